@@ -1,0 +1,157 @@
+"""The Trace: one recording as tables (see schema.py), each loaded when first asked for."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from foretrace import schema
+from foretrace.errors import MissingDataError
+
+Loader = Callable[[str], pl.DataFrame]
+
+
+@dataclass(frozen=True)
+class Repair:
+    """Something that reading put right or had to leave out."""
+
+    code: str
+    says: str
+    count: int
+    offset: int | None = None  # of the first case, in bytes of the uncompressed text
+
+
+@dataclass(frozen=True)
+class Step:
+    """One recorded step, as the host saw it."""
+
+    number: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass
+class Trace:
+    """A recording: `trace.spans` and the other tables are polars frames; `meta` says where it is from."""
+
+    path: Path
+    format: str
+    meta: Mapping[str, Any]
+    repairs: tuple[Repair, ...]
+    _load: Loader = field(repr=False)
+    _frames: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
+
+    def table(self, name: str) -> pl.DataFrame:
+        """One table, whole."""
+        if name not in self._frames:
+            self._frames[name] = self._load(name)
+        return self._frames[name]
+
+    @property
+    def spans(self) -> pl.DataFrame:
+        """Everything that took time, in order of start."""
+        return self.table("spans")
+
+    @property
+    def tracks(self) -> pl.DataFrame:
+        """Threads and streams."""
+        return self.table("tracks")
+
+    @property
+    def kernels(self) -> pl.DataFrame:
+        """Launch geometry of device kernels."""
+        return self.table("kernels")
+
+    @property
+    def copies(self) -> pl.DataFrame:
+        """Copies between memories, and memsets."""
+        return self.table("copies")
+
+    @property
+    def collectives(self) -> pl.DataFrame:
+        """Communication between ranks."""
+        return self.table("collectives")
+
+    @property
+    def ops(self) -> pl.DataFrame:
+        """What operators were called with."""
+        return self.table("ops")
+
+    @property
+    def python(self) -> pl.DataFrame:
+        """Python calls."""
+        return self.table("python")
+
+    @property
+    def counters(self) -> pl.DataFrame:
+        """Values over time."""
+        return self.table("counters")
+
+    @property
+    def allocations(self) -> pl.DataFrame:
+        """Blocks of memory and how long they lived."""
+        return self.table("allocations")
+
+    @property
+    def stacks(self) -> pl.DataFrame:
+        """Python frames, each with its caller."""
+        return self.table("stacks")
+
+    @property
+    def modules(self) -> pl.DataFrame:
+        """The tree of nn.Modules."""
+        return self.table("modules")
+
+    @property
+    def args(self) -> pl.DataFrame:
+        """Arguments of spans that no other table holds."""
+        return self.table("args")
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """The recorded steps in order; empty when the program marked none."""
+        return tuple(Step(int(n), int(a), int(b)) for n, a, b in self.meta.get("steps", ()))
+
+    @cached_property
+    def device_spans(self) -> pl.DataFrame:
+        """Kernels, copies and memsets with a sound duration, with `end_ns`, `device` and `stream`."""
+        spans = self.spans.filter(pl.col("kind").is_in(schema.DEVICE_KINDS) & pl.col("dur_ns").is_not_null())
+        where = self.tracks.select(pl.col("id").alias("track_id"), "device", "stream")
+        return spans.with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns")).join(
+            where, on="track_id", how="left", maintain_order="left"
+        )
+
+    @property
+    def has_device(self) -> bool:
+        """Whether any work of a GPU was recorded."""
+        return self.device_spans.height > 0
+
+    @property
+    def duration_ns(self) -> int:
+        """From the first start to the last end."""
+        ends = self.spans.select((pl.col("start_ns") + pl.col("dur_ns").fill_null(0)).max()).item()
+        return int(ends or 0)
+
+    def require(self, table: str, why: str) -> pl.DataFrame:
+        """A table that must not be empty; the error says what to record."""
+        frame = self.table(table)
+        if frame.is_empty():
+            raise MissingDataError(f"{self.path.name}: {why}")
+        return frame
+
+    def _repr_html_(self) -> str:
+        devices = ", ".join(device.get("name", "?") for device in self.meta.get("devices", ())) or "no GPU"
+        rows = "".join(
+            f"<tr><td>{html.escape(name)}</td><td style='text-align:right'>{self.table(name).height:,}</td></tr>"
+            for name in schema.TABLES
+        )
+        return (
+            f"<b>{html.escape(self.path.name)}</b>: {html.escape(self.format)}, {html.escape(devices)}, "
+            f"{len(self.steps)} steps, {self.duration_ns / 1e6:,.1f} ms<table>{rows}</table>"
+        )
