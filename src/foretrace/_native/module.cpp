@@ -1,0 +1,471 @@
+// The extension module foretrace._scan: glue between Python's stable ABI and the scanner and linker.
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <cerrno>
+#include <charconv>
+#include <new>
+#include <stdexcept>
+
+#ifdef _WIN32
+#include <io.h>
+#else
+#include <unistd.h>
+#endif
+
+#include "linker.hpp"
+
+namespace foretrace {
+
+double to_real(const Token& token) {
+  const double none = std::nan("");
+  if (token.type != Type::kInteger && token.type != Type::kNumber && token.type != Type::kString) return none;
+  const char* p = token.text;
+  const char* const end = p + token.length;
+  if (token.type == Type::kString) {
+    const Type type = classify_word(p, token.length);
+    if (type != Type::kInteger && type != Type::kNumber) return none;
+  }
+  // Up to 15 digits and a power of ten up to 22 are exact in a double, and so is their quotient's rounding.
+  static const double kPowers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
+                                   1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+  const bool negative = *p == '-';
+  const char* q = p + negative;
+  uint64_t mantissa = 0;
+  int digits = 0, fraction = 0;
+  for (; q < end && is_digit(*q); ++q, ++digits) mantissa = mantissa * 10 + uint64_t(*q - '0');
+  if (q < end && *q == '.') {
+    for (++q; q < end && is_digit(*q); ++q, ++digits, ++fraction) mantissa = mantissa * 10 + uint64_t(*q - '0');
+  }
+  if (q == end && digits <= 15) {
+    const double value = double(mantissa) / kPowers[fraction];
+    return negative && token.type != Type::kInteger ? -value : negative ? 0 - value : value;
+  }
+  double value = none;
+#if defined(__cpp_lib_to_chars) && __cpp_lib_to_chars >= 201611L
+  const auto parsed = std::from_chars(p, end, value);
+  if (parsed.ec == std::errc::result_out_of_range) {
+    const std::string copy(p, token.length);
+    value = std::strtod(copy.c_str(), nullptr);
+  }
+#else
+  const std::string copy(p, token.length);
+  value = std::strtod(copy.c_str(), nullptr);
+#endif
+  return std::isfinite(value) ? value : none;
+}
+
+}  // namespace foretrace
+
+using namespace foretrace;
+
+namespace {
+
+// --- an array that Python may look at through the buffer protocol --------------------------------------------
+
+struct ArrayObject {
+  PyObject_HEAD
+  Memory* memory;
+  Py_ssize_t bytes;
+};
+
+void array_dealloc(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  delete reinterpret_cast<ArrayObject*>(self)->memory;
+  PyObject_Free(self);
+  Py_DECREF(type);
+}
+
+int array_buffer(PyObject* self, Py_buffer* view, int flags) {
+  auto* array = reinterpret_cast<ArrayObject*>(self);
+  static char nothing[1];
+  void* data = array->bytes ? array->memory->data() : nothing;
+  return PyBuffer_FillInfo(view, self, data, array->bytes, 0, flags);
+}
+
+PyType_Slot array_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(array_dealloc)},
+                             {Py_bf_getbuffer, reinterpret_cast<void*>(array_buffer)},
+                             {Py_tp_doc, const_cast<char*>("The memory of one column.")},
+                             {0, nullptr}};
+PyType_Spec array_spec = {"foretrace._scan.Array", sizeof(ArrayObject), 0,
+                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, array_slots};
+PyObject* array_type = nullptr;
+
+PyObject* array_of(Memory memory, size_t bytes) {
+  auto* array = PyObject_New(ArrayObject, reinterpret_cast<PyTypeObject*>(array_type));
+  if (!array) return nullptr;
+  array->memory = new Memory(std::move(memory));
+  array->bytes = Py_ssize_t(bytes);
+  return reinterpret_cast<PyObject*>(array);
+}
+
+// Adds a column to a dictionary; false with an exception set.
+template <class T>
+bool put(PyObject* group, const char* name, Column<T>& column) {
+  const size_t bytes = column.size() * sizeof(T);
+  PyObject* array = array_of(column.take(), bytes);
+  if (!array) return false;
+  const int failed = PyDict_SetItemString(group, name, array);
+  Py_DECREF(array);
+  return !failed;
+}
+
+PyObject* new_group(PyObject* groups, const char* name) {
+  PyObject* group = PyDict_New();
+  if (!group) return nullptr;
+  const int failed = PyDict_SetItemString(groups, name, group);
+  Py_DECREF(group);  // the dictionary of groups holds it
+  return failed ? nullptr : group;
+}
+
+bool put_groups(PyObject* groups, Output& out, Raw& raw) {
+  PyObject* g = new_group(groups, "spans");
+  if (!g || !put(g, "track", out.spans.track) || !put(g, "kind", out.spans.kind) || !put(g, "name", out.spans.name) ||
+      !put(g, "start", out.spans.start) || !put(g, "dur", out.spans.dur) || !put(g, "depth", out.spans.depth) ||
+      !put(g, "parent", out.spans.parent) || !put(g, "launch", out.spans.launch) || !put(g, "op", out.spans.op) ||
+      !put(g, "step", out.spans.step)) {
+    return false;
+  }
+  g = new_group(groups, "kernels");
+  if (!g || !put(g, "span", out.kernels.span)) return false;
+  static const char* const kGridNames[] = {"grid_x", "grid_y", "grid_z"};
+  static const char* const kBlockNames[] = {"block_x", "block_y", "block_z"};
+  for (int i = 0; i < 3; ++i) {
+    if (!put(g, kGridNames[i], out.kernels.grid[i]) || !put(g, kBlockNames[i], out.kernels.block[i])) return false;
+  }
+  if (!put(g, "registers", out.kernels.registers) || !put(g, "shared", out.kernels.shared) ||
+      !put(g, "blocks_per_sm", out.kernels.blocks_per_sm) || !put(g, "warps_per_sm", out.kernels.warps_per_sm) ||
+      !put(g, "occupancy", out.kernels.occupancy) || !put(g, "graph", out.kernels.graph) ||
+      !put(g, "graph_node", out.kernels.graph_node)) {
+    return false;
+  }
+  g = new_group(groups, "copies");
+  if (!g || !put(g, "span", out.copies.span) || !put(g, "size", out.copies.size)) return false;
+  g = new_group(groups, "ops");
+  if (!g || !put(g, "span", out.ops.span) || !put(g, "shapes", out.ops.shapes) || !put(g, "dtypes", out.ops.dtypes) ||
+      !put(g, "strides", out.ops.strides) || !put(g, "inputs", out.ops.inputs) ||
+      !put(g, "sequence", out.ops.sequence) ||
+      !put(g, "forward_thread", out.ops.forward_thread) || !put(g, "forward", out.ops.forward) ||
+      !put(g, "flops", out.ops.flops) || !put(g, "stack", out.ops.stack) || !put(g, "module", out.ops.module) ||
+      !put(g, "call_stack", out.ops.call_stack)) {
+    return false;
+  }
+  g = new_group(groups, "python");
+  if (!g || !put(g, "span", out.python.span) || !put(g, "caller", out.python.caller) ||
+      !put(g, "stack", out.python.stack) || !put(g, "module", out.python.module)) {
+    return false;
+  }
+  g = new_group(groups, "counters");
+  if (!g || !put(g, "track", raw.counters.track) || !put(g, "at", raw.counters.at) ||
+      !put(g, "name", raw.counters.name) || !put(g, "key", raw.counters.key) || !put(g, "value", raw.counters.value)) {
+    return false;
+  }
+  g = new_group(groups, "memory");
+  if (!g || !put(g, "at", out.memory.at) || !put(g, "bytes", out.memory.bytes) ||
+      !put(g, "address", out.memory.address) || !put(g, "device_type", out.memory.device_type) ||
+      !put(g, "device_id", out.memory.device_id) || !put(g, "allocated", out.memory.allocated) ||
+      !put(g, "reserved", out.memory.reserved) || !put(g, "op", out.memory.op) ||
+      !put(g, "stack", out.memory.stack) || !put(g, "module", out.memory.module)) {
+    return false;
+  }
+  g = new_group(groups, "stacks");
+  if (!g || !put(g, "parent", out.stacks.parent) || !put(g, "name", out.stacks.name)) return false;
+  g = new_group(groups, "modules");
+  if (!g || !put(g, "parent", out.modules.parent) || !put(g, "name", out.modules.name)) return false;
+  g = new_group(groups, "args");
+  if (!g || !put(g, "span", out.args.span) || !put(g, "key", out.args.key) || !put(g, "type", out.args.type) ||
+      !put(g, "value", out.args.value)) {
+    return false;
+  }
+  Column<int64_t> device, stream;
+  for (size_t i = 0; i < raw.lanes.size(); ++i) {
+    device.push(raw.lane_device[i]);
+    stream.push(raw.lane_stream[i]);
+  }
+  g = new_group(groups, "lanes");
+  if (!g || !put(g, "device", device) || !put(g, "stream", stream)) return false;
+  g = new_group(groups, "labels");
+  if (!g || !put(g, "track", raw.labels.track) || !put(g, "name", raw.labels.name) ||
+      !put(g, "text", raw.labels.text)) {
+    return false;
+  }
+  g = new_group(groups, "instants");
+  if (!g || !put(g, "name", raw.instants.name) || !put(g, "at", raw.instants.at)) return false;
+  g = new_group(groups, "windows");
+  if (!g || !put(g, "name", raw.windows.name) || !put(g, "start", raw.windows.start) ||
+      !put(g, "dur", raw.windows.dur)) {
+    return false;
+  }
+  g = new_group(groups, "steps");
+  return g && put(g, "number", out.steps.number) && put(g, "start", out.steps.start) && put(g, "end", out.steps.end);
+}
+
+PyObject* list_of(const Texts& texts) {
+  PyObject* list = PyList_New(Py_ssize_t(texts.size()));
+  if (!list) return nullptr;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    PyObject* item = PyBytes_FromStringAndSize(texts.text(i), Py_ssize_t(texts.length(i)));
+    if (!item || PyList_SetItem(list, Py_ssize_t(i), item)) {
+      Py_DECREF(list);
+      return nullptr;
+    }
+  }
+  return list;
+}
+
+// --- the scanner ------------------------------------------------------------------------------------------------
+
+struct ScannerObject {
+  PyObject_HEAD
+  Scanner* scanner;
+};
+
+Scanner* scanner_of(PyObject* self) {
+  Scanner* scanner = reinterpret_cast<ScannerObject*>(self)->scanner;
+  if (!scanner) PyErr_SetString(PyExc_ValueError, "this scanner was merged or finished");
+  return scanner;
+}
+
+// Runs `work` without the GIL; a C++ exception becomes Python's.
+template <class Work>
+bool unlocked(Work work) {
+  const char* failure = nullptr;
+  bool memory = false;
+  PyThreadState* state = PyEval_SaveThread();
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+    memory = true;
+  } catch (const std::exception&) {
+    failure = "the scanner failed";
+  }
+  PyEval_RestoreThread(state);
+  if (memory) PyErr_NoMemory();
+  if (failure) PyErr_SetString(PyExc_RuntimeError, failure);
+  return !memory && !failure;
+}
+
+PyObject* scanner_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  Py_ssize_t offset = -1;
+  if (!PyArg_ParseTuple(args, "|n", &offset)) return nullptr;
+  auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
+  PyObject* self = allocate(type, 0);
+  if (!self) return nullptr;
+  auto* object = reinterpret_cast<ScannerObject*>(self);
+  object->scanner = new (std::nothrow) Scanner();
+  if (!object->scanner) {
+    Py_DECREF(self);
+    return PyErr_NoMemory();
+  }
+  if (offset >= 0) object->scanner->start_in_events(offset);
+  return self;
+}
+
+void scanner_dealloc(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  delete reinterpret_cast<ScannerObject*>(self)->scanner;
+  auto release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
+  release(self);
+  Py_DECREF(type);
+}
+
+PyObject* scanner_push(PyObject* self, PyObject* data) {
+  Scanner* scanner = scanner_of(self);
+  if (!scanner) return nullptr;
+  Py_buffer view;
+  if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)) return nullptr;
+  const bool done = unlocked([&] {
+    const size_t size = size_t(view.len);
+    std::memcpy(scanner->room(size), view.buf, size);
+    scanner->pushed(size);
+  });
+  PyBuffer_Release(&view);
+  if (!done) return nullptr;
+  Py_RETURN_NONE;
+}
+
+PyObject* scanner_read(PyObject* self, PyObject* args) {
+  int file;
+  Py_ssize_t size;
+  if (!PyArg_ParseTuple(args, "in", &file, &size)) return nullptr;
+  Scanner* scanner = scanner_of(self);
+  if (!scanner) return nullptr;
+  if (size < 0) size = 0;
+  Py_ssize_t got = 0;
+  int error = 0;
+  const bool done = unlocked([&] {
+    char* room = scanner->room(size_t(size));
+#ifdef _WIN32
+    got = _read(file, room, unsigned(size));
+#else
+    do {
+      got = ::read(file, room, size_t(size));
+    } while (got < 0 && errno == EINTR);
+#endif
+    error = got < 0 ? errno : 0;
+    scanner->pushed(got > 0 ? size_t(got) : 0);
+  });
+  if (!done) return nullptr;
+  if (error) {
+    errno = error;
+    return PyErr_SetFromErrno(PyExc_OSError);
+  }
+  return PyLong_FromSsize_t(got);
+}
+
+PyObject* scanner_between_events(PyObject* self, PyObject*) {
+  Scanner* scanner = scanner_of(self);
+  if (!scanner) return nullptr;
+  return PyBool_FromLong(scanner->between_events());
+}
+
+PyObject* scanner_merge(PyObject* self, PyObject* other) {
+  Scanner* scanner = scanner_of(self);
+  if (!scanner) return nullptr;
+  if (Py_TYPE(other) != Py_TYPE(self)) {
+    PyErr_SetString(PyExc_TypeError, "merge takes a Scanner");
+    return nullptr;
+  }
+  Scanner* from = scanner_of(other);
+  if (!from) return nullptr;
+  if (from == scanner) {
+    PyErr_SetString(PyExc_ValueError, "a scanner cannot be merged with itself");
+    return nullptr;
+  }
+  if (!unlocked([&] {
+        from->finish();
+        merge(*scanner, *from);
+      })) {
+    return nullptr;
+  }
+  delete from;
+  reinterpret_cast<ScannerObject*>(other)->scanner = nullptr;
+  Py_RETURN_NONE;
+}
+
+bool set(PyObject* into, const char* name, PyObject* value) {
+  if (!value) return false;
+  const int failed = PyDict_SetItemString(into, name, value);
+  Py_DECREF(value);
+  return !failed;
+}
+
+PyObject* lanes_of(const Raw& raw) {
+  PyObject* list = PyList_New(0);
+  if (!list) return nullptr;
+  for (const Raw::Lane& lane : raw.lanes) {
+    PyObject* item = Py_BuildValue("(iLiL)", int(lane.text[0]), (long long)lane.value[0], int(lane.text[1]),
+                                   (long long)lane.value[1]);
+    if (!item || PyList_Append(list, item)) {
+      Py_XDECREF(item);
+      Py_DECREF(list);
+      return nullptr;
+    }
+    Py_DECREF(item);
+  }
+  return list;
+}
+
+PyObject* header_of(const Raw& raw) {
+  PyObject* list = PyList_New(0);
+  if (!list) return nullptr;
+  for (const auto& member : raw.header) {
+    PyObject* item = Py_BuildValue("(y#y#)", member.first.data(), Py_ssize_t(member.first.size()),
+                                   member.second.data(), Py_ssize_t(member.second.size()));
+    if (!item || PyList_Append(list, item)) {
+      Py_XDECREF(item);
+      Py_DECREF(list);
+      return nullptr;
+    }
+    Py_DECREF(item);
+  }
+  return list;
+}
+
+PyObject* repairs_of(const Raw& raw) {
+  PyObject* repairs = PyDict_New();
+  if (!repairs) return nullptr;
+  for (int i = 0; i < kRepairCount; ++i) {
+    if (!raw.repairs[i].count) continue;
+    PyObject* item = raw.repairs[i].offset < 0
+                         ? Py_BuildValue("(LO)", (long long)raw.repairs[i].count, Py_None)
+                         : Py_BuildValue("(LL)", (long long)raw.repairs[i].count, (long long)raw.repairs[i].offset);
+    if (!set(repairs, kRepairNames[i], item)) {
+      Py_DECREF(repairs);
+      return nullptr;
+    }
+  }
+  return repairs;
+}
+
+PyObject* counts_of(const Raw& raw) {
+  return Py_BuildValue("{sLsLsLsLsisi}", "events", (long long)raw.events, "flows", (long long)raw.flows,
+                       "skipped_phase", (long long)raw.skipped_phase, "lost_bytes", (long long)raw.lost_bytes,
+                       "trace_events", int(raw.trace_events), "bare_list", int(raw.bare_list));
+}
+
+// Links everything and hands it over; None if the text was not JSON at all.
+PyObject* scanner_finish(PyObject* self, PyObject*) {
+  Scanner* scanner = scanner_of(self);
+  if (!scanner) return nullptr;
+  Output out;
+  if (!unlocked([&] {
+        scanner->finish();
+        if (!scanner->not_json()) Linker(scanner->raw, out).run();
+      })) {
+    return nullptr;
+  }
+  if (scanner->not_json()) Py_RETURN_NONE;
+  Raw& raw = scanner->raw;
+  PyObject* result = PyDict_New();
+  PyObject* groups = PyDict_New();
+  bool done = result && groups && put_groups(groups, out, raw);
+  if (result && groups) {
+    done = set(result, "groups", groups) && done;
+  } else {
+    Py_XDECREF(groups);
+  }
+  done = done && set(result, "names", list_of(raw.names)) && set(result, "texts", list_of(raw.texts)) &&
+         set(result, "lanes", lanes_of(raw)) && set(result, "header", header_of(raw)) &&
+         set(result, "repairs", repairs_of(raw)) && set(result, "counts", counts_of(raw)) &&
+         set(result, "origin_ns", PyLong_FromLongLong(out.origin));
+  delete scanner;
+  reinterpret_cast<ScannerObject*>(self)->scanner = nullptr;
+  if (!done) {
+    Py_XDECREF(result);
+    return nullptr;
+  }
+  return result;
+}
+
+PyMethodDef scanner_methods[] = {
+    {"push", scanner_push, METH_O, "Reads more bytes."},
+    {"read", scanner_read, METH_VARARGS, "Reads up to size bytes from a file descriptor; how many it got."},
+    {"between_events", scanner_between_events, METH_NOARGS, "Whether all bytes so far are whole events."},
+    {"merge", scanner_merge, METH_O, "Appends what another scanner read from the bytes behind."},
+    {"finish", scanner_finish, METH_NOARGS, "Everything, linked; None if the text is not JSON."},
+    {nullptr, nullptr, 0, nullptr}};
+PyType_Slot scanner_slots[] = {{Py_tp_new, reinterpret_cast<void*>(scanner_new)},
+                               {Py_tp_dealloc, reinterpret_cast<void*>(scanner_dealloc)},
+                               {Py_tp_methods, scanner_methods},
+                               {Py_tp_doc, const_cast<char*>("Scans Kineto JSON; with an offset, from amid the events.")},
+                               {0, nullptr}};
+PyType_Spec scanner_spec = {"foretrace._scan.Scanner", sizeof(ScannerObject), 0, Py_TPFLAGS_DEFAULT, scanner_slots};
+
+int module_exec(PyObject* module) {
+  array_type = PyType_FromSpec(&array_spec);
+  PyObject* scanner_type = PyType_FromSpec(&scanner_spec);
+  if (!array_type || !scanner_type) return -1;
+  const int failed = PyModule_AddObjectRef(module, "Scanner", scanner_type);
+  Py_DECREF(scanner_type);
+  return failed;
+}
+
+PyModuleDef_Slot module_slots[] = {{Py_mod_exec, reinterpret_cast<void*>(module_exec)}, {0, nullptr}};
+PyModuleDef module_definition = {PyModuleDef_HEAD_INIT, "foretrace._scan",
+                                 "The C++ scanner and linker of Kineto traces.", 0, nullptr, module_slots,
+                                 nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__scan() { return PyModuleDef_Init(&module_definition); }
