@@ -1,0 +1,264 @@
+"""Time on the device, measured: what it was spent on, how busy the device was, and how full.
+
+Not an analysis itself; `overview`, `steps` and later ones share it. Definitions are TraceLens's for the
+timeline (its parts sum to the span exactly) and the TensorBoard plugin's for utilisation, SM efficiency
+and occupancy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from foretrace import intervals
+from foretrace.intervals import Intervals, Times
+from foretrace.trace import Trace
+
+# NCCL, RCCL and vLLM's custom all-reduce; also where no collective's metadata was recorded.
+COMMUNICATION = r"(?i)nccl|rccl|cross_device_reduce"
+ORPHAN = pl.col("launch_id").is_null() & pl.col("op_id").is_null()
+_UTILISATION_BUCKETS = 100
+_RECORDED_SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A stretch of device time in four parts that sum to it exactly, and two totals across overlaps."""
+
+    computation_ns: int  # kernels that compute, and memsets
+    exposed_communication_ns: int  # while nothing computes
+    exposed_copy_ns: int  # while nothing computes or communicates
+    idle_ns: int
+    communication_ns: int
+    copy_ns: int
+
+    @property
+    def busy_ns(self) -> int:
+        """While anything ran."""
+        return self.computation_ns + self.exposed_communication_ns + self.exposed_copy_ns
+
+    @property
+    def span_ns(self) -> int:
+        """The whole stretch."""
+        return self.busy_ns + self.idle_ns
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of time that shares are taken of, and its name."""
+
+    start_ns: int
+    end_ns: int
+    says: str
+
+    @property
+    def length_ns(self) -> int:
+        """How long it is."""
+        return self.end_ns - self.start_ns
+
+
+def device_work(trace: Trace) -> pl.DataFrame:
+    """All device spans, with `communication` and `orphan`: launched before the recording began.
+
+    Where no span has a launch, launches were not recorded, and nothing is an orphan.
+    """
+    spans = trace.device_spans
+    named = names_like(spans, COMMUNICATION)
+    in_table = pl.col("id").is_in(trace.collectives["span_id"].unique().implode())
+    linked = spans["launch_id"].null_count() < spans.height
+    return spans.with_columns(
+        communication=(pl.col("kind") == "kernel") & (pl.col("name").is_in(named) | in_table),
+        orphan=ORPHAN if linked else pl.lit(value=False),
+    )
+
+
+def names_like(spans: pl.DataFrame, pattern: str) -> pl.Series:
+    """The distinct names that match; looked up once per name, not once per span."""
+    names = spans["name"].unique()
+    return names.filter(names.cast(pl.String).str.contains(pattern)).implode()
+
+
+def covered(spans: pl.DataFrame) -> Intervals:
+    """The time that any of the spans covers; they need `start_ns` and `end_ns`."""
+    return intervals.union(spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy())
+
+
+def timeline(work: pl.DataFrame, *, start_ns: int | None = None, end_ns: int | None = None) -> Timeline:
+    """The timeline identity of rows of `device_work`, by default from their first start to their last end."""
+    copies = pl.col("kind") == "copy"
+    computation = covered(work.filter(~copies & ~pl.col("communication")))
+    communication = covered(work.filter(pl.col("communication")))
+    copying = covered(work.filter(copies))
+    begin = int(work["start_ns"].min() or 0) if start_ns is None else start_ns  # type: ignore[arg-type]
+    end = int(work["end_ns"].max() or 0) if end_ns is None else end_ns  # type: ignore[arg-type]
+    computation, communication, copying = (
+        intervals.clip(each, begin, end) for each in (computation, communication, copying)
+    )
+    exposed_communication = intervals.subtract(communication, computation)
+    exposed_copy = intervals.subtract(intervals.subtract(copying, computation), communication)
+    busy = computation.total_ns + exposed_communication.total_ns + exposed_copy.total_ns
+    return Timeline(
+        computation_ns=computation.total_ns,
+        exposed_communication_ns=exposed_communication.total_ns,
+        exposed_copy_ns=exposed_copy.total_ns,
+        idle_ns=max(end - begin, 0) - busy,
+        communication_ns=communication.total_ns,
+        copy_ns=copying.total_ns,
+    )
+
+
+def kernel_fill(trace: Trace) -> pl.DataFrame:
+    """Kernels with a sound duration, with `blocks_per_sm` and `occupancy_pct` where recorded."""
+    kernels = trace.device_spans.filter(pl.col("kind") == "kernel")
+    geometry = trace.kernels.select(
+        pl.col("span_id").alias("id"), "grid_x", "grid_y", "grid_z", "blocks_per_sm", "occupancy_pct"
+    )
+    joined = kernels.join(geometry, on="id", how="left", maintain_order="left")
+    blocks = pl.col("grid_x").cast(pl.Float64) * pl.col("grid_y") * pl.col("grid_z")
+    units = pl.col("device").replace_strict(_sm_counts(trace), default=None, return_dtype=pl.Float64)
+    return joined.with_columns(blocks_per_sm=pl.coalesce("blocks_per_sm", blocks / units)).drop(
+        "grid_x", "grid_y", "grid_z"
+    )
+
+
+def _sm_counts(trace: Trace) -> dict[int, float]:
+    """Streaming multiprocessors (compute units) of each device, as recorded."""
+    counts = {}
+    for device, properties in _properties(trace).items():
+        count = properties.get("numSms", properties.get("multiProcessorCount"))
+        if isinstance(count, int) and count > 0:
+            counts[device] = float(count)
+    return counts
+
+
+def device_names(trace: Trace) -> dict[int | None, str]:
+    """The recorded name of each device that worked, or its number."""
+    properties = _properties(trace)
+    names: dict[int | None, str] = {}
+    for device in trace.device_spans["device"].unique().sort().to_list():
+        name = properties.get(device, {}).get("name")
+        names[device] = (
+            name if isinstance(name, str) and name else f"device {'?' if device is None else device}"
+        )
+    return names
+
+
+def _properties(trace: Trace) -> dict[int, Mapping[str, Any]]:
+    """What was recorded of each device."""
+    listed = trace.meta.get("devices", ())
+    worked = trace.device_spans["device"].drop_nulls().unique().to_list()
+    if len(listed) == 1 and len(worked) == 1:
+        # With HIP_VISIBLE_DEVICES the one device is listed as 0, but its work is under another number.
+        return {worked[0]: listed[0]}
+    numbered = ((device.get("id", place), device) for place, device in enumerate(listed))
+    return {number: device for number, device in numbered if isinstance(number, int)}
+
+
+def utilisation_pct(kernels: pl.DataFrame, window: Window) -> float | None:
+    """Share of the window with at least one kernel running; copies and memsets do not count."""
+    if window.length_ns <= 0:
+        return None
+    busy = intervals.clip(covered(kernels), window.start_ns, window.end_ns)
+    return 100 * busy.total_ns / window.length_ns
+
+
+def sm_efficiency_pct(kernels: pl.DataFrame, window: Window) -> float | None:
+    """Estimated share of SMs with a block, over the window; null where too few grids were recorded.
+
+    The plugin's code, not its text: blocks per SM of concurrent kernels add up before the cut at 1.
+    """
+    at, load = _sm_load(kernels)
+    if window.length_ns <= 0 or not len(at) or not mostly_recorded(kernels, "blocks_per_sm"):
+        return None
+    edges = np.clip(at, window.start_ns, window.end_ns)
+    return float(100 * (np.diff(edges) * load[:-1]).sum() / window.length_ns)
+
+
+def occupancy_pct(kernels: pl.DataFrame, window: Window) -> float | None:
+    """Estimated occupancy while kernels ran: the mean over kernel time in the window, not over the window."""
+    if not mostly_recorded(kernels, "occupancy_pct"):
+        return None
+    known = kernels.drop_nulls("occupancy_pct")
+    length = (
+        known["end_ns"].clip(upper_bound=window.end_ns) - known["start_ns"].clip(lower_bound=window.start_ns)
+    ).clip(lower_bound=0)
+    total = int(length.sum())
+    return float((known["occupancy_pct"] * length).sum()) / total if total else None
+
+
+def mostly_recorded(kernels: pl.DataFrame, column: str) -> bool:
+    """Whether a column is known for enough of the kernels' time to stand for all of it."""
+    known = int(kernels.drop_nulls(column)["dur_ns"].sum())
+    return known >= _RECORDED_SHARE * int(kernels["dur_ns"].sum())
+
+
+def _sm_load(kernels: pl.DataFrame) -> tuple[Times, NDArray[np.float64]]:
+    """Times at which the estimated load of the SMs changes, and the load from then on, 0 to 1."""
+    known = kernels.drop_nulls("blocks_per_sm").filter(pl.col("end_ns") > pl.col("start_ns"))
+    blocks = known["blocks_per_sm"].to_numpy()
+    times = np.concatenate((known["start_ns"].to_numpy(), known["end_ns"].to_numpy()))
+    order = np.argsort(times, kind="stable")
+    running = np.cumsum(np.repeat((1, -1), len(blocks))[order])
+    load = np.cumsum(np.concatenate((blocks, -blocks))[order])
+    load[running == 0] = 0  # the sum of floats comes back to zero only nearly
+    at, first = np.unique(times[order], return_index=True)
+    last = np.append(first[1:], len(times)) - 1 if len(first) else first
+    return at, np.clip(load[last], 0, 1)
+
+
+def recording_window(trace: Trace) -> Window:
+    """The profiler's own window where it was recorded, else from the first start to the last end."""
+    for name, start_ns, dur_ns in trace.meta.get("windows", ()):
+        if dur_ns and name.startswith("PyTorch Profiler"):
+            return Window(start_ns, start_ns + dur_ns, "the recording")
+    return Window(0, trace.duration_ns, "the recording")
+
+
+def utilisation_counter(trace: Trace) -> pl.DataFrame:
+    """Utilisation of each device over time: `device`, `at_ns`, `utilisation_pct` from then on.
+
+    Buckets are the smallest power of ten in microseconds that makes at most 100; the last one takes the rest.
+    """
+    window = recording_window(trace)
+    width = 1_000
+    while window.length_ns > _UTILISATION_BUCKETS * width:
+        width *= 10
+    starts = window.start_ns + width * np.arange(window.length_ns // width, dtype=np.int64)
+    edges = np.append(starts, window.end_ns)
+    frames = [_UTILISATION_EMPTY]
+    for device, kernels in by_device(trace.device_spans.filter(pl.col("kind") == "kernel")):
+        busy = intervals.covered_ns(covered(kernels), edges[:-1], edges[1:])
+        share = np.append(100 * busy / np.maximum(np.diff(edges), 1), 0.0)
+        frames.append(_series(device, edges, "utilisation_pct", share))
+    return pl.concat(frames)
+
+
+def sm_efficiency_counter(trace: Trace) -> pl.DataFrame:
+    """Estimated SM efficiency of each device: `device`, `at_ns`, `sm_efficiency_pct` from then on."""
+    frames = [_SM_EFFICIENCY_EMPTY]
+    for device, kernels in by_device(kernel_fill(trace)):
+        at, load = _sm_load(kernels)
+        frames.append(_series(device, at, "sm_efficiency_pct", 100 * load))
+    return pl.concat(frames)
+
+
+def _series(device: int | None, at: Times, name: str, value: NDArray[np.float64]) -> pl.DataFrame:
+    frame = pl.DataFrame({"at_ns": at, name: value}, schema={"at_ns": pl.Int64, name: pl.Float64})
+    return frame.select(pl.lit(device, pl.Int32).alias("device"), "at_ns", name)
+
+
+_UTILISATION_EMPTY = _series(None, np.empty(0, np.int64), "utilisation_pct", np.empty(0))
+_SM_EFFICIENCY_EMPTY = _series(None, np.empty(0, np.int64), "sm_efficiency_pct", np.empty(0))
+
+
+def by_device(spans: pl.DataFrame) -> list[tuple[int | None, pl.DataFrame]]:
+    """The spans of each device that has any, by its number."""
+    return [
+        (device, spans.filter(pl.col("device").eq_missing(device)))
+        for device in spans["device"].unique().sort().to_list()
+    ]

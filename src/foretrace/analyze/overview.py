@@ -1,0 +1,240 @@
+"""The overview: how long a step takes, how busy the GPU is, and what its time goes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from foretrace.analyze import device_time
+from foretrace.analyze.device_time import Timeline, Window
+from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.steps import StepWindow, measured_window, step_windows, summary
+from foretrace.trace import Trace
+from foretrace.units import counted, format_value
+
+_LAUNCHED = "of the device's span: from the first start to the last end of launched work"
+_KERNEL_TIME = "of kernel time in the same window (a mean over kernels by duration), not of the window"
+
+
+@dataclass(frozen=True)
+class DeviceOverview:
+    """One device, or all of them together where `device` is null and `name` says so."""
+
+    device: int | None
+    name: str
+    kernel_count: int
+    copy_count: int
+    timeline: Timeline
+    utilisation_pct: float | None
+    sm_efficiency_pct: float | None
+    occupancy_pct: float | None
+
+
+@analysis
+def overview(trace: Trace) -> Result:
+    """How long a step takes, how busy the GPU is, and what its time goes to."""
+    windows = step_windows(trace)
+    window = measured_window(trace, windows)
+    values: dict[str, Value] = {**summary(windows), **_per_step(trace, windows)}
+    if not trace.has_device:
+        return _without_device(trace, values)
+    work = device_time.device_work(trace)
+    in_window = (pl.col("start_ns") < window.end_ns) & (pl.col("end_ns") > window.start_ns)
+    fill = device_time.kernel_fill(trace).filter(in_window)
+    names = device_time.device_names(trace)
+    devices = _devices(names, work, fill, window)
+    values["devices"] = ", ".join(dict.fromkeys(names.values()))
+    values |= _headline(devices, work, window)
+    return Result(
+        name="overview",
+        says=_says(values),
+        table=_table(devices),
+        values=values,
+        denominators=_denominators(window),
+        notes=_notes(work, fill, devices),
+    )
+
+
+def _devices(
+    names: dict[int | None, str], work: pl.DataFrame, fill: pl.DataFrame, window: Window
+) -> list[DeviceOverview]:
+    """Each device that worked; where there are several, then all together."""
+    launched = work.filter(~pl.col("orphan"))
+    filled = dict(device_time.by_device(fill))
+    rows = [
+        _device(device, names[device], spans, filled.get(device, fill.clear()), window)
+        for device, spans in device_time.by_device(launched)
+    ]
+    if len(rows) < 2:
+        return rows
+    together = DeviceOverview(
+        device=None,
+        name=f"all {len(rows)} devices",
+        kernel_count=sum(row.kernel_count for row in rows),
+        copy_count=sum(row.copy_count for row in rows),
+        timeline=device_time.timeline(launched),
+        utilisation_pct=_mean([row.utilisation_pct for row in rows]),
+        sm_efficiency_pct=_mean([row.sm_efficiency_pct for row in rows]),
+        occupancy_pct=_mean([row.occupancy_pct for row in rows]),
+    )
+    return [*rows, together]
+
+
+def _device(
+    device: int | None, name: str, launched: pl.DataFrame, fill: pl.DataFrame, window: Window
+) -> DeviceOverview:
+    return DeviceOverview(
+        device=device,
+        name=name,
+        kernel_count=int((launched["kind"] == "kernel").sum()),
+        copy_count=int((launched["kind"] == "copy").sum()),
+        timeline=device_time.timeline(launched),
+        utilisation_pct=device_time.utilisation_pct(fill, window),
+        sm_efficiency_pct=device_time.sm_efficiency_pct(fill, window),
+        occupancy_pct=device_time.occupancy_pct(fill, window),
+    )
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _per_step(trace: Trace, windows: tuple[StepWindow, ...]) -> dict[str, Value]:
+    """Launches and kernels per whole step, where steps launched any."""
+    numbers = [window.number for window in windows if window.whole]
+    mine = trace.device_spans.filter(pl.col("step").is_in(numbers))
+    if not numbers or mine.is_empty():
+        return {"launches_per_step_count": None, "kernels_per_step_count": None}
+    launches = mine["launch_id"].drop_nulls().n_unique()
+    return {
+        "launches_per_step_count": launches / len(numbers) if launches else None,
+        "kernels_per_step_count": int((mine["kind"] == "kernel").sum()) / len(numbers),
+    }
+
+
+def _headline(devices: list[DeviceOverview], work: pl.DataFrame, window: Window) -> dict[str, Value]:
+    orphans = work.filter(pl.col("orphan"))
+    values: dict[str, Value] = {
+        "measured_ns": window.length_ns,
+        "orphan_count": orphans.height,
+        "orphan_ns": device_time.covered(orphans).total_ns,
+    }
+    if not devices:
+        return values
+    whole = devices[-1]
+    parts = _parts(whole.timeline)
+    return values | {
+        "gpu_busy_pct": whole.utilisation_pct,
+        "sm_efficiency_pct": whole.sm_efficiency_pct,
+        "occupancy_pct": whole.occupancy_pct,
+        **parts,
+    }
+
+
+def _parts(timeline: Timeline) -> dict[str, int | float | None]:
+    """The timeline as columns: each part, and its share of the span."""
+    names = ("computation", "exposed_communication", "exposed_copy", "idle", "busy")
+    lengths: dict[str, int] = {name: getattr(timeline, f"{name}_ns") for name in names}
+    span = timeline.span_ns
+    shares = {f"{name}_pct": 100 * length / span if span else None for name, length in lengths.items()}
+    totals = {"communication_ns": timeline.communication_ns, "copy_ns": timeline.copy_ns}
+    return {"span_ns": span, **{f"{name}_ns": length for name, length in lengths.items()}, **totals, **shares}
+
+
+def _table(devices: list[DeviceOverview]) -> pl.DataFrame:
+    empty = {name: pl.Float64 if name.endswith("_pct") else pl.Int64 for name in _parts(_NOTHING)}
+    measures = ("utilisation_pct", "sm_efficiency_pct", "occupancy_pct")
+    schema = {"device": pl.Int32, "name": pl.String, "kernel_count": pl.Int64, "copy_count": pl.Int64}
+    rows = [
+        {
+            **{name: getattr(row, name) for name in (*schema, *measures)},
+            **_parts(row.timeline),
+        }
+        for row in devices
+    ]
+    return pl.DataFrame(rows, schema={**schema, **dict.fromkeys(measures, pl.Float64), **empty})
+
+
+_NOTHING = Timeline(0, 0, 0, 0, 0, 0)
+
+
+def _denominators(window: Window) -> dict[str, str]:
+    of_window = f"of {window.says}"
+    shares = {name: _LAUNCHED for name in _parts(_NOTHING) if name.endswith("_pct")}
+    return {
+        "gpu_busy_pct": f"time with at least one kernel running (copies do not count), {of_window}",
+        "utilisation_pct": f"time with at least one kernel running (copies do not count), {of_window}",
+        "sm_efficiency_pct": f"estimated share of SMs that hold a block, {of_window}",
+        "occupancy_pct": _KERNEL_TIME,
+        "launches_per_step_count": "calls that started GPU work, per whole step",
+        "kernels_per_step_count": "kernels by the step that launched them, per whole step",
+        **shares,
+    }
+
+
+def _says(values: dict[str, Value]) -> str:
+    gpu, host, count, busy = (
+        values.get(name) for name in ("step_gpu_ns", "step_host_ns", "step_count", "gpu_busy_pct")
+    )
+    device = values["devices"]
+    state = (
+        f"{device} busy {busy:.1f} % of the time"
+        if isinstance(busy, float)
+        else f"{device}: no launched work"
+    )
+    if not isinstance(host, int) or not isinstance(count, int):
+        return f"no steps recorded; {state}"
+    on_host = f"{format_value('_ns', host)} on the host's"
+    if not isinstance(gpu, int):
+        return f"{counted(count, 'step')} of {on_host} clock; {state}"
+    return f"{counted(count, 'step')} of {format_value('_ns', gpu)} on the GPU's clock ({on_host}); {state}"
+
+
+def _notes(work: pl.DataFrame, fill: pl.DataFrame, devices: list[DeviceOverview]) -> tuple[str, ...]:
+    notes = []
+    orphans = work.filter(pl.col("orphan"))
+    if orphans.height:
+        length = format_value("_ns", device_time.covered(orphans).total_ns)
+        notes.append(
+            f"{counted(orphans.height, 'device span')} ({length}) "
+            "launched before the recording began: of no step, left out of the timeline and of the counts"
+        )
+    if work["launch_id"].null_count() == work.height:
+        notes.append("no launch is linked to its device work: all device work is counted")
+    if len(devices) > 1:
+        notes.append(
+            "all devices together: the timeline is of their union, the three estimates are means over devices"
+        )
+    # A block on every SM is at least 1.6 % occupancy: 0 says that the profiler could not estimate it.
+    unknown = fill.filter((pl.col("occupancy_pct") == 0) & (pl.col("blocks_per_sm") >= 1))
+    if unknown.height:
+        share = 100 * int(unknown["dur_ns"].sum()) / max(int(fill["dur_ns"].sum()), 1)
+        notes.append(
+            f"{counted(unknown.height, 'kernel')} with a block on every SM, {share:.1f} % of kernel time, "
+            "report 0 % occupancy: a gap of the profiler, occupancy_pct is too low"
+        )
+    if missing := fill["blocks_per_sm"].null_count():
+        given = device_time.mostly_recorded(fill, "blocks_per_sm")
+        effect = "too low" if given else "not given"
+        notes.append(f"{counted(missing, 'kernel')} without a recorded grid: sm_efficiency_pct is {effect}")
+    return tuple(notes)
+
+
+def _without_device(trace: Trace, values: dict[str, Value]) -> Result:
+    ops = trace.spans.filter(pl.col("kind") == "op")
+    host: dict[str, Value] = {
+        "recording_ns": trace.duration_ns,
+        "op_count": ops.height,
+        "thread_count": ops["track_id"].n_unique(),
+    }
+    count, length = values["step_count"], values["step_host_ns"]
+    steps = "no steps"
+    if isinstance(length, int) and isinstance(count, int):
+        steps = f"{counted(count, 'step')} of {format_value('_ns', length)}"
+    says = (
+        f"no GPU work recorded; on the host: {steps}, {counted(ops.height, 'operator')} "
+        f"on {counted(ops['track_id'].n_unique(), 'thread')} in {format_value('_ns', trace.duration_ns)}"
+    )
+    return Result("overview", says, _table([]), {**values, **host}, notes=("no GPU work recorded",))

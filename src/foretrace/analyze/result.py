@@ -1,0 +1,103 @@
+"""What an analysis is: a function from a Trace to a Result, registered by name in `analyze.ANALYSES`.
+
+The suffix of a column or value is its unit, and presentation formats by it: `_ns`, `_bytes`, `_flops`,
+`_pct`, `_count`, `_per_s`. So a new Result shows everywhere with no view code.
+"""
+
+from __future__ import annotations
+
+import html
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, ParamSpec
+
+import polars as pl
+
+from foretrace.trace import Trace
+from foretrace.units import format_value, heading, shorten, visible
+
+Value = int | float | str | bool | None
+Options = ParamSpec("Options")
+
+_NOTEBOOK_ROWS, _NOTEBOOK_NAME = 20, 80
+
+
+@dataclass(frozen=True)
+class Result:
+    """A table, the headline values beside it, and what every share in it is a share of."""
+
+    name: str
+    says: str  # one sentence: what the table shows for this trace
+    table: pl.DataFrame
+    values: Mapping[str, Value] = field(default_factory=dict)
+    denominators: Mapping[str, str] = field(default_factory=dict)  # column or value -> "of the step time"
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as `--format json` prints it."""
+        return {
+            "name": self.name,
+            "says": self.says,
+            "values": dict(self.values),
+            "rows": self.table.to_dicts(),
+            "denominators": dict(self.denominators),
+            "notes": list(self.notes),
+        }
+
+    def _repr_html_(self) -> str:
+        """The result in a notebook: values in their units, the first rows of the table."""
+        shown = self.table.head(_NOTEBOOK_ROWS)
+        head = "".join(f"<th>{_text(heading(name))}</th>" for name in shown.columns)
+        body = "".join(f"<tr>{_cells(shown.columns, row)}</tr>" for row in shown.iter_rows())
+        values = " · ".join(
+            f"{_text(heading(name))} <b>{_text(format_value(name, value))}</b>"
+            for name, value in self.values.items()
+        )
+        left = self.table.height - shown.height
+        more = f"<p>{left:,} more rows in <code>.table</code></p>" if left else ""
+        notes = "".join(f"<li>{_text(note)}</li>" for note in self.notes)
+        return (
+            f"<p><b>{_text(self.name)}</b>: {_text(self.says)}</p><p>{values}</p>"
+            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}<ul>{notes}</ul>"
+        )
+
+
+def _text(text: str) -> str:
+    return html.escape(visible(text))
+
+
+def _cells(names: list[str], row: tuple[Any, ...]) -> str:
+    cells = []
+    for name, value in zip(names, row, strict=True):
+        right = isinstance(value, int | float) and not isinstance(value, bool)
+        style = " style='text-align:right'" if right else " style='text-align:left'"
+        shown = format_value(name, value)
+        short = shorten(shown, _NOTEBOOK_NAME)
+        title = f" title='{_text(shown)}'" if short != shown else ""
+        cells.append(f"<td{style}{title}>{_text(short)}</td>")
+    return "".join(cells)
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A named function of a Trace; its keyword arguments are the command line's flags."""
+
+    name: str
+    help: str
+    function: Callable[..., Result]
+    options: Mapping[str, inspect.Parameter]
+
+    def __call__(self, trace: Trace, **options: Any) -> Result:
+        return self.function(trace, **options)
+
+
+def analysis(function: Callable[Concatenate[Trace, Options], Result]) -> Analysis:
+    """Makes an Analysis of a function: name and help are its own."""
+    parameters = inspect.signature(function).parameters
+    return Analysis(
+        name=function.__name__.replace("_", "-"),
+        help=(function.__doc__ or "").strip().splitlines()[0],
+        function=function,
+        options={name: each for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY},
+    )

@@ -1,0 +1,273 @@
+"""Steps: how long each took, on the host's clock and on the GPU's, and what its time went to.
+
+`host_ns` is the length of the program's own step annotation. Where the host runs ahead of the GPU that is
+the time to *enqueue* a step, not to compute it.
+
+`gpu_ns` is the time between completions: from when all GPU work launched by earlier steps had ended to when
+this step's had. A GPU span belongs to the step that launched it. GPU-bound, that is the time the GPU needs
+for a step. Host-bound, each completion trails its launch by the same little, so it is the host's period.
+The first step is measured from the end of what earlier, unrecorded steps had left in the queue, or from its
+own start on the host if the queue ran dry before: never from its first kernel, which would hide the time
+that the GPU waited for it. Over a recording the median is given: it is not moved by one step that was
+slowed down by the profiler's start or flush, which a mean over three steps would be.
+
+Roles are those of the TensorBoard plugin. Each takes what earlier roles left: so they sum to `wall_ns`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import polars as pl
+
+from foretrace import intervals
+from foretrace.analyze import device_time
+from foretrace.analyze.device_time import Window
+from foretrace.analyze.result import Result, Value, analysis
+from foretrace.errors import MissingDataError
+from foretrace.intervals import Intervals
+from foretrace.trace import Step, Trace
+from foretrace.units import counted, format_value
+
+ROLES = ("kernel", "memcpy", "memset", "communication", "runtime", "dataloader", "cpu_exec", "other")
+_DEVICE_ROLES = ROLES[:3]
+_LOADING = r"^enumerate\(DataLoader\)#.*\.__next__$|^enumerate\(DataPipe\)#"
+_COLLECTIVE_CALL = r"^(?:nccl|rccl|gloo|mpi|ucc|xccl):"
+_STEP_MARK = r"^ProfilerStep#\d+$"
+# The plugin's: a last step with less device work than this share of the one before was cut off.
+_CUT_OFF_BELOW = 0.8
+
+
+@dataclass(frozen=True)
+class StepWindow:
+    """A step: on the host, on the GPU, and as the interval that its roles divide."""
+
+    number: int
+    host_ns: int
+    gpu_ns: int | None  # null where the step launched no GPU work
+    start_ns: int  # the host's start, or the previous step's end if that is later
+    end_ns: int  # the host's end, or the end of the last GPU work that it launched
+    launched_count: int  # GPU spans
+    whole: bool  # False for a last step whose GPU work was cut off
+
+    @property
+    def wall_ns(self) -> int:
+        """Length of the interval that is divided."""
+        return self.end_ns - self.start_ns
+
+
+@analysis
+def steps(trace: Trace) -> Result:
+    """Each step on the host's and the GPU's clock, and what its time went to."""
+    windows = step_windows(trace)
+    if not windows:
+        raise MissingDataError(
+            f"{trace.path.name}: no steps recorded; call profiler.step() at the end of each iteration"
+        )
+    table = _table(trace, windows)
+    whole = table.filter(pl.col("whole"))
+    values = summary(windows)
+    total = int(whole["wall_ns"].sum())
+    for role in ROLES:
+        part = whole[f"{role}_ns"].drop_nulls()
+        values[f"{role}_pct"] = 100 * int(part.sum()) / total if total and len(part) else None
+    return Result(
+        name="steps",
+        says=_says(values),
+        table=table,
+        values=values,
+        denominators={f"{role}_pct": "of wall_ns, summed over the whole steps" for role in ROLES},
+        notes=_notes(trace, windows),
+    )
+
+
+def summary(windows: tuple[StepWindow, ...]) -> dict[str, Value]:
+    """Count of the whole steps and their time: the median on either clock, the mean of `wall_ns`."""
+    whole = [window for window in windows if window.whole]
+    on_gpu = [window.gpu_ns for window in whole if window.gpu_ns is not None]
+    return {
+        "step_count": len(whole),
+        "step_gpu_ns": round(float(np.median(on_gpu))) if on_gpu else None,
+        "step_host_ns": round(float(np.median([window.host_ns for window in whole]))) if whole else None,
+        "step_wall_ns": round(sum(window.wall_ns for window in whole) / len(whole)) if whole else None,
+    }
+
+
+def step_windows(trace: Trace) -> tuple[StepWindow, ...]:
+    """All recorded steps, in order of start on the host."""
+    hosts = _host_steps(trace)
+    if not hosts:
+        return ()
+    launched = _launched(trace)
+    counts = [launched.get(host.number, (0, 0))[0] for host in hosts]
+    last_ends = [launched.get(host.number, (0, host.start_ns))[1] for host in hosts]
+    keep = _whole_count(counts)
+    before = max(hosts[0].start_ns, _left_over_end(trace, until_ns=max(last_ends)))
+    completions = list(accumulate(last_ends, max, initial=before))
+    windows = []
+    end_ns = before if any(counts) else hosts[0].start_ns
+    for index, (host, count, last_end) in enumerate(zip(hosts, counts, last_ends, strict=True)):
+        start_ns = max(end_ns, host.start_ns)
+        end_ns = max(start_ns, host.end_ns, last_end)
+        windows.append(
+            StepWindow(
+                number=host.number,
+                host_ns=host.end_ns - host.start_ns,
+                gpu_ns=completions[index + 1] - completions[index] if count else None,
+                start_ns=start_ns,
+                end_ns=end_ns,
+                launched_count=count,
+                whole=index < keep,
+            )
+        )
+    return tuple(windows)
+
+
+def measured_window(trace: Trace, windows: tuple[StepWindow, ...]) -> Window:
+    """What utilisation is a share of: the whole steps, or without steps the recording."""
+    whole = [window for window in windows if window.whole]
+    if whole:
+        says = "the steps: from the start of the first to the end of the last whole one"
+        return Window(whole[0].start_ns, whole[-1].end_ns, says)
+    work = device_time.device_work(trace).filter(~pl.col("orphan"))
+    host = trace.spans.filter(pl.col("kind") == "op").select(
+        "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
+    )
+    both = pl.concat((host, work.select("start_ns", "end_ns")))
+    start_ns, end_ns = both.select(
+        pl.col("start_ns").min().fill_null(0), pl.col("end_ns").max().fill_null(0)
+    ).row(0)
+    return Window(
+        int(start_ns), int(end_ns), "the recording: operators and launched work, first start to last end"
+    )
+
+
+def _host_steps(trace: Trace) -> list[Step]:
+    """The host's steps; annotations with the same number (of several threads) are one step."""
+    merged: dict[int, Step] = {}
+    for step in trace.steps:
+        known = merged.get(step.number, step)
+        merged[step.number] = Step(
+            step.number, min(known.start_ns, step.start_ns), max(known.end_ns, step.end_ns)
+        )
+    return sorted(merged.values(), key=lambda step: step.start_ns)
+
+
+def _launched(trace: Trace) -> dict[int, tuple[int, int]]:
+    """For each step that launched GPU work: how many spans, and when the last of them ended."""
+    rows = trace.device_spans.drop_nulls("step").group_by("step").agg(pl.len(), pl.col("end_ns").max())
+    return {step: (count, end_ns) for step, count, end_ns in rows.iter_rows()}
+
+
+def _whole_count(counts: list[int]) -> int:
+    """How many steps are left when a tail without its device work is taken off."""
+    if len(counts) < 2 or not any(counts):
+        return len(counts)
+    last = max(index for index, count in enumerate(counts) if count)
+    cut = last > 0 and counts[last] < _CUT_OFF_BELOW * counts[last - 1]
+    return last if cut else last + 1
+
+
+def _left_over_end(trace: Trace, *, until_ns: int) -> int:
+    """When the work that earlier, unrecorded steps had queued was done; 0 where there is none.
+
+    A stream keeps its order: such work starts before the first work on its stream that a step launched. On
+    streams where no step launched anything it counts only up to the first work of any step.
+    """
+    spans = trace.device_spans
+    mine = spans.drop_nulls("step")
+    first = mine.group_by("track_id").agg(first_ns=pl.col("start_ns").min())
+    earliest = mine["start_ns"].min()
+    if earliest is None:
+        return 0
+    others = spans.filter(pl.col("step").is_null()).join(first, on="track_id", how="left")
+    earlier = others.filter(pl.col("start_ns") < pl.col("first_ns").fill_null(earliest))
+    return int(earlier.filter(pl.col("end_ns") <= until_ns)["end_ns"].max() or 0)  # type: ignore[arg-type]
+
+
+def _table(trace: Trace, windows: tuple[StepWindow, ...]) -> pl.DataFrame:
+    starts = np.array([window.start_ns for window in windows], np.int64)
+    ends = np.array([window.end_ns for window in windows], np.int64)
+    columns = {}
+    left = ends - starts
+    claimed = intervals.EMPTY
+    for role, busy in _role_intervals(trace).items():
+        # What is left is kept as a set: the plugin restarts on the full step once nothing is left (200 %).
+        part = intervals.covered_ns(intervals.subtract(busy, claimed), starts, ends)
+        claimed = intervals.union(
+            np.concatenate((claimed.start, busy.start)), np.concatenate((claimed.end, busy.end))
+        )
+        left = left - part
+        recorded = trace.has_device or role not in _DEVICE_ROLES
+        columns[f"{role}_ns"] = (
+            pl.Series(part) if recorded else pl.Series([None] * len(windows), dtype=pl.Int64)
+        )
+    columns["other_ns"] = pl.Series(left)
+    schema = {"step": pl.Int32, "whole": pl.Boolean, "launched_count": pl.Int64}
+    times = dict.fromkeys(("start_ns", "wall_ns", "gpu_ns", "host_ns"), pl.Int64)
+    rows = [
+        (each.number, each.whole, each.launched_count, each.start_ns, each.wall_ns, each.gpu_ns, each.host_ns)
+        for each in windows
+    ]
+    return pl.DataFrame(rows, schema={**schema, **times}, orient="row").with_columns(**columns)
+
+
+def _role_intervals(trace: Trace) -> dict[str, Intervals]:
+    """When each role was at work, on any device or thread; all but `other`."""
+    work = device_time.device_work(trace)
+    talks = pl.col("communication")
+    kind = pl.col("kind")
+    on_host = trace.tracks.filter(pl.col("device").is_null() & pl.col("stream").is_null())["id"]
+    host = trace.spans.filter(
+        # Python frames cover every moment of a thread, waiting included: they would leave nothing to `other`.
+        kind.is_in(("op", "annotation", "runtime")) & pl.col("dur_ns").is_not_null() & (pl.col("dur_ns") > 0)
+    ).filter(pl.col("track_id").is_in(on_host.implode()))
+    host = host.with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+    calls = host.filter(kind != "runtime")
+    collective, loading, mark = (
+        pl.col("name").is_in(device_time.names_like(calls, pattern))
+        for pattern in (_COLLECTIVE_CALL, _LOADING, _STEP_MARK)
+    )
+    columns = ("start_ns", "end_ns")
+    communication = pl.concat((work.filter(talks).select(columns), calls.filter(collective).select(columns)))
+    return {
+        "kernel": device_time.covered(work.filter((kind == "kernel") & ~talks)),
+        "memcpy": device_time.covered(work.filter(kind == "copy")),
+        "memset": device_time.covered(work.filter(kind == "set")),
+        "communication": device_time.covered(communication),
+        "runtime": device_time.covered(host.filter(kind == "runtime")),
+        "dataloader": device_time.covered(calls.filter(loading)),
+        "cpu_exec": device_time.covered(calls.filter(~(collective | loading | mark))),
+    }
+
+
+def _says(values: dict[str, Value]) -> str:
+    gpu, host, count = values["step_gpu_ns"], values["step_host_ns"], values["step_count"]
+    if not isinstance(host, int) or not isinstance(count, int):
+        return "no step was recorded whole"
+    parts = {role: float(values[f"{role}_pct"] or 0) for role in ROLES}
+    largest = sorted(parts, key=lambda role: -parts[role])[:2]
+    shares = " and ".join(f"{parts[role]:.1f} % {role.replace('_', ' ')}" for role in largest)
+    clock = f"{format_value('_ns', gpu)} on the GPU's clock, " if isinstance(gpu, int) else ""
+    return f"{counted(count, 'step')} of {clock}{format_value('_ns', host)} on the host's; {shares}"
+
+
+def _notes(trace: Trace, windows: tuple[StepWindow, ...]) -> tuple[str, ...]:
+    notes = []
+    cut = [window for window in windows if not window.whole]
+    if cut:
+        notes.append(
+            f"left out of the averages: step {', '.join(str(each.number) for each in cut)}, of which "
+            f"less than {_CUT_OFF_BELOW:.0%} of the GPU work of the step before was recorded"
+        )
+    if not trace.has_device:
+        notes.append("no GPU work recorded: host time only")
+    elif not any(window.launched_count for window in windows):
+        notes.append("no GPU work is linked to a step: gpu_ns cannot be told")
+    elif idle := [window.number for window in windows if window.whole and not window.launched_count]:
+        notes.append(
+            f"{counted(len(idle), 'step')} launched no GPU work: the next step's gpu_ns holds that time"
+        )
+    return tuple(notes)

@@ -1,0 +1,93 @@
+"""The trust report: what a recording holds, what it lost, and so which conclusions it can carry.
+
+A note is one fact with its numbers; `docs/guide/trust.md` says for each code what it means and what to do.
+The verdict is the gravest note's: "no" where conclusions about time would be wrong, "with care" where
+something limits them, else "yes".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from foretrace.analyze import completeness, disturbance
+from foretrace.analyze.evidence import Evidence, Note, Severity, some
+from foretrace.analyze.result import Result, analysis
+from foretrace.trace import Trace
+
+VERDICTS: Mapping[Severity, str] = {"no": "no", "care": "with care", "info": "yes"}
+_ORDER: tuple[Severity, ...] = ("no", "care", "info")
+# Of notes that weigh the same, in this order.
+_CHECKS = (
+    completeness.content,
+    completeness.repairs,
+    completeness.launches,
+    completeness.orphans,
+    completeness.steps,
+    disturbance.first_step,
+    disturbance.overhead,
+    disturbance.durations,
+    disturbance.clock,
+    disturbance.cost,
+    disturbance.ranks,
+    disturbance.spread,
+    completeness.recorded,
+)
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Whether conclusions about time can be drawn, and all that bears on it, gravest first."""
+
+    verdict: str
+    notes: tuple[Note, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The `trust` part of `diagnose --format json`."""
+        notes = [{"code": each.code, "says": each.says, "values": dict(each.values)} for each in self.notes]
+        return {"verdict": self.verdict, "notes": notes}
+
+
+@analysis
+def trust(trace: Trace) -> Result:
+    """Whether the recording can be believed: what is missing, cut, repaired or disturbed."""
+    judged = judge(trace)
+    counts = {severity: sum(note.severity == severity for note in judged.notes) for severity in _ORDER}
+    limits = counts["no"] + counts["care"]
+    table = pl.DataFrame(
+        {
+            "code": [note.code for note in judged.notes],
+            "weight": [note.severity for note in judged.notes],
+            "says": [note.says for note in judged.notes],
+            "affected_count": [note.values.get("affected_count") for note in judged.notes],
+            "affected_ns": [note.values.get("affected_ns") for note in judged.notes],
+            "share_pct": [note.values.get("share_pct") for note in judged.notes],
+        },
+        schema={"code": pl.String, "weight": pl.String, "says": pl.String, "affected_count": pl.Int64,
+                "affected_ns": pl.Int64, "share_pct": pl.Float64},
+    )  # fmt: skip
+    return Result(
+        name="trust",
+        says=f"Can this recording be trusted? {judged.verdict.capitalize()}"
+        + (f": {some(limits, 'thing')} to know before drawing conclusions." if limits else "."),
+        table=table,
+        values={"verdict": judged.verdict, "no_count": counts["no"], "care_count": counts["care"],
+                "info_count": counts["info"]},
+        denominators={"share_pct": "of what the note's sentence names"},
+    )  # fmt: skip
+
+
+def judge(trace: Trace) -> Trust:
+    """The verdict on a recording and the notes behind it, gravest first."""
+    found = Evidence(trace)
+    checks = _CHECKS if trace.spans.height else (completeness.content, completeness.repairs)
+    notes = sorted((note for check in checks for note in check(found)), key=_weight)
+    worst: Severity = notes[0].severity if notes else "info"
+    return Trust(VERDICTS[worst], tuple(notes))
+
+
+def _weight(note: Note) -> int:
+    return _ORDER.index(note.severity)
