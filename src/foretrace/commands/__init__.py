@@ -1,0 +1,144 @@
+"""The command line: one module per command, errors and exit codes in one place.
+
+0 done, 1 a gate failed, 2 usage, 3 the input could not be read, 4 what was asked for was not recorded,
+70 a fault of Foretrace's own, 130 interrupted, 141 the reader of the output went away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from types import ModuleType
+from typing import NoReturn, TextIO
+
+from foretrace._version import __version__
+from foretrace.commands import cache, demo, doctor, show, sql, summary
+from foretrace.errors import ForetraceError, UsageError
+
+COMMANDS: tuple[ModuleType, ...] = (demo, summary, show, sql, cache, doctor)
+
+_INTERNAL, _INTERRUPTED, _PIPE_CLOSED = 70, 130, 141
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code. No exception but a debugger's gets out."""
+    _never_fail_on_encoding()
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = _show_warning
+            code = _run(arguments)
+        sys.stdout.flush()
+        return code
+    except SystemExit as leaving:  # argparse, after --help or --version
+        return leaving.code if isinstance(leaving.code, int) else 0
+    except ForetraceError as error:
+        _say(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Nothing is left to write to; without this the interpreter complains when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _PIPE_CLOSED
+    except BaseException as error:
+        # A panic inside polars is no Exception, so that nobody catches it by accident.
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            return _internal(error)
+        raise
+
+
+def _run(arguments: list[str]) -> int:
+    chosen = next((each for each in arguments if not each.startswith("-")), None)
+    if chosen is not None and chosen not in map(_name, COMMANDS):
+        _check_bare_path(chosen)
+        arguments.insert(0, _name(summary))
+        chosen = _name(summary)
+    parser = _parser(chosen)
+    parsed = parser.parse_args(arguments)
+    if not hasattr(parsed, "run"):
+        parser.print_help()
+        return 0
+    code: int | None = parsed.run(parsed)
+    return code or 0
+
+
+def _parser(chosen: str | None) -> _Parser:
+    """The parser; only the chosen command is configured, since that may load what it needs."""
+    parser = _Parser(
+        prog="foretrace",
+        description="Why is this PyTorch program slow, and what would each fix be worth?",
+        epilog="`foretrace PATH` is short for `foretrace summary PATH`. A first look: foretrace demo",
+    )
+    parser.add_argument("--version", action="version", version=f"foretrace {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
+    for module in COMMANDS:
+        says = (module.__doc__ or "").strip().splitlines()[0]
+        each = commands.add_parser(_name(module), help=says, description=says)
+        if _name(module) == chosen:
+            module.configure(each)
+            each.set_defaults(run=module.run)
+    return parser
+
+
+def _name(module: ModuleType) -> str:
+    return module.__name__.rpartition(".")[2]
+
+
+def _check_bare_path(text: str) -> None:
+    """A word that is neither a command nor like a path was meant as a command."""
+    if os.path.exists(text) or os.sep in text or "." in text:
+        return
+    import difflib
+
+    names = [_name(module) for module in COMMANDS]
+    near = difflib.get_close_matches(text, names, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"commands: {', '.join(names)}"
+    raise UsageError(f"no command or file named {text!r}; {hint}")
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    if category.__name__ == "CacheWarning" or os.environ.get("FORETRACE_DEBUG"):
+        _say(f"warning: {message}")
+
+
+def _say(text: str) -> None:
+    """One line on stderr, whatever the text holds."""
+    from foretrace.units import visible
+
+    line = visible(" ".join(text.split()))
+    print(f"foretrace: {line}", file=sys.stderr)
+
+
+def _internal(error: BaseException) -> int:
+    if os.environ.get("FORETRACE_DEBUG"):
+        traceback.print_exc()
+    what = " ".join(str(error).split())[:300]
+    says = f"{type(error).__name__}: {what}" if what else type(error).__name__
+    _say(f"internal error: {says} (please report; set FORETRACE_DEBUG=1 for the traceback)")
+    return _INTERNAL
+
+
+def _never_fail_on_encoding() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")

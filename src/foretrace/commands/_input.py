@@ -1,0 +1,69 @@
+"""What the commands that read have in common: PATH, --no-cache, and opening what they name."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foretrace.errors import ForetraceError, InputError, UsageError
+from foretrace.units import visible
+
+if TYPE_CHECKING:
+    from foretrace.trace import Trace
+
+_LISTED, _INSPECTED = 10, 1_000
+
+
+def add_path(parser: argparse.ArgumentParser) -> None:
+    """Adds PATH and --no-cache."""
+    parser.add_argument("path", metavar="PATH", type=Path, help="a recording, or a folder with one in it")
+    add_no_cache(parser)
+
+
+def add_no_cache(parser: argparse.ArgumentParser) -> None:
+    """Adds --no-cache."""
+    parser.add_argument("--no-cache", action="store_true", help="read the recording itself; keep nothing")
+
+
+def open_path(args: argparse.Namespace) -> Trace:
+    """The recording that the arguments name, with a progress bar if it is large."""
+    from foretrace.ingest import open_trace
+    from foretrace.present import terminal
+
+    path = find_recording(args.path)
+    with terminal.reading(path) as progress:
+        return open_trace(path, cache=not args.no_cache, progress=progress)
+
+
+def find_recording(path: Path) -> Path:
+    """The file itself, or the one recording in a folder."""
+    if not path.is_dir():
+        return path
+    found = list(_recordings(path))
+    if not found:
+        raise InputError(f"{path}: no recording in this folder")
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(visible(str(each.relative_to(path))) for each in found[:_LISTED])
+    more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    raise UsageError(f"{path}: {len(found)} recordings in this folder, name one: {names}{more}")
+
+
+def _recordings(folder: Path) -> Iterator[Path]:
+    """The files under a folder that begin as a recording does."""
+    from foretrace.ingest import READERS
+    from foretrace.ingest.source import open_source
+
+    for number, file in enumerate(sorted(folder.rglob("*"))):
+        if number >= _INSPECTED:
+            return
+        if not file.is_file() or any(part.startswith(".") for part in file.relative_to(folder).parts):
+            continue
+        try:
+            head = open_source(file).head
+        except ForetraceError:
+            continue  # not readable is not a recording; naming the file itself tells why
+        if any(reader.accepts(head) for reader in READERS):
+            yield file

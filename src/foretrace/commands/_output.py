@@ -1,0 +1,112 @@
+"""What the commands that print tables have in common: --format, --sort, --limit, and printing."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from foretrace.errors import UsageError
+from foretrace.units import heading, visible
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from foretrace.analyze.result import Result
+    from foretrace.trace import Trace
+
+FORMATS = ("table", "json", "csv", "md")
+TABLE_ROWS = 25  # shown in a terminal unless --limit says otherwise
+
+
+def add_format(parser: argparse.ArgumentParser, *, formats: Sequence[str] = FORMATS) -> None:
+    """Adds --format."""
+    parser.add_argument("--format", choices=formats, default="table", help="default: table")
+
+
+def add_rows(parser: argparse.ArgumentParser) -> None:
+    """Adds --sort and --limit."""
+    parser.add_argument("--sort", metavar="COLUMN[:asc|desc]", help="order rows by a column")
+    parser.add_argument(
+        "--limit",
+        metavar="N",
+        type=_row_limit,
+        help=f"print at most N rows; 0 for all (default: {TABLE_ROWS} in a table, else all)",
+    )
+
+
+def _row_limit(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows")
+    return int(text)
+
+
+def print_result(result: Result, args: argparse.Namespace, trace: Trace) -> None:
+    """Prints one result in the chosen format."""
+    from foretrace.present import tables, terminal
+
+    chosen, rest = pick_rows(result.table, args)
+    result = replace(result, table=chosen)
+    if args.format == "table":
+        terminal.show_result(result, rows_left=rest)
+    elif args.format == "json":
+        print(tables.to_json(result, trace))
+    elif args.format == "csv":
+        print_text(tables.to_csv(result.table))
+    else:
+        print_text(tables.result_to_markdown(result))
+
+
+def print_frame(frame: pl.DataFrame, args: argparse.Namespace) -> None:
+    """Prints a bare table in the chosen format."""
+    from foretrace.present import tables, terminal
+
+    frame, rest = pick_rows(frame, args)
+    if args.format == "table":
+        terminal.show_frame(frame, rows_left=rest)
+    elif args.format == "json":
+        print(tables.frame_to_json(frame))
+    elif args.format == "csv":
+        print_text(tables.to_csv(frame))
+    else:
+        print_text(tables.to_markdown(frame))
+
+
+def print_text(text: str) -> None:
+    """Prints data as it is into a file or pipe, and harmlessly onto a terminal."""
+    if sys.stdout.isatty():
+        text = "\n".join(visible(line) for line in text.split("\n"))
+    print(text, end="")
+
+
+def pick_rows(frame: pl.DataFrame, args: argparse.Namespace) -> tuple[pl.DataFrame, int]:
+    """The rows to print, and how many are left out."""
+    if getattr(args, "sort", None):
+        frame = _sorted(frame, args.sort)
+    limit = getattr(args, "limit", None)
+    if limit is None:
+        limit = TABLE_ROWS if args.format == "table" else 0
+    return (frame.head(limit), max(frame.height - limit, 0)) if limit else (frame, 0)
+
+
+def _sorted(frame: pl.DataFrame, order: str) -> pl.DataFrame:
+    """The frame by one column: numbers from the largest down, text from A to Z, absent last."""
+    wanted, _, direction = order.partition(":")
+    if direction not in ("", "asc", "desc"):
+        raise UsageError(f"--sort {order}: the order is asc or desc")
+    column = wanted if wanted in frame.columns else _by_heading(frame.columns, wanted)
+    dtype = frame.schema[column]
+    key = frame[column].cast(str) if str(dtype) in ("Categorical", "Enum") else frame[column]
+    down = direction == "desc" if direction else dtype.is_numeric()
+    return frame[key.arg_sort(descending=down, nulls_last=True)]
+
+
+def _by_heading(columns: Sequence[str], wanted: str) -> str:
+    """The one column that shows under this heading."""
+    text = wanted.replace("_", " ").casefold()
+    fitting = [name for name in columns if heading(name).casefold() == text]
+    if len(fitting) != 1:
+        raise UsageError(f"no column {wanted!r} to sort by; there are: {', '.join(columns)}")
+    return fitting[0]

@@ -1,0 +1,84 @@
+"""Print one analysis of a recording as a table."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import types
+import typing
+from typing import TYPE_CHECKING, Any
+
+from foretrace.commands import _input, _output
+from foretrace.errors import UsageError
+from foretrace.units import suffix
+
+if TYPE_CHECKING:
+    from foretrace.analyze.result import Analysis
+
+_TAKEN = ("path", "format", "sort", "limit", "no_cache")
+_PREFIX = "option:"
+_METAVARS = {int: "N", float: "X", str: "TEXT"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """One sub-command per analysis, with the analysis' own options as flags."""
+    from foretrace.analyze import ANALYSES
+
+    parser.add_argument("--list", action="store_true", help="name every analysis and leave")
+    names = parser.add_subparsers(title="analyses", metavar="NAME", dest="name")
+    for analysis in ANALYSES:
+        each = names.add_parser(analysis.name, help=analysis.help, description=analysis.help)
+        _input.add_path(each)
+        _output.add_format(each)
+        _output.add_rows(each)
+        _add_options(each, analysis)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Prints the table, or the names of all."""
+    from foretrace import analyze
+    from foretrace.present import terminal
+
+    if args.list:
+        terminal.show_names([(each.name, each.help) for each in analyze.ANALYSES])
+        return
+    if args.name is None:
+        raise UsageError("which analysis? foretrace show --list names them all")
+    trace = _input.open_path(args)
+    options = {
+        name.removeprefix(_PREFIX): value for name, value in vars(args).items() if name.startswith(_PREFIX)
+    }
+    _output.print_result(analyze.run(trace, args.name, **options), args, trace)
+
+
+def _add_options(parser: argparse.ArgumentParser, analysis: Analysis) -> None:
+    try:
+        hints = typing.get_type_hints(analysis.function)
+    except NameError:  # a type imported for checking only
+        hints = {}
+    for name, parameter in analysis.options.items():
+        kind = _kind(hints.get(name), parameter)
+        if name in _TAKEN or kind is None:
+            continue
+        flag: dict[str, Any] = {"dest": f"{_PREFIX}{name}", "default": argparse.SUPPRESS}
+        if parameter.default not in (None, parameter.empty):
+            flag["help"] = f"default: {parameter.default}".replace("%", "%%")
+        if kind is bool:
+            flag["action"] = argparse.BooleanOptionalAction
+        elif isinstance(kind, tuple):
+            flag |= {"choices": kind}
+        else:
+            flag |= {"type": kind, "metavar": suffix(name).strip("_").upper() or _METAVARS[kind]}
+        parser.add_argument(f"--{name.replace('_', '-')}", **flag)
+
+
+def _kind(hint: Any, parameter: inspect.Parameter) -> type | tuple[str, ...] | None:
+    """The type of a flag, its choices, or None where the command line cannot express it."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        inner = [each for each in typing.get_args(hint) if each is not type(None)]
+        hint = inner[0] if len(inner) == 1 else None
+    if typing.get_origin(hint) is typing.Literal:
+        return tuple(str(each) for each in typing.get_args(hint))
+    if hint is None and parameter.default is not None:
+        hint = type(parameter.default)
+    return hint if hint in (bool, int, float, str) else None

@@ -1,0 +1,54 @@
+"""Trust, overview, steps and top kernels of a recording, on one page."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from foretrace.commands import _input, _output
+from foretrace.errors import MissingDataError
+
+if TYPE_CHECKING:
+    from foretrace.analyze.result import Result
+    from foretrace.trace import Trace
+
+PARTS = ("trust", "overview", "steps", "kernels")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """PATH and how to print."""
+    _input.add_path(parser)
+    _output.add_format(parser, formats=("table", "json", "md"))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Prints the page."""
+    print_page(_input.open_path(args), args)
+
+
+def print_page(trace: Trace, args: argparse.Namespace) -> None:
+    """Prints all parts that the recording can give; for the others, why not."""
+    from foretrace.present import tables, terminal
+
+    results, missing = analyse(trace)
+    if args.format == "json":
+        print(tables.many_to_json(results, missing, trace))
+    elif args.format == "md":
+        parts = [tables.result_to_markdown(each) for each in results]
+        parts += [f"**{name}**: not recorded: {why}\n" for name, why in missing.items()]
+        _output.print_text("\n".join(parts))
+    else:
+        terminal.show_page(trace, results, missing)
+
+
+def analyse(trace: Trace) -> tuple[list[Result], dict[str, str]]:
+    """The results of all parts, and the reason for each that is missing."""
+    from foretrace import analyze
+
+    results, missing = [], {}
+    for name in PARTS:
+        try:
+            results.append(analyze.run(trace, name))
+        except MissingDataError as error:
+            missing[name] = str(error)
+    return results, missing

@@ -1,0 +1,1 @@
+"""Results become text: tables.py for programs and documents, page.py and terminal.py for people."""

@@ -1,0 +1,280 @@
+"""A Result as JSON, CSV or Markdown, and any frame laid out as aligned columns of text."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+import polars.selectors as cs
+
+from foretrace._version import __version__
+from foretrace.analyze.result import Result
+from foretrace.trace import Trace
+from foretrace.units import ABSENT, cells, format_value, heading, shorten, suffix
+
+# Of `--format json`; documented in docs/guide/json.md. Raise it when a field changes its meaning or goes.
+JSON_SCHEMA = 1
+GAP = 2
+_FIRST_TEXT, _OTHER_TEXT = 30, 12
+_SHORT_HEADING = 8
+_ALIGNED_UNITS = ("_ns", "_bytes", "_flops", "_per_s")
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|~#])")
+
+
+def to_json(result: Result, trace: Trace) -> str:
+    """The result as one JSON document."""
+    return _dump({**envelope(trace), **_document(result)})
+
+
+def many_to_json(results: Iterable[Result], missing: Mapping[str, str], trace: Trace) -> str:
+    """Several results as one JSON document, by name; what was not recorded, with its reason."""
+    found = {each.name: _document(each) for each in results}
+    return _dump({**envelope(trace), "results": found, "missing": dict(missing)})
+
+
+def _document(result: Result) -> dict[str, Any]:
+    fields = _plain(result.to_dict())
+    return {
+        "name": fields["name"],
+        "says": fields["says"],
+        "values": fields["values"],
+        "columns": result.table.columns,
+        "rows": fields["rows"],
+        "denominators": fields["denominators"],
+        "notes": fields["notes"],
+    }
+
+
+def envelope(trace: Trace) -> dict[str, Any]:
+    """The fields that every JSON document about a trace begins with."""
+    about = {"path": str(trace.path), "format": trace.format}
+    return {"schema": JSON_SCHEMA, "foretrace": __version__, "trace": about}
+
+
+def frame_to_json(frame: pl.DataFrame) -> str:
+    """A bare table as one JSON document."""
+    return _dump(
+        {
+            "schema": JSON_SCHEMA,
+            "foretrace": __version__,
+            "columns": frame.columns,
+            "rows": _plain(frame.to_dicts()),
+        }
+    )
+
+
+def _dump(document: object) -> str:
+    # ASCII only: no name in a recording can act on a terminal or break a pipe's encoding.
+    return json.dumps(document, indent=1, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON can hold it: not-a-number becomes null, dates and the like become text."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | pl.Series):
+        return [_plain(each) for each in value]
+    return str(value)
+
+
+def to_csv(frame: pl.DataFrame) -> str:
+    """The table with its column names as they are; absent values are empty."""
+    nested = [name for name, dtype in frame.schema.items() if dtype.is_nested() or dtype == pl.Object]
+    flat = frame.with_columns(
+        pl.Series(name, [None if v is None else json.dumps(_plain(v)) for v in frame[name]], pl.String)
+        for name in nested
+    )
+    finite = pl.when(cs.float().is_finite()).then(cs.float())
+    return flat.with_columns(finite).write_csv() if flat.select(cs.float()).width else flat.write_csv()
+
+
+def to_markdown(frame: pl.DataFrame) -> str:
+    """The table in Markdown, values in their units."""
+    if not frame.width:
+        return ""
+    marks = ["---:" if _is_number(dtype) else "---" for dtype in frame.dtypes]
+    lines = [[_escaped(heading(name)) for name in frame.columns], marks]
+    lines += [
+        [_escaped(format_value(name, value)) for name, value in zip(frame.columns, row, strict=True)]
+        for row in frame.iter_rows()
+    ]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def result_to_markdown(result: Result) -> str:
+    """A result in Markdown: what it says, its values, its table, its notes."""
+    parts = [f"**{_escaped(result.name)}**: {_escaped(result.says)}\n"]
+    if result.values:
+        parts.append("".join(f"- {_escaped(line)}\n" for line in value_lines(result)))
+    if result.table.height:
+        parts.append(to_markdown(result.table))
+    if result.notes:
+        parts.append("".join(f"- {_escaped(format_value('', note))}\n" for note in result.notes))
+    return "\n".join(parts)
+
+
+def value_lines(result: Result) -> list[str]:
+    """Each headline value as `name: value, of what`."""
+    lines = []
+    for name, value in result.values.items():
+        of_what = result.denominators.get(name)
+        shown = "not recorded" if value is None else format_value(name, value)
+        lines.append(f"{heading(name)}: {shown}" + (f" {of_what}" if of_what and value is not None else ""))
+    return lines
+
+
+def _escaped(text: str) -> str:
+    return _MARKDOWN.sub(r"\\\1", text)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column laid out: every cell already as wide as it will show."""
+
+    name: str
+    heading: tuple[str, ...]  # from the top line down, padded to equal height
+    cells: tuple[str, ...]
+    width: int
+    number: bool
+
+    @property
+    def title(self) -> str:
+        """The heading in one line."""
+        return " ".join(" ".join(self.heading).split())
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Columns that fit the width; `hidden` ones did not, `empty` ones hold no value at all."""
+
+    columns: tuple[Column, ...]
+    hidden: tuple[str, ...]
+    empty: tuple[str, ...]
+
+    @property
+    def width(self) -> int:
+        """Columns of the terminal that it takes."""
+        return sum(each.width + GAP for each in self.columns)
+
+
+def lay_out(frame: pl.DataFrame, width: int) -> Layout:
+    """The frame as aligned text within `width`: text gives way first, then columns from the right."""
+    empty = tuple(name for name in frame.columns if frame.height and frame[name].null_count() == frame.height)
+    shown = [name for name in frame.columns if name not in empty]
+    titles = [heading(name) for name in shown]
+    columns = [
+        _column(frame[name], f"{title} %" if titles.count(title) > 1 and suffix(name) == "_pct" else title)
+        for name, title in zip(shown, titles, strict=True)
+    ]
+    hidden: list[str] = []
+    while len(columns) > 1 and _least_width(columns) > width:
+        hidden.insert(0, columns.pop(_expendable(columns)).name)
+    columns = _fitted(columns, width)
+    height = max((len(each.heading) for each in columns), default=0)
+    return Layout(tuple(_padded(each, height) for each in columns), tuple(hidden), empty)
+
+
+def _expendable(columns: list[Column]) -> int:
+    """The rightmost column, unless it is the only one with text."""
+    last = len(columns) - 1
+    only_text = not columns[last].number and all(each.number for each in columns[:last])
+    return last - 1 if only_text else last
+
+
+def _column(series: pl.Series, title: str) -> Column:
+    number = _is_number(series.dtype)
+    texts = [format_value(series.name, value) for value in series]
+    if number and suffix(series.name) in _ALIGNED_UNITS:
+        texts = align_units(texts)
+    natural = max((cells(text) for text in texts), default=0)
+    # A heading breaks between words rather than make a column of short numbers wide.
+    lines = wrap(title, max(natural, _SHORT_HEADING, *(cells(word) for word in title.split())))
+    width = max(natural, *(cells(line) for line in lines))
+    return Column(series.name, tuple(lines), tuple(texts), width, number)
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """The text in lines of at most `width` columns, broken between words, and inside a word if need be."""
+    width = max(width, 1)
+    lines = [""]
+    for word in (piece for each in text.split() for piece in _pieces(each, width)):
+        if lines[-1] and cells(lines[-1]) + 1 + cells(word) > width:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
+
+
+def _pieces(word: str, width: int) -> Iterator[str]:
+    if cells(word) <= width:
+        yield word
+        return
+    word = shorten(word, 8 * width)
+    # Half as many characters fit where they are wide ones.
+    step = width if word.isascii() else max(width // 2, 1)
+    yield from (word[start : start + step] for start in range(0, len(word), step))
+
+
+def align_units(texts: list[str]) -> list[str]:
+    """Units one below the other, so that the numbers end in one line too."""
+    pairs = [text.rpartition(" ") if " " in text else (text, "", "") for text in texts]
+    room = max((len(unit) for _, _, unit in pairs), default=0)
+    return [f"{number} {unit:<{room}}" if room else number for number, _, unit in pairs]
+
+
+def _is_number(dtype: pl.DataType) -> bool:
+    return dtype.is_numeric()
+
+
+def _least_width(columns: list[Column]) -> int:
+    """The width below which a column has to go: the first text is what a row is about and keeps more."""
+    first = next((each for each in columns if not each.number), None)
+    least = 0
+    for each in columns:
+        room = each.width if each.number else _FIRST_TEXT if each is first else _OTHER_TEXT
+        least += min(each.width, room)
+    return least + GAP * (len(columns) - 1)
+
+
+def _fitted(columns: list[Column], width: int) -> list[Column]:
+    """The columns with the widest text narrowed until all fit."""
+    widths = [each.width if each.number else min(each.width, width) for each in columns]
+    texts = [index for index, each in enumerate(columns) if not each.number]
+    # Later texts give way first, down to their least; only then the first one.
+    floors = dict.fromkeys(texts, _OTHER_TEXT) | dict.fromkeys(texts[:1], _FIRST_TEXT)
+    for floor in (floors, dict.fromkeys(texts, 4)):
+        while sum(widths) + GAP * (len(columns) - 1) > width:
+            wide = [index for index in texts if widths[index] > floor[index]]
+            if not wide:
+                break
+            widths[max(wide, key=lambda index: widths[index])] -= 1
+    return [replace(each, width=room) for each, room in zip(columns, widths, strict=True)]
+
+
+def _padded(column: Column, height: int) -> Column:
+    lines = [""] * (height - len(column.heading)) + [shorten(line, column.width) for line in column.heading]
+    texts = column.cells if column.number else [shorten(text, column.width) for text in column.cells]
+    return Column(
+        column.name,
+        tuple(_pad(line, column) for line in lines),
+        tuple(_pad(text, column) for text in texts),
+        column.width,
+        column.number,
+    )
+
+
+def _pad(text: str, column: Column) -> str:
+    blank = " " * max(column.width - cells(text), 0)
+    if column.number:
+        # A dash stands where the last digit would.
+        return (blank + text) if text.strip() != ABSENT else f"{text.strip():>{column.width}}"
+    return text + blank

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import foretrace
+from foretrace import analyze, commands, ingest
+from foretrace.commands import COMMANDS, main, show
+from foretrace.errors import ForetraceError, InputError, MissingDataError, UsageError
+from tests.builders import Recording
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    made = Recording().step(1, 0, 100).op("aten::add", 5, 20).launch(10, "add_kernel", 30, 60)
+    return made.write(tmp_path)
+
+
+def test_help_is_light() -> None:
+    code = (
+        "import sys; from foretrace.commands import main; code = main(['--help']); "
+        "print(code, [name for name in ('polars', 'numpy', 'rich', 'torch') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 []"
+
+
+def test_help_names_every_command_with_its_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for module in COMMANDS:
+        name = module.__name__.rpartition(".")[2]
+        assert f"{name} {(module.__doc__ or '').splitlines()[0]}" in shown
+
+
+def test_no_arguments_print_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "usage: foretrace" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"foretrace {foretrace.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["sho"], 2, "no command or file named 'sho'; did you mean show?"),
+        (["xyzzy"], 2, "no command or file named 'xyzzy'; commands: demo, summary, show"),
+        (["--nonsense"], 2, "unrecognized arguments: --nonsense"),
+        (["absent.json"], 3, "absent.json: No such file or directory"),
+        (["show"], 2, "which analysis? foretrace show --list names them all"),
+        (["show", "nothing", "x"], 2, "invalid choice: 'nothing'"),
+        (["show", "steps"], 2, "the following arguments are required: PATH"),
+        (["show", "steps", "x", "--limit", "-1"], 2, "'-1' is not a number of rows"),
+        (["show", "steps", "x", "--limit", "many"], 2, "'many' is not a number of rows"),
+        (["show", "steps", "x", "--format", "xml"], 2, "invalid choice: 'xml'"),
+        (["summary", "\x1b[31m.json"], 3, "\\x1b[31m.json: No such file"),
+    ],
+)
+def test_errors_are_one_line_with_their_code(
+    arguments: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("foretrace: ")
+    assert captured.err.count("\n") == 1
+    assert says in captured.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (UsageError("bad\nflag"), 2, "foretrace: bad flag\n"),
+        (InputError("broken"), 3, "foretrace: broken\n"),
+        (MissingDataError("not there"), 4, "foretrace: not there\n"),
+        (ForetraceError("gate"), 1, "foretrace: gate\n"),
+        (KeyboardInterrupt(), 130, "foretrace: interrupted\n"),
+        (
+            ValueError("of\nours"),
+            70,
+            "foretrace: internal error: ValueError: of ours "
+            "(please report; set FORETRACE_DEBUG=1 for the traceback)\n",
+        ),
+        (
+            pl.exceptions.PanicException("inside"),
+            70,
+            "foretrace: internal error: PanicException: inside "
+            "(please report; set FORETRACE_DEBUG=1 for the traceback)\n",
+        ),
+        (
+            RecursionError(),
+            70,
+            "foretrace: internal error: RecursionError (please report; set FORETRACE_DEBUG=1 for the traceback)\n",
+        ),
+    ],
+)
+def test_every_exception_has_its_code(
+    error: BaseException,
+    code: int,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(commands.doctor, "run", fail)
+    monkeypatch.delenv("FORETRACE_DEBUG", raising=False)
+    assert main(["doctor"]) == code
+    assert capsys.readouterr().err == says
+
+
+def test_traceback_on_request(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(commands.doctor, "run", lambda _: 1 // 0)
+    monkeypatch.setenv("FORETRACE_DEBUG", "1")
+    assert main(["doctor"]) == 70
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_reader_that_goes_away_is_no_error() -> None:
+    command = [sys.executable, "-m", "foretrace", "sql", "any", "--limit", "0", "--format", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+def test_any_output_encoding_works(encoding: str, recording: Path) -> None:
+    command = [sys.executable, "-m", "foretrace", str(recording)]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, capture_output=True, check=True, env=environment)
+    assert done.stderr == b""
+    assert "add_kernel" in done.stdout.decode(encoding)
+
+
+def test_bare_path_is_the_summary(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(recording)]) == 0
+    bare = capsys.readouterr().out
+    assert main(["summary", str(recording)]) == 0
+    assert bare == capsys.readouterr().out
+    assert main([str(recording), "--format", "json"]) == 0
+
+
+def test_every_analysis_has_its_own_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for each in analyze.ANALYSES:
+        assert main(["show", each.name, "--help"]) == 0
+        shown = capsys.readouterr().out
+        for option in each.options:
+            if option not in show._TAKEN:
+                assert f"--{option.replace('_', '-')}" in shown
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\x1f\x8b\x08\x00garbage", b"\x00" * 100, b"hello"])
+def test_what_is_no_recording_is_exit_3(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    for arguments in ([str(path)], ["show", "overview", str(path)], ["sql", str(path), "select 1"]):
+        assert main(arguments) == 3
+        captured = capsys.readouterr()
+        assert (captured.out, captured.err.count("\n")) == ("", 1)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["summary", "PATH"], ["PATH"], ["show", "trust", "PATH"], ["sql", "PATH", "select 1"], ["demo"]],
+    ids=" ".join,
+)
+def test_no_cache_reaches_the_reader(
+    arguments: list[str], recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+    real = ingest.open_trace
+
+    def spy(path: Path, *, cache: bool, **options: Any) -> foretrace.Trace:
+        asked.append(cache)
+        return real(path, cache=False, **options)
+
+    monkeypatch.setattr(ingest, "open_trace", spy)
+    given = [str(recording) if each == "PATH" else each for each in arguments]
+    assert main(given) == 0
+    assert main([*given, "--no-cache"]) == 0
+    assert asked == [True, False]
