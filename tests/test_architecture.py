@@ -1,0 +1,217 @@
+"""The rules of ARCHITECTURE.md, enforced: who may import what, the registries, the unit suffixes."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import foretrace
+from foretrace import analyze, ingest
+from foretrace.analyze.result import Analysis, Result
+from foretrace.commands import COMMANDS
+from foretrace.errors import MissingDataError
+from foretrace.units import SUFFIXES
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "foretrace"
+
+# Bottom first. A part may import parts of lower layers, never of its own or a higher one.
+LAYERS = (
+    ("errors", "_version", "_scan"),
+    ("schema", "intervals", "hardware", "units"),
+    ("trace",),
+    ("cache",),
+    ("ingest", "capture", "bench"),
+    ("analyze",),
+    ("predict",),
+    ("diagnose",),
+    ("compare",),
+    ("present",),
+    ("commands",),
+    ("__main__",),
+)
+RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
+VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "core", "manager", "misc", "constants"}
+# package -> the parts, or files, that may import it
+CONFINED = {
+    "torch": ("capture/", "bench/"),
+    "rich": ("present/terminal.py",),
+    "starlette": ("present/server.py",),
+    "uvicorn": ("present/server.py",),
+    "foretrace._scan": ("ingest/", "predict/"),
+}
+
+
+def sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def part_of(path: Path) -> str:
+    """`trace` of trace.py, `ingest` of ingest/kineto.py."""
+    return relative(path).partition("/")[0].removesuffix(".py")
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Dotted names that a file imports, inside functions, for types only and by name too."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{relative(path)}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in ("import_module", "__import__"):
+                yield str(node.args[0].value)
+
+
+def test_every_part_has_its_place() -> None:
+    parts = {part_of(path) for path in sources()} - {"__init__"}
+    assert parts <= set(RANK), "add the new part to LAYERS, and to ARCHITECTURE.md"
+
+
+@pytest.mark.parametrize("path", [path for path in sources() if part_of(path) != "__init__"], ids=relative)
+def test_imports_point_down_only(path: Path) -> None:
+    part = part_of(path)
+    for name in imports(path):
+        if name != "foretrace" and not name.startswith("foretrace."):
+            continue
+        target = name.partition(".")[2].partition(".")[0]
+        assert target in RANK, f"imports {name}: import the module that defines it"
+        assert target == part or RANK[target] < RANK[part], f"{part} must not import {target}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=relative)
+def test_confined_packages_stay_where_they_belong(path: Path) -> None:
+    for name in imports(path):
+        for package, places in CONFINED.items():
+            if name == package or name.startswith(package + "."):
+                assert relative(path).startswith(places), f"{package} belongs to {', '.join(places)}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=relative)
+def test_only_commands_print(path: Path) -> None:
+    calls = [node for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
+    printing = [node.lineno for node in calls if isinstance(node.func, ast.Name) and node.func.id == "print"]
+    assert part_of(path) == "commands" or not printing, f"prints in line {printing}"
+
+
+def test_names_say_what_is_in_them() -> None:
+    vague = [relative(path) for path in sources() if VAGUE_NAMES & set(relative(path)[:-3].split("/"))]
+    assert not vague
+
+
+def test_import_foretrace_is_light() -> None:
+    heavy = ("torch", "rich", "starlette", "uvicorn", "polars", "numpy")
+    code = f"import sys, foretrace; print(*(name for name in {heavy} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def defines(path: Path, name: str) -> bool:
+    return any(isinstance(node, ast.FunctionDef) and node.name == name for node in tree(path).body)
+
+
+def analysis_functions(path: Path) -> list[str]:
+    """Names of the functions that a file marks with @analysis."""
+    return [
+        node.name
+        for node in tree(path).body
+        if isinstance(node, ast.FunctionDef)
+        and any(isinstance(mark, ast.Name) and mark.id == "analysis" for mark in node.decorator_list)
+    ]
+
+
+def test_every_analysis_is_registered() -> None:
+    written = {
+        f"{path.stem}.{name}": getattr(importlib.import_module(f"foretrace.analyze.{path.stem}"), name)
+        for path in sorted((PACKAGE / "analyze").glob("*.py"))
+        for name in analysis_functions(path)
+    }
+    assert written
+    assert [name for name, function in written.items() if function not in analyze.ANALYSES] == []
+    names = [each.name for each in analyze.ANALYSES]
+    assert len(names) == len(set(names)) == len(written)
+
+
+def test_every_reader_is_registered() -> None:
+    written = [path.stem for path in (PACKAGE / "ingest").glob("*.py") if defines(path, "accepts")]
+    assert sorted(reader.__name__.rpartition(".")[2] for reader in ingest.READERS) == sorted(written)
+    assert all(callable(reader.read) for reader in ingest.READERS)
+
+
+def test_every_command_is_registered() -> None:
+    written = [path.stem for path in (PACKAGE / "commands").glob("*.py") if defines(path, "configure")]
+    assert written
+    assert sorted(command.__name__.rpartition(".")[2] for command in COMMANDS) == sorted(written)
+    assert all(callable(command.run) and command.__doc__ for command in COMMANDS)
+
+
+# A number that is no measure needs no unit: it says which one.
+IDENTITIES = {"id", "step", "rank", "device", "stream", "thread", "process", "line", "depth"}
+IDENTITY_SUFFIXES = ("_id", "_step", "_rank", "_device", "_stream", "_line")
+IDENTITY_PREFIXES = ("grid_", "block_")
+
+
+def without_unit(result: Result) -> list[str]:
+    """Names of numbers in a Result that say neither their unit nor that they are an identity."""
+    numbers = [name for name, dtype in result.table.schema.items() if dtype.is_numeric()]
+    numbers += [
+        name
+        for name, value in result.values.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    return [
+        name
+        for name in numbers
+        if not name.endswith((*SUFFIXES, *IDENTITY_SUFFIXES))
+        and not name.startswith(IDENTITY_PREFIXES)
+        and name not in IDENTITIES
+    ]
+
+
+@pytest.fixture(scope="module")
+def samples() -> list[foretrace.Trace]:
+    folder = resources.files("foretrace").joinpath("samples")
+    found = [Path(str(each)) for each in folder.iterdir() if each.name.endswith(".json.gz")]
+    return [ingest.open_trace(path, cache=False) for path in sorted(found)]
+
+
+@pytest.mark.parametrize("chosen", analyze.ANALYSES, ids=lambda each: each.name)
+def test_every_measure_has_its_unit(chosen: Analysis, samples: list[foretrace.Trace]) -> None:
+    ran = 0
+    for trace in samples:
+        try:
+            result = chosen(trace)
+        except MissingDataError:
+            continue
+        ran += 1
+        assert without_unit(result) == []
+        assert set(result.denominators) <= set(result.table.columns) | set(result.values)
+        shares = [name for name in (*result.table.columns, *result.values) if name.endswith("_pct")]
+        assert [name for name in shares if name not in result.denominators] == [], "a share of what?"
+    assert ran, "no sample holds what this analysis needs: its units are unchecked"
+
+
+def test_a_measure_without_unit_is_found() -> None:
+    table = pl.DataFrame({"name": ["a"], "dur_ns": [1], "duration": [2], "grid_x": [3], "stream": [7]})
+    result = Result("x", "", table, {"busy_pct": 1.0, "speed": 2.0, "complete": True, "note": "text"})
+    assert without_unit(result) == ["duration", "speed"]
