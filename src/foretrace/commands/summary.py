@@ -1,4 +1,4 @@
-"""Trust, overview, steps and top kernels of a recording, on one page."""
+"""Trust, overview, steps and top kernels (on a CPU alone, operators) of a recording, on one page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from foretrace.analyze.result import Result
     from foretrace.trace import Trace
 
-PARTS = ("trust", "overview", "steps", "kernels")
+PARTS = ("trust", "overview", "steps")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,9 +46,10 @@ def analyse(trace: Trace) -> tuple[list[Result], dict[str, str]]:
     from foretrace import analyze
 
     results, missing = [], {}
-    for name in PARTS:
+    top = ("kernels", {}) if trace.has_device else ("operators", {"python": "no"})
+    for name, options in (*((part, {}) for part in PARTS), top):
         try:
-            results.append(analyze.run(trace, name))
+            results.append(analyze.run(trace, name, **options))
         except MissingDataError as error:
             missing[name] = str(error)
     return results, missing

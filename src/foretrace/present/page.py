@@ -1,4 +1,4 @@
-"""The page of one recording: trust, overview, steps and top kernels, as lines of styled text.
+"""The page of one recording: trust, overview, steps and the top kernels or operators, as lines of styled text.
 
 A line is a list of (text, style); terminal.py knows how a style looks. Nothing here draws.
 """
@@ -21,7 +21,7 @@ BAR = 10
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _GUTTER = 10
 _WIDEST = 120  # a page is read, not searched: longer lines are harder to follow
-_STEPS, _KERNELS, _NOTES = 8, 8, 3
+_STEPS, _TOP, _NOTES = 8, 8, 3
 _HEADLINE = {
     "step_gpu_ns": "step, GPU",
     "step_host_ns": "step, host",
@@ -33,7 +33,10 @@ _HEADLINE = {
     "kernels_per_step_count": "kernels a step",
     "exposed_communication_pct": "exposed communication",
 }
-_KERNEL_COLUMNS = ("total_pct", "total_ns", "calls_count", "mean_ns", "name")
+_TOP_COLUMNS = {
+    "kernels": ("total_pct", "total_ns", "calls_count", "mean_ns", "name"),
+    "operators": ("host_self_pct", "host_self_ns", "calls_count", "host_mean_ns", "name"),
+}
 # In a bar without colour every role has its letter.
 LETTERS = dict(zip(ROLES, "KCMNRDP.", strict=True))
 
@@ -188,21 +191,23 @@ def _legend(result: Result, width: int, colour: bool) -> Iterator[Line]:
         yield line
 
 
-def _kernels(result: Result, width: int, colour: bool) -> Iterator[Line]:
+def _top(result: Result, width: int, colour: bool) -> Iterator[Line]:
+    """The first rows, by the share that the first column holds."""
     yield from _wrapped(visible(result.says), width)
     yield []
-    chosen = [name for name in _KERNEL_COLUMNS if name in result.table.columns]
-    yield from table_lines(result.table.head(_KERNELS).select(chosen), width, bar="total_pct", colour=colour)
-    left = result.table.height - _KERNELS
+    chosen = [name for name in _TOP_COLUMNS[result.name] if name in result.table.columns]
+    top = result.table.sort(chosen[0], descending=True, nulls_last=True, maintain_order=True).head(_TOP)
+    yield from table_lines(top.select(chosen), width, bar=chosen[0], colour=colour)
+    left = result.table.height - _TOP
     if left > 0:
-        yield [(f"{left} more: foretrace show kernels PATH", "quiet")]
+        yield [(f"{left} more: foretrace show {result.name} PATH", "quiet")]
     yield from _notes(result, width)
 
 
 def _any_part(result: Result, width: int, colour: bool) -> Iterator[Line]:
     yield from _wrapped(visible(result.says), width)
     yield []
-    yield from table_lines(result.table.head(_KERNELS), width, bar=None, colour=colour)
+    yield from table_lines(result.table.head(_TOP), width, bar=None, colour=colour)
 
 
 def _notes(result: Result, width: int) -> Iterator[Line]:
@@ -215,7 +220,8 @@ _PARTS: Mapping[str, Callable[[Result, int, bool], Iterator[Line]]] = {
     "trust": _trust,
     "overview": _overview,
     "steps": _steps,
-    "kernels": _kernels,
+    "kernels": _top,
+    "operators": _top,
 }
 
 
