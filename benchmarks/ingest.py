@@ -58,7 +58,8 @@ class Contender:
 
 
 def _foretrace(name: str, options: str, rows: str = "trace.spans.height") -> Contender:
-    return Contender(name, "import foretrace", f"trace = foretrace.open(path{options})\nrows = {rows}")
+    setup = "from foretrace import open as open_trace"  # imports polars too, as the peers' imports are made before
+    return Contender(name, setup, f"trace = open_trace(path{options})\nrows = {rows}")
 
 
 NATIVE = _foretrace("foretrace .json", ", cache=False")
