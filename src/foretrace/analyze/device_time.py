@@ -20,7 +20,9 @@ from foretrace.intervals import Intervals, Times
 from foretrace.trace import Trace
 
 # NCCL, RCCL and vLLM's custom all-reduce; also where no collective's metadata was recorded.
-COMMUNICATION = r"(?i)nccl|rccl|cross_device_reduce"
+COMMUNICATION = (
+    r"(?i)nccl|rccl|cross_device_reduce|multimem_|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|nvshmem"
+)
 ORPHAN = pl.col("launch_id").is_null() & pl.col("op_id").is_null()
 _UTILISATION_BUCKETS = 100
 _RECORDED_SHARE = 0.9

@@ -28,7 +28,7 @@ _HEADLINE = {
     "gpu_busy_pct": "GPU busy",
     "sm_efficiency_pct": "SM efficiency",
     "occupancy_pct": "occupancy",
-    "idle_pct": "GPU idle",
+    "idle_pct": "idle amid GPU work",
     "exposed_copy_pct": "exposed copies",
     "kernels_per_step_count": "kernels a step",
     "exposed_communication_pct": "exposed communication",
@@ -61,7 +61,7 @@ def page_lines(
 
 
 def _about(trace: Trace) -> str:
-    devices = [str(each.get("name", "unnamed GPU")) for each in trace.meta.get("devices", ())]
+    devices = [str(each.get("name") or "unnamed GPU") for each in trace.meta.get("devices", ())]
     named = [
         f"{devices.count(name)}× {name}" if devices.count(name) > 1 else name
         for name in dict.fromkeys(devices)
