@@ -55,7 +55,7 @@ inline Status Scanner::check_args() {
     argument.code = raw.texts.find('j', token.text, token.length);
     if (argument.code != kNullU32) {
       event_.notes |= argument.code < raw.text_notes.size() ? raw.text_notes[argument.code] : uint8_t(0);
-    } else if (check_container(token, &argument.notes) != Status::kOk) {
+    } else if (check_container(token, 2, &argument.notes) != Status::kOk) {
       return Status::kDamaged;
     }
   }
@@ -79,6 +79,7 @@ inline void Scanner::intern_args() {
 
 inline Status Scanner::commit(int64_t offset) {
   if (check_args() != Status::kOk) return Status::kDamaged;
+  drop_repeats();
   if (event_.notes) {
     if (event_.notes & kBadEscape) raw.repair(kNoteBadEscape, offset);
     if (event_.notes & kBareWord) raw.repair(kNoteBareWord, offset);
@@ -187,14 +188,25 @@ inline uint32_t Scanner::text_code(const Token& token, uint32_t code, bool& soun
 }
 
 // Of a key that was written twice, the last value counts, at the first one's place.
-inline Status Scanner::argument(uint32_t row, const Argument& first) {
-  const Argument* last = &first;
-  for (const Argument& other : event_.args) {
-    if (other.key != first.key) continue;
-    if (&other < &first) return Status::kOk;
-    last = &other;
+inline void Scanner::drop_repeats() {
+  std::vector<Argument>& args = event_.args;
+  std::unordered_map<uint32_t, size_t> places;  // only for long lists: a short one is searched faster
+  const bool many = args.size() > 64;
+  size_t kept = 0;
+  for (size_t i = 0; i < args.size(); ++i) {
+    size_t place = 0;
+    if (many) {
+      place = places.emplace(args[i].key, kept).first->second;
+    } else {
+      while (place < kept && args[place].key != args[i].key) ++place;
+    }
+    if (place != i) args[place] = args[i];
+    if (place == kept) ++kept;
   }
-  const Argument& argument = *last;
+  args.resize(kept);
+}
+
+inline void Scanner::argument(uint32_t row, const Argument& argument) {
   const Token& token = argument.token;
   uint8_t type = 2;  // 0 integer, 1 float, 2 text: ARG_* of columns.py
   int64_t value;
@@ -207,19 +219,18 @@ inline Status Scanner::argument(uint32_t row, const Argument& first) {
     }
   } else if (token.type == Type::kNumber) {
     const double number = to_real(token);
-    if (std::isnan(number)) return Status::kOk;
+    if (std::isnan(number)) return;
     std::memcpy(&value, &number, 8);
     type = 1;
   } else {
     bool sound;
     value = text_code(token, argument.code, sound);
-    if (!sound) return Status::kOk;
+    if (!sound) return;
   }
   raw.args.row.push(row);
   raw.args.key.push(key_code(argument.key));
   raw.args.type.push(type);
   raw.args.value.push(value);
-  return Status::kOk;
 }
 
 inline Status Scanner::commit_memory(int64_t at, uint32_t lane) {
@@ -280,10 +291,11 @@ inline Status Scanner::commit_span(const Token& category, int64_t offset, int64_
   uint32_t code[kArgCount];
   uint64_t seen = 0;
   for (const Argument& each : event_.args) {
-    if (each.key < kArgCount && (kKnownArgs[kind] & bit(each.key))) {
-      field[each.key] = each.token;
-      code[each.key] = each.code;
-      seen |= bit(each.key);
+    const uint32_t key = meaning(each.key);
+    if (key < kArgCount && (kKnownArgs[kind] & bit(key))) {
+      field[key] = each.token;
+      code[key] = each.code;
+      seen |= bit(key);
     } else {
       argument(row, each);
     }

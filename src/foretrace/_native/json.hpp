@@ -101,11 +101,12 @@ inline bool good_escape(const char* p, const char* end) {
 }
 
 // From an opening quote to behind the closing one: a quote closes if a comma, colon or bracket follows.
+// Where there is none, `p` is left where the search for it ended.
 inline Status scan_string(const char*& p, const char* end, uint8_t& notes, Token* token = nullptr) {
   const char* const open = p;
   const char* at = p + 1;
   for (;;) {
-    at = find_stop(at, end);
+    at = p = find_stop(at, end);
     if (at == end) return Status::kIncomplete;
     const char stop = *at++;
     if (size_t(at - open) > kMaxString) return Status::kDamaged;
@@ -365,7 +366,7 @@ inline bool to_nanoseconds(const Token& token, int64_t& result) {
   constexpr uint64_t kLimit = uint64_t(1) << 61;
   uint64_t value = 0;
   for (int i = 0; i < whole; ++i) {
-    if (value >= kLimit / 10) return false;
+    if (value > kLimit / 10) return false;
     value = value * 10 + (i < count ? uint64_t(digits[i] - '0') : 0);
   }
   if (whole >= 0 && whole < count && digits[whole] >= '5') ++value;

@@ -401,11 +401,14 @@ class Linker {
     }
     hint_ = first < calls_.size() ? first : 0;
     if (first == calls_.size() || calls_[first].correlation != correlation) return kNullU32;
-    size_t low = first, high = first + 1;  // the calls with this id are in order of start
-    while (high < calls_.size() && calls_[high].correlation == correlation && raw_.start[calls_[high].row] <= at) {
-      low = high++;
-    }
-    return calls_[low].row;
+    if (first + 1 == calls_.size() || calls_[first + 1].correlation != correlation) return calls_[first].row;
+    // The calls with this id are in order of start.
+    const auto after = std::upper_bound(calls_.begin() + ptrdiff_t(first), calls_.end(), at,
+                                        [this, correlation](int64_t time, const Call& call) {
+                                          return call.correlation != correlation || time < raw_.start[call.row];
+                                        });
+    const size_t count = size_t(after - calls_.begin());
+    return calls_[count > first ? count - 1 : first].row;
   }
 
   void link_device() {
@@ -426,6 +429,7 @@ class Linker {
         op_[row] = by_external(raw_.device.external[place]);
         if (op_[row] != kNullU32 && launch == kNullU32) device_step_[place] = step_at(raw_.start[op_[row]]);
       }
+      if (launch == kNullU32) keep_correlation(row, raw_.device.correlation[place]);
     }
     calls_ = {};
     raw_.device.correlation.release();
@@ -433,6 +437,15 @@ class Linker {
     raw_.runtime.correlation.release();
     raw_.runtime.external.release();
     raw_.op.external.release();
+  }
+
+  // An id that leads nowhere stays an argument: it still tells which work was launched together.
+  void keep_correlation(uint32_t row, uint64_t correlation) {
+    if (!correlation || correlation >= uint64_t(INT64_MAX)) return;
+    raw_.args.row.push(row);
+    raw_.args.key.push(raw_.texts.intern('s', "correlation", 11));
+    raw_.args.type.push(0);
+    raw_.args.value.push(int64_t(correlation));
   }
 
   uint32_t renamed(uint32_t row) const { return row == kNullU32 ? row : new_id_[row]; }

@@ -14,6 +14,7 @@
 #endif
 
 #include "linker.hpp"
+#include "replay.hpp"
 
 namespace foretrace {
 
@@ -452,6 +453,84 @@ PyType_Slot scanner_slots[] = {{Py_tp_new, reinterpret_cast<void*>(scanner_new)}
                                {0, nullptr}};
 PyType_Spec scanner_spec = {"foretrace._scan.Scanner", sizeof(ScannerObject), 0, Py_TPFLAGS_DEFAULT, scanner_slots};
 
+// --- replay ---------------------------------------------------------------------------------------------------------
+
+// Views of the arrays that Python hands over, let go together.
+class Buffers {
+ public:
+  ~Buffers() {
+    for (Py_buffer& view : views_) PyBuffer_Release(&view);
+  }
+  template <class T>
+  const T* take(PyObject* object, size_t& count) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE)) return nullptr;
+    views_.push_back(view);
+    count = size_t(view.len) / sizeof(T);
+    static const T kNothing{};
+    return count ? static_cast<const T*>(view.buf) : &kNothing;
+  }
+
+ private:
+  std::vector<Py_buffer> views_;
+};
+
+PyObject* bytes_of(const std::vector<int64_t>& values) {
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(values.data()), Py_ssize_t(values.size() * 8));
+}
+
+PyObject* replay(PyObject*, PyObject* args) {
+  PyObject* object[13];
+  long long tail, queue, tiles;
+  if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOOLLL", &object[0], &object[1], &object[2], &object[3], &object[4],
+                        &object[5], &object[6], &object[7], &object[8], &object[9], &object[10], &object[11],
+                        &object[12], &tail, &queue, &tiles)) {
+    return nullptr;
+  }
+  Buffers buffers;
+  ReplayInput in;
+  size_t base, kind, stream, wake, bounds, task_stream, task_dur, task_latency, task_gap;
+  if (!(in.gap = buffers.take<int64_t>(object[0], in.calls)) || !(in.base = buffers.take<int64_t>(object[1], base)) ||
+      !(in.kind = buffers.take<uint8_t>(object[2], kind)) || !(in.stream = buffers.take<int32_t>(object[3], stream)) ||
+      !(in.wake = buffers.take<int64_t>(object[4], wake)) ||
+      !(in.task_from = buffers.take<int32_t>(object[5], bounds)) ||
+      !(in.task_stream = buffers.take<int32_t>(object[6], task_stream)) ||
+      !(in.task_dur = buffers.take<int64_t>(object[7], task_dur)) ||
+      !(in.task_latency = buffers.take<int64_t>(object[8], task_latency)) ||
+      !(in.task_gap = buffers.take<int64_t>(object[9], task_gap)) ||
+      !(in.stream_free = buffers.take<int64_t>(object[10], in.streams)) ||
+      !(in.pending_ends = buffers.take<int64_t>(object[11], in.pending)) ||
+      !(in.step_calls = buffers.take<int32_t>(object[12], in.steps))) {
+    return nullptr;
+  }
+  // Python builds these arrays: a mismatch is a fault there, and must not become a read past an end here.
+  bool sound = base == in.calls && kind == in.calls && stream == in.calls && wake == in.calls &&
+               bounds == in.calls + 1 && in.task_from[0] == 0 && task_dur == task_stream &&
+               task_latency == task_stream && task_gap == task_stream && queue > 0 && tiles > 0 && in.streams > 0 &&
+               size_t(in.task_from[in.calls]) == task_stream;
+  for (size_t i = 0; sound && i < in.calls; ++i) {
+    sound = in.task_from[i] <= in.task_from[i + 1] && in.stream[i] < int32_t(in.streams) &&
+            (in.stream[i] >= 0 || in.kind[i] < kCallRecord);
+  }
+  for (size_t i = 0; sound && i < task_stream; ++i) {
+    sound = in.task_stream[i] >= 0 && in.task_stream[i] < int32_t(in.streams);
+  }
+  if (!sound) {
+    PyErr_SetString(PyExc_ValueError, "the arrays of the program do not fit together");
+    return nullptr;
+  }
+  in.tail_gap = tail;
+  in.queue_calls = queue;
+  in.tiles = tiles;
+  ReplayOutput out;
+  if (!unlocked([&] { run_replay(in, out); })) return nullptr;
+  return Py_BuildValue("(NNNNNLL)", bytes_of(out.call_end), bytes_of(out.task_start), bytes_of(out.task_end),
+                       bytes_of(out.step_host), bytes_of(out.step_device), (long long)out.host, (long long)out.device);
+}
+
+PyMethodDef module_methods[] = {{"replay", replay, METH_VARARGS, "Runs a program; see predict/replay.py."},
+                                {nullptr, nullptr, 0, nullptr}};
+
 int module_exec(PyObject* module) {
   array_type = PyType_FromSpec(&array_spec);
   PyObject* scanner_type = PyType_FromSpec(&scanner_spec);
@@ -463,7 +542,8 @@ int module_exec(PyObject* module) {
 
 PyModuleDef_Slot module_slots[] = {{Py_mod_exec, reinterpret_cast<void*>(module_exec)}, {0, nullptr}};
 PyModuleDef module_definition = {PyModuleDef_HEAD_INIT, "foretrace._scan",
-                                 "The C++ scanner and linker of Kineto traces.", 0, nullptr, module_slots,
+                                 "The C++ scanner and linker of Kineto traces, and the replay loop.", 0, module_methods,
+                                 module_slots,
                                  nullptr, nullptr, nullptr};
 
 }  // namespace

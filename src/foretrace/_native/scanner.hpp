@@ -26,8 +26,13 @@ enum Arg : uint32_t {
   kExternal, kCorrelation, kSequence, kForwardThread, kShapes, kDtypes, kStrides, kInputs, kCallStack, kFlops,
   kPythonId, kPythonParent, kPythonModule, kDevice, kStream, kGrid, kBlock, kRegisters, kShared, kBlocksPerSm,
   kWarpsPerSm, kOccupancy, kGraph, kGraphNode, kBytes, kAddr, kMemoryBytes, kAllocated, kReserved, kDeviceType,
-  kDeviceId, kArgName, kArgLabels, kDropped, kArgCount
+  kDeviceId, kArgName, kArgLabels,
+  kOtherExternal, kOtherShapes, kOtherOccupancy,  // other spellings, told apart only in the general table
+  kDropped, kArgCount
 };
+inline uint32_t meaning(uint32_t arg) {
+  return arg == kOtherExternal ? kExternal : arg == kOtherShapes ? kShapes : arg == kOtherOccupancy ? kOccupancy : arg;
+}
 
 // Arguments that have a column, by kind; any other goes to the general table. As in kineto_python.py.
 constexpr uint64_t bit(uint32_t arg) { return uint64_t(1) << arg; }
@@ -226,6 +231,8 @@ class Scanner {
 
   static constexpr size_t kLargestEvent = size_t(16) << 20;
   static constexpr size_t kLargestHeader = size_t(256) << 20;
+  static constexpr int64_t kResyncWork = int64_t(4) << 20;  // RESYNC_WORK of kineto_python.py
+  static constexpr uint32_t kLearnedKeys = 4096;  // a file with more has no layout to learn
 
   int64_t offset_of(const char* p) const { return consumed_ + (p - buffer_.data()); }
   const char* end() const { return buffer_.data() + filled_; }
@@ -289,6 +296,7 @@ class Scanner {
       Token key{};
       const char* q = p;
       Status status = *p == '"' ? scan_string(q, end(), notes, &key) : Status::kDamaged;
+      if (notes & kRawQuote) status = Status::kDamaged;  // it may have run on into the next key
       if (status == Status::kOk) status = member(q, key, notes);
       if (status == Status::kOk) {
         p = q;
@@ -404,7 +412,7 @@ class Scanner {
         if (step.key != kDropped) {
           event_.args.push_back(Argument{step.key, code, token});
         } else if (token.type == Type::kContainer) {
-          const Status status = check_container(token);
+          const Status status = check_container(token, 2);
           if (status != Status::kOk) return status;
         }
         slot = 1 + kEventKeyCount + step.key;
@@ -412,7 +420,7 @@ class Scanner {
         const Status status = scan_value(q, end(), event_.notes, &token);
         if (status != Status::kOk) return status;
         if (token.type == Type::kContainer) {
-          const Status sound = check_container(token);
+          const Status sound = check_container(token, 1);
           if (sound != Status::kOk) return sound;
         }
         if (step.key == kArgs) event_.args.clear();
@@ -424,10 +432,10 @@ class Scanner {
   }
 
   // Looks into a container that was only skipped so far.
-  Status check_container(const Token& token, uint8_t* found = nullptr) {
+  Status check_container(const Token& token, int depth, uint8_t* found = nullptr) {
     const char* p = token.text;
     uint8_t notes = 0;
-    const Status status = check_value(p, token.text + token.length, notes);
+    const Status status = check_value(p, token.text + token.length, notes, depth);
     event_.notes |= notes;
     if (found) *found = notes;
     return status == Status::kOk ? status : Status::kDamaged;
@@ -451,6 +459,7 @@ class Scanner {
   }
 
   bool match(uint32_t slot, const char* q, Step& step) {
+    if (slot >= learned_.size()) return false;
     Learned& learned = learned_[slot];
     if (!learned.count) return false;
     if (matches(learned.separator[learned.latest], q)) {
@@ -478,7 +487,7 @@ class Scanner {
   }
 
   void learn(uint32_t slot, const char* q, const Step& step) {
-    if (step.length > kLongestSeparator - 8) return;
+    if (step.length > kLongestSeparator - 8 || slot >= learned_.size()) return;
     Learned& learned = learned_[slot];
     const uint8_t at = learned.count < 4 ? learned.count++ : uint8_t((learned.latest + 1) & 3);
     Separator& separator = learned.separator[at];
@@ -571,14 +580,14 @@ class Scanner {
 
   uint32_t arg_key(const Token& key) {
     static const std::unordered_map<std::string, uint32_t> kKeys = {
-        {"External id", kExternal}, {"external id", kExternal}, {"correlation", kCorrelation},
+        {"External id", kExternal}, {"external id", kOtherExternal}, {"correlation", kCorrelation},
         {"Sequence number", kSequence}, {"Fwd thread id", kForwardThread}, {"Input Dims", kShapes},
-        {"Input dims", kShapes}, {"Input type", kDtypes}, {"Input Strides", kStrides},
+        {"Input dims", kOtherShapes}, {"Input type", kDtypes}, {"Input Strides", kStrides},
         {"Concrete Inputs", kInputs}, {"Call stack", kCallStack}, {"flops", kFlops}, {"Python id", kPythonId},
         {"Python parent id", kPythonParent}, {"Python module id", kPythonModule}, {"device", kDevice},
         {"stream", kStream}, {"grid", kGrid}, {"block", kBlock}, {"registers per thread", kRegisters},
         {"shared memory", kShared}, {"blocks per SM", kBlocksPerSm}, {"warps per SM", kWarpsPerSm},
-        {"est. achieved occupancy %", kOccupancy}, {"theoretical occupancy %", kOccupancy},
+        {"est. achieved occupancy %", kOccupancy}, {"theoretical occupancy %", kOtherOccupancy},
         {"graph id", kGraph}, {"graph node id", kGraphNode}, {"bytes", kBytes}, {"Addr", kAddr},
         {"Bytes", kMemoryBytes}, {"Total Allocated", kAllocated}, {"Total Reserved", kReserved},
         {"Device Type", kDeviceType}, {"Device Id", kDeviceId}, {"name", kArgName}, {"labels", kArgLabels},
@@ -590,16 +599,13 @@ class Scanner {
     std::string text(key.text, key.length);
     const auto known = kKeys.find(text);
     if (known != kKeys.end()) {
-      // Several spellings share a number: the general table needs the one that was written.
-      if (known->second != kDropped && raw_key_.find(known->second) == raw_key_.end()) {
-        raw_key_[known->second] = text;
-      }
+      if (known->second != kDropped) raw_key_[known->second] = text;
       return known->second;
     }
     const auto added = other_keys_.emplace(text, uint32_t(kArgCount + other_keys_.size()));
     if (added.second) {
       key_names_.push_back(text);
-      learned_.resize(1 + kEventKeyCount + kArgCount + other_keys_.size());
+      if (other_keys_.size() < kLearnedKeys) learned_.resize(1 + kEventKeyCount + kArgCount + other_keys_.size());
     }
     return added.first->second;
   }
@@ -619,7 +625,8 @@ class Scanner {
   uint32_t lane_of();
   int64_t duration(int64_t offset);
   uint32_t text_code(const Token& token, uint32_t code, bool& sound);
-  Status argument(uint32_t row, const Argument& argument);
+  void drop_repeats();
+  void argument(uint32_t row, const Argument& argument);
 
   const Token* find_arg(uint32_t key) const {
     for (size_t i = event_.args.size(); i-- > 0;) {
@@ -649,7 +656,7 @@ class Scanner {
       uint8_t notes = 0;
       const Status status = check_event(r, notes);
       resync_work_ += r - q;
-      if (resync_work_ > (int64_t(64) << 20) + 8 * offset_of(q)) break;
+      if (resync_work_ > kResyncWork + 8 * offset_of(q)) break;
       if (status != Status::kOk) continue;
       raw.repair(kDamagedPlace, offset_of(p));
       raw.lost_bytes += q - p;

@@ -5,12 +5,14 @@ The reference for `_native/linker.hpp`, rule by rule.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from foretrace.ingest import kineto_python as scan
-from foretrace.ingest.columns import GROUPS, NULL_I32, NULL_I64, NULL_U32, NULL_U64, Array
+from foretrace.ingest.columns import ARG_INT, GROUPS, NULL_I32, NULL_I64, NULL_U32, NULL_U64, Array
 
 if TYPE_CHECKING:
     from foretrace.ingest.kineto_python import Scanner
@@ -220,7 +222,15 @@ def _causes(
             op[row] = by_external.get(fields.get("external"), NULL_U32)
             if op[row] != NULL_U32 and launch[row] == NULL_U32:
                 step[row] = step[op[row]]
+        if launch[row] == NULL_U32:
+            _keep_correlation(scanner, row, fields.get("correlation"))
     return launch, op, step
+
+
+def _keep_correlation(scanner: Scanner, row: int, correlation: int | None) -> None:
+    """Keeps an id that leads nowhere as an argument: it still tells which work was launched together."""
+    if correlation and correlation < 2**63 - 1:
+        scanner.rows["args"].append((row, scanner.texts["correlation"], ARG_INT, correlation))
 
 
 class _Latest:
@@ -238,8 +248,8 @@ class _Latest:
         calls = self.calls.get(correlation or 0)
         if not calls:
             return NULL_U32
-        before = [row for begin, row in calls if begin <= at]
-        return before[-1] if before else calls[0][1]
+        before = bisect_right(calls, at, key=itemgetter(0))
+        return calls[max(before - 1, 0)][1]
 
 
 def _unique_external(scanner: Scanner, order: Array, kind: Array, place: Array) -> dict[int | None, int]:

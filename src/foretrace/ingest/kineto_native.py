@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import threading
@@ -153,6 +152,8 @@ def _decode(texts: list[bytes]) -> tuple[list[str], int]:
         text = tagged[1:].decode("utf-8", "surrogateescape")
         if tagged[:1] == b"j":
             text = lenient.canonical(_parse(text))
+        elif tagged[:1] == b"i":
+            text = str(lenient.int_of(text))
         elif "\\" in text:
             text = lenient.unescape(text)
         clean = lenient.clean(text)
@@ -164,7 +165,7 @@ def _decode(texts: list[bytes]) -> tuple[list[str], int]:
 def _parse(text: str) -> Any:
     try:
         return lenient.strict.decode(text)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         try:
             return lenient.value(text + ",", 0)[0]  # what stands behind a value says where it ends
         except lenient.DamagedError:

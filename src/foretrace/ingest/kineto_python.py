@@ -5,8 +5,8 @@ It keeps the whole text in memory and is about thirty times slower; the tables a
 
 from __future__ import annotations
 
-import json
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, TypeGuard
@@ -23,6 +23,8 @@ from foretrace.schema import KINDS
 # An event whose recorded duration exceeds this is a profiler fault (HTA uses the same bound).
 LONGEST_NS = 7 * 24 * 3600 * 10**9
 _LARGEST_NS = 1 << 61
+# How much may be read in vain in search of the next whole event: this, and eight times what lies before.
+RESYNC_WORK = 4 << 20
 
 OP, PYTHON, ANNOTATION, RUNTIME, KERNEL, COPY, SET, SYNC, OVERHEAD = range(len(KINDS))
 MEMORY = len(KINDS)  # an instant; takes part in nesting, is not a span
@@ -92,7 +94,7 @@ def integer(value: Any) -> int | None:
 def real(value: Any) -> float | None:
     """The finite number that a value stands for."""
     if isinstance(value, int):
-        return float(value)
+        return float(value) if abs(value) <= sys.float_info.max else None
     if isinstance(value, str) and _DECIMAL.fullmatch(value):
         number = float(value)
         return number if np.isfinite(number) else None
@@ -143,21 +145,23 @@ class Scanner:
         self.header: dict[str, Any] = {}
         self.counts: dict[str, int] = defaultdict(int)
         self.repairs: dict[str, tuple[int, int | None]] = {}
+        self.resync_work = 0
 
-    def repair(self, code: str, offset: int | None, count: int = 1) -> None:
-        """Counts a repair; the first one's place is kept."""
+    def repair(self, code: str, at: int | None, count: int = 1) -> None:
+        """Counts a repair; the first one's place, given as a position in the text, is kept as a byte offset."""
         before = self.repairs.get(code)
-        self.repairs[code] = (before[0] + count, before[1]) if before else (count, offset)
+        if before:
+            self.repairs[code] = (before[0] + count, before[1])
+        else:  # only now: finding the offset takes as long as the text before it
+            self.repairs[code] = (count, None if at is None else self._offset_of(at))
 
     # --- the file ---------------------------------------------------------------------------------------
 
     def scan(self, data: bytes) -> None:
         """Reads a whole file."""
         text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
-        skipped = len(data) - len(text.encode("utf-8", "surrogateescape"))
-        self.offset_of: Callable[[int], int] = lambda at: (
-            skipped + len(text[:at].encode("utf-8", "surrogateescape"))
-        )
+        skipped = len(data) - _bytes_in(text)
+        self._offset_of: Callable[[int], int] = lambda at: skipped + _bytes_in(text[:at])
         at = lenient.space(text, 0)
         if text[at : at + 1] == "[":
             self.counts["bare_list"] = 1
@@ -171,7 +175,7 @@ class Scanner:
         while at is not None:
             at = _skip_commas(text, at)
             if at >= len(text):
-                return self.repair("truncated", self.offset_of(len(text)))
+                return self.repair("truncated", len(text))
             if text[at] == "}":
                 return None
             begin = at
@@ -190,17 +194,23 @@ class Scanner:
         """The next place to read from: a header that cannot be read may have the events behind it."""
         match = None if self.counts["trace_events"] else _EVENTS_KEY.search(text, at)
         if match:
-            self.repair("damaged", self.offset_of(at))
-            self.counts["lost_bytes"] += self.offset_of(match.start()) - self.offset_of(at)
+            self.repair("damaged", at)
+            self.counts["lost_bytes"] += _bytes_in(text[at : match.start()])
             return match.start()
-        self.repair("truncated" if truncated else "damaged", self.offset_of(len(text) if truncated else at))
+        self.repair("truncated" if truncated else "damaged", len(text) if truncated else at)
         return None
 
     @staticmethod
     def _member_key(text: str, at: int) -> tuple[str, int]:
         if text[at] != '"':
             raise lenient.DamagedError(at)
-        key, at = lenient.string(text, at)
+        notes: list[str] = []
+        begin = at
+        try:
+            key, at = lenient.string(text, at, notes.append)
+        finally:
+            if "raw-quote" in notes:  # it may have run on into the next key
+                raise lenient.DamagedError(begin)
         at = lenient.space(text, at)
         if text[at] != ":":
             raise lenient.DamagedError(at)
@@ -208,19 +218,15 @@ class Scanner:
 
     @staticmethod
     def _header_value(text: str, at: int) -> tuple[Any, int]:
-        if text[at : at + 1] in ("{", "["):  # only brackets end by themselves
-            try:
-                return lenient.strict.raw_decode(text, at)
-            except (json.JSONDecodeError, RecursionError):
-                pass  # read leniently below
-        return lenient.value(text, at)
+        # Only brackets end by themselves: what else the strict reader takes may be the beginning of a word.
+        return (lenient.decode if text[at : at + 1] in ("{", "[") else lenient.value)(text, at)
 
     def _events(self, text: str, at: int | None) -> int | None:
         """Reads the events from after the opening bracket; returns where the array ends, None at the text's end."""
         while at is not None:
             at = _skip_commas(text, at)
             if at >= len(text):
-                self.repair("truncated", self.offset_of(at))
+                self.repair("truncated", at)
                 return None
             if text[at] == "]":
                 return at + 1
@@ -232,20 +238,13 @@ class Scanner:
         try:
             if text[at] != "{":
                 raise lenient.DamagedError(at)
-            event, end = self._parse(text, at, notes)
+            event, end = lenient.decode(text, at, notes.append)
         except lenient.DamagedError as damage:
             return self._resync(text, at, isinstance(damage, lenient.TruncatedError))
         for note in sorted(set(notes)):
-            self.repair(note, self.offset_of(at))
-        self._event(event, lambda: self.offset_of(at))
+            self.repair(note, at)
+        self._event(event, at)
         return end
-
-    @staticmethod
-    def _parse(text: str, at: int, notes: list[str]) -> tuple[dict[str, Any], int]:
-        try:
-            return lenient.strict.raw_decode(text, at)
-        except (json.JSONDecodeError, RecursionError):
-            return lenient.value(text, at, notes.append)
 
     def _resync(self, text: str, at: int, truncated: bool) -> int | None:
         """The next place where a whole event stands, if there is one."""
@@ -253,25 +252,28 @@ class Scanner:
         while match := _EVENT_START.search(text, search):
             search = match.start() + 1
             try:
-                event, _ = lenient.value(text, match.start())
-            except lenient.DamagedError:
-                continue
+                event, end = lenient.value(text, match.start())
+            except lenient.DamagedError as damage:
+                event, end = {}, damage.position
             phase = event.get("ph")
             if _is_text(phase) and len(phase) == 1:
-                self.repair("damaged", self.offset_of(at))
-                self.counts["lost_bytes"] += self.offset_of(match.start()) - self.offset_of(at)
+                self.repair("damaged", at)
+                self.counts["lost_bytes"] += _bytes_in(text[at : match.start()])
                 return match.start()
-        self.repair("truncated" if truncated else "damaged", self.offset_of(at))
-        self.counts["lost_bytes"] += self.offset_of(len(text)) - self.offset_of(at)
+            self.resync_work += end - match.start()
+            if self.resync_work > RESYNC_WORK + 8 * match.start():
+                break
+        self.repair("truncated" if truncated else "damaged", at)
+        self.counts["lost_bytes"] += _bytes_in(text[at:])
         return None
 
     # --- one event --------------------------------------------------------------------------------------
 
-    def _event(self, event: dict[str, Any], offset: Callable[[], int]) -> None:
+    def _event(self, event: dict[str, Any], place: int) -> None:
         self.counts["events"] += 1
         phase = event.get("ph")
         if not (_is_text(phase) and len(phase) == 1):
-            self.repair("not-an-event", offset())
+            self.repair("not-an-event", place)
             return
         if phase in _FLOWS:
             self.counts["flows"] += 1
@@ -289,7 +291,7 @@ class Scanner:
             return
         at = nanoseconds(event.get("ts"))
         if at is None:
-            self.repair("no-time", offset())
+            self.repair("no-time", place)
             return
         if phase == "C":
             for key, item in args.items():
@@ -299,7 +301,7 @@ class Scanner:
                         (lane, at, self.names[_name(event)], self.texts[key], number)
                     )
         elif phase == "X":
-            self._complete(event, args, lane, at, offset)
+            self._complete(event, args, lane, at, place)
         elif _name(event) == "[memory]":
             self._memory(args, lane, at)
         else:
@@ -332,11 +334,9 @@ class Scanner:
             }
         )
 
-    def _complete(
-        self, event: dict[str, Any], args: dict[str, Any], lane: int, at: int, offset: Callable[[], int]
-    ) -> None:
+    def _complete(self, event: dict[str, Any], args: dict[str, Any], lane: int, at: int, place: int) -> None:
         category, name = event.get("cat"), _name(event)
-        duration = self._duration(event, offset)
+        duration = self._duration(event, place)
         if category == "Trace":
             self.rows["windows"].append((self.names[name], at, duration))
             return
@@ -361,14 +361,14 @@ class Scanner:
             if device is not None:
                 self.lane_device[lane] = (device, NULL_I64 if stream is None else stream)
 
-    def _duration(self, event: dict[str, Any], offset: Callable[[], int]) -> int:
+    def _duration(self, event: dict[str, Any], place: int) -> int:
         duration = nanoseconds(event.get("dur"))
         if duration is None:
-            self.repair("no-duration", offset())
+            self.repair("no-duration", place)
         elif duration < 0:
-            self.repair("negative-duration", offset())
+            self.repair("negative-duration", place)
         elif duration > LONGEST_NS:
-            self.repair("absurd-duration", offset())
+            self.repair("absurd-duration", place)
         else:
             return duration
         return NULL_I64
@@ -431,6 +431,10 @@ class Scanner:
         """One argument of all events of a kind, in file order."""
         values = (fields.get(column) for fields in self.fields[kind])
         return np.array([null if value is None else value for value in values], dtype)
+
+
+def _bytes_in(text: str) -> int:
+    return len(text.encode("utf-8", "surrogateescape"))
 
 
 def _skip_commas(text: str, at: int) -> int:

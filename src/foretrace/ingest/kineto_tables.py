@@ -225,21 +225,33 @@ def _counters(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Recorded counters and the allocators' totals, series by series; each allocator gets a track."""
     group, memory = columns.groups.pop("counters"), columns.groups["memory"]
-    frames = [_recorded_counters(group, names, texts)]
     devices, which = _memory_devices(memory)
-    for code, device in enumerate(devices):
-        rows = np.flatnonzero(which == code)
-        totals = [
-            _series(tracks.height, memory["at"][known], name, memory[column][known])
-            for column, name in (("allocated", "allocated_bytes"), ("reserved", "reserved_bytes"))
-            if len(known := rows[memory[column][rows] != NULL_I64])
-        ]
-        if totals:
-            index = device.partition(":")[2]
-            label = {"id": tracks.height, "device": int(index) if index else None, "name": f"{device} memory"}
-            tracks = pl.concat((tracks, pl.DataFrame([label], schema=schema.polars_schema("tracks"))))
-            frames += totals
-    return pl.concat(frames), tracks
+    columns_of = (("allocated", "allocated_bytes"), ("reserved", "reserved_bytes"))
+    known = [np.flatnonzero(memory[column] != NULL_I64) for column, _ in columns_of]
+    rows = np.concatenate(known)
+    series = np.repeat(np.arange(len(known)), [len(each) for each in known])
+    order = np.lexsort((series, which[rows]))  # stable: within a series, in order of time
+    rows, series = rows[order], series[order]
+    used, place = np.unique(which[rows], return_inverse=True)
+    label = pl.Series([name for _, name in columns_of], dtype=schema.TEXT)
+    totals = pl.DataFrame(
+        {
+            "track_id": (tracks.height + place).astype(np.uint32),
+            "at_ns": memory["at"][rows],
+            "name": label.gather(series),
+            "value": np.where(series == 0, memory["allocated"][rows], memory["reserved"][rows]).astype(
+                np.float64
+            ),
+        }
+    )
+    labels = [_memory_track(tracks.height + index, devices[code]) for index, code in enumerate(used)]
+    tracks = pl.concat((tracks, pl.DataFrame(labels, schema=schema.polars_schema("tracks"))))
+    return pl.concat((_recorded_counters(group, names, texts), totals)), tracks
+
+
+def _memory_track(track: int, device: str) -> dict[str, Any]:
+    index = device.partition(":")[2]
+    return {"id": track, "device": int(index) if index else None, "name": f"{device} memory"}
 
 
 def _recorded_counters(group: dict[str, Array], names: pl.Series, texts: pl.Series) -> pl.DataFrame:
@@ -253,25 +265,12 @@ def _recorded_counters(group: dict[str, Array], names: pl.Series, texts: pl.Seri
     return frame.select("track_id", "at_ns", label.cast(schema.TEXT).alias("name"), "value")
 
 
-def _series(track: int, at: Array, name: str, value: Array) -> pl.DataFrame:
-    return pl.DataFrame(
-        {
-            "track_id": pl.repeat(track, len(at), dtype=pl.UInt32, eager=True),
-            "at_ns": at,
-            "name": pl.repeat(name, len(at), dtype=pl.String, eager=True).cast(schema.TEXT),
-            "value": value.astype(np.float64),
-        }
-    )
-
-
 def _memory_devices(memory: dict[str, Array]) -> tuple[list[str], Array]:
     """The names of the allocators' devices (cpu, cuda:0, ...), and for each event which one it is of."""
     pairs = (
         memory["device_type"] * np.int64(1 << 32) + memory["device_id"]
     )  # a null wraps round, alike each time
-    distinct = pl.Series(pairs).unique().sort().to_numpy()
-    which = np.searchsorted(distinct, pairs)
-    first = [int(np.argmax(which == code)) for code in range(len(distinct))]
+    _, first, which = np.unique(pairs, return_index=True, return_inverse=True)
     names = [_device_name(int(memory["device_type"][at]), int(memory["device_id"][at])) for at in first]
     return names, which
 

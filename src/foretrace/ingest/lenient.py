@@ -14,6 +14,7 @@ from typing import Any
 
 MAX_DEPTH = 64
 MAX_STRING = 1 << 20
+_MOST_DIGITS = 640  # the least that sys.set_int_max_str_digits can be set to
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?[0-9]+(?P<rest>(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)")
@@ -63,6 +64,27 @@ def _bare_word(text: str) -> BareWord:
 strict = json.JSONDecoder(parse_float=Number, parse_constant=_bare_word)
 
 
+def decode(text: str, position: int, note: Note = _ignore) -> tuple[Any, int]:
+    """The object or list that starts at `position`, and where it ends; the same as `value`, only faster."""
+    try:
+        item, end = strict.raw_decode(text, position)
+    except (ValueError, RecursionError):
+        return value(text, position, note)
+    # The strict reader has no limits: what might exceed one is read again.
+    long = end - position > MAX_STRING
+    if long or (text.count("[", position, end) + text.count("{", position, end) > MAX_DEPTH and _deep(item)):
+        return value(text, position, note)
+    return item, end
+
+
+def _deep(item: Any, depth: int = 0) -> bool:
+    """Whether containers nest deeper than `value` reads."""
+    if not isinstance(item, (dict, list)):
+        return False
+    parts = item.values() if isinstance(item, dict) else item
+    return depth >= MAX_DEPTH or any(_deep(part, depth + 1) for part in parts)
+
+
 def space(text: str, position: int) -> int:
     """The position of the next character that is not white space."""
     match = _SPACE.match(text, position)
@@ -97,8 +119,8 @@ def value(text: str, position: int, note: Note = _ignore, depth: int = 0) -> tup
 
 
 def int_of(text: str) -> int:
-    """The integer; past 64 bits, where nothing here has a use for it, just a large one."""
-    return int(text) if len(text) <= 40 else 1 << 100
+    """The integer; past what Python converts, where nothing here has a use for it, just a large one."""
+    return int(text) if len(text) <= _MOST_DIGITS else 10 ** (_MOST_DIGITS - 1)
 
 
 def string(text: str, position: int, note: Note = _ignore) -> tuple[str, int]:
@@ -111,7 +133,7 @@ def string(text: str, position: int, note: Note = _ignore) -> tuple[str, int]:
             raise TruncatedError(len(text))
         at = match.end()
         if at - position > MAX_STRING:
-            raise DamagedError(position)
+            raise DamagedError(at)
         if match[0] == "\\":
             escaped = True
             if at >= len(text):

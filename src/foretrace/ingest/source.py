@@ -49,7 +49,7 @@ class Source:
         while True:
             try:
                 piece = reader.read(CHUNK)
-            except (EOFError, zlib.error, OSError, _zstd_error()) as error:
+            except _stream_errors() as error:
                 self.broken.append((f"{self.compression or 'file'}: {error}", produced))
                 return
             if not piece:
@@ -73,7 +73,7 @@ def open_source(path: Path) -> Source:
         source = Source(path, size, compression, b"")
         try:
             source.head = _decompressor(raw, compression).read(1 << 16)
-        except (EOFError, zlib.error, OSError, _zstd_error()) as error:
+        except _stream_errors() as error:
             raise InputError(f"{path}: broken {compression} data at its beginning: {error}") from error
     if not source.head:
         raise InputError(f"{path}: the {compression} file holds no data")
@@ -143,10 +143,14 @@ def _zstd(raw: IO[bytes]) -> _Reader:
     return cast(_Reader, ZstdDecompressor().stream_reader(raw, read_across_frames=True))
 
 
-def _zstd_error() -> type[Exception]:
+def _stream_errors() -> tuple[type[Exception], ...]:
+    """What the decompressors raise for a stream that is broken or ends early."""
+    from zipfile import BadZipFile
+
+    from isal.isal_zlib import error as isal_error
     from zstandard import ZstdError
 
-    return cast(type[Exception], ZstdError)
+    return (EOFError, OSError, zlib.error, cast(type[Exception], isal_error), ZstdError, BadZipFile)
 
 
 def _zip(raw: IO[bytes]) -> _Reader:
@@ -154,7 +158,7 @@ def _zip(raw: IO[bytes]) -> _Reader:
 
     try:
         archive = zipfile.ZipFile(raw)
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
         raise InputError(f"{raw.name}: broken zip file: {error}") from error
     members = [member for member in archive.infolist() if not member.is_dir()]
     if len(members) != 1:
@@ -162,7 +166,7 @@ def _zip(raw: IO[bytes]) -> _Reader:
         raise InputError(f"{raw.name}: the zip holds {len(members)} files ({listed}); unpack the one to read")
     try:
         return cast(_Reader, archive.open(members[0]))
-    except (RuntimeError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, ValueError) as error:
         raise InputError(f"{raw.name}: {error}") from error
 
 
