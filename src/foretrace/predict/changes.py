@@ -1,0 +1,241 @@
+"""Changes that a user can write: a verb, what it applies to, and how much.
+
+    scale kernel:~flash 0.5           durations times 0.5 where the name matches the pattern
+    set kernel:~softmax 20us          durations of 20 microseconds
+    remove op:aten::copy_             operators with their host time, calls and device work
+    remove op:aten::copy_ under:Block_0
+    unwait call:~Synchronize          calls that return without waiting
+    move copy:~HtoD                   device work on a stream of its own
+    scale host 0.8                    the host's own work
+    add host 50us                     host work at the start of every step
+
+A selector is KIND:NAME for one name or KIND:~PATTERN for a regular expression; kinds are kernel, copy, set,
+op and call. `under:NAME` keeps what lies in a module or annotation of that name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from foretrace import intervals
+from foretrace.errors import MissingDataError, UsageError
+from foretrace.intervals import Intervals
+from foretrace.predict import edits
+from foretrace.predict.calibrate import scaled_host
+from foretrace.predict.edits import Edit
+from foretrace.predict.program import BLOCKING_COPY, SYNC, Program
+from foretrace.trace import Trace
+
+VERBS = ("scale", "set", "remove", "unwait", "move", "add")
+_UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s)")
+_SELECTOR = re.compile(r"(kernel|copy|set|op|call):(~?)(.+)")
+Spans = NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something to try, in words, and the edit that it makes to a program."""
+
+    says: str
+    edit: Edit
+    host_scale: float = 1.0
+    others: tuple[Edit, ...] = ()  # the same change where what is not known about it lies at its ends
+
+    def applied(self, program: Program) -> Program:
+        """The program with this change made."""
+        return apply(program, (self,))
+
+
+def apply(program: Program, changes: tuple[Change, ...]) -> Program:
+    """The program with all changes made together."""
+    changed = edits.apply(program, edits.merge(change.edit for change in changes))
+    for change in changes:
+        if change.host_scale != 1.0:
+            changed = scaled_host(changed, change.host_scale)
+    return changed
+
+
+def parse(text: str, trace: Trace, program: Program) -> Change:
+    """The change that the text describes, on this recording."""
+    words = text.split()
+    if not words or words[0] not in VERBS:
+        raise UsageError(f"change {text!r}: begins with one of {', '.join(VERBS)}")
+    verb, rest = words[0], words[1:]
+    under = [word.removeprefix("under:") for word in rest if word.startswith("under:")]
+    rest = [word for word in rest if not word.startswith("under:")]
+    if len(under) > 1:
+        raise UsageError(f"change {text!r}: takes one under:NAME")
+    if rest[:1] == ["host"]:
+        return _host(text, verb, rest[1:], program)
+    value = rest.pop() if verb in ("scale", "set") and len(rest) > 1 else None
+    match = _SELECTOR.fullmatch(" ".join(rest))
+    if not match:
+        raise UsageError(
+            f"change {text!r}: names what it changes as kernel:NAME, copy:, set:, op:, call: or host"
+        )
+    chosen = _Chosen(trace, program, match[1], _name_test(match, text), under[0] if under else None)
+    return Change(text, _EDITS[verb](chosen, value, text))
+
+
+def _host(text: str, verb: str, rest: list[str], program: Program) -> Change:
+    if verb == "scale" and len(rest) == 1:
+        return Change(text, Edit(), host_scale=_factor(rest[0], text))
+    if verb == "add" and len(rest) == 1:
+        extra = _duration(rest[0], text)
+        return Change(
+            text,
+            Edit(added_host_ns={int(call): extra for call in program.step_calls if call < len(program.kind)}),
+        )
+    raise UsageError(f"change {text!r}: the host takes `scale host FACTOR` or `add host DURATION`")
+
+
+def _name_test(match: re.Match[str], text: str) -> Callable[[str], bool]:
+    if not match[2]:
+        return lambda name: name == match[3]
+    try:
+        pattern = re.compile(match[3])
+    except re.error as error:
+        raise UsageError(f"change {text!r}: {error}") from error
+    return lambda name: bool(pattern.search(name))
+
+
+def _factor(text: str | None, change: str) -> float:
+    try:
+        factor = float(text or "")
+    except ValueError:
+        factor = -1.0
+    if not 0 <= factor < 1e6:
+        raise UsageError(f"change {change!r}: needs a factor such as 0.5")
+    return factor
+
+
+def _duration(text: str | None, change: str) -> int:
+    match = _DURATION.fullmatch(text or "")
+    if not match:
+        raise UsageError(f"change {change!r}: needs a duration such as 20us or 1.5ms")
+    return round(float(match[1]) * _UNITS[match[2]])
+
+
+class _Chosen:
+    """The spans that a selector names, as tasks, calls and host time of the program."""
+
+    def __init__(
+        self, trace: Trace, program: Program, kind: str, test: Callable[[str], bool], under: str | None
+    ) -> None:
+        self.trace, self.program, self.kind = trace, program, kind
+        wanted = {"call": "runtime"}.get(kind, kind)
+        spans = trace.spans.filter(pl.col("kind") == wanted)
+        names = [name for name in spans["name"].unique().cast(pl.String) if test(name)]
+        self.spans = spans.filter(pl.col("name").cast(pl.String).is_in(names))
+        if under is not None:
+            self.spans = _below(trace, self.spans, under)
+        self.what = f"{kind} of that name" + (f" under {under}" if under else "")
+
+    def some(self, found: NDArray[np.int64], text: str) -> NDArray[np.int64]:
+        """The numbers found; an error if there is none in the recorded steps."""
+        if not len(found):
+            raise MissingDataError(f"change {text!r}: no {self.what} in the recorded steps")
+        return found
+
+    def tasks(self) -> NDArray[np.int64]:
+        """Device work that is chosen, or that was launched by what is."""
+        ids = self.spans["id"].to_numpy()
+        if self.kind in ("kernel", "copy", "set"):
+            return np.flatnonzero(np.isin(self.program.task_span, ids))
+        owner = np.repeat(np.arange(len(self.program.kind)), np.diff(self.program.task_from))
+        return np.flatnonzero(np.isin(owner, self.calls()))
+
+    def calls(self) -> NDArray[np.int64]:
+        """Calls that are chosen, or that lie within what is."""
+        if self.kind == "call":
+            return np.flatnonzero(np.isin(self.program.call_span, self.spans["id"].to_numpy()))
+        host = self.host()
+        inside = intervals.covered_ns(host, self.program.call_start_ns, self.program.call_end_ns)
+        return np.flatnonzero(
+            (inside > 0) & (inside == self.program.call_end_ns - self.program.call_start_ns)
+        )
+
+    def host(self) -> Intervals:
+        """The host time of the chosen operators or calls."""
+        if self.kind not in ("op", "call"):
+            return intervals.EMPTY
+        start = (self.spans["start_ns"] - self.program.start_ns).to_numpy()
+        return intervals.union(start, start + self.spans["dur_ns"].fill_null(0).to_numpy())
+
+
+def _below(trace: Trace, spans: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Those of the spans whose operator lies in a module or annotation of this name."""
+    modules = trace.modules
+    inside = set(modules.filter(pl.col("name") == name)["id"])
+    for number, parent in modules.select("id", "parent_id").iter_rows():  # parents come before children
+        if parent in inside:
+            inside.add(number)
+    in_module = trace.ops.filter(pl.col("module_id").is_in(list(inside)))["span_id"]
+    ranges = trace.spans.filter((pl.col("kind") == "annotation") & (pl.col("name").cast(pl.String) == name))
+    host = trace.tracks.filter(pl.col("device").is_null())["id"].implode()
+    ranges = ranges.filter(pl.col("track_id").is_in(host))
+    cover = intervals.union(
+        ranges["start_ns"].to_numpy(), (ranges["start_ns"] + ranges["dur_ns"].fill_null(0)).to_numpy()
+    )
+    keyed = spans.with_columns(key=pl.coalesce(pl.when(pl.col("kind") == "op").then("id"), "op_id"))
+    starts = trace.spans["start_ns"]
+    begins = starts.gather(keyed["key"].fill_null(0)).to_numpy()
+    annotated = intervals.covered_ns(cover, begins, begins + 1) > 0
+    return keyed.filter(
+        pl.col("key").is_in(in_module.implode()) | (pl.Series(annotated) & pl.col("key").is_not_null())
+    )
+
+
+def _scale(chosen: _Chosen, value: str | None, text: str) -> Edit:
+    factor = _factor(value, text)
+    dur = chosen.program.task_dur_ns
+    return Edit(durations_ns={int(t): round(int(dur[t]) * factor) for t in chosen.some(chosen.tasks(), text)})
+
+
+def _set(chosen: _Chosen, value: str | None, text: str) -> Edit:
+    new = _duration(value, text)
+    return Edit(durations_ns={int(task): new for task in chosen.some(chosen.tasks(), text)})
+
+
+def _remove(chosen: _Chosen, _: str | None, text: str) -> Edit:
+    if chosen.kind in ("kernel", "copy", "set"):
+        return Edit(removed_tasks=chosen.some(chosen.tasks(), text))
+    if chosen.spans.is_empty():
+        chosen.some(np.empty(0, np.int64), text)
+    return Edit(removed_host=chosen.host(), removed_calls=chosen.calls())
+
+
+def _unwait(chosen: _Chosen, _: str | None, text: str) -> Edit:
+    calls = chosen.calls()
+    waiting = calls[np.isin(chosen.program.kind[calls], (SYNC, BLOCKING_COPY))]
+    return Edit(unwaited_calls=chosen.some(waiting, text))
+
+
+def _move(chosen: _Chosen, _: str | None, text: str) -> Edit:
+    own = len(chosen.program.stream_free_ns)
+    return Edit(moved_tasks={int(task): own for task in chosen.some(chosen.tasks(), text)})
+
+
+def _add(chosen: _Chosen, _: str | None, text: str) -> Edit:
+    raise UsageError(f"change {text!r}: only host work can be added: `add host 50us`")
+
+
+_EDITS: dict[str, Callable[[_Chosen, str | None, str], Edit]] = {
+    "scale": _scale, "set": _set, "remove": _remove, "unwait": _unwait, "move": _move, "add": _add,
+}  # fmt: skip
+
+
+def with_durations_scaled(change: Change, factor: float) -> Change:
+    """The change with its modelled durations this much longer."""
+    durations = {
+        task: round(dur * factor) if task in change.edit.modelled else dur
+        for task, dur in change.edit.durations_ns.items()
+    }
+    return replace(change, edit=replace(change.edit, durations_ns=durations))

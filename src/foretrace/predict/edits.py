@@ -1,0 +1,172 @@
+"""Edits: a Program with work taken out, made shorter or longer, no longer waited for, or moved.
+
+An Edit only says what is to change; several are merged and applied at once, so that a program with all of
+them is simulated, and savings are never added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace import intervals
+from foretrace.intervals import EMPTY, Intervals
+from foretrace.predict.calibrate import dense_ns
+from foretrace.predict.program import ALL_STREAMS, BLOCKING_COPY, LAUNCH, NONE, SYNC, Program
+
+Numbers = NDArray[np.int64]
+_NOBODY = np.empty(0, np.int64)
+# Between the nodes of a CUDA graph; two decoding programs on an H200 imply 0.3 and 0.5 µs.
+_GRAPH_GAP_NS = 550
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What changes; calls and tasks by their place in the program, host time as recorded."""
+
+    removed_host: Intervals = EMPTY  # stretches of the host's line that are no longer spent
+    removed_calls: Numbers = field(default_factory=lambda: _NOBODY)
+    removed_tasks: Numbers = field(default_factory=lambda: _NOBODY)
+    durations_ns: dict[int, int] = field(default_factory=dict)  # of tasks
+    modelled: frozenset[int] = frozenset()  # tasks whose new duration is a model's, not a measurement
+    unwaited_calls: Numbers = field(default_factory=lambda: _NOBODY)  # they return without waiting
+    moved_tasks: dict[int, int] = field(default_factory=dict)  # to a stream; len(streams) is a new one
+    added_host_ns: dict[int, int] = field(default_factory=dict)  # before a call
+    captured_calls: Numbers = field(default_factory=lambda: _NOBODY)  # replayed from a CUDA graph: free of host work
+
+
+def merge(edits: Iterable[Edit]) -> Edit:
+    """All edits as one; where two give a task a duration, the shorter counts."""
+    listed = list(edits)
+    durations: dict[int, int] = {}
+    added: dict[int, int] = {}
+    for edit in listed:
+        for task, dur in edit.durations_ns.items():
+            durations[task] = min(dur, durations.get(task, dur))
+        for call, extra in edit.added_host_ns.items():
+            added[call] = added.get(call, 0) + extra
+    hosts = [edit.removed_host for edit in listed]
+    return Edit(
+        removed_host=intervals.union(
+            np.concatenate([each.start for each in hosts] or [_NOBODY]),
+            np.concatenate([each.end for each in hosts] or [_NOBODY]),
+        ),
+        removed_calls=_together(edit.removed_calls for edit in listed),
+        removed_tasks=_together(edit.removed_tasks for edit in listed),
+        durations_ns=durations,
+        modelled=frozenset().union(*(edit.modelled for edit in listed)),
+        unwaited_calls=_together(edit.unwaited_calls for edit in listed),
+        moved_tasks={task: stream for edit in listed for task, stream in edit.moved_tasks.items()},
+        added_host_ns=added,
+        captured_calls=_together(edit.captured_calls for edit in listed),
+    )
+
+
+def _together(numbers: Iterable[Numbers]) -> Numbers:
+    return np.unique(np.concatenate([_NOBODY, *numbers]))
+
+
+def apply(program: Program, edit: Edit) -> Program:
+    """The program with the edit made."""
+    dur = program.task_dur_ns.copy()
+    for task, new in edit.durations_ns.items():
+        dur[task] = new
+    stream = program.task_stream.copy()
+    for task, target in edit.moved_tasks.items():
+        stream[task] = target
+    extra = (
+        max([len(program.stream_free_ns) - 1, *edit.moved_tasks.values()]) + 1 - len(program.stream_free_ns)
+    )
+    changed = replace(
+        program,
+        gap_ns=_gaps(program, edit),
+        tail_gap_ns=_tail(program, edit),
+        base_ns=_bases(program, edit),
+        kind=_kinds(program, edit),
+        task_dur_ns=dur,
+        task_stream=stream,
+        task_gap_ns=_task_gaps(program, edit),
+        stream_free_ns=np.concatenate((program.stream_free_ns, np.zeros(extra, np.int64))),
+        streams=(*program.streams, *((0, -1 - number) for number in range(extra))),
+    )
+    return _without(changed, edit)
+
+
+def _gaps(program: Program, edit: Edit) -> NDArray[np.int64]:
+    """Gaps less the share of them that falls into removed stretches, plus host work added."""
+    begin = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)[:-1]))
+    recorded = np.maximum(program.call_start_ns - begin, 1)
+    gone = intervals.covered_ns(edit.removed_host, begin, np.maximum(program.call_start_ns, begin))
+    gap = (program.gap_ns * (1 - gone / recorded)).astype(np.int64)
+    captured = edit.captured_calls
+    gap[captured] = np.maximum(gap[captured] - dense_ns(program)[captured], 0)
+    for call, extra in edit.added_host_ns.items():
+        gap[call] += extra
+    return gap
+
+
+def _tail(program: Program, edit: Edit) -> int:
+    """What is left of the host work behind the last call."""
+    begin = int(program.call_end_ns.max(initial=0))
+    recorded = program.measured_host_ns - begin
+    if recorded <= 0:
+        return program.tail_gap_ns
+    gone = int(intervals.covered_ns(edit.removed_host, [begin], [program.measured_host_ns])[0])
+    return round(program.tail_gap_ns * (1 - gone / recorded))
+
+
+def _bases(program: Program, edit: Edit) -> NDArray[np.int64]:
+    base = program.base_ns.copy()
+    base[edit.removed_calls] = 0
+    base[edit.captured_calls] = 0
+    return base
+
+
+def _task_gaps(program: Program, edit: Edit) -> NDArray[np.int64]:
+    """Tasks of one graph follow each other more closely than tasks launched one by one."""
+    counts = np.diff(program.task_from)
+    captured = np.zeros(len(counts), bool)
+    captured[edit.captured_calls] = True
+    return np.where(
+        np.repeat(captured, counts), np.minimum(program.task_gap_ns, _GRAPH_GAP_NS), program.task_gap_ns
+    )
+
+
+def _kinds(program: Program, edit: Edit) -> NDArray[np.uint8]:
+    kind = program.kind.copy()
+    waits = edit.unwaited_calls
+    kind[waits] = np.where(
+        kind[waits] == SYNC, NONE, np.where(kind[waits] == BLOCKING_COPY, LAUNCH, kind[waits])
+    )
+    kind[edit.removed_calls] = NONE
+    return kind
+
+
+def _without(program: Program, edit: Edit) -> Program:
+    """The program without its removed tasks; calls that are left with none no longer launch."""
+    owner = np.repeat(np.arange(len(program.kind)), np.diff(program.task_from))
+    keep = np.ones(len(owner), bool)
+    keep[edit.removed_tasks] = False
+    keep &= ~np.isin(owner, edit.removed_calls)
+    counts = np.bincount(owner[keep], minlength=len(program.kind))
+    emptied = (counts == 0) & np.isin(program.kind, (LAUNCH, BLOCKING_COPY))
+    kind = program.kind.copy()
+    kind[emptied] = NONE
+    stream = program.stream.copy()
+    stream[emptied] = ALL_STREAMS
+    base = program.base_ns.copy()
+    base[emptied] = 0  # a call that starts nothing is not made
+    return replace(
+        program,
+        kind=kind,
+        stream=stream,
+        base_ns=base,
+        task_from=np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
+        **{
+            name: getattr(program, name)[keep]
+            for name in ("task_stream", "task_dur_ns", "task_latency_ns", "task_gap_ns", "task_span")
+        },
+    )

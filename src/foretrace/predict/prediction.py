@@ -1,0 +1,96 @@
+"""The Prediction: what a step would take with changes made, as a range, and what that rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from foretrace.predict.calibrate import Calibration, scaled_host
+from foretrace.predict.changes import Change, apply, with_durations_scaled
+from foretrace.predict.steady import step_ns
+
+# How far the host may be from the calibrated one: its own scatter between runs of one program, where the
+# step time was measured and follows the host; more where it was not, or where the device hides it.
+_HOST_KNOWN, _HOST_UNKNOWN = 0.15, 0.35
+_MODEL = 0.2  # how far a modelled duration may be off
+_SLACK = 1.08
+_PROMISE_POINT, _PROMISE_LOW, _NO_GAIN = 1.10, 1.05, 1.05
+
+
+@dataclass(frozen=True)
+class Span:
+    """A value and the range that it lies in."""
+
+    point: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A step before and after; times in nanoseconds."""
+
+    verdict: str  # gain, no gain, uncertain
+    step_ns: float
+    after_ns: Span
+    speedup: Span
+    basis: str
+
+
+def predict(calibration: Calibration, changes: tuple[Change, ...]) -> Prediction:
+    """What the changes, made together, would make of the step."""
+    before = step_ns(calibration.program)
+    point = before / step_ns(apply(calibration.program, changes))
+    spread = _HOST_KNOWN if calibration.known and calibration.host_bound else _HOST_UNKNOWN
+    ratios = [point]
+    for host in (1 - spread, 1 + spread):
+        program = scaled_host(calibration.program, host)
+        for model in (1 - _MODEL, 1 + _MODEL):
+            tried = tuple(with_durations_scaled(change, model) for change in changes)
+            ratios.append(step_ns(program) / step_ns(apply(program, tried)))
+    ratios += [before / step_ns(apply(calibration.program, tried)) for tried in _at_ends(changes)]
+    low, high = min(ratios), max(ratios)
+    if high - low > 1e-9 or any(change.edit.modelled for change in changes):
+        low, high = low / _SLACK, high * _SLACK
+    speedup = Span(point, low, high)
+    after = Span(calibration.step_ns / point, calibration.step_ns / high, calibration.step_ns / low)
+    return Prediction(
+        _verdict(calibration, speedup), calibration.step_ns, after, speedup, _basis(calibration, changes)
+    )
+
+
+def _at_ends(changes: tuple[Change, ...]) -> Iterator[tuple[Change, ...]]:
+    """The changes with one of them as it would be if what is not known about it lay at an end of its range."""
+    for place, change in enumerate(changes):
+        for edit in change.others:
+            yield (*changes[:place], replace(change, edit=edit), *changes[place + 1 :])
+
+
+def to_dict(prediction: Prediction) -> dict[str, Any]:
+    """Plain data, in milliseconds, as the `predicted` part of a finding has it."""
+
+    def span(each: Span, unit: float) -> dict[str, float]:
+        return {"point": each.point / unit, "low": each.low / unit, "high": each.high / unit}
+
+    return {
+        "verdict": prediction.verdict,
+        "step_ms": prediction.step_ns / 1e6,
+        "after_ms": span(prediction.after_ns, 1e6),
+        "speedup": span(prediction.speedup, 1.0),
+        "basis": prediction.basis,
+    }
+
+
+def _verdict(calibration: Calibration, speedup: Span) -> str:
+    if not calibration.representative:
+        return "uncertain"
+    if speedup.point >= _PROMISE_POINT and speedup.low >= _PROMISE_LOW:
+        return "gain"
+    return "no gain" if speedup.point < _NO_GAIN else "uncertain"
+
+
+def _basis(calibration: Calibration, changes: tuple[Change, ...]) -> str:
+    made = "; ".join(change.says for change in changes) or "nothing changed"
+    bound = "the step follows the host" if calibration.host_bound else "the step follows the device"
+    return f"replayed with: {made}. {bound[0].upper()}{bound[1:]}; {calibration.basis}."

@@ -1,0 +1,37 @@
+"""The steady state: how long a step takes once the launch queue has filled or drained for good."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from foretrace.predict.program import BLOCKING_COPY, LAUNCH, Program
+from foretrace.predict.replay import replay
+
+_LARGEST_TILES = 400
+
+
+def settled(program: Program) -> Program:
+    """The same steps without what only the recording had: work left over before it, and time between marks."""
+    gap = program.gap_ns.copy()
+    inside = program.step_calls < len(gap)
+    np.subtract.at(gap, program.step_calls[inside], program.between_ns[inside])
+    return replace(
+        program,
+        gap_ns=np.maximum(gap, 0),
+        stream_free_ns=np.zeros_like(program.stream_free_ns),
+        pending_ns=np.empty(0, np.int64),
+    )
+
+
+def step_ns(program: Program, *, native: bool | None = None) -> float:
+    """Time per step when the recorded steps repeat until the queue no longer matters."""
+    launches = int(np.isin(program.kind, (LAUNCH, BLOCKING_COPY)).sum())
+    wanted = -(-5 * program.queue_calls // (2 * max(launches, 1))) + 3
+    tiles = min(max(wanted, 6), _LARGEST_TILES)
+    run = replay(settled(program), tiles=tiles, native=native)
+    done = np.maximum(run.step_host_ns, run.step_device_ns)
+    per_tile = max(len(program.step_calls), 1)
+    half = (tiles // 2) * per_tile - 1
+    return float(done[-1] - done[half]) / (len(done) - 1 - half)
