@@ -1,0 +1,189 @@
+"""Launches: what starting work on the device costs the host, and how long the work then waits."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import polars as pl
+
+from foretrace import intervals
+from foretrace.analyze import launch_queue, runtime_calls
+from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.steps import StepWindow, step_windows
+from foretrace.errors import MissingDataError, UsageError
+from foretrace.trace import Trace
+from foretrace.units import counted, format_value
+
+
+@analysis
+def launches(trace: Trace, *, by: Literal["name", "api"] = "name", queue_limit: int = 1_000) -> Result:
+    """What launches cost, how long their work waits to start, and how full the queue is.
+
+    A launch is a runtime call that started device work (kernel, copy or memset). A CUDA graph is one launch with
+    many kernels: its row is named after the call, and its work is their sum. Work whose launch was not recorded
+    is left out. One row per name of the work, or with by="api" per runtime call:
+
+    launches_count, started_count    launches, and what they started
+    call_ns                        median length of the launch call on the host
+    work_ns                        median time of the work of one launch, on the device
+    delay_ns                       median of start of the work - end of the call, 0 where it began within the call
+                                   (HTA's launch delay)
+    latency_ns                     median of start of the work - start of the call, where the stream was idle when the
+                                   call began: what a launch needs when nothing is in its way
+    latency_min_ns                 the shortest of these
+    queued_count                   launches whose stream was still busy when the call ended
+    queue_delay_ns                 their median delay: time in the queue, not a cost of launching
+    short_count, short_pct         launches whose work took less time than the call (HTA's short kernels); of launches_count
+    call_total_ns, call_pct        length of all calls; its share of all launch calls' time
+
+    Values: launch_pct is the time in launch calls (union over threads) of the host's time in whole steps.
+    The queue's depth counts launches made and not yet begun: +1 when the call begins, -1 when the work starts, per
+    stream. queue_mean_count is its mean over time from the first call to the last start, of the stream with the
+    largest mean. queue_full_ns is the time at or above `queue_limit` (an H200 stalls at 1,020 to 1,022; HTA
+    takes 1,024), with buffer_full_ns what CUPTI itself recorded as "Command Buffer Full". A full queue means the
+    host is far ahead: it costs nothing.
+
+    A call that finds the queue full waits for room: its length, and so launch_pct and short_pct, then say
+    little about launching. Calls that were recorded are lengthened by recording them, by about one microsecond each. A stream that waits for
+    another one's event counts as idle.
+    """
+    if queue_limit < 1:
+        raise UsageError(f"launches: queue_limit must be at least 1, not {queue_limit}")
+    rows = launch_queue.launched(trace)
+    if rows.is_empty():
+        what = "no launch is linked to GPU work" if trace.has_device else "no GPU work recorded"
+        raise MissingDataError(f"{trace.path.name}: {what}; record with ProfilerActivity.CPU and CUDA")
+    rows = _measured(rows)
+    table = _grouped(rows, "name" if by == "name" else "api")
+    windows = [window for window in step_windows(trace) if window.whole]
+    values = {**_totals(rows), **_per_step(rows, windows), **_queue(trace, rows, queue_limit)}
+    return Result(
+        name="launches",
+        says=_says(values),
+        table=table,
+        values=values,
+        denominators={
+            "short_pct": "of the launches with a known call length",
+            "call_pct": "of the summed length of all launch calls",
+            "launch_pct": "of the host's time in whole steps (host_ns of `steps`)",
+            "launches_per_step_count": "launches within whole steps, per whole step",
+            "queued_pct": "of launches_count",
+        },
+        notes=_notes(trace, rows, bool(windows)),
+    )
+
+
+def _measured(rows: pl.DataFrame) -> pl.DataFrame:
+    start, call, end, free = (pl.col(name) for name in ("start_ns", "call_ns", "call_end_ns", "free_ns"))
+    idle = free.is_null() | (free <= call)
+    return rows.with_columns(
+        length_ns=end - call,
+        delay_ns=(start - end).clip(lower_bound=0),
+        latency_ns=pl.when(idle).then((start - call).clip(lower_bound=0)),
+        queued=(free > end).fill_null(value=False),
+        short=pl.col("dur_ns") < end - call,
+    )
+
+
+def _grouped(rows: pl.DataFrame, key: str) -> pl.DataFrame:
+    """One row per name, the most time in calls first."""
+    known = pl.col("short").count()
+    table = rows.group_by(pl.col(key).alias("name")).agg(
+        launches_count=pl.len(),
+        started_count=pl.col("started_count").sum(),
+        call_ns=pl.col("length_ns").median(),
+        work_ns=pl.col("dur_ns").median(),
+        delay_ns=pl.col("delay_ns").median(),
+        latency_ns=pl.col("latency_ns").median(),
+        latency_min_ns=pl.col("latency_ns").min(),
+        queued_count=pl.col("queued").sum(),
+        queue_delay_ns=pl.col("delay_ns").filter(pl.col("queued")).median(),
+        short_count=pl.when(known > 0).then(pl.col("short").sum()),
+        short_pct=pl.when(known > 0).then(100 * pl.col("short").sum() / known),
+        call_total_ns=pl.when(known > 0).then(pl.col("length_ns").sum()),
+    )
+    total = int(table["call_total_ns"].sum())
+    share = 100 * pl.col("call_total_ns") / total if total else pl.lit(None, pl.Float64)
+    return table.with_columns(pl.col("name").cast(pl.String), call_pct=share).sort(
+        "call_total_ns", "name", descending=[True, False], nulls_last=True
+    )
+
+
+def _totals(rows: pl.DataFrame) -> dict[str, Value]:
+    known = int(rows["short"].count())
+    short = int(rows["short"].sum())
+    latency = rows["latency_ns"].median()
+    return {
+        "launches_count": rows.height,
+        "started_count": int(rows["started_count"].sum()),
+        "call_ns": int(rows["length_ns"].sum()) if known else None,
+        "short_count": short if known else None,
+        "short_pct": 100 * short / known if known else None,
+        "latency_ns": float(latency) if isinstance(latency, int | float) else None,
+        "queued_pct": 100 * int(rows["queued"].sum()) / rows.height,
+    }
+
+
+def _per_step(rows: pl.DataFrame, windows: list[StepWindow]) -> dict[str, Value]:
+    """Launches per whole step, and the share of the steps' host time that is in launch calls."""
+    host_ns = sum(window.host_ns for window in windows)
+    mine = (
+        rows.filter(pl.col("step").is_in([window.number for window in windows])) if windows else rows.clear()
+    )
+    calls = mine.drop_nulls("call_end_ns")
+    inside = intervals.union(calls["call_ns"].to_numpy(), calls["call_end_ns"].to_numpy()).total_ns
+    return {
+        "launches_per_step_count": mine.height / len(windows) if windows else None,
+        "launch_pct": min(100 * inside / host_ns, 100.0) if host_ns else None,
+    }
+
+
+def _queue(trace: Trace, rows: pl.DataFrame, limit: int) -> dict[str, Value]:
+    depth = launch_queue.depth_of(rows)
+    held = depth.with_columns(held_ns=pl.Series(launch_queue.lasting_ns(depth)))
+    streams = held.group_by("device", "stream").agg(
+        mean=pl.when(pl.col("held_ns").sum() > 0).then(
+            (pl.col("depth_count") * pl.col("held_ns")).sum() / pl.col("held_ns").sum()
+        )
+    )
+    full = held.filter(pl.col("depth_count") >= limit)
+    at = full["at_ns"].to_numpy()
+    overhead = trace.spans.filter(pl.col("kind") == "overhead")
+    waits = overhead.filter(pl.col("name").cast(pl.String) == runtime_calls.QUEUE_FULL)
+    mean = streams["mean"].max()
+    return {
+        "queue_max_count": int(depth["depth_count"].max() or 0),  # type: ignore[arg-type]
+        "queue_mean_count": float(mean) if isinstance(mean, int | float) else None,
+        "queue_full_ns": intervals.union(at, at + full["held_ns"].to_numpy()).total_ns,
+        "buffer_full_ns": int(waits["dur_ns"].sum()) if waits.height else None,
+    }
+
+
+def _says(values: dict[str, Value]) -> str:
+    count = int(values["launches_count"] or 0)
+    often = values["launches_per_step_count"]
+    per_step = f" ({format_value('', often)} per step)" if isinstance(often, float) else ""
+    share = values["launch_pct"]
+    cost = f", {format_value('_pct', share)} of the host's time" if share is not None else ""
+    short = f"; {format_value('_pct', values['short_pct'])} start less work than the call takes"
+    latency = (
+        f"; {format_value('_ns', values['latency_ns'])} from call to start on an idle stream"
+        if values["latency_ns"] is not None
+        else "; the stream was never idle"
+    )
+    return f"{counted(count, 'launch').replace('launchs', 'launches')}{per_step}{cost}{short}{latency}"
+
+
+def _notes(trace: Trace, rows: pl.DataFrame, has_steps: bool) -> tuple[str, ...]:
+    notes = []
+    left = trace.device_spans.height - int(rows["started_count"].sum())
+    if left:
+        notes.append(f"{counted(left, 'piece')} of GPU work without a recorded launch: left out")
+    early = rows.filter(pl.col("start_ns") < pl.col("call_ns")).height
+    if early:
+        notes.append(
+            f"{counted(early, 'piece')} of GPU work begin before their call: the clocks disagree, counted as 0"
+        )
+    if not has_steps:
+        notes.append("no steps recorded: launches per step and launch_pct are not known")
+    return tuple(notes)

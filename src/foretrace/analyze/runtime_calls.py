@@ -1,0 +1,111 @@
+"""Runtime calls by what they make the host do: wait, copy, allocate, launch.
+
+CUDA's runtime and driver, HIP, and what oneAPI has of the same; names may carry a version ("_v7000").
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from foretrace.trace import Trace
+
+SYNCHRONIZE = (
+    r"^(?:cuda|hip)(?:Device|Stream|Event|Thread|Ctx)Synchronize|^cu(?:Ctx|Stream|Event)Synchronize"
+    r"|^(?:ur|pi)(?:QueueFinish|Events?Wait)|^ze(?:EventHost|FenceHost|CommandQueue|CommandList)\w*Synchronize"
+)
+COPY = r"^(?:cuda|hip|cu)Memcpy|^(?:ur|pi)Enqueue(?:USMMemcpy|MemBuffer)|^zeCommandListAppendMemoryCopy"
+# These wait for the device before they give memory back; the forms with "Async" do not.
+FREE = r"^(?:cuda|hip)(?:Free|HostFree|HostUnregister)|^cuMem(?:Free|HostUnregister)"
+ASYNC = r"Async"
+ALLOCATE = (
+    r"^(?:cuda|hip)(?:Malloc|Free|ExtMalloc|Host(?:Alloc|Malloc|Free|Register|Unregister)|MemPool|DeviceSetMemPool)"
+    r"|^(?:cu|hip)Mem(?:Alloc|Free|Create|Map|Unmap|Release|Address|SetAccess|Host|Pool)"
+    r"|^(?:ur|pi)USM\w*(?:Alloc|Free)|^zeMem(?:Alloc|Free)"
+)
+# Kinds of overhead, as Kineto names CUPTI's. A full command buffer is not the profiler's doing.
+LOADING = ("Lazy Function Loading", "Runtime Triggered Module Loading", "Driver Compiler")
+QUEUE_FULL = "Command Buffer Full"
+DATA_LOADING = r"^enumerate\(DataLoader\)#.*\.__next__$|^enumerate\(DataPipe\)#"
+NOBODY = -1
+
+Flags = NDArray[np.bool_]
+Ids = NDArray[np.int64]
+
+
+class HostSpans:
+    """A trace's spans as arrays, and which of them have a name of some sort."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.spans = trace.spans
+        self.start_ns: Ids = self.spans["start_ns"].to_numpy()
+        self.end_ns: Ids = self.start_ns + self.spans["dur_ns"].fill_null(0).to_numpy()
+
+    @cached_property
+    def parent(self) -> Ids:
+        """The caller of each, or NOBODY."""
+        parent: Ids = self.spans["parent_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()
+        return parent
+
+    @cached_property
+    def _names(self) -> pl.DataFrame:
+        """Each distinct name of a host span, with its kind."""
+        host = self.spans.lazy().filter(~pl.col("kind").is_in(("kernel", "copy", "set", "sync")))
+        return (
+            host.select("kind", "name").unique().with_columns(text=pl.col("name").cast(pl.String)).collect()
+        )
+
+    def named(self, pattern: str, *kinds: str) -> Flags:
+        """For each span, whether it is of one of these kinds and has such a name."""
+        of_kind = self._names.filter(pl.col("kind").is_in(kinds))
+        names = of_kind.filter(pl.col("text").str.contains(pattern))["name"]
+        if names.is_empty():
+            return np.zeros(len(self.start_ns), bool)
+        chosen = pl.col("kind").is_in(kinds) & pl.col("name").is_in(names.implode())
+        flags: Flags = self.spans.select(chosen).to_series().to_numpy()
+        return flags
+
+    def kind(self, *kinds: str) -> Flags:
+        """For each span, whether it is of one of these kinds."""
+        flags: Flags = self.spans["kind"].is_in(kinds).to_numpy()
+        return flags
+
+    def nearest(self, ids: Ids, flags: Flags) -> Ids:
+        """For each span, itself or the innermost caller that is flagged; NOBODY where none is."""
+        found = ids.copy()
+        if not flags.any():
+            found[:] = NOBODY
+            return found
+        rows = np.flatnonzero((found != NOBODY) & ~flags[found])
+        while len(rows):
+            found[rows] = self.parent[found[rows]]
+            rows = rows[(found[rows] != NOBODY)]
+            rows = rows[~flags[found[rows]]]
+        return found
+
+    def inherited(self, marks: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """For each span, the bits of itself and of all its callers."""
+        depth = self.spans["depth"].to_numpy()
+        order = np.argsort(depth, kind="stable")
+        edges = np.searchsorted(depth[order], np.arange(1, int(depth.max(initial=0)) + 2))
+        marks = marks.copy()
+        for first, last in pairwise(edges.tolist()):
+            rows = order[first:last]
+            rows = rows[self.parent[rows] != NOBODY]
+            marks[rows] |= marks[self.parent[rows]]
+        return marks
+
+    def outermost(self, ids: Ids, flags: Flags) -> Ids:
+        """For each span, the outermost of itself and its callers that is flagged; NOBODY where none is."""
+        best = np.full(len(ids), NOBODY, np.int64)
+        at = self.nearest(ids, flags)
+        rows = np.flatnonzero(at != NOBODY)
+        while len(rows):
+            best[rows] = at[rows]
+            at[rows] = self.nearest(self.parent[at[rows]], flags)
+            rows = rows[at[rows] != NOBODY]
+        return best
