@@ -1,0 +1,284 @@
+"""What the names of a recording mean that are not kernels: operators, runtime calls, torch.compile, profiler.
+
+Each entry: a pattern, the kind of thing, what it is, and what to watch for. The first that fits counts. Rules
+of reading a trace are those of the part-1 article of "Profiling in PyTorch" and of torch's and CUPTI's
+sources.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+OPERATOR, RUNTIME, COMPILE, PROFILER, ANNOTATION = (
+    "operator",
+    "runtime call",
+    "torch.compile row",
+    "profiler row",
+    "annotation",
+)
+AUTOGRAD, COPY, COLLECTIVE, PYTHON = "autograd node", "copy", "collective", "Python call"
+
+
+class Known(NamedTuple):
+    """What names of this pattern mean."""
+
+    pattern: re.Pattern[str]
+    kind: str
+    says: str
+    watch: str | None = None
+
+
+def known(kind: str, pattern: str, says: str, watch: str | None = None) -> Known:
+    return Known(re.compile(pattern), kind, says, watch)
+
+
+_RT = r"^(?:cuda|hip)"
+KNOWN: tuple[Known, ...] = (
+    # Python, recorded with with_stack=True.
+    known(PYTHON, r"^nn\.Module: ", "a call of an nn.Module: its class, and a number for the instance"),
+    known(
+        PYTHON,
+        r"\.py\(\d+\): |^<built-in |^<string>\(|^<frozen ",
+        "a Python function: file, first line of the function, name",
+    ),
+    # The program's marks.
+    known(
+        ANNOTATION,
+        r"^ProfilerStep#?\d*\*?$",
+        "one step, from one profiler.step() to the next, on the host",
+        "the host's step may end long before the GPU has done the step's work; see `show steps`",
+    ),
+    known(
+        ANNOTATION,
+        r"^Optimizer\.step#",
+        "torch marks each optimizer.step() so; wrapped optimizers nest it in itself",
+        "summed over nested ranges of the same name it counts twice; `show sections` counts it once",
+    ),
+    known(ANNOTATION, r"^Optimizer\.zero_grad#", "torch marks each optimizer.zero_grad() so"),
+    known(
+        ANNOTATION,
+        r"^enumerate\(Data(?:Loader|Pipe)\)#",
+        "the training loop waits for the next batch",
+        "long: workers are too few or the transform is slow (num_workers, pin_memory, prefetch_factor)",
+    ),
+    known(ANNOTATION, r"^DistributedDataParallel\.forward$", "the forward of a DDP-wrapped model"),
+    known(
+        COLLECTIVE,
+        r"^(?:nccl|rccl|gloo|mpi|ucc|xccl):",
+        "the host's side of a collective: enqueues it (NCCL) or does it (gloo)",
+        "NCCL's own time is in its kernel on the GPU; gloo's is here",
+    ),
+    known(
+        COLLECTIVE,
+        r"^c10d::|^record_param_comms$",
+        "the operator of a collective; record_param_comms holds its sizes and group",
+    ),
+    # torch.compile.
+    known(
+        COMPILE,
+        r"^Torch-Compiled Region",
+        "runs what torch.compile made of a piece of the program: region K, version M",
+        "a new version number on the same region is a recompilation",
+    ),
+    known(
+        COMPILE,
+        r"^TorchDynamo Cache Lookup",
+        "checks the guards of a compiled function, to find the version that fits",
+        "long lists of guards make it slow; a miss compiles again",
+    ),
+    known(
+        COMPILE,
+        r"^AOTDispatcher Runtime Wrapper Prologue",
+        "prepares the inputs of a compiled graph, before its kernels",
+    ),
+    known(
+        COMPILE,
+        r"CompiledFxGraph",
+        "runs one compiled graph; the name holds the graph's hash",
+        "the same hash each step is a cache hit; a changed one is a recompilation",
+    ),
+    known(
+        COMPILE,
+        r"^(?:CompiledFunction|torch::autograd::CppNode<)",
+        "the autograd function around a compiled or C++ graph",
+    ),
+    known(
+        COMPILE,
+        r"^Pregraph bytecode$",
+        "Python bytecode that Dynamo put before a compiled graph, as for unpacking its inputs",
+    ),
+    known(COMPILE, r"^(?:CUDAGraph|cudagraph)|cudagraphify", "records or replays a CUDA graph"),
+    known(
+        COMPILE,
+        r"^(?:dynamo|compile|inductor|_compile|entire_frame_compile|backend_compile|OutputGraph)",
+        "compilation itself",
+        "belongs before the first step; inside a recording it is a cold start or a recompilation",
+    ),
+    # The profiler itself.
+    known(
+        PROFILER,
+        r"^Activity Buffer Request$",
+        "CUPTI asks for memory to write its records to: the profiler's own cost",
+        "the first explains an offset of about 2.5 ms between host and GPU; not the program's",
+    ),
+    known(PROFILER, r"^Buffer Flush$", "CUPTI hands its records over: the profiler's own cost"),
+    known(PROFILER, r"^(?:Instrumentation|Resource|Overhead|Trace CPU Overhead)", "the profiler's own cost"),
+    known(
+        PROFILER,
+        r"^Lazy Function Loading$|^Runtime Triggered Module Loading$",
+        "CUDA loads a kernel's code on its first use: a cold start",
+        "only in the first step that uses the kernel; warm up before recording",
+    ),
+    known(
+        PROFILER,
+        r"^Command Buffer Full$",
+        "the launch queue is full: the host must wait before it can launch more",
+        "the host is far ahead of the GPU, which is fine: the GPU is the limit",
+    ),
+    known(
+        PROFILER,
+        r"^PyTorch Profiler|^Iteration Start: PyTorch Profiler|^Record Window End",
+        "the profiler marks its own window",
+    ),
+    known(
+        PROFILER, r"^\[memory\]$", "a change of the allocator's books: bytes taken (positive) or given back"
+    ),
+    # Runtime calls.
+    known(
+        RUNTIME,
+        r"^(?:cudaLaunchKernel|cudaLaunchKernelExC|cuLaunchKernel|cuLaunchKernelEx|hipLaunchKernel|hipExtLaunchKernel|"
+        r"hipModuleLaunchKernel|hipExtModuleLaunchKernel)",
+        "puts one kernel into a stream's queue and returns, in 5 to 10 µs; the kernel runs later",
+        "many launches of kernels shorter than this make the host the limit: fuse, or use CUDA graphs",
+    ),
+    known(RUNTIME, r"LaunchCooperativeKernel", "launches a kernel whose blocks wait for one another"),
+    known(
+        RUNTIME,
+        r"GraphLaunch",
+        "launches all the kernels of a CUDA graph in one call",
+        "its kernels are not linked to operators; `show graphs` matches them to those of the capture",
+    ),
+    known(
+        RUNTIME,
+        r"^(?:cuda|hip|cu)(?:DeviceSynchronize|CtxSynchronize)",
+        "the host waits until the whole device is done",
+        "one at the very end is the profiler's flush; inside steps it serialises host and GPU",
+    ),
+    known(
+        RUNTIME,
+        r"^(?:cuda|hip|cu)StreamSynchronize",
+        "the host waits until all work queued in one stream is done",
+        "behind .item(), .cpu(), print(tensor) or a pageable copy; its length is waiting, not work; see `show syncs`",
+    ),
+    known(RUNTIME, r"^(?:cuda|hip|cu)EventSynchronize", "the host waits for an event of a stream"),
+    known(RUNTIME, r"^(?:cuda|hip|cu)EventQuery", "asks whether an event has happened; does not wait"),
+    known(
+        RUNTIME,
+        r"^(?:cuda|hip|cu)EventRecord",
+        "marks a point in a stream, for others to wait on or to take the time",
+    ),
+    known(
+        RUNTIME,
+        r"^(?:cuda|hip|cu)StreamWaitEvent",
+        "makes one stream wait for a point in another; the host does not wait",
+    ),
+    known(
+        RUNTIME,
+        r"^(?:cuda|hip|cu)Memcpy\w*Async|^hipMemcpyWithStream",
+        "puts a copy into a stream's queue",
+        "from or to pageable host memory it waits for the copy all the same: pin the memory",
+    ),
+    known(RUNTIME, r"^(?:cuda|hip|cu)Memcpy", "copies, and waits until the copy is done"),
+    known(RUNTIME, r"^(?:cuda|hip|cu)Memset", "fills device memory with one byte value"),
+    known(
+        RUNTIME,
+        r"^(?:cuda|hip|cu)(?:Malloc|MemAlloc|MemCreate|MemMap)",
+        "takes memory from the driver",
+        "torch's allocator keeps what it has: in steady steps this should not appear",
+    ),
+    known(
+        RUNTIME,
+        r"^(?:cuda|hip|cu)(?:Free|MemFree|MemUnmap)",
+        "gives memory back to the driver, and waits for the whole device",
+        "inside steps: the allocator ran out and emptied its cache (fragmentation, or memory pressure)",
+    ),
+    known(
+        RUNTIME,
+        r"^(?:cuda|hip)(?:HostAlloc|MallocHost|HostRegister)",
+        "pins host memory; slow, and done once per buffer at best",
+    ),
+    known(
+        RUNTIME,
+        r"OccupancyMaxActiveBlocks|OccupancyAvailable",
+        "asks how many blocks of a kernel fit an SM",
+        "right before a launch: a library chooses its kernel (GEMM, convolution); elementwise kernels do not ask",
+    ),
+    known(
+        RUNTIME,
+        r"FuncGetAttributes|FuncSetAttribute|FuncGetParam",
+        "reads or sets a kernel's limits, as its shared memory, before launch",
+    ),
+    known(
+        RUNTIME,
+        r"ModuleLoad|LibraryLoad|ModuleGetFunction|LibraryGet|KernelGet",
+        "loads a kernel's code: a cold start",
+    ),
+    known(
+        RUNTIME,
+        r"StreamIsCapturing|StreamGetCaptureInfo|ThreadExchangeStreamCaptureMode",
+        "asks whether a CUDA graph is being recorded",
+    ),
+    known(
+        RUNTIME,
+        r"^(?:cuda|hip)(?:GetDevice|SetDevice|DeviceGet|GetLastError|PeekAtLastError|PointerGet|DriverGet)",
+        "a query or setting; cheap",
+    ),
+    known(
+        RUNTIME, r"^(?:cuda|hip)Graph|StreamBeginCapture|StreamEndCapture", "makes or changes a CUDA graph"
+    ),
+    known(RUNTIME, _RT + r"[A-Z]|^cu[A-Z][a-z]", "a call of the CUDA or HIP runtime"),
+    # Waits, as the device's side records them.
+    known(
+        RUNTIME,
+        r"^(?:Context|Device|Event|Stream) Sync(?:hronize)?$",
+        "the device's record of a wait of the host: how long it lasted and for what",
+    ),
+    known(RUNTIME, r"^Stream Wait Event$", "a stream waits for an event of another; the host does not"),
+    # Copies on the device's side.
+    known(
+        COPY,
+        r"^(?:Memcpy|CopyHostToDevice|CopyDeviceToHost|CopyDeviceToDevice) ?\(?(?:HtoD|H2D)?.*(?:Pageable -> Device)",
+        "a copy from pageable host memory to the GPU",
+        "pin the memory (pin_memory=True) and copy with non_blocking=True",
+    ),
+    known(COPY, r"^Memcpy HtoD|^CopyHostToDevice", "a copy from the host to the GPU"),
+    known(
+        COPY,
+        r"^Memcpy DtoH|^CopyDeviceToHost",
+        "a copy from the GPU to the host",
+        "often behind .item() or .cpu(), which wait for it",
+    ),
+    known(
+        COPY,
+        r"^Memcpy DtoD|^CopyDeviceToDevice",
+        "a copy within the GPU",
+        "right before a GEMM: addmm copies its bias into the result",
+    ),
+    known(COPY, r"^Memcpy PtoP", "a copy from one GPU to another"),
+    known(COPY, r"^Memset", "fills GPU memory with one byte value"),
+    # Autograd.
+    known(
+        AUTOGRAD,
+        r"^autograd::engine::evaluate_function",
+        "autograd runs one node of the backward graph; the work is inside",
+    ),
+    known(AUTOGRAD, r"AccumulateGrad", "adds a gradient to a parameter's .grad, or sets it the first time"),
+    known(
+        AUTOGRAD,
+        r"^CheckpointFunctionBackward$",
+        "activation checkpointing: runs the forward again, then its backward",
+        "memory bought with time, about a third more compute",
+    ),
+    known(AUTOGRAD, r"^\w+Backward\d*$", "the backward of the operator that it is named after"),
+)

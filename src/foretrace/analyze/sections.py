@@ -1,0 +1,244 @@
+"""Sections: host and GPU time of the ranges that a program marks."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from foretrace.analyze import device_roles, section_tree
+from foretrace.analyze.call_tree import NOBODY, Array
+from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.section_tree import SectionTree
+from foretrace.analyze.steps import step_windows
+from foretrace.errors import MissingDataError
+from foretrace.trace import Trace
+from foretrace.units import counted, format_value
+
+_ROLES_SHOWN = 3
+
+
+@analysis
+def sections(trace: Trace, *, flat: bool = False) -> Result:
+    """Host and GPU time of the ranges marked with record_function, with and without the ranges inside them.
+
+    One row per section: a range's name with those around it ("forward / attention"). With flat, one row per
+    name, wherever it stands. Step marks (ProfilerStep#) are no sections. A range directly or deeper inside
+    one of its own name is part of it: it counts in calls and exclusive time, but adds nothing to the
+    inclusive time, which the outer range already holds. torch nests Optimizer.step so, and summed naively it
+    is twice as long.
+
+    Columns:
+        calls_count: ranges, inner ones of the same name included.
+        host_ns: inclusive; the sum of the durations of the outermost ranges. This is time on the host: a
+            range that only enqueues GPU work ends before that work does.
+        host_exclusive_ns: host_ns less the ranges directly inside: the residual that no inner section
+            explains.
+        residual_pct: host_exclusive_ns over host_ns.
+        host_pct: host_ns over that of the section around it; over the time of all outermost sections for
+            those, and with flat.
+        device_ns: inclusive; summed durations of the kernels, copies and memsets launched inside. Work that
+            another thread of the process launches (autograd's backward) belongs to the section open on the
+            marking thread.
+        device_exclusive_ns: of those, what was launched in no inner section.
+        device_pct: device_ns over all GPU work launched in the recording.
+        work_count: kernels, copies and memsets launched inside.
+        host_per_step_ns, device_per_step_ns: of what lies in whole steps, over their number; null without
+            steps.
+        roles: the largest roles of device_ns, each with its share of it.
+        top_kernel, top_kernel_calls_count: the kernel with the largest total inside.
+
+    GPU work outside of any section is the value outside_ns.
+
+    What it cannot tell: the GPU time of a section whose work was launched elsewhere, as by a CUDA graph.
+    """
+    tree = section_tree.build(trace)
+    if not len(tree.span_id):
+        raise MissingDataError(
+            f"{trace.path.name}: no ranges recorded; mark parts of the program with torch.profiler.record_function"
+        )
+    work = device_roles.classified(trace)
+    section = section_tree.sections_of_work(trace, tree, work)
+    whole = [window.number for window in step_windows(trace) if window.whole]
+    mine = work.select("name", "dur_ns", "step", "role").with_columns(own=pl.Series(section))
+    table = _host_table(trace, tree, whole)
+    outermost = int(table.filter(pl.col("above") == NOBODY)["host_ns"].sum())
+    group = _grouping(tree, flat=flat)
+    table = _joined(table, group, whole, flat=flat).join(
+        _device_table(tree, mine, group, whole), on="place", how="left"
+    )
+    total = int(work["dur_ns"].sum())
+    table = _with_shares(table, outermost, total, has_device=trace.has_device)
+    outside = int(work["dur_ns"].filter(pl.Series(section == NOBODY)).sum())
+    values: dict[str, Value] = {
+        "section_count": table.height,
+        "range_count": len(tree.span_id),
+        "device_ns": total if trace.has_device else None,
+        "outside_ns": outside if trace.has_device else None,
+        "outside_pct": 100 * outside / total if total else None,
+    }
+    return Result(
+        name="sections",
+        says=_says(table, values),
+        table=table.drop("place"),
+        values=values,
+        denominators={
+            "host_pct": "of the host time of the section around it; of all outermost sections for those, and with flat",
+            "residual_pct": "of the section's own inclusive host time",
+            "device_pct": "of the summed duration of the kernels, copies and memsets launched in the recording",
+            "outside_pct": "of the summed duration of the kernels, copies and memsets launched in the recording",
+            "host_per_step_ns": "a mean over the whole steps",
+            "device_per_step_ns": "a mean over the whole steps, by the step that launched the work",
+        },
+        notes=_notes(trace, work),
+    )
+
+
+def _host_table(trace: Trace, tree: SectionTree, whole: list[int]) -> pl.DataFrame:
+    """Per section: its path, calls and times on the host."""
+    dur = trace.spans["dur_ns"].gather(tree.span_id).to_numpy()
+    inside = np.zeros(len(dur), np.int64)
+    nested = tree.parent != NOBODY
+    np.add.at(inside, tree.parent[nested], dur[nested])
+    stepped = trace.spans["step"].gather(tree.span_id).is_in(whole).fill_null(value=False).to_numpy()
+    count = len(tree.paths)
+
+    def sums(amount: Array, chosen: Array) -> Array:
+        return np.bincount(tree.section[chosen], weights=amount[chosen], minlength=count).astype(np.int64)
+
+    everything = np.ones(len(dur), bool)
+    per_step = sums(dur, tree.outer & stepped) / len(whole) if whole else [None] * count
+    return pl.DataFrame(
+        {
+            "place": np.arange(count),
+            "section": [" / ".join(path) for path in tree.paths],
+            "name": [path[-1] for path in tree.paths],
+            "above": list(tree.above),
+            "calls_count": np.bincount(tree.section, minlength=count),
+            "host_ns": sums(dur, tree.outer),
+            # Ranges that cross, against the rules of nesting, would take more than there is.
+            "host_exclusive_ns": sums(np.maximum(dur - inside, 0), everything),
+            "host_per_step_ns": pl.Series(per_step, dtype=pl.Float64),
+        }
+    )
+
+
+def _grouping(tree: SectionTree, *, flat: bool) -> Array:
+    """For each section the row that it is shown in: by its path, inner ones after the outer, or by its name."""
+    if flat:
+        order = {path[-1]: place for place, path in reversed(list(enumerate(tree.paths)))}
+        first = sorted(order, key=order.__getitem__)
+        return np.array([first.index(path[-1]) for path in tree.paths])
+    ordered = sorted(range(len(tree.paths)), key=lambda section: tree.line(section)[::-1])
+    return np.argsort(ordered)
+
+
+def _joined(table: pl.DataFrame, group: Array, whole: list[int], *, flat: bool) -> pl.DataFrame:
+    """The host's table by the rows shown; no path holds a name twice, so that no time is in a row twice."""
+    place = {section: int(row) for section, row in enumerate(group)} | {NOBODY: NOBODY}
+    above = pl.col("above").first().replace_strict(place, return_dtype=pl.Int64)
+    per_step = pl.col("host_per_step_ns").sum() if whole else pl.lit(None, pl.Float64)
+    return (
+        table.with_columns(place=pl.Series(group))
+        .group_by("place")
+        .agg(
+            pl.col("calls_count", "host_ns", "host_exclusive_ns").sum(),
+            section=pl.col("name" if flat else "section").first(),
+            above=pl.lit(NOBODY, pl.Int64) if flat else above,
+            host_per_step_ns=per_step,
+        )
+        .sort("place")
+    )
+
+
+def _device_table(tree: SectionTree, mine: pl.DataFrame, group: Array, whole: list[int]) -> pl.DataFrame:
+    """Per row shown: the device work launched inside, inner sections included."""
+    lines = {
+        (inner, int(group[outer]), bool(group[inner] == group[outer]))
+        for inner in range(len(tree.paths))
+        for outer in tree.line(inner)
+    }
+    pairs = pl.DataFrame(
+        sorted(lines), schema={"own": pl.Int64, "place": pl.Int64, "direct": pl.Boolean}, orient="row"
+    )
+    return _summed(mine.filter(pl.col("own") != NOBODY), pairs, whole)
+
+
+def _summed(mine: pl.DataFrame, pairs: pl.DataFrame, whole: list[int]) -> pl.DataFrame:
+    """Work by the sections that hold it: small groups first, then each added to all around it."""
+    in_step = pl.col("dur_ns").filter(pl.col("step").is_in(whole)).sum()
+    small = mine.group_by("own", "name", "role").agg(
+        pl.len().alias("calls"), pl.col("dur_ns").sum().alias("ns"), in_step.alias("in_step")
+    )
+    spread = small.join(pairs, on="own", how="inner")
+    per_step = pl.col("in_step").sum() / len(whole) if whole else pl.lit(None, pl.Float64)
+    table = spread.group_by("place").agg(
+        work_count=pl.col("calls").sum(),
+        device_ns=pl.col("ns").sum(),
+        device_exclusive_ns=pl.col("ns").filter("direct").sum(),
+        device_per_step_ns=per_step,
+    )
+    top = (
+        spread.group_by("place", "name")
+        .agg(pl.col("calls").sum(), pl.col("ns").sum())
+        .sort("ns", pl.col("name").cast(pl.String), descending=[True, False])
+        .group_by("place", maintain_order=True)
+        .first()
+        .select("place", pl.col("name").alias("top_kernel"), pl.col("calls").alias("top_kernel_calls_count"))
+    )
+    shares = (
+        spread.group_by("place", "role")
+        .agg(pl.col("ns").sum())
+        .with_columns(share=100 * pl.col("ns") / pl.col("ns").sum().over("place"))
+        .sort("ns", "role", descending=[True, False])
+        .with_columns(
+            text=pl.format("{} {} %", device_roles.role_names(), pl.col("share").round(0).cast(pl.Int64))
+        )
+        .group_by("place", maintain_order=True)
+        .agg(roles=pl.col("text").head(_ROLES_SHOWN).str.join(", "))
+    )
+    return table.join(shares, on="place").join(top, on="place")
+
+
+def _with_shares(table: pl.DataFrame, outermost: int, device_total: int, *, has_device: bool) -> pl.DataFrame:
+    """The table with its shares, the columns in order, sections in order of their path."""
+    whole = dict(zip(table["place"].to_list(), table["host_ns"].to_list(), strict=True)) | {NOBODY: outermost}
+    around = pl.col("above").replace_strict(whole, return_dtype=pl.Int64)
+    measures = ("work_count", "device_ns", "device_exclusive_ns", "device_per_step_ns")
+    if has_device:
+        # A section that launched nothing launched zero; without a GPU nothing is known.
+        table = table.with_columns(pl.col(*measures[:3]).fill_null(0))
+        known = (
+            table["device_per_step_ns"].is_not_null().any() or table["host_per_step_ns"].is_not_null().any()
+        )
+        table = table.with_columns(pl.col("device_per_step_ns").fill_null(0)) if known else table
+    table = table.with_columns(
+        host_pct=pl.when(around > 0).then(100 * pl.col("host_ns") / around),
+        residual_pct=pl.when(pl.col("host_ns") > 0).then(
+            100 * pl.col("host_exclusive_ns") / pl.col("host_ns")
+        ),
+        device_pct=pl.when(pl.lit(device_total > 0)).then(100 * pl.col("device_ns") / device_total),
+    )
+    return table.select(
+        "place", "section", "calls_count", "host_ns", "host_pct", "host_exclusive_ns", "residual_pct",
+        "host_per_step_ns", "device_ns", "device_pct", "device_exclusive_ns", "device_per_step_ns", "work_count",
+        "roles", "top_kernel", "top_kernel_calls_count",
+    )  # fmt: skip
+
+
+def _says(table: pl.DataFrame, values: dict[str, Value]) -> str:
+    if values["device_ns"]:
+        top = table.sort("device_exclusive_ns", descending=True).row(0, named=True)
+        most = f"{format_value('_ns', top['device_exclusive_ns'])} of GPU work of its own"
+    else:
+        top = table.sort("host_exclusive_ns", descending=True).row(0, named=True)
+        most = f"{format_value('_ns', top['host_exclusive_ns'])} of its own on the host"
+    outside = values["outside_pct"]
+    left = f"; {outside:.1f} % of GPU work is in no section" if isinstance(outside, float) else ""
+    return f"{counted(table.height, 'section')}; {top['section']} has the most, {most}{left}"
+
+
+def _notes(trace: Trace, work: pl.DataFrame) -> tuple[str, ...]:
+    orphans = trace.device_spans.height - work.height
+    if not orphans:
+        return ()
+    return (f"{counted(orphans, 'device span')} launched before the recording began: left out",)
