@@ -1,0 +1,227 @@
+"""Communication: collectives with bytes, bandwidth, and how much of them computation hid."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from foretrace import intervals
+from foretrace.analyze import collective_calls, device_time
+from foretrace.analyze.result import Result, Value, analysis
+from foretrace.errors import MissingDataError
+from foretrace.intervals import Intervals
+from foretrace.trace import Trace
+from foretrace.units import counted, format_value
+
+GroupBy = Literal["collective", "group", "call"]
+
+_KEYS: dict[str, tuple[str, ...]] = {
+    "collective": ("collective", "group", "ranks_count", "dtype", "algorithm", "on"),
+    "group": ("group", "ranks_count", "on"),
+}
+# Bus bandwidth over algorithm bandwidth for n ranks, as in NCCL's tests (doc/PERFORMANCE.md).
+_SHARED_OUT = ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter")
+_ONE_TO_ONE = ("broadcast", "reduce", "send_recv")
+# Operators of the machinery itself are no computation to hide behind.
+_NO_COMPUTATION = r"^c10d::|^record_param_comms|^_c10d_functional|^(?:nccl|rccl|xccl|gloo|mpi|ucc):"
+
+
+@analysis
+def communication(trace: Trace, *, group_by: GroupBy = "collective") -> Result:
+    """Collectives: time, bytes, algorithm and bus bandwidth, and the share that computation hid.
+
+    Found by recorded metadata and by the names of kernels (NCCL, RCCL, custom all-reduce), not by annotations of
+    DDP; for gloo, MPI and UCC by the annotations of their transfers on host threads. One row per collective,
+    process group, type and algorithm; group_by="group" gives process groups, group_by="call" every single one.
+
+    Columns:
+        size_bytes: the whole message: what is sent; for all_gather what is received.
+        total_ns, mean_ns, max_ns: durations. They include waiting for other ranks to arrive.
+        total_pct: of the summed duration of all collectives.
+        algorithm_bytes_per_s: size / time, over the calls whose size is known; a lower bound.
+        bus_bytes_per_s: that times 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather, all_to_all,
+            gather and scatter, 1 for broadcast, reduce and send_recv, with n ranks: comparable to the speed of
+            the links, whatever n is.
+        exposed_ns: time in which this communicated and nothing computed.
+        overlap_pct: of the time in which it communicated, the part in which something computed.
+        communication_ns: time in which anything communicated: a union, so never more than the time that passed.
+        overlapped_ns: the part of communication_ns in which a computing kernel or a memset ran on the same device.
+            For transfers on host threads, on any device; without one, an operator on any thread.
+
+    What it cannot tell from one rank: how long it waited for others, and the group where none is recorded. `on` is
+    "call" for a collective that was seen on no device or thread (a group of one starts nothing): its time is
+    not recorded. No collective at all is an answer: this rank did not communicate.
+    """
+    if trace.spans.is_empty():
+        raise MissingDataError(f"{trace.path.name}: nothing recorded; record with ProfilerActivity.CUDA")
+    calls = _with_overlap(trace, collective_calls.find(trace))
+    table = _each(calls) if group_by == "call" else _grouped(trace, calls, _KEYS[group_by])
+    busy, overlapped = _totals(trace, calls)
+    seen = calls.filter(pl.col("on") != "call")
+    values: dict[str, Value] = {
+        "collectives_count": calls.height,
+        "total_ns": int(seen["dur_ns"].sum()) if seen.height or calls.is_empty() else None,
+        "communication_ns": busy if seen.height or calls.is_empty() else None,
+        "overlapped_ns": overlapped,
+        "exposed_ns": None if overlapped is None else busy - overlapped,
+        "overlap_pct": 100 * overlapped / busy if overlapped is not None and busy else None,
+        "size_bytes": int(calls["size_bytes"].sum()) if calls["size_bytes"].count() else None,
+    }
+    return Result(
+        name="communication",
+        says=_says(values),
+        table=table,
+        values=values,
+        denominators={
+            "overlap_pct": "of the time in which it communicated",
+            **({"total_pct": "of the summed duration of all collectives"} if group_by != "call" else {}),
+        },
+        notes=_notes(calls),
+    )
+
+
+def _computation(trace: Trace) -> dict[int | None, Intervals]:
+    """When each device computed; without devices, under null, when operators ran on threads that transfer nothing."""
+    work = device_time.device_work(trace).filter((pl.col("kind") != "copy") & ~pl.col("communication"))
+    if trace.has_device:
+        return {device: device_time.covered(rows) for device, rows in device_time.by_device(work)}
+    ops = trace.spans.filter((pl.col("kind") == "op") & pl.col("dur_ns").is_not_null())
+    ops = ops.filter(~pl.col("name").is_in(device_time.names_like(ops, _NO_COMPUTATION)))
+    return {None: device_time.covered(ops.with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns")))}
+
+
+def _with_overlap(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+    """The calls with `end_ns` and `overlapped_ns`, each for itself."""
+    calls = calls.with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"), row=pl.int_range(pl.len()))
+    computing = _computation(trace) if calls.height else {}
+    hidden = np.zeros(calls.height, np.int64)
+    for rows, busy in _parts(calls, computing):
+        covered = intervals.covered_ns(busy, rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
+        hidden[rows["row"].to_numpy()] = covered
+    seen = calls["dur_ns"].is_not_null()
+    return calls.drop("row").with_columns(overlapped_ns=pl.Series(hidden).set(~seen, None))
+
+
+def _parts(
+    calls: pl.DataFrame, computing: dict[int | None, Intervals]
+) -> list[tuple[pl.DataFrame, Intervals]]:
+    """The calls of each device, and those of host threads, with the computation that could hide them."""
+    seen = calls.drop_nulls("dur_ns")
+    parts = [
+        (rows, computing.get(device, intervals.EMPTY))
+        for device, rows in device_time.by_device(seen.filter(pl.col("on") == "device"))
+    ]
+    on_host = seen.filter(pl.col("on") == "host")
+    if on_host.height:
+        starts = [each.start for each in computing.values()]
+        ends = [each.end for each in computing.values()]
+        parts.append((on_host, intervals.union(np.concatenate(starts), np.concatenate(ends)) if starts else intervals.EMPTY))  # fmt: skip
+    return parts
+
+
+def _totals(trace: Trace, calls: pl.DataFrame) -> tuple[int, int | None]:
+    """Time with any communication, and the part of it with computation; summed over devices and the host."""
+    parts = _parts(calls, _computation(trace) if calls.height else {})
+    covers = [(device_time.covered(rows), busy) for rows, busy in parts]
+    communicating = sum(each.total_ns for each, _ in covers)
+    overlapped = sum(intervals.intersect(each, busy).total_ns for each, busy in covers)
+    return communicating, overlapped if communicating or calls.is_empty() else None
+
+
+def _grouped(trace: Trace, calls: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
+    """One row per group of calls, the longest total first."""
+    calls = calls.with_columns(_bus_factor().alias("factor"))
+    sized = pl.col("size_bytes").is_not_null() & (pl.col("dur_ns") > 0)
+    moved = pl.col("size_bytes").filter(sized)
+    taken = pl.col("dur_ns").filter(sized).sum()
+    on_bus = (moved * pl.col("factor").filter(sized)).filter(pl.col("factor").filter(sized).is_not_null())
+    bus_taken = pl.col("dur_ns").filter(sized & pl.col("factor").is_not_null()).sum()
+    dur = pl.col("dur_ns")
+    table = calls.group_by(keys, maintain_order=True).agg(
+        calls_count=pl.len().cast(pl.Int64),
+        size_bytes=pl.when(pl.col("size_bytes").count() > 0).then(pl.col("size_bytes").sum()),
+        total_ns=pl.when(dur.count() > 0).then(dur.sum()),
+        mean_ns=dur.mean(),
+        max_ns=dur.max(),
+        algorithm_bytes_per_s=pl.when(taken > 0).then(moved.sum() * 1e9 / taken),
+        bus_bytes_per_s=pl.when(bus_taken > 0).then(on_bus.sum() * 1e9 / bus_taken),
+    )
+    whole = pl.col("total_ns").sum()
+    table = table.with_columns(total_pct=pl.when(whole > 0).then(100 * pl.col("total_ns") / whole))
+    table = table.join(
+        _hidden(trace, calls, keys), on=keys, how="left", nulls_equal=True, maintain_order="left"
+    )
+    first = (*keys, "calls_count", "size_bytes", "total_ns", "total_pct", "exposed_ns", "overlap_pct")
+    table = table.select(*first, pl.exclude(first))
+    return table.sort("total_ns", "size_bytes", descending=True, nulls_last=True, maintain_order=True)
+
+
+def _hidden(trace: Trace, calls: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
+    """Exposed time and overlap of each group, from the union of its own calls."""
+    rows = []
+    schema = {name: calls.schema[name] for name in keys}
+    computing = _computation(trace) if calls.height else {}
+    for key, mine in calls.group_by(keys, maintain_order=True):
+        covers = [(device_time.covered(part), busy) for part, busy in _parts(mine, computing)]
+        total = sum(each.total_ns for each, _ in covers)
+        hidden = sum(intervals.intersect(each, busy).total_ns for each, busy in covers)
+        exposed = total - hidden if covers else None
+        rows.append((*key, exposed, 100 * hidden / total if total else None))
+    return pl.DataFrame(
+        rows, schema={**schema, "exposed_ns": pl.Int64, "overlap_pct": pl.Float64}, orient="row"
+    )
+
+
+def _each(calls: pl.DataFrame) -> pl.DataFrame:
+    """One row per collective, in order of start."""
+    speed = pl.when(pl.col("dur_ns") > 0).then(pl.col("size_bytes") * 1e9 / pl.col("dur_ns"))
+    share = pl.when(pl.col("dur_ns") > 0).then(100 * pl.col("overlapped_ns") / pl.col("dur_ns"))
+    return calls.select(
+        "collective", "group", "ranks_count", "dtype", "algorithm", "on", "device", "step", "start_ns", "dur_ns",
+        "size_bytes", share.alias("overlap_pct"), speed.alias("algorithm_bytes_per_s"),
+        (speed * _bus_factor()).alias("bus_bytes_per_s"),
+    )  # fmt: skip
+
+
+def _bus_factor() -> pl.Expr:
+    """What algorithm bandwidth is multiplied by; null where the ranks or the collective's traffic are unknown."""
+    ranks, name = pl.col("ranks_count"), pl.col("collective")
+    many = ranks > 0
+    return (
+        pl.when(many & (name == "all_reduce")).then(2 * (ranks - 1) / ranks)
+        .when(many & name.is_in(_SHARED_OUT)).then((ranks - 1) / ranks)
+        .when(name.is_in(_ONE_TO_ONE)).then(pl.lit(1.0))
+    )  # fmt: skip
+
+
+def _says(values: dict[str, Value]) -> str:
+    count, busy, exposed = values["collectives_count"], values["communication_ns"], values["exposed_ns"]
+    assert isinstance(count, int)
+    if not count:
+        return "no collective was recorded: this rank did not communicate"
+    what = counted(count, "collective")
+    if busy is None:
+        return f"{what} called; no transfer was recorded"
+    share = values["overlap_pct"]
+    hid = f"; computation hid {share:.1f} % of that, {format_value('_ns', exposed)} was exposed" if isinstance(share, float) else ""  # fmt: skip
+    return f"{what} communicated for {format_value('_ns', busy)}{hid}"
+
+
+def _notes(calls: pl.DataFrame) -> tuple[str, ...]:
+    notes = []
+    if calls.filter(pl.col("on") != "call").height:
+        notes.append("a collective's time includes waiting for the other ranks: bandwidths are lower bounds")
+    bare = calls.filter(pl.col("on") == "call")
+    if bare.height:
+        alone = bare.filter(pl.col("ranks_count") == 1).height
+        why = f", {alone} of them in a group of one" if alone else ""
+        notes.append(f"{counted(bare.height, 'call')} started no kernel that was recorded{why}")
+    if unsized := calls["size_bytes"].null_count():
+        notes.append(f"{unsized} of {calls.height} have no recorded size: no bandwidth")
+    if (sized := calls.filter(pl.col("size_bytes").is_not_null() & pl.col("ranks_count").is_null())).height:
+        notes.append(
+            f"{sized.height} of {calls.height} have no recorded group size: bus bandwidth is not known"
+        )
+    return tuple(notes)

@@ -1,0 +1,325 @@
+"""Memory: how much was allocated over time, the peak, and what was live at it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+
+from foretrace.analyze import attribution, memory_categories, memory_curve, module_tree
+from foretrace.analyze.call_tree import NOBODY, Array
+from foretrace.analyze.memory_curve import Curve
+from foretrace.analyze.result import Result, Value, analysis
+from foretrace.errors import MissingDataError
+from foretrace.trace import Trace
+from foretrace.units import format_value
+
+By = Literal["category", "op", "module", "curve"]
+
+# They only allocate: what they allocate is for the operator that called them.
+_ALLOCATORS = (
+    "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided",
+    "aten::resize_", "aten::resize_as_", "aten::_resize_output_",
+)  # fmt: skip
+_BEFORE = memory_categories.CATEGORIES[memory_categories.BEFORE]
+_UNKNOWN = memory_categories.CATEGORIES[memory_categories.UNKNOWN]
+_NO_OPERATOR, _NO_MODULE = "(no operator)", "(outside modules)"
+_BYTES_PCT = "of what was live on the device at its peak"
+
+
+@analysis
+def memory(trace: Trace, *, by: By = "category") -> Result:
+    """Peak memory of each device and what was live at it by category, operator or module; or the curve over time.
+
+    From the allocator's events (profile_memory=True). The peak is the highest total that the allocator reported
+    in the recording. The rows of a device sum to it. Blocks allocated before the recording are not listed one
+    by one: at the peak they are the baseline less what of it was freed until then.
+
+    Columns:
+        peak_bytes, peak_count: bytes and blocks live at the peak.
+        peak_pct: of what was live on the device at its peak.
+        allocated_bytes, allocated_count: allocated in the recording, freed or not; with by="op" inside the operator,
+            other operators that it calls included.
+        self_allocated_bytes, self_allocated_count: without those. Operators that only allocate (aten::empty) count
+            for their caller.
+        increase_bytes, self_increase_bytes: held at the operator's end less at its start, summed over calls (one
+            directly inside another of its name counts once); by time on any thread, as torch's table counts.
+        baseline_bytes: held before the first event; device_peak_pct: of the device's memory.
+        reserved_bytes: what the caching allocator holds from the device; unused_at_peak_bytes: reserved less
+            allocated at the peak, so cached or fragmented.
+
+    Categories, from lifetimes:
+        activation: allocated in the forward pass and live when a backward pass began; inputs too.
+        gradient: allocated in a backward pass and live after it, or freed by zero_grad.
+        autograd: allocated in a backward pass and freed in it.
+        optimizer state: allocated in an optimizer's step and kept.
+        temporary: freed within the outermost operator, or the optimizer's step, that allocated it.
+        intermediate: allocated in the forward pass and freed before any backward pass.
+        before the recording: usually parameters and optimizer state.
+        unknown: allocated outside operators, or never freed and seen by no backward pass.
+
+    by="module" gives a block to the module whose forward allocated it, or whose operators' backward did.
+
+    What it cannot tell: which tensor a block was, and parameters from optimizer state made before the recording.
+    """
+    curves = _curves(trace)
+    tables = {"category": _by_category, "op": _by_op, "module": _by_module, "curve": _by_curve}
+    table = tables[by](trace, curves)
+    values = _values(trace, curves[0])
+    shares = {"peak_pct": _BYTES_PCT} if by != "curve" else {}
+    return Result(
+        name="memory",
+        says=_says(curves[0], table),
+        table=table,
+        values=values,
+        denominators={**shares, "device_peak_pct": "of the device's memory"},
+        notes=_notes(curves),
+    )
+
+
+def _curves(trace: Trace) -> list[Curve]:
+    if trace.allocations.is_empty():
+        asked = "profile_memory" in trace.meta.get("recorded", ())
+        why = (
+            "profile_memory was on, but no allocation happened in the recording"
+            if asked
+            else "no memory events recorded; record with profile_memory=True"
+        )
+        raise MissingDataError(f"{trace.path.name}: {why}")
+    return memory_curve.curves(trace)
+
+
+def _blocks(trace: Trace, curve: Curve) -> pl.DataFrame:
+    """The listed blocks of a device, with `live`: whether at the peak."""
+    blocks = trace.allocations.filter(pl.col("device") == curve.device).with_row_index("row")
+    live = memory_curve.live_at(blocks, curve.peak_at_ns)["row"]
+    return blocks.with_columns(live=pl.col("row").is_in(live.implode()))
+
+
+def _at_peak(curve: Curve, blocks: pl.DataFrame, key: str) -> pl.DataFrame:
+    """Live bytes and blocks at the peak by a column of the blocks; with the rest, the rows sum to the peak."""
+    if not curve.addressed:
+        return _rows(key, [(_UNKNOWN, curve.peak_bytes, None)])
+    live = blocks.filter("live").group_by(key, maintain_order=True)
+    listed = live.agg(peak_bytes=pl.col("size_bytes").sum(), peak_count=pl.len().cast(pl.Int64))
+    left = curve.peak_bytes - int(listed["peak_bytes"].sum())
+    freed_later = int(blocks.filter(pl.col("start_ns").is_null())["size_bytes"].sum())
+    unlisted = min(max((curve.baseline_bytes or 0) - freed_later, 0), max(left, 0))
+    rest = [(_BEFORE, unlisted, None), (_UNKNOWN, left - unlisted, None)]
+    rows = pl.concat((listed, _rows(key, [row for row in rest if row[1] > 0])))
+    return rows.group_by(key, maintain_order=True).agg(
+        pl.col("peak_bytes").sum(),
+        pl.when(pl.col("peak_count").null_count() == 0).then(pl.col("peak_count").sum()),
+    )
+
+
+def _rows(key: str, rows: list[tuple[str, int, None]]) -> pl.DataFrame:
+    return pl.DataFrame(
+        rows, schema={key: pl.String, "peak_bytes": pl.Int64, "peak_count": pl.Int64}, orient="row"
+    )
+
+
+def _joined(curve: Curve, blocks: pl.DataFrame, key: str) -> pl.DataFrame:
+    """What was live at the peak beside what was allocated in the recording, by a column of the blocks."""
+    made = blocks.filter(pl.col("start_ns").is_not_null()).group_by(key, maintain_order=True)
+    allocated = made.agg(allocated_bytes=pl.col("size_bytes").sum(), allocated_count=pl.len().cast(pl.Int64))
+    table = _at_peak(curve, blocks, key).join(allocated, on=key, how="full", coalesce=True)
+    return _finished(curve, table, key)
+
+
+def _finished(curve: Curve, table: pl.DataFrame, key: str) -> pl.DataFrame:
+    """Device first, shares added, the largest part of the peak first."""
+    zero = [name for name in ("allocated_bytes", "allocated_count") if name in table.columns]
+    live = [name for name in ("peak_bytes",) if curve.addressed]
+    table = table.with_columns(pl.col(name).fill_null(0) for name in (*zero, *live))
+    whole = int(table["peak_bytes"].sum())
+    share = 100 * pl.col("peak_bytes") / whole if whole else pl.lit(None, pl.Float64)
+    first: list[Any] = [
+        pl.lit(curve.device).alias("device_name"),
+        key,
+        "peak_bytes",
+        share.alias("peak_pct"),
+        "peak_count",
+    ]
+    table = table.select(*first, pl.exclude(key, "peak_bytes", "peak_count"))
+    order = [name for name in ("peak_bytes", "allocated_bytes") if name in table.columns]
+    return table.sort(
+        *order, key, descending=(*[True] * len(order), False), nulls_last=True, maintain_order=True
+    )
+
+
+def _by_category(trace: Trace, curves: list[Curve]) -> pl.DataFrame:
+    blocks = [_blocks(trace, curve) for curve in curves]
+    category = memory_categories.categories(trace, pl.concat(blocks))
+    tables = []
+    for curve, mine in zip(curves, blocks, strict=True):
+        told = category.head(mine.height) if curve.addressed else pl.lit(_UNKNOWN)
+        category = category.slice(mine.height)
+        tables.append(_joined(curve, mine.with_columns(told.alias("category")), "category"))
+    return pl.concat(tables)
+
+
+def _by_module(trace: Trace, curves: list[Curve]) -> pl.DataFrame:
+    tree = module_tree.find(trace)
+    given = attribution.attribute(trace, tree.carried)
+    names = pl.Series([*tree.paths, "(optimizer)", "(backward of no module)", _NO_MODULE], dtype=pl.String)
+    tables = []
+    for curve in curves:
+        blocks = _blocks(trace, curve)
+        ops = blocks["op_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()
+        owner = np.where(ops == NOBODY, NOBODY, given.owner[ops])
+        module = names.gather(np.where(owner == NOBODY, len(names) - 1, owner))
+        tables.append(_joined(curve, _labelled(blocks, module, "module", curve), "module"))
+    return pl.concat(tables)
+
+
+def _labelled(blocks: pl.DataFrame, label: pl.Series, key: str, curve: Curve) -> pl.DataFrame:
+    """The blocks with a label; those made before the recording are told by that alone."""
+    old = pl.col("start_ns").is_null() if curve.addressed else pl.lit(value=False)
+    return blocks.with_columns(label.alias(key)).with_columns(
+        pl.when(old).then(pl.lit(_BEFORE)).otherwise(pl.col(key)).alias(key)
+    )
+
+
+def _by_op(trace: Trace, curves: list[Curve]) -> pl.DataFrame:
+    calls = _op_calls(trace)
+    tables = []
+    for curve in curves:
+        blocks = _blocks(trace, curve)
+        rows = blocks["op_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()
+        behind = np.where(rows == NOBODY, NOBODY, calls["around"][rows])
+        behind = np.where(behind == NOBODY, rows, behind)  # an allocator that nobody called
+        name = calls["name"].gather(pl.Series(behind).set(pl.Series(behind == NOBODY), None)).cast(pl.String)
+        blocks = _labelled(blocks, name.fill_null(_NO_OPERATOR), "op", curve)
+        table = _at_peak(curve, blocks, "op").join(
+            _op_statistics(calls, blocks), on="op", how="full", coalesce=True
+        )
+        tables.append(_finished(curve, table, "op"))
+    return pl.concat(tables)
+
+
+def _op_calls(trace: Trace) -> dict[str, Any]:
+    """Operators that do more than allocate, or that nobody called: their ids, callers, names and times."""
+    spans = trace.spans
+    parent = attribution.nesting(trace).parent
+    is_op = (spans["kind"] == "op").to_numpy()
+    names = spans["name"].unique()
+    only_allocates = spans["name"].is_in(names.filter(names.cast(pl.String).is_in(_ALLOCATORS)).implode())
+    around = attribution.nearest(parent, is_op & ~only_allocates.to_numpy())
+    ids = np.flatnonzero(is_op & ((around == np.arange(len(parent))) | (around == NOBODY)))
+    above = np.where(parent[ids] == NOBODY, NOBODY, around[parent[ids]])
+    start = spans["start_ns"].to_numpy()[ids]
+    return {
+        "around": around, "name": spans["name"], "ids": ids, "above": above, "start": start,
+        "end": start + spans["dur_ns"].fill_null(0).to_numpy()[ids],
+    }  # fmt: skip
+
+
+def _op_statistics(calls: dict[str, Any], blocks: pl.DataFrame) -> pl.DataFrame:
+    """For each operator's name: calls, bytes and blocks allocated, and the increase, self and total."""
+    ids, above = calls["ids"], calls["above"]
+    events = memory_curve.changes(blocks)
+    at, amount = events["at_ns"].to_numpy(), events["bytes"].to_numpy()
+    low, high = (
+        np.searchsorted(at, calls["start"], side="left"),
+        np.searchsorted(at, calls["end"], side="right"),
+    )
+    active = np.flatnonzero(high > low)  # most calls touch no memory
+    low, high = low[active], high[active]
+    total = {
+        "increase_bytes": _summed(amount, low, high),
+        "allocated_bytes": _summed(np.maximum(amount, 0), low, high),
+        "allocated_count": _summed((amount > 0).astype(np.int64), low, high),
+    }
+    place = np.full(len(calls["around"]) + 1, NOBODY)
+    place[ids[active]] = np.arange(len(active))
+    caller = place[above[active]]
+    codes = calls["name"].to_physical().to_numpy()
+    mine = codes[ids[active]]
+    again = (caller != NOBODY) & (mine == mine[caller])
+    columns: dict[str, Array] = {}
+    for name, held in total.items():
+        columns[f"self_{name}"] = held - attribution.sums(caller, held, len(held))
+        columns[name] = np.where(again, 0, held)
+    frame = pl.DataFrame(columns).with_columns(op=calls["name"].gather(ids[active]))
+    order = ("self_allocated_bytes", "self_allocated_count", "allocated_bytes", "allocated_count",
+             "self_increase_bytes", "increase_bytes")  # fmt: skip
+    grouped = frame.group_by("op", maintain_order=True).agg(pl.col(name).sum() for name in order)
+    return grouped.with_columns(pl.col("op").cast(pl.String))
+
+
+def _summed(amount: Array, low: Array, high: Array) -> Array:
+    running = np.concatenate(([0], np.cumsum(amount)))
+    within: Array = running[high] - running[low]
+    return within
+
+
+def _by_curve(trace: Trace, curves: list[Curve]) -> pl.DataFrame:
+    return pl.concat(
+        each.points.select(
+            pl.lit(each.device).alias("device_name"), "at_ns", "allocated_bytes", "reserved_bytes"
+        )
+        for each in curves
+    )
+
+
+def _values(trace: Trace, curve: Curve) -> dict[str, Value]:
+    reserved = curve.reserved_at_peak_bytes
+    capacity = _capacity(trace, curve.device)
+    last = int(curve.points["allocated_bytes"][-1])
+    return {
+        "device_name": curve.device,
+        "peak_bytes": curve.peak_bytes,
+        "device_peak_pct": 100 * curve.peak_bytes / capacity if capacity and curve.absolute else None,
+        "peak_at_ns": curve.peak_at_ns,
+        "peak_step": curve.peak_step,
+        "baseline_bytes": curve.baseline_bytes,
+        "end_bytes": last if curve.absolute else None,
+        "reserved_peak_bytes": curve.reserved_peak_bytes,
+        "reserved_at_peak_bytes": reserved,
+        "unused_at_peak_bytes": None if reserved is None else max(reserved - curve.peak_bytes, 0),
+        "allocated_bytes": int(trace.allocations.filter(
+            (pl.col("device") == curve.device) & pl.col("start_ns").is_not_null())["size_bytes"].sum()),
+    }  # fmt: skip
+
+
+def _capacity(trace: Trace, device: str) -> int | None:
+    """Bytes of memory that the device has, as recorded."""
+    number = device.partition(":")[2]
+    listed = trace.meta.get("devices", ())
+    if not number.isdecimal() or not listed:
+        return None
+    found = [each for place, each in enumerate(listed) if each.get("id", place) == int(number)]
+    size = (found or (listed if len(listed) == 1 else [{}]))[0].get("totalGlobalMem")
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def _says(curve: Curve, table: pl.DataFrame) -> str:
+    when = f" in step {curve.peak_step}" if curve.peak_step is not None else ""
+    above = "" if curve.absolute else " above where the recording began"
+    says = f"{curve.device} peaked at {format_value('_bytes', curve.peak_bytes)}{above}{when}"
+    if "peak_pct" not in table.columns or not curve.addressed:
+        return says
+    largest = table.filter(pl.col("device_name") == curve.device).drop_nulls("peak_pct").head(1)
+    parts = [f"{row['peak_pct']:.1f} % of it: {row[table.columns[1]]}" for row in largest.to_dicts()]
+    return "; ".join((says, *parts))
+
+
+def _notes(curves: list[Curve]) -> tuple[str, ...]:
+    notes = []
+    if blind := [each.device for each in curves if not each.addressed]:
+        notes.append(
+            f"{', '.join(blind)}: addresses were not recorded, so what was live at the peak cannot be told"
+        )
+    if relative := [each.device for each in curves if not each.absolute]:
+        notes.append(
+            f"{', '.join(relative)}: totals were not recorded; the curve counts from 0 at the first event"
+        )
+    if any(each.device == "cpu" for each in curves):
+        notes.append("cpu: its totals count from the profiler's start, not what was allocated before")
+    held = {each.device: each.baseline_bytes for each in curves if each.baseline_bytes}
+    if held:
+        listed = ", ".join(f"{format_value('_bytes', size)} on {device}" for device, size in held.items())
+        notes.append(f"allocated before the recording, so not listed by origin: {listed}")
+    return tuple(notes)
