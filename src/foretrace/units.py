@@ -7,7 +7,7 @@ import re
 import unicodedata
 
 ABSENT = "–"
-SUFFIXES = ("_ns", "_bytes", "_flops", "_pct", "_count", "_per_s")
+SUFFIXES = ("_ns", "_bytes", "_flops", "_pct", "_count", "_per_s", "_flops_per_byte")
 
 _TIMES = ((1, "ns"), (1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
 _BYTES = tuple((1024**power, unit) for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB")))
@@ -53,6 +53,8 @@ def _number(name: str, value: int | float) -> str:
         return _scaled(value, _SCALES[unit])
     if unit == "_pct":
         return f"{value:.1f} %"
+    if unit == "_flops_per_byte":
+        return f"{_digits(value)} FLOP/B" if value else "0"
     if unit == "_per_s":
         base = suffix(name.removesuffix("_per_s"))
         return _scaled(value, _SCALES.get(base, _PLAIN)).rstrip() + "/s"

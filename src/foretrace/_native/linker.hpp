@@ -29,14 +29,15 @@ class FlatMap {
     }
     return slot->value;
   }
-  uint32_t get(uint64_t key) { return find(slots_, key)->value; }
+  uint32_t get(uint64_t key) const { return find(slots_, key)->value; }
 
  private:
   struct Slot {
     uint64_t key;
     uint32_t value;
   };
-  static Slot* find(Column<Slot>& slots, uint64_t key) {
+  template <class Slots>
+  static auto find(Slots& slots, uint64_t key) -> decltype(&slots[0]) {
     uint64_t hash = key * 0x9E3779B97F4A7C15ull;
     hash ^= hash >> 32;
     size_t at = hash & (slots.size() - 1);
@@ -162,10 +163,10 @@ class Linker {
     sound_starts();
     shift_to_origin();
     sort_lanes();
+    place_rows();
     nest();
     order_spans();
     find_steps();
-    place_rows();
     link_runtime();
     link_device();
     both(
@@ -263,6 +264,8 @@ class Linker {
       is_module[code] = raw_.names.length(code) >= sizeof kPrefix - 1 &&
                         !std::memcmp(raw_.names.text(code), kPrefix, sizeof kPrefix - 1);
     }
+    const FlatMap python_rows = rows_of_python_ids();
+    python_end_.allocate(raw_.python.id.size());
     struct Open {
       int64_t end;
       uint32_t row;
@@ -272,7 +275,8 @@ class Linker {
       open.clear();
       for (size_t i = lane_begin_[lane]; i < lane_begin_[lane + 1]; ++i) {
         const uint32_t row = rows_[i];
-        const int64_t start = raw_.start[row], end = start + dur(row);
+        const int64_t start = raw_.start[row];
+        const int64_t end = raw_.kind[row] == kPython ? end_of_call(row, python_rows) : start + dur(row);
         while (!open.empty() && (start >= open.back().end || end > open.back().end)) open.pop_back();
         if (!open.empty()) {
           const uint32_t above = open.back().row;
@@ -290,6 +294,31 @@ class Linker {
         if (!on_device(kind) && kind != kMemory) open.push_back(Open{end, row});
       }
     }
+  }
+
+  // Rows of Python calls by the profiler's id, where just one call has it.
+  FlatMap rows_of_python_ids() const {
+    FlatMap rows(raw_.python.id.size());
+    for (size_t row = 0; row < count_; ++row) {
+      if (raw_.kind[row] != kPython || !kept(row)) continue;
+      const int64_t id = raw_.python.id[place_[row]];
+      if (id == kNullI64) continue;
+      uint32_t& known = rows[uint64_t(id)];
+      known = known == kNullU32 ? uint32_t(row) : kSeveral;
+    }
+    return rows;
+  }
+
+  // A call whose return was not recorded seems to last to the end: it ends no later than its caller.
+  int64_t end_of_call(uint32_t row, const FlatMap& python_rows) {
+    int64_t end = raw_.start[row] + dur(row);
+    const int64_t parent = raw_.python.parent[place_[row]];
+    const uint32_t caller = parent == kNullI64 ? kNullU32 : python_rows.get(uint64_t(parent));
+    if (caller < kSeveral && raw_.lane[caller] == raw_.lane[row] && before(caller, row)) {
+      const int64_t limit = python_end_[place_[caller]];
+      if (limit > raw_.start[row]) end = std::min(end, limit);
+    }
+    return python_end_[place_[row]] = end;
   }
 
   // Memory rows leave; the lanes, each in order, are merged into one.
@@ -594,14 +623,7 @@ class Linker {
 
   void write_python() {
     auto& to = out_.python;
-    FlatMap row_of(raw_.python.id.size());
-    constexpr uint32_t kSeveral = kNullU32 - 1;
-    each(kPython, [&](uint32_t row, uint32_t place) {
-      const int64_t id = raw_.python.id[place];
-      if (id == kNullI64) return;
-      uint32_t& known = row_of[uint64_t(id)];
-      known = known == kNullU32 ? row : kSeveral;
-    });
+    const FlatMap row_of = rows_of_python_ids();
     each(kPython, [&](uint32_t row, uint32_t place) {
       const int64_t parent = raw_.python.parent[place];
       uint32_t caller = parent == kNullI64 ? kNullU32 : row_of.get(uint64_t(parent));
@@ -613,6 +635,7 @@ class Linker {
     });
     raw_.python.id.release();
     raw_.python.parent.release();
+    python_end_.release();
   }
 
   void write_memory() {
@@ -675,6 +698,8 @@ class Linker {
   std::vector<uint8_t> dropped_;
   std::vector<size_t> lane_begin_;
   Column<uint32_t> rows_, spare_, new_id_, place_, parent_, op_, stack_, module_, launch_, among_;
+  static constexpr uint32_t kSeveral = kNullU32 - 1;
+  Column<int64_t> python_end_;
   Column<uint16_t> depth_;
   Column<int32_t> device_step_;
   std::vector<Call> calls_;

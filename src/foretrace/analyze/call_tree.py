@@ -79,10 +79,17 @@ def host_spans(trace: Trace, *, python: bool = False) -> pl.DataFrame:
     """The host calls that torch's table counts, in order of start."""
     kinds = (*HOST_KINDS, "python") if python else HOST_KINDS
     on_device = trace.tracks.filter(pl.col("device").is_not_null())["id"]
-    return trace.spans.filter(
-        pl.col("kind").is_in(kinds)
-        & ~pl.col("track_id").is_in(on_device.implode())
-        & ~pl.col("name").cast(pl.String).is_in(_LEFT_OUT)
+    names = trace.spans["name"].unique()
+    left_out = names.filter(names.cast(pl.String).is_in(_LEFT_OUT))
+    return (
+        trace.spans.lazy()
+        .filter(
+            pl.col("kind").is_in(kinds)
+            & ~pl.col("track_id").is_in(on_device.implode())
+            & ~pl.col("name").is_in(left_out.implode())
+        )
+        .select("id", "kind", "name", "start_ns", "dur_ns", "track_id", "op_id")
+        .collect()
     )
 
 
@@ -97,13 +104,26 @@ def build(trace: Trace, *, python: bool = False) -> CallTree:
     main = ending_track(trace, host)
     _repeat_under_overhead(spans, main, device_ns)
     thread = _threads(trace, host, main)
-    order = np.lexsort((-end, start, thread))
+    order = _calling_order(thread, start, end)
     ids, start, end, thread = ids[order], start[order], end[order], thread[order]
     # Threads one after another on one time line, so that no interval reaches into the next thread.
     shift = np.unique(thread, return_inverse=True)[1] * (int(end.max(initial=0)) + 2)
     parent = containers(start + shift, end + shift)
     names = host["name"].to_physical().to_numpy()[order]
     return _without_repeats(CallTree(ids, parent, start, end, device_ns[ids]), names)
+
+
+def _calling_order(thread: Array, start: Array, end: Array) -> Array:
+    """The order by thread, then start, then the longer first; `start` is in order already."""
+    place = np.unique(thread, return_inverse=True)[1]
+    order = np.argsort(place.astype(np.min_scalar_type(place.max(initial=0))), kind="stable")
+    # Only calls that start together are left to sort: several times quicker than sorting all by three keys.
+    place, begin = place[order], start[order]
+    tie = (begin[1:] == begin[:-1]) & (place[1:] == place[:-1])
+    tied = np.flatnonzero(np.append(tie, False) | np.append(False, tie))
+    rows = order[tied]
+    order[tied] = rows[np.lexsort((-end[rows], begin[tied], place[tied]))]
+    return order
 
 
 def ending_track(trace: Trace, host: pl.DataFrame) -> int | None:

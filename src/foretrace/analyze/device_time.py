@@ -20,9 +20,7 @@ from foretrace.intervals import Intervals, Times
 from foretrace.trace import Trace
 
 # NCCL, RCCL and vLLM's custom all-reduce; also where no collective's metadata was recorded.
-COMMUNICATION = (
-    r"(?i)nccl|rccl|cross_device_reduce|multimem_|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|nvshmem"
-)
+COMMUNICATION = r"(?i)nccl|rccl|cross_device_reduce|multimem_|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|nvshmem"
 ORPHAN = pl.col("launch_id").is_null() & pl.col("op_id").is_null()
 _UTILISATION_BUCKETS = 100
 _RECORDED_SHARE = 0.9
@@ -131,7 +129,7 @@ def kernel_fill(trace: Trace) -> pl.DataFrame:
 def _sm_counts(trace: Trace) -> dict[int, float]:
     """Streaming multiprocessors (compute units) of each device, as recorded."""
     counts = {}
-    for device, properties in _properties(trace).items():
+    for device, properties in device_properties(trace).items():
         count = properties.get("numSms", properties.get("multiProcessorCount"))
         if isinstance(count, int) and count > 0:
             counts[device] = float(count)
@@ -140,7 +138,7 @@ def _sm_counts(trace: Trace) -> dict[int, float]:
 
 def device_names(trace: Trace) -> dict[int | None, str]:
     """The recorded name of each device that worked, or its number."""
-    properties = _properties(trace)
+    properties = device_properties(trace)
     names: dict[int | None, str] = {}
     for device in trace.device_spans["device"].unique().sort().to_list():
         name = properties.get(device, {}).get("name")
@@ -150,7 +148,7 @@ def device_names(trace: Trace) -> dict[int | None, str]:
     return names
 
 
-def _properties(trace: Trace) -> dict[int, Mapping[str, Any]]:
+def device_properties(trace: Trace) -> dict[int, Mapping[str, Any]]:
     """What was recorded of each device."""
     listed = trace.meta.get("devices", ())
     worked = trace.device_spans["device"].drop_nulls().unique().to_list()

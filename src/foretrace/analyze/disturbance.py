@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from foretrace.analyze.device_time import COMMUNICATION
+from foretrace.analyze.device_time import COMMUNICATION, names_like
 from foretrace.analyze.evidence import SMALL_PCT, Evidence, Note, amount, some, weigh
 from foretrace.analyze.result import Value
 from foretrace.schema import DEVICE_KINDS
@@ -171,9 +171,10 @@ def _overlaps(found: Evidence) -> tuple[pl.DataFrame, pl.DataFrame]:
         pl.col("span_id").alias("id")
     )
     # Branches of a CUDA graph, and collectives of queues that ROCm shows as one, do run side by side.
-    work = found.device.join(graphs, on="id", how="anti").filter(
-        ~pl.col("name").cast(pl.String).str.contains(COMMUNICATION)
-    )
+    talks = pl.col("name").is_in(names_like(found.device, COMMUNICATION))
+    work = found.device.filter(~talks).select("id", "track_id", "start_ns", "end_ns", "dur_ns", "launch_id")
+    if graphs.height:
+        work = work.join(graphs, on="id", how="anti", maintain_order="left")
     end, launch = pl.col("end_ns"), pl.col("launch_id")
     work = work.sort("track_id", "start_ns", "id").with_columns(
         overlap_ns=(end.shift(1).over("track_id") - pl.col("start_ns")).clip(upper_bound=pl.col("dur_ns")),

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from foretrace import intervals
-from foretrace.analyze.device_time import ORPHAN
+from foretrace.analyze.device_time import ORPHAN, names_like
 from foretrace.analyze.result import Value
 from foretrace.analyze.steps import StepWindow, step_windows
 from foretrace.schema import DEVICE_KINDS
@@ -76,15 +76,16 @@ class Evidence:
     @cached_property
     def runtime(self) -> pl.DataFrame:
         """Runtime calls, with whether one launches a kernel or a copy and whether GPU work links to it."""
-        calls = self.trace.spans.filter(pl.col("kind") == "runtime").with_columns(
-            pl.col("name").cast(pl.String)
-        )
+        spans = self.trace.spans
+        calls = spans.select("id", "kind", "name", "start_ns", "step").filter(pl.col("kind") == "runtime")
         # Every GPU row counts here, also one whose duration is impossible: its launch was not lost.
-        used = self.trace.spans.filter(pl.col("kind").is_in(DEVICE_KINDS))["launch_id"]
+        used = spans["launch_id"].filter(spans["kind"].is_in(DEVICE_KINDS)).drop_nulls()
+        has_work = np.zeros(spans.height, bool)
+        has_work[used.to_numpy()] = True
         return calls.with_columns(
-            kernel=pl.col("name").str.contains(_KERNEL_LAUNCH),
-            copy=pl.col("name").str.contains(_COPY_LAUNCH),
-            has_work=pl.col("id").is_in(used.drop_nulls().unique().implode()),
+            kernel=pl.col("name").is_in(names_like(calls, _KERNEL_LAUNCH)),
+            copy=pl.col("name").is_in(names_like(calls, _COPY_LAUNCH)),
+            has_work=pl.Series(has_work[calls["id"].to_numpy()]),
             captured=self._captured(calls),
         )
 
@@ -102,8 +103,10 @@ class Evidence:
     def _captured(calls: pl.DataFrame) -> pl.Series:
         """For each call, whether a stream capture was open: it notes launches instead of doing them."""
         start = calls["start_ns"].to_numpy()
-        begins = start[calls["name"].str.contains("StreamBeginCapture").to_numpy()]
-        ends = start[calls["name"].str.contains("StreamEndCapture").to_numpy()]
+        begins, ends = (
+            start[calls["name"].is_in(names_like(calls, name)).to_numpy()]
+            for name in ("StreamBeginCapture", "StreamEndCapture")
+        )
         following = np.searchsorted(ends, begins)
         known = following < len(ends)
         captures = intervals.union(begins[known], ends[following[known]])
@@ -126,9 +129,9 @@ class Evidence:
     @cached_property
     def window_ns(self) -> int:
         """Length of the recording, at least 1."""
-        spans = self.trace.spans.filter(pl.col("dur_ns").is_not_null())
-        first, last = spans.select(
-            pl.col("start_ns").min(), (pl.col("start_ns") + pl.col("dur_ns")).max().alias("end")
+        first, last = self.trace.spans.select(
+            pl.col("start_ns").filter(pl.col("dur_ns").is_not_null()).min(),
+            (pl.col("start_ns") + pl.col("dur_ns")).max().alias("end"),
         ).row(0)
         return max(int(last) - int(first), 1) if first is not None else 1
 

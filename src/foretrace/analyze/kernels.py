@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from foretrace.analyze import device_time
@@ -16,29 +17,45 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     "op": ("op",),
 }
 _FILL = ("blocks_per_sm", "occupancy_pct")
+_MEASURES = ("mean_ns", "median_ns", "max_ns", "min_ns", "blocks_per_sm_count", "occupancy_pct")
 _LAUNCH = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers", "shared_bytes")
-_COLUMNS = ("id", "name", "dur_ns", "op_id", "launch_id")
 
 
 @analysis
 def kernels(trace: Trace, *, group_by: str = "name", orphans: bool = False) -> Result:
-    """Kernels by total time: grouped by name, by launch configuration ("config") or by operator ("op")."""
+    """Kernels by total time: grouped by name, by launch configuration ("config") or by operator ("op").
+
+    Columns:
+        calls_count: how often it ran.
+        total_ns: the sum of its durations. Kernels that ran at the same time count each.
+        total_pct: of the summed duration of all kernels listed.
+        mean_ns, median_ns, max_ns, min_ns: over the calls.
+        blocks_per_sm_count: grid size / number of SMs; the mean over calls, weighted by duration.
+        occupancy_pct: as estimated by the profiler from registers, shared memory and block size; the mean over
+            calls that recorded it, weighted by duration. 0 with a full grid is a gap of the profiler.
+        registers_count, shared_bytes: per thread and per block, with group_by="config".
+
+    Kernels that were launched before the recording began belong to no step: they are left out unless orphans is
+    given, and the notes say how many there are.
+
+    What it cannot tell: how much of the device's time passes, which is the union. See overview.
+    """
     if group_by not in _GROUPS:
         raise UsageError(f"kernels cannot group by {group_by!r}; choose from {', '.join(_GROUPS)}")
-    spans = _with_geometry(trace, _FILL if group_by != "config" else (*_FILL, *_LAUNCH))
+    spans = _with_geometry(trace, group_by)
     if spans.is_empty():
         raise MissingDataError(f"{trace.path.name}: no kernels recorded; record with ProfilerActivity.CUDA")
-    linked = spans["launch_id"].null_count() < spans.height
-    left_out = spans.filter(device_time.ORPHAN) if linked else spans.clear()
-    counted = spans if orphans or not linked else spans.filter(~device_time.ORPHAN)
+    linked = bool(((trace.spans["kind"] == "kernel") & trace.spans["launch_id"].is_not_null()).any())
+    orphan = spans["orphan"] & linked
+    counted = spans if orphans or not linked else spans.filter(~orphan)
     table = _grouped(trace, counted, group_by)
     total = int(counted["dur_ns"].sum())
     values: dict[str, Value] = {
         "kernel_count": counted.height,
-        "distinct_count": counted["name"].n_unique(),
+        "distinct_count": table.height if group_by == "name" else counted["name"].n_unique(),
         "total_ns": total,
-        "orphan_count": left_out.height,
-        "orphan_ns": int(left_out["dur_ns"].sum()),
+        "orphan_count": int(orphan.sum()),
+        "orphan_ns": int(spans["dur_ns"].filter(orphan).sum()),
     }
     return Result(
         name="kernels",
@@ -54,13 +71,18 @@ def kernels(trace: Trace, *, group_by: str = "name", orphans: bool = False) -> R
     )
 
 
-def _with_geometry(trace: Trace, columns: tuple[str, ...]) -> pl.DataFrame:
-    """Kernels' spans, with these columns of the kernels table."""
-    spans = trace.spans.lazy().filter(pl.col("kind") == "kernel").select(_COLUMNS).collect()
-    geometry = trace.kernels.select("span_id", *columns)
-    if geometry.height == spans.height and (geometry["span_id"] == spans["id"]).all():
-        return spans.hstack(geometry.drop("span_id"))  # the usual case: no join to pay for
-    return spans.join(geometry, left_on="id", right_on="span_id", how="left", maintain_order="left")
+def _with_geometry(trace: Trace, group_by: str) -> pl.DataFrame:
+    """Kernels' spans, with the columns of the kernels table that the grouping needs."""
+    geometry = trace.kernels.select("span_id", *_FILL, *(_LAUNCH if group_by == "config" else ()))
+    op_id = [] if group_by == "name" else ["op_id"]
+    wanted = trace.spans.select("name", "dur_ns", *op_id, orphan=device_time.ORPHAN)
+    is_kernel = trace.spans["kind"] == "kernel"
+    if geometry.height == is_kernel.sum() and geometry["span_id"].is_sorted():
+        # The usual case: a row for each kernel. Row numbers are ids, so gathering is a join, and the quicker one.
+        return wanted[geometry["span_id"]].hstack(geometry.drop("span_id"))
+    spans = wanted.with_columns(trace.spans["id"]).filter(is_kernel)
+    joined = spans.join(geometry, left_on="id", right_on="span_id", how="left", maintain_order="left")
+    return joined.drop("id")
 
 
 def _grouped(trace: Trace, rows: pl.DataFrame, group_by: str) -> pl.DataFrame:
@@ -73,21 +95,28 @@ def _grouped(trace: Trace, rows: pl.DataFrame, group_by: str) -> pl.DataFrame:
         rows = rows.with_columns(_triple("grid"), _triple("block")).rename({"registers": "registers_count"})
     names = [pl.col("name").n_unique().alias("names_count")] if group_by == "op" else []
     dur = pl.col("dur_ns")
+    by_name = group_by == "name"
     table = rows.group_by(keys, maintain_order=True).agg(
         *names,
         calls_count=pl.len(),
         total_ns=dur.sum(),
-        mean_ns=dur.mean(),
         median_ns=dur.median(),
         max_ns=dur.max(),
         min_ns=dur.min(),
-        blocks_per_sm_count=_by_duration("blocks_per_sm"),
-        occupancy_pct=_by_duration("occupancy_pct"),
+        **({"known_count": dur.count()} if rows["dur_ns"].null_count() else {}),
+        **({} if by_name else {column: _by_duration(column) for column in _FILL}),
+    )
+    means = _by_name(rows, table) if by_name else {column: table[column] for column in _FILL}
+    known = pl.col("known_count" if "known_count" in table.columns else "calls_count")
+    table = table.with_columns(
+        mean_ns=pl.when(known > 0).then(pl.col("total_ns") / known),
+        blocks_per_sm_count=means["blocks_per_sm"],
+        occupancy_pct=means["occupancy_pct"],
     )
     share = 100 * pl.col("total_ns") / pl.col("total_ns").sum()
     table = table.with_columns(total_pct=pl.when(pl.col("total_ns").sum() > 0).then(share))
     first = [*keys, *(name.meta.output_name() for name in names), "calls_count", "total_ns", "total_pct"]
-    return table.select(*first, pl.exclude(first)).sort("total_ns", descending=True, maintain_order=True)
+    return table.select(*first, *_MEASURES).sort("total_ns", descending=True, maintain_order=True)
 
 
 def _triple(name: str) -> pl.Expr:
@@ -99,6 +128,25 @@ def _by_duration(name: str) -> pl.Expr:
     """Mean of a column weighted by duration, over the rows that have it."""
     weight = pl.col("dur_ns").filter(pl.col(name).is_not_null()).sum()
     return pl.when(weight > 0).then((pl.col(name) * pl.col("dur_ns")).sum() / weight).alias(name)
+
+
+def _by_name(rows: pl.DataFrame, table: pl.DataFrame) -> dict[str, pl.Series]:
+    """The same means for each name of the table: several times quicker than an expression per group."""
+    of_table = table["name"].to_physical().to_numpy()
+    size = int(of_table.max()) + 1 if len(of_table) else 0
+    means = {}
+    for column in _FILL:
+        known = rows.select("name", "dur_ns", column).drop_nulls()
+        code = known["name"].to_physical().to_numpy()
+        dur = known["dur_ns"].to_numpy()
+        total = np.bincount(code, dur * known[column].to_numpy(), size)[of_table]
+        # All of it is known, as a rule: then the weights are in the table already.
+        weight = (
+            np.bincount(code, dur, size)[of_table] if len(dur) < rows.height else table["total_ns"].to_numpy()
+        )
+        mean = np.divide(total, weight, out=np.full(len(total), np.nan), where=weight > 0)
+        means[column] = pl.Series(column, mean).fill_nan(None)
+    return means
 
 
 def _says(table: pl.DataFrame, values: dict[str, Value]) -> str:

@@ -32,6 +32,7 @@ from foretrace.units import format_value
 
 _GROUPS = {"name": (), "shape": ("shapes",), "stack": ("stack",)}
 _KEYS = ("name", "on", "annotation")
+_ON = pl.Enum(("host", "device"))
 _TIMES = ("host_self_ns", "host_total_ns", "device_self_ns", "device_total_ns")
 _MEMORY = ("host_memory_bytes", "host_self_memory_bytes", "device_memory_bytes", "device_self_memory_bytes")
 # Kineto's writer starts it 1 ns early and ends it 1 ns late, so that viewers draw it around its kernels.
@@ -42,7 +43,30 @@ _DEVICE_MEMORY = r"^(cuda|hip|xpu|privateuseone)(:|$)"
 
 @analysis
 def operators(trace: Trace, *, group_by: str = "name", stack_depth: int = 5, python: str = "auto") -> Result:
-    """Operators, calls and kernels with self and total time and memory, as torch's table; by name, shape or stack."""
+    """Operators, calls and kernels with self and total time and memory, as torch's table; by name, shape or stack.
+
+    Rows and columns are those of torch.profiler's key_averages(), from the saved file.
+
+    Columns:
+        host_total_ns: the sum of the durations on the host.
+        host_self_ns: total less the calls directly inside. It can be negative where a child outlives its parent.
+        device_self_ns: kernels, copies and memsets that the operator itself launched, summed.
+        device_total_ns: the same with what the operators inside it launched.
+        host_mean_ns, device_mean_ns: total / calls_count.
+        host_self_pct, host_total_pct: of the self time of all host calls.
+        device_self_pct: of the time of all kernels, copies and memsets; annotations left out. An annotation's row
+            on the device spans idle time too, so that it can be over 100 %.
+        host_memory_bytes, device_memory_bytes: taken less given back between start and end; negative where more
+            was freed. The self columns leave out the calls inside.
+        total_flops: as counted by with_flops, where the file holds it.
+
+    Kernels that overlap are counted each: sums are over 100 % of the time that passed.
+
+    What it cannot tell, since the file does not hold it, so that torch's own table may differ: whether an event
+    ended on another thread (torch gives it no self time); changes of no bytes in the allocator's log; stacks of
+    backward kernels (torch shows where the main thread stood); FLOPs, in the files of torch 2.x. Device work
+    without an id of its own that was launched inside an operator belongs to that operator here.
+    """
     if group_by not in _GROUPS:
         raise UsageError(f"operators cannot group by {group_by!r}; choose from {', '.join(_GROUPS)}")
     if python not in ("auto", "yes", "no"):
@@ -99,12 +123,11 @@ def _host_events(trace: Trace, tree: CallTree) -> pl.DataFrame:
         columns[f"{where}_memory_bytes"] = held
         columns[f"{where}_self_memory_bytes"] = held - tree.per_parent(held)
     frame = trace.spans.select("id", "name", "kind")[tree.span_id]
-    flops = trace.ops.select(pl.col("span_id").alias("id"), pl.col("flops").alias("total_flops"))
-    return (
-        frame.with_columns(on=pl.lit("host"), annotation=pl.col("kind") == "annotation")
-        .hstack(pl.DataFrame(columns))
-        .join(flops.drop_nulls(), on="id", how="left", maintain_order="left")
-    )
+    events = frame.with_columns(on=pl.lit("host", _ON), annotation=pl.col("kind") == "annotation")
+    events = events.hstack(pl.DataFrame(columns))
+    flops = trace.ops.select(pl.col("span_id").alias("id"), pl.col("flops").alias("total_flops")).drop_nulls()
+    # With nothing to join there is no need for a copy of all.
+    return events.join(flops, on="id", how="left", maintain_order="left") if flops.height else events
 
 
 def _device_events(trace: Trace) -> pl.DataFrame:
@@ -118,7 +141,7 @@ def _device_events(trace: Trace) -> pl.DataFrame:
     if trace.meta.get("base_ns") is not None:  # files in nanoseconds; older ones are in whole microseconds
         dur = pl.when(annotation).then((dur - _ANNOTATION_MARGIN_NS).clip(lower_bound=0)).otherwise(dur)
     return spans.select(
-        "id", "name", "kind", "launch_id", "op_id", on=pl.lit("device"), annotation=annotation,
+        "id", "name", "kind", "launch_id", "op_id", on=pl.lit("device", _ON), annotation=annotation,
         host_self_ns=zero, host_total_ns=zero, device_self_ns=dur, device_total_ns=dur,
         **dict.fromkeys(_MEMORY, zero),
     )  # fmt: skip
@@ -152,7 +175,7 @@ def _within(changes: pl.DataFrame, tree: CallTree) -> call_tree.Array:
 
 def _loose_memory(trace: Trace, tree: CallTree) -> pl.DataFrame:
     """One row per change of memory that lies within no host call; torch names them `[memory]`."""
-    order = np.argsort(tree.start_ns)
+    order = np.argsort(tree.start_ns, kind="stable")  # a few sorted runs: quick to merge
     start = tree.start_ns[order]
     reach = np.maximum.accumulate(tree.end_ns[order])
     frames = []
@@ -165,7 +188,7 @@ def _loose_memory(trace: Trace, tree: CallTree) -> pl.DataFrame:
         taken = pl.col("bytes")
         frames.append(
             changes.filter(pl.Series(loose, dtype=pl.Boolean)).select(
-                name=pl.lit("[memory]"), kind=pl.lit("memory"), on=pl.lit("host"), annotation=pl.lit(False),
+                name=pl.lit("[memory]"), kind=pl.lit("memory"), on=pl.lit("host", _ON), annotation=pl.lit(False),
                 **dict.fromkeys(_TIMES, pl.lit(0, pl.Int64)),
                 **{
                     column: taken if column.startswith(where) else pl.lit(0, pl.Int64) for column in _MEMORY
@@ -208,9 +231,9 @@ def _grouped(events: list[pl.DataFrame], extra: tuple[str, ...]) -> pl.DataFrame
     keys = (*_KEYS, *extra)
     sums = [pl.col(column).sum() for column in (*_TIMES, *_MEMORY)]
     frames = [
-        each.group_by(key for key in keys if key in each.columns)
+        each.group_by((key for key in keys if key in each.columns), maintain_order=True)
         .agg(pl.col("kind").first(), pl.len().cast(pl.Int64).alias("calls_count"), _flops(each), *sums)
-        .with_columns(pl.col("name").cast(pl.String), pl.col("kind").cast(pl.String))
+        .with_columns(pl.col("name", "kind", "on").cast(pl.String))
         for each in events
     ]
     joined = pl.concat(frames, how="diagonal")

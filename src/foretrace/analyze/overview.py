@@ -33,7 +33,39 @@ class DeviceOverview:
 
 @analysis
 def overview(trace: Trace) -> Result:
-    """How long a step takes, how busy the GPU is, and what its time goes to."""
+    """How long a step takes, how busy the GPU is, and what its time goes to.
+
+    One row per device; with several, a last row for all of them together.
+
+    Steps (the median over the whole ones; a last step whose GPU work was cut off is left out):
+        step_gpu_ns: time between completions, from when the GPU work of earlier steps had ended to when this
+            step's had.
+        step_host_ns: length of the program's own step annotation.
+        launches_per_step_count, kernels_per_step_count: by the step that launched them.
+
+    How busy, as a share of the measured window (from the start of the first whole step to the end of the last;
+    without steps, of the recording):
+        utilisation_pct, gpu_busy_pct: time with at least one kernel running. Copies do not count, overlapping
+            kernels count once.
+        sm_efficiency_pct: integral of min(sum of concurrent kernels' blocks per SM, 1) over the window, where
+            blocks per SM = grid size / number of SMs. An estimate from launch geometry, not a counter.
+        occupancy_pct: sum of occupancy x duration / sum of duration over kernels. Its whole is kernel time, not
+            the window.
+
+    What the time goes to: four parts that sum to span_ns exactly, of the work that was launched in the
+    recording:
+        span_ns: from the first start to the last end.
+        computation_ns: union of kernels that do not communicate, and memsets.
+        exposed_communication_ns: union of communication kernels, less computation.
+        exposed_copy_ns: union of copies, less both.
+        idle_ns: what is left. busy_ns = span_ns - idle_ns.
+        communication_ns, copy_ns: the same unions with what is hidden behind computation.
+
+    Work that was launched before the recording began (orphans) belongs to no step and is left out of the parts;
+    orphan_count and orphan_ns say how much that is.
+
+    What it cannot tell: why the device was idle. See idle.
+    """
     windows = step_windows(trace)
     window = measured_window(trace, windows)
     values: dict[str, Value] = {**summary(windows), **_per_step(trace, windows)}
@@ -237,4 +269,7 @@ def _without_device(trace: Trace, values: dict[str, Value]) -> Result:
         f"no GPU work recorded; on the host: {steps}, {counted(ops.height, 'operator')} "
         f"on {counted(ops['track_id'].n_unique(), 'thread')} in {format_value('_ns', trace.duration_ns)}"
     )
-    return Result("overview", says, _table([]), {**values, **host}, notes=("no GPU work recorded",))
+    table = _table([])
+    known = _denominators(Window(0, trace.duration_ns, "the recording"))
+    known = {name: of for name, of in known.items() if name in table.columns or name in values}
+    return Result("overview", says, table, {**values, **host}, known, ("no GPU work recorded",))

@@ -1,7 +1,7 @@
 """What an analysis is: a function from a Trace to a Result, registered by name in `analyze.ANALYSES`.
 
 The suffix of a column or value is its unit, and presentation formats by it: `_ns`, `_bytes`, `_flops`,
-`_pct`, `_count`, `_per_s`. So a new Result shows everywhere with no view code.
+`_pct`, `_count`, `_per_s`, `_flops_per_byte`. So a new Result shows everywhere with no view code.
 """
 
 from __future__ import annotations

@@ -60,7 +60,29 @@ class StepWindow:
 
 @analysis
 def steps(trace: Trace) -> Result:
-    """Each step on the host's and the GPU's clock, and what its time went to."""
+    """Each step on the host's and the GPU's clock, and what its time went to.
+
+    Three clocks:
+        host_ns: length of the program's own step annotation. Where the host runs ahead, that is the time to
+            enqueue a step, not to compute it.
+        gpu_ns: time between completions, from when all GPU work launched by earlier steps had ended to when this
+            step's had. GPU-bound, that is what the GPU needs; host-bound, it is the host's period.
+        wall_ns: from the host's start (or the previous step's end, if later) to the end of the last work that the
+            step launched (or the host's end, if later). This is what the roles divide.
+
+    Roles, which sum to wall_ns; each takes what the ones before it left:
+        kernel_ns, memcpy_ns, memset_ns: on the GPU; communication kernels come later.
+        communication_ns: NCCL, RCCL and gloo, kernels and calls.
+        runtime_ns: CUDA or HIP calls.
+        dataloader_ns: waiting for the next batch.
+        cpu_exec_ns: operators and annotations.
+        other_ns: none of them. Python on its own is here.
+
+    A GPU span belongs to the step that launched it. A last step with less than 80 % of the GPU work of the one
+    before was cut off by the end of the recording: whole is no, and averages leave it out.
+
+    What it cannot tell: steps that the program did not mark with profiler.step().
+    """
     windows = step_windows(trace)
     if not windows:
         raise MissingDataError(
@@ -220,11 +242,17 @@ def _role_intervals(trace: Trace) -> dict[str, Intervals]:
     talks = pl.col("communication")
     kind = pl.col("kind")
     on_host = trace.tracks.filter(pl.col("device").is_null() & pl.col("stream").is_null())["id"]
-    host = trace.spans.filter(
-        # Python frames cover every moment of a thread, waiting included: they would leave nothing to `other`.
-        kind.is_in(("op", "annotation", "runtime")) & pl.col("dur_ns").is_not_null() & (pl.col("dur_ns") > 0)
-    ).filter(pl.col("track_id").is_in(on_host.implode()))
-    host = host.with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+    host = (
+        trace.spans.lazy()
+        .filter(
+            # Python frames cover every moment of a thread, waiting included: they would leave nothing to `other`.
+            kind.is_in(("op", "annotation", "runtime"))
+            & (pl.col("dur_ns") > 0)
+            & pl.col("track_id").is_in(on_host.implode())
+        )
+        .select("kind", "name", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+        .collect()
+    )
     calls = host.filter(kind != "runtime")
     collective, loading, mark = (
         pl.col("name").is_in(device_time.names_like(calls, pattern))

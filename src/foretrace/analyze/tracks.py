@@ -14,7 +14,17 @@ _COVERS = ("annotation", "python")
 
 @analysis
 def tracks(trace: Trace) -> Result:
-    """Each thread and stream: what ran there, and for how long."""
+    """Each thread and stream: what ran there, and for how long.
+
+    Columns:
+        work: the kinds of its spans, the most frequent first.
+        busy_ns: the union of its spans, so that nested and overlapping ones count once. Annotations and Python
+            frames are left out: they also cover waiting.
+        busy_pct: of recording_ns, from the first start to the last end of anything recorded.
+        first_start_ns, last_end_ns: since the recording began.
+
+    What it cannot tell: whether a busy thread did useful work. A blocking call counts as busy.
+    """
     recording_ns = trace.duration_ns
     found = _work(trace.spans).join(_busy(trace.spans), on="track_id", how="left")
     table = trace.tracks.join(found, left_on="id", right_on="track_id", how="left", maintain_order="left")

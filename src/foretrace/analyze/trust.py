@@ -53,7 +53,23 @@ class Trust:
 
 @analysis
 def trust(trace: Trace) -> Result:
-    """Whether the recording can be believed: what is missing, cut, repaired or disturbed."""
+    """Whether the recording can be believed: what is missing, cut, repaired or disturbed.
+
+    Each row is a note: one fact with its numbers. docs/guide/trust.md says for each code what it means and
+    what to do about it.
+
+    Columns:
+        code: the name of the check.
+        weight: "no" where conclusions about time would be wrong, "care" where something limits them, "info"
+            where it is only worth knowing.
+        affected_count, affected_ns: the spans, kernels or calls that the note is about, and their time.
+        share_pct: of what the sentence names, since each note has a whole of its own.
+
+    The verdict is the gravest note's: "no", "with care", else "yes".
+
+    What it cannot tell: how much slower the profiler made the program, unless the time of a step without a
+    profiler was recorded with it.
+    """
     judged = judge(trace)
     counts = {severity: sum(note.severity == severity for note in judged.notes) for severity in _ORDER}
     limits = counts["no"] + counts["care"]

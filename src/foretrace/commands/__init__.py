@@ -17,15 +17,17 @@ from types import ModuleType
 from typing import NoReturn, TextIO
 
 from foretrace._version import __version__
-from foretrace.commands import cache, demo, doctor, show, sql, summary
+from foretrace.commands import cache, demo, diagnose, doctor, explain, flame, predict, show, sql, summary
 from foretrace.errors import ForetraceError, UsageError
 
-COMMANDS: tuple[ModuleType, ...] = (demo, summary, show, sql, cache, doctor)
+COMMANDS: tuple[ModuleType, ...] = (demo, diagnose, summary, show, predict, explain, sql, flame, cache, doctor)
 
 _INTERNAL, _INTERRUPTED, _PIPE_CLOSED = 70, 130, 141
 
 
 class _Parser(argparse.ArgumentParser):
+    arguments: Sequence[str] = ()  # what was typed behind the command, for one that configures by it
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
 
@@ -66,7 +68,7 @@ def _run(arguments: list[str]) -> int:
         _check_bare_path(chosen)
         arguments.insert(0, _name(summary))
         chosen = _name(summary)
-    parser = _parser(chosen)
+    parser = _parser(chosen, arguments)
     parsed = parser.parse_args(arguments)
     if not hasattr(parsed, "run"):
         parser.print_help()
@@ -75,7 +77,7 @@ def _run(arguments: list[str]) -> int:
     return code or 0
 
 
-def _parser(chosen: str | None) -> _Parser:
+def _parser(chosen: str | None, arguments: Sequence[str]) -> _Parser:
     """The parser; only the chosen command is configured, since that may load what it needs."""
     parser = _Parser(
         prog="foretrace",
@@ -88,6 +90,7 @@ def _parser(chosen: str | None) -> _Parser:
         says = (module.__doc__ or "").strip().splitlines()[0]
         each = commands.add_parser(_name(module), help=says, description=says)
         if _name(module) == chosen:
+            each.arguments = arguments[arguments.index(chosen) + 1 :]
             module.configure(each)
             each.set_defaults(run=module.run)
     return parser

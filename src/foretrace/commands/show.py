@@ -22,11 +22,15 @@ _METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """One sub-command per analysis, with the analysis' own options as flags."""
-    from foretrace.analyze import ANALYSES
+    from foretrace import analyze
 
     parser.add_argument("--list", action="store_true", help="name every analysis and leave")
     names = parser.add_subparsers(title="analyses", metavar="NAME", dest="name")
-    for analysis in ANALYSES:
+    given = getattr(parser, "arguments", ())
+    wanted = next((word for word in given if word in analyze.REGISTRY), None)
+    # Only the one that is asked for is loaded, unless the list or the help of all is.
+    chosen = (analyze.find(wanted),) if wanted and not {"-h", "--help"} & set(given[:2]) else analyze.ANALYSES
+    for analysis in chosen:
         each = names.add_parser(analysis.name, help=analysis.help, description=analysis.help)
         _input.add_path(each)
         _output.add_format(each)

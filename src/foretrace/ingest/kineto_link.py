@@ -122,12 +122,15 @@ def _nest(
     names = list(scanner.names)
     stacks, modules = _Trie(), _Trie()
     opened: list[tuple[int, int]] = []  # end, row
+    calls = _PythonCalls(scanner, lane, keep)
     current = -1
     for row in rows.tolist():
         if lane[row] != current:
             current = lane[row]
             opened.clear()
         begin, end = int(start[row]), int(start[row] + dur[row])
+        if kind[row] == scan.PYTHON:
+            end = calls.end(row, begin, end)
         while opened and (begin >= opened[-1][0] or end > opened[-1][0]):
             opened.pop()
         kind_of = int(kind[row])
@@ -147,6 +150,36 @@ def _nest(
         "parent": parent, "depth": depth, "op": op, "stack": stack, "module": module,
         "stacks": stacks.columns(), "modules": modules.columns(),
     }  # fmt: skip
+
+
+class _PythonCalls:
+    """Where Python calls end. One whose return was not recorded seems to last to the end of the recording:
+    it ends no later than its caller on the same thread."""
+
+    def __init__(self, scanner: Scanner, lane: Array, keep: Array) -> None:
+        self.lane = lane
+        self.ends: dict[int, int] = {}
+        self.parent_of: dict[int, int | None] = {}
+        self.rows: dict[int, int | None] = {}
+        place = 0
+        for row, (*_, kind) in enumerate(scanner.core):
+            if kind == scan.PYTHON:
+                fields = scanner.fields[scan.PYTHON][place]
+                place += 1
+                self.parent_of[row] = fields.get("python_parent")
+                number = fields.get("python_id")
+                if number is not None and keep[row]:
+                    self.rows[number] = None if number in self.rows else row
+
+    def end(self, row: int, begin: int, end: int) -> int:
+        """The end of a call; those that began before it on its thread were asked about before."""
+        parent = self.parent_of[row]
+        caller = self.rows.get(parent) if parent is not None else None
+        if caller is not None and self.lane[caller] == self.lane[row] and caller in self.ends:
+            limit = self.ends[caller]
+            end = min(end, limit) if limit > begin else end
+        self.ends[row] = end
+        return end
 
 
 class _Trie:

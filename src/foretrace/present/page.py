@@ -19,8 +19,8 @@ Line = list[tuple[str, str]]
 
 BAR = 10
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-_GUTTER = 10
-_WIDEST = 120  # a page is read, not searched: longer lines are harder to follow
+GUTTER = 10
+WIDEST = 120  # a page is read, not searched: longer lines are harder to follow
 _STEPS, _TOP, _NOTES = 8, 8, 3
 _HEADLINE = {
     "step_gpu_ns": "step, GPU",
@@ -45,19 +45,19 @@ def page_lines(
     trace: Trace, results: Sequence[Result], missing: Mapping[str, str], *, width: int, colour: bool
 ) -> Iterator[Line]:
     """The whole page, line by line, each at most `width` columns."""
-    width = min(width, _WIDEST)
-    gutter = _GUTTER if width >= 72 else 2
+    width = min(width, WIDEST)
+    gutter = GUTTER if width >= 72 else 2
     room = width - gutter
     name = shorten(visible(trace.path.name), max(width - 11, 8))
     yield [(f"{'foretrace':<{max(gutter, 10)}}", "title"), (name, "accent")]
-    yield from _indented(_wrapped(_about(trace), room, "quiet"), "", gutter)
+    yield from indented(_wrapped(_about(trace), room, "quiet"), "", gutter)
     for result in results:
         part = _PARTS.get(result.name, _any_part)
         yield []
-        yield from _indented(part(result, room, colour), result.name, gutter)
+        yield from indented(part(result, room, colour), result.name, gutter)
     for name, why in missing.items():
         yield []
-        yield from _indented(_wrapped(visible(why), room, "quiet"), name, gutter)
+        yield from indented(_wrapped(visible(why), room, "quiet"), name, gutter)
 
 
 def _about(trace: Trace) -> str:
@@ -77,7 +77,7 @@ def _about(trace: Trace) -> str:
     return visible(" · ".join(facts))
 
 
-def _indented(lines: Iterator[Line], name: str, gutter: int) -> Iterator[Line]:
+def indented(lines: Iterator[Line], name: str, gutter: int) -> Iterator[Line]:
     """The lines beside their section's name, or below it where the page is narrow."""
     beside = name
     if len(name) >= gutter:

@@ -192,7 +192,7 @@ def _expendable(columns: list[Column]) -> int:
 
 def _column(series: pl.Series, title: str) -> Column:
     number = _is_number(series.dtype)
-    texts = [format_value(series.name, value) for value in series]
+    texts = [format_value(series.name, value) for value in series.to_list()]
     if number and suffix(series.name) in _ALIGNED_UNITS:
         texts = align_units(texts)
     natural = max((cells(text) for text in texts), default=0)

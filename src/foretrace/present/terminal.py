@@ -22,6 +22,8 @@ from foretrace.units import cells, format_value, heading, shorten, suffix, visib
 
 if TYPE_CHECKING:
     from foretrace.analyze.result import Result
+    from foretrace.diagnose.diagnosis import Diagnosis
+    from foretrace.predict.prediction import Prediction
     from foretrace.trace import Trace
 
 PIPE_WIDTH = 160  # columns of plain text where there is no terminal to ask
@@ -61,6 +63,18 @@ def show_page(trace: Trace, results: Sequence[Result], missing: Mapping[str, str
     _print(console, lines)
 
 
+def show_diagnosis(trace: Trace, results: Sequence[Result], diagnosis: Diagnosis, step_ns: float) -> None:
+    """Prints trust, where the time goes, and the findings."""
+    from foretrace.present import findings
+
+    console = _console()
+    width = min(console.width, page.WIDEST)
+    _print(console, page.page_lines(trace, results, {}, width=width, colour=_has_colour(console)))
+    _print(console, [[]])
+    lines = findings.finding_lines(diagnosis, step_ns, width - page.GUTTER)
+    _print(console, page.indented(lines, "findings", page.GUTTER))
+
+
 def show_result(result: Result, *, rows_left: int = 0) -> None:
     """Prints one result: what it says, its values, its table, its notes."""
     console = _console()
@@ -98,6 +112,27 @@ def show_checks(checks: Sequence[tuple[str, str, str, str]]) -> None:
         says = visible("; ".join(each for each in (found, fix) if each))
         first = [(f"{status:<7}", f"verdict {status}"), (f"  {what:<{room}}  ", "")]
         _print(console, _hanging(first, says, console.width, "quiet" if status != "ok" else ""))
+
+
+def show_prediction(prediction: Prediction) -> None:
+    """Prints a step before and after, with its range and what that rests on."""
+    console = _console()
+    now, after = (format_value("_ns", each) for each in (prediction.step_ns, prediction.after_ns.point))
+    ratio = prediction.speedup
+    ranges = "", ""
+    if ratio.high > ratio.low * 1.005:
+        low, high = (
+            format_value("_ns", each) for each in (prediction.after_ns.low, prediction.after_ns.high)
+        )
+        ranges = f"   {low} to {high}", f"   × {ratio.low:.2f} to {ratio.high:.2f}"
+    verdict = {"gain": "yes", "uncertain": "with care"}.get(prediction.verdict, "no")
+    rows: list[page.Line] = [
+        [("step        ", "title"), (f"{now} → {after}", "strong"), (ranges[0], "quiet")],
+        [("speed-up    ", "title"), (f"× {ratio.point:.2f}", "strong"), (ranges[1], "quiet")],
+        [("verdict     ", "title"), (prediction.verdict, f"verdict {verdict}" if verdict != "no" else "quiet")],
+    ]  # fmt: skip
+    _print(console, rows)
+    _print(console, _hanging([("basis       ", "title")], visible(prediction.basis), console.width, "quiet"))
 
 
 def show_next(commands: Sequence[tuple[str, str]], *, sample: Path) -> None:

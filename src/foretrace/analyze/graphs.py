@@ -1,0 +1,286 @@
+"""CUDA graphs: what each launch of a graph ran, how tightly, and which operators its kernels come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import polars as pl
+
+from foretrace.analyze import device_time, graph_origins
+from foretrace.analyze.graph_origins import Capture, Eager
+from foretrace.analyze.kernel_names import decode
+from foretrace.analyze.result import Result, Value, analysis
+from foretrace.errors import MissingDataError
+from foretrace.trace import Trace
+from foretrace.units import counted, format_value
+
+GRAPH_LAUNCH = r"^(?:cuda|hip|cu)GraphLaunch"
+_CAPTURE, _ORDER, _NAME = "capture", "order", "name"
+
+
+@dataclass(frozen=True)
+class Origins:
+    """The operator behind each node of a graph, and how that is known; null where it is not."""
+
+    op: list[str | None]
+    by: list[str | None]
+
+
+@analysis
+def graphs(trace: Trace, *, by: Literal["graph", "launch", "kernel"] = "graph") -> Result:
+    """CUDA-graph launches: their kernels, device time, gaps between nodes, and the operators behind them.
+
+    Definition
+        A graph launch is a call of cudaGraphLaunch, hipGraphLaunch or cuGraphLaunch; its nodes are the device
+        work linked to that call, in order of start. Launches are of the same graph if the recording says so
+        (graph id), otherwise if their nodes have the same names in the same order.
+
+    Columns
+        launches_count, nodes_count: launches, and nodes of one launch (a median over launches).
+        call_ns: the launch call on the host. wait_ns: from the call's start to the first node's start, which
+        includes waiting for earlier work on the stream.
+        span_ns: from the first node's start to the last one's end; busy_ns: any node running in it; gap_ns: the
+        rest; gap_pct: gap_ns of span_ns. All of these are means over the graph's launches.
+        total_ns: summed duration of the nodes of all launches; total_pct: that, of the summed duration of all launched device work.
+        attributed_pct: of the graph's nodes, those whose operator is known. by: how (see below).
+        With --by launch: one row per launch. With --by kernel: one row per graph, kernel name and operator.
+
+    Operators
+        capture: the capture lies in the recording and has as many launches of the same kinds as the graph has
+        nodes. order: the same run of at least 4 kernels was also launched eagerly in this recording, always by
+        the same operators. name: the kernel's name lists them (Inductor). Otherwise the operator is not known.
+
+    What it cannot tell
+        The operators of a graph that was captured before the recording and never ran eagerly in it: record the
+        capture, or an eager step. With parallel branches the nodes' order of start may differ from the capture.
+    """
+    launches = _launches(trace)
+    if launches.is_empty():
+        raise MissingDataError(f"{trace.path.name}: no CUDA-graph launch recorded")
+    nodes = _nodes(trace, launches)
+    launches = _measured(launches, nodes)
+    captures, eager = graph_origins.captures(trace), graph_origins.Eager(trace, launches["id"])
+    called = dict(launches.select("id", "start_ns").iter_rows())
+    origins = {
+        graph: _origins(trace, first, called[first["launch_id"][0]], captures, eager)
+        for graph, first in _first_nodes(nodes)
+    }
+    kernels = _kernels(nodes, origins)
+    per_graph = _per_graph(launches, origins, trace)
+    tables = {"graph": per_graph, "launch": launches.drop("id", "track_id", "name"), "kernel": kernels}
+    values = _values(launches, nodes, origins, trace)
+    return Result(
+        name="graphs",
+        says=_says(values),
+        table=tables[by].rename({"graph": "graph_id"}),
+        values=values,
+        denominators={
+            "total_pct": "of the summed duration of all device work with a launch",
+            "gap_pct": "of span_ns: from the first node's start to the last one's end",
+            "attributed_pct": "of the nodes of the graphs, each graph's counted once per launch",
+        },
+        notes=_notes(values),
+    )
+
+
+def _launches(trace: Trace) -> pl.DataFrame:
+    """The graph launches; a driver call inside a runtime call counts where the work is linked to it."""
+    every = trace.spans.lazy().filter(pl.col("kind") == "runtime")
+    calls = every.select("id", "track_id", "name", "start_ns", "dur_ns", "parent_id", "step").collect()
+    found = calls.filter(pl.col("name").is_in(device_time.names_like(calls, GRAPH_LAUNCH)))
+    linked = pl.col("id").is_in(trace.device_spans["launch_id"].unique().implode())
+    outer = ~pl.col("parent_id").is_in(found["id"].implode()).fill_null(value=False)
+    has_inner = pl.col("id").is_in(found.filter(linked)["parent_id"].drop_nulls().implode())
+    return found.filter(linked | (outer & ~has_inner)).drop("parent_id").rename({"dur_ns": "call_ns"})
+
+
+def _nodes(trace: Trace, launches: pl.DataFrame) -> pl.DataFrame:
+    """The device work of the launches, in order, with `graph`: the number of its graph, from 0."""
+    work = trace.device_spans.filter(pl.col("launch_id").is_in(launches["id"].implode()))
+    ids = trace.kernels.select(pl.col("span_id").alias("id"), "graph_id")
+    work = work.join(ids, on="id", how="left", maintain_order="left").sort("launch_id", "start_ns", "id")
+    order = work.group_by("launch_id", maintain_order=True).agg(
+        recorded=pl.col("graph_id").drop_nulls().first(),
+        names=pl.col("name").cast(pl.String).str.join("\n").hash(),
+    )
+    key = (
+        pl.when(pl.col("recorded").is_not_null()).then(pl.col("recorded").cast(pl.UInt64)).otherwise("names")
+    )
+    order = order.with_columns(key=key)
+    numbers = order.select("key").unique(maintain_order=True).with_row_index("graph")
+    of_launch = order.join(numbers, on="key", how="left").select("launch_id", "graph")
+    return work.join(of_launch, on="launch_id", how="left", maintain_order="left")
+
+
+def _measured(launches: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
+    """The launches with what their nodes took; null where no work of a launch was recorded."""
+    # Busy time of a launch: time since the latest end so far that each node adds.
+    reach = pl.col("end_ns").cum_max().shift(1).over("launch_id")
+    added = (pl.col("end_ns") - pl.max_horizontal("start_ns", reach.fill_null(pl.col("start_ns")))).clip(0)
+    sums = (
+        nodes.with_columns(added=added)
+        .group_by("launch_id")
+        .agg(
+            pl.col("graph").first(),
+            nodes_count=pl.len(),
+            kernels_count=(pl.col("kind") == "kernel").sum(),
+            first_ns=pl.col("start_ns").min(),
+            last_ns=pl.col("end_ns").max(),
+            busy_ns=pl.col("added").sum(),
+            total_ns=pl.col("dur_ns").sum(),
+        )
+    )
+    joined = launches.join(sums, left_on="id", right_on="launch_id", how="left", maintain_order="left")
+    span = pl.col("last_ns") - pl.col("first_ns")
+    joined = joined.with_columns(wait_ns=(pl.col("first_ns") - pl.col("start_ns")).clip(0), span_ns=span)
+    joined = joined.with_columns(gap_ns=pl.col("span_ns") - pl.col("busy_ns"))
+    return joined.with_columns(gap_pct=_share("gap_ns", "span_ns")).drop("first_ns", "last_ns")
+
+
+def _share(part: str, whole: str) -> pl.Expr:
+    return pl.when(pl.col(whole) > 0).then(100 * pl.col(part) / pl.col(whole))
+
+
+def _first_nodes(nodes: pl.DataFrame) -> list[tuple[int, pl.DataFrame]]:
+    """The nodes of each graph's first launch."""
+    first = nodes.filter(pl.col("launch_id") == pl.col("launch_id").first().over("graph"))
+    return [(each["graph"][0], each) for each in first.partition_by("graph", maintain_order=True)]
+
+
+def _origins(
+    trace: Trace, nodes: pl.DataFrame, launched_ns: int, captures: list[Capture], eager: Eager
+) -> Origins:
+    """The operators behind the nodes of a graph, from the best source that has any."""
+    captured = graph_origins.captured_ops(captures, nodes["kind"].cast(pl.String).to_list(), launched_ns)
+    if captured is not None:
+        names = trace.spans["name"].gather(pl.Series(captured, dtype=pl.UInt32)).cast(pl.String).to_list()
+        return Origins(names, [_CAPTURE if name else None for name in names])
+    ops = graph_origins.ops_by_order(nodes["name"].to_physical().to_numpy(), eager)
+    by = [_ORDER if op else None for op in ops]
+    for place, name in enumerate(nodes["name"].cast(pl.String).to_list()):
+        fused = decode(name).fused_ops if ops[place] is None else ()
+        if fused:
+            ops[place], by[place] = " + ".join(dict.fromkeys(fused)), _NAME
+    return Origins(ops, by)
+
+
+def _kernels(nodes: pl.DataFrame, origins: dict[int, Origins]) -> pl.DataFrame:
+    """One row per graph, name and operator, the longest total first."""
+    place = pl.int_range(pl.len()).over("launch_id")
+    known = pl.concat(
+        [_NO_ORIGINS]
+        + [
+            pl.DataFrame(
+                {"graph": [graph] * len(each.op), "place": range(len(each.op)), "op": each.op, "by": each.by},
+                schema=_NO_ORIGINS.schema,
+            )
+            for graph, each in origins.items()
+        ]
+    )
+    joined = nodes.with_columns(place=place).join(
+        known, on=("graph", "place"), how="left", maintain_order="left"
+    )
+    table = joined.group_by("graph", "name", "op", "by", maintain_order=True).agg(
+        calls_count=pl.len(),
+        total_ns=pl.col("dur_ns").sum(),
+        mean_ns=pl.col("dur_ns").mean(),
+    )
+    return table.sort("total_ns", descending=True, maintain_order=True)
+
+
+_NO_ORIGINS = pl.DataFrame(schema={"graph": pl.UInt32, "place": pl.Int64, "op": pl.String, "by": pl.String})
+
+
+def _per_graph(launches: pl.DataFrame, origins: dict[int, Origins], trace: Trace) -> pl.DataFrame:
+    """One row per graph, the longest total first; launches without recorded work are one row of their own."""
+    means = ("call_ns", "wait_ns", "span_ns", "busy_ns", "gap_ns")
+    table = launches.group_by("graph", maintain_order=True).agg(
+        pl.len().alias("launches_count"),
+        pl.col("nodes_count", "kernels_count").median(),
+        pl.col("total_ns").sum(),
+        *(pl.col(each).mean() for each in means),
+    )
+    known = {graph: len([op for op in each.op if op]) for graph, each in origins.items()}
+    sizes = {graph: len(each.op) for graph, each in origins.items()}
+    sources = {
+        graph: ", ".join(sorted({by for by in each.by if by})) or None for graph, each in origins.items()
+    }
+    share = {graph: 100 * known[graph] / sizes[graph] for graph in sizes}
+    of_graph = pl.col("graph")
+    table = table.with_columns(
+        gap_pct=_share("gap_ns", "span_ns"),
+        attributed_pct=of_graph.replace_strict(share, default=None, return_dtype=pl.Float64),
+        by=of_graph.replace_strict(sources, default=None, return_dtype=pl.String),
+        total_pct=100 * pl.col("total_ns") / max(_launched_ns(trace), 1),
+    )
+    order = (
+        "graph",
+        "launches_count",
+        "nodes_count",
+        "kernels_count",
+        "total_ns",
+        "total_pct",
+        "busy_ns",
+        "gap_ns",
+    )
+    first = (*order, "gap_pct", "attributed_pct", "by")
+    return table.select(*first, pl.exclude(first)).sort("total_ns", descending=True, maintain_order=True)
+
+
+def _launched_ns(trace: Trace) -> int:
+    return int(trace.device_spans.drop_nulls("launch_id")["dur_ns"].sum())
+
+
+def _values(
+    launches: pl.DataFrame, nodes: pl.DataFrame, origins: dict[int, Origins], trace: Trace
+) -> dict[str, Value]:
+    per_launch = launches.drop_nulls("graph").group_by("graph").len()
+    weights = dict(per_launch.iter_rows())
+    known = sum(weights[graph] * sum(op is not None for op in each.op) for graph, each in origins.items())
+    total = sum(weights[graph] * len(each.op) for graph, each in origins.items())
+    span = int(launches["span_ns"].sum())
+    loose = trace.kernels.filter(pl.col("graph_node_id").is_not_null())["span_id"]
+    orphans = trace.device_spans.filter(device_time.ORPHAN & pl.col("id").is_in(loose.implode()))
+    return {
+        "launches_count": launches.height,
+        "graphs_count": len(origins),
+        "nodes_count": nodes.height,
+        "busy_ns": int(launches["busy_ns"].sum()) if nodes.height else None,
+        "gap_pct": 100 * int(launches["gap_ns"].sum()) / span if span else None,
+        "total_pct": 100 * int(nodes["dur_ns"].sum()) / max(_launched_ns(trace), 1) if nodes.height else None,
+        "attributed_pct": 100 * known / total if total else None,
+        "empty_launches_count": int(launches["nodes_count"].null_count()),
+        "orphan_count": orphans.height,
+    }
+
+
+def _says(values: dict[str, Value]) -> str:
+    count, graphs_count = values["launches_count"], values["graphs_count"]
+    if not isinstance(count, int) or not isinstance(graphs_count, int) or not graphs_count:
+        return f"{counted(int(count or 0), 'graph launch')}, but none of their kernels was recorded"
+    launches = "1 graph launch" if count == 1 else f"{count:,} graph launches"
+    busy = format_value("busy_ns", values["busy_ns"])
+    gap, known = values["gap_pct"], values["attributed_pct"]
+    said = f"{launches} of {counted(graphs_count, 'graph')} ran {counted(int(values['nodes_count'] or 0), 'node')}"
+    gaps = f", {gap:.1f} % of their span in gaps between nodes" if isinstance(gap, float) else ""
+    return f"{said} for {busy}{gaps}; the operator is known for {float(known or 0):.1f} % of the nodes"
+
+
+def _notes(values: dict[str, Value]) -> tuple[str, ...]:
+    notes = []
+    if values["empty_launches_count"]:
+        notes.append(
+            f"{counted(int(values['empty_launches_count']), 'launch')} without recorded device work: "
+            "cut off, or recorded with graph tracing at graph level"
+        )
+    if values["orphan_count"]:
+        notes.append(
+            f"{counted(int(values['orphan_count']), 'graph node')} launched before the recording began: left out"
+        )
+    if values["attributed_pct"] is not None and float(values["attributed_pct"]) < 100:
+        notes.append(
+            "nodes without an operator: the capture is not in the recording, and no eager run matches; "
+            "record the capture or an eager step to attribute them"
+        )
+    return tuple(notes)

@@ -1,0 +1,94 @@
+"""What to change, in order of what each change would be worth."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from foretrace.commands import _input, _output
+from foretrace.commands.predict import _milliseconds
+from foretrace.errors import MissingDataError, UsageError
+
+if TYPE_CHECKING:
+    from foretrace.diagnose.case import Case
+    from foretrace.diagnose.diagnosis import Diagnosis
+    from foretrace.trace import Trace
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """PATH, the measured step time and how to print."""
+    parser.add_argument(
+        "path", metavar="PATH", type=Path, nargs="?", help="a recording, or a folder with one"
+    )
+    _input.add_no_cache(parser)
+    parser.add_argument(
+        "--step-ms",
+        type=_milliseconds,
+        metavar="MS",
+        help="step time measured without a profiler; narrows the ranges",
+    )
+    parser.add_argument("--explain", metavar="RULE", help="print the manual page of a rule instead")
+    _output.add_format(parser, formats=("table", "json", "md"))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Prints the diagnosis, or a rule's page."""
+    if args.explain:
+        print(_manual(args.explain))
+        return
+    if args.path is None:
+        raise UsageError("diagnose needs a PATH, or --explain RULE")
+    print_diagnosis(_input.open_path(args), args)
+
+
+def print_diagnosis(trace: Trace, args: argparse.Namespace) -> None:
+    """Prints what is wrong with a recorded program."""
+    from foretrace.diagnose import RULES
+    from foretrace.diagnose.case import Case
+    from foretrace.diagnose.diagnosis import diagnose
+    from foretrace.present import findings, terminal
+
+    case = Case(trace, step_ns=args.step_ms * 1e6 if args.step_ms else None)
+    if not trace.has_device:
+        raise MissingDataError(f"{trace.path.name}: no GPU work recorded, so there is nothing to replay")
+    found = diagnose(case, RULES)
+    if args.format == "json":
+        print(json.dumps(_contract(case, found), indent=2))
+    elif args.format == "md":
+        _output.print_text(findings.to_markdown(found, case.step_ns, trace.path.name))
+    else:
+        from foretrace import analyze
+
+        results = [analyze.run(trace, "trust")]
+        try:
+            results.append(analyze.run(trace, "steps"))
+        except MissingDataError:
+            results.append(analyze.run(trace, "overview"))
+        terminal.show_diagnosis(trace, results, found, case.step_ns)
+
+
+def _contract(case: Case, found: Diagnosis) -> dict[str, Any]:
+    from foretrace.analyze.trust import judge
+    from foretrace.present import findings
+
+    overview = case.result("overview")
+    measured = case.measured_step_ns
+    facts = {
+        "steps": len(case.trace.steps),
+        "step_ms": case.step_ns / 1e6,
+        "unprofiled_step_ms": measured / 1e6 if measured else None,
+        "bound": "host" if case.calibration.host_bound else "gpu",
+    }
+    return findings.to_json(case.trace, judge(case.trace).to_dict(), overview, found, facts)
+
+
+def _manual(name: str) -> str:
+    from foretrace.diagnose import RULES
+
+    for each in RULES:
+        if each.name == name:
+            return f"{each.name}\n\n{inspect.getdoc(each.function)}"
+    raise UsageError(f"no rule named {name!r}; there are: {', '.join(each.name for each in RULES)}")
