@@ -83,7 +83,7 @@ def test_removed_host_time_shrinks_the_gaps_that_it_lies_in() -> None:
 
 def test_nothing_changed_is_exactly_no_gain() -> None:
     fitted = device_bound(Draft(queue_calls=4).launch(1, 1, 600).launch(1, 1, 400))
-    result = predict(fitted, (Change("nothing", Edit()),))
+    result = predict(fitted, (Change("nothing", Edit(), exact=True),))
     assert (result.speedup.point, result.speedup.low, result.speedup.high) == (1.0, 1.0, 1.0)
     assert result.verdict == "no gain"
 

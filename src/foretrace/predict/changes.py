@@ -46,6 +46,8 @@ class Change:
     says: str
     edit: Edit
     host_scale: float = 1.0
+    exact: bool = False  # whether the edit is taken as given, and not a model of what a fix would do
+    upside: float = 1.0  # how much better a fix may turn out than the edit has it, as a factor
     others: tuple[Edit, ...] = ()  # the same change where what is not known about it lies at its ends
 
     def applied(self, program: Program) -> Program:
@@ -81,17 +83,18 @@ def parse(text: str, trace: Trace, program: Program) -> Change:
             f"change {text!r}: names what it changes as kernel:NAME, copy:, set:, op:, call: or host"
         )
     chosen = _Chosen(trace, program, match[1], _name_test(match, text), under[0] if under else None)
-    return Change(text, _EDITS[verb](chosen, value, text))
+    return Change(text, _EDITS[verb](chosen, value, text), exact=True)
 
 
 def _host(text: str, verb: str, rest: list[str], program: Program) -> Change:
     if verb == "scale" and len(rest) == 1:
-        return Change(text, Edit(), host_scale=_factor(rest[0], text))
+        return Change(text, Edit(), host_scale=_factor(rest[0], text), exact=True)
     if verb == "add" and len(rest) == 1:
         extra = _duration(rest[0], text)
         return Change(
             text,
             Edit(added_host_ns={int(call): extra for call in program.step_calls if call < len(program.kind)}),
+            exact=True,
         )
     raise UsageError(f"change {text!r}: the host takes `scale host FACTOR` or `add host DURATION`")
 

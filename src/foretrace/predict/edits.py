@@ -35,7 +35,9 @@ class Edit:
     unwaited_calls: Numbers = field(default_factory=lambda: _NOBODY)  # they return without waiting
     moved_tasks: dict[int, int] = field(default_factory=dict)  # to a stream; len(streams) is a new one
     added_host_ns: dict[int, int] = field(default_factory=dict)  # before a call
-    captured_calls: Numbers = field(default_factory=lambda: _NOBODY)  # replayed from a CUDA graph: free of host work
+    captured_calls: Numbers = field(
+        default_factory=lambda: _NOBODY
+    )  # replayed from a CUDA graph: free of host work
 
 
 def merge(edits: Iterable[Edit]) -> Edit:

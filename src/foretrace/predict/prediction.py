@@ -51,8 +51,8 @@ def predict(calibration: Calibration, changes: tuple[Change, ...]) -> Prediction
             ratios.append(step_ns(program) / step_ns(apply(program, tried)))
     ratios += [before / step_ns(apply(calibration.program, tried)) for tried in _at_ends(changes)]
     low, high = min(ratios), max(ratios)
-    if high - low > 1e-9 or any(change.edit.modelled for change in changes):
-        low, high = low / _SLACK, high * _SLACK
+    if not all(change.exact for change in changes):
+        low, high = low / _SLACK, high * _SLACK * max(change.upside for change in changes)
     speedup = Span(point, low, high)
     after = Span(calibration.step_ns / point, calibration.step_ns / high, calibration.step_ns / low)
     return Prediction(
