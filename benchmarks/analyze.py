@@ -49,13 +49,14 @@ for analysis in analyze.ANALYSES:
         continue
     before = memory("VmRSS")
     reset_peak()
-    start = time.perf_counter()
+    start, start_cpu = time.perf_counter(), time.process_time()
     try:
         says = analysis(trace).says
     except MissingDataError as error:
         says = str(error)
-    seconds = time.perf_counter() - start
-    row = {"name": analysis.name, "seconds": seconds, "before_bytes": before, "peak_bytes": memory("VmHWM")}
+    seconds, cpu = time.perf_counter() - start, time.process_time() - start_cpu
+    row = {"name": analysis.name, "seconds": seconds, "cpu_s": cpu}
+    row |= {"before_bytes": before, "peak_bytes": memory("VmHWM")}
     rows.append({**row, "says": says})
 report = {"imports_bytes": imports_bytes, "tables_bytes": tables_bytes, "loaded_bytes": loaded_bytes}
 print(json.dumps({**report, "spans": trace.spans.height, "rows": rows}))
@@ -79,11 +80,9 @@ def repeated(frame, ids):
     parts = [frame.with_columns(copy=pl.lit(copy)).with_columns(ids).drop("copy") for copy in range(copies)]
     return pl.concat(parts, rechunk=True)
 
-frames = {
-    "spans": repeated(source.spans, ["id", "parent_id", "launch_id", "op_id"]),
-    "kernels": repeated(source.kernels, ["span_id"]),
-    "tracks": source.tracks,
-}
+kernels = repeated(source.kernels, ["span_id"]).head(wanted)
+spans = repeated(source.spans, ["id", "parent_id", "launch_id", "op_id"]).head(kernels["span_id"][-1] + 1)
+frames = {"spans": spans, "kernels": kernels, "tracks": source.tracks}
 trace = Trace(source.path, source.format, source.meta, source.repairs, frames.__getitem__)
 seconds = []
 for _ in range(runs):
@@ -95,9 +94,20 @@ print(json.dumps({"seconds": min(seconds), "first_s": seconds[0], "kernels": ker
 """
 
 
-def child(code: str, *arguments: str) -> dict[str, Any]:
+# Freed memory goes back to the system at once, so that the peak is what was in use together: by default polars'
+# allocator keeps it for ten seconds and the C library's for good. Times are taken without.
+KEEP_NOTHING = {
+    "_RJEM_MALLOC_CONF": "dirty_decay_ms:0,muzzy_decay_ms:0",
+    "MALLOC_MMAP_THRESHOLD_": "1000000",
+}
+
+
+def child(code: str, *arguments: str, **environment: str) -> dict[str, Any]:
     """What the code prints in a process of its own."""
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True, text=True, env={**os.environ, **environment},
+    )  # fmt: skip
     if done.returncode:
         raise SystemExit(done.stderr.strip())
     report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -115,25 +125,33 @@ def measured(reports: list[dict[str, Any]]) -> dict[str, Any]:
     return {**best, "peak_bytes": max(row["peak_bytes"] for report in reports for row in report["rows"])}
 
 
-def table(report: dict[str, Any]) -> str:
-    """One line per analysis, the slowest first; memory is what it had at its peak beyond its beginning."""
-    lines = [f"\n{'':18}{'seconds':>9}{'own peak MB':>13}   says"]
+def table(report: dict[str, Any], in_use: dict[str, Any]) -> str:
+    """One line per analysis, the slowest first; memory is what it had at its peak beyond its beginning.
+
+    CPU seconds are those of all threads: on a busy machine they say more than the clock.
+    """
+    own = {row["name"]: (row["peak_bytes"] - row["before_bytes"]) / 1e6 for row in in_use["rows"]}
+    lines = [f"\n{'':18}{'seconds':>9}{'CPU s':>8}{'own MB':>9}   says"]
     for row in sorted(report["rows"], key=lambda row: -row["seconds"]):
-        own = (row["peak_bytes"] - row["before_bytes"]) / 1e6
-        lines.append(f"{row['name']:18}{row['seconds']:>9.3f}{own:>13,.0f}   {row['says'][:90]}")
-    lines.append(f"{'together':18}{together_s(report):>9.3f}")
+        figures = f"{row['seconds']:>9.3f}{row['cpu_s']:>8.3f}{own[row['name']]:>9,.0f}"
+        lines.append(f"{row['name']:18}{figures}   {row['says'][:90]}")
+    cpu = sum(row["cpu_s"] for row in report["rows"])
+    lines.append(f"{'together':18}{together_s(report):>9.3f}{cpu:>8.3f}")
     return "\n".join(lines)
 
 
-def memory_lines(report: dict[str, Any]) -> str:
-    """What the process held: imports, tables, the peak while analysing."""
+def added_ratio(report: dict[str, Any]) -> float:
+    """What the process took beyond its loaded tables, of the tables."""
+    return float((report["peak_bytes"] - report["loaded_bytes"]) / report["tables_bytes"])
+
+
+def memory_line(says: str, report: dict[str, Any]) -> str:
+    """What a process held: imports, tables, the peak while analysing."""
     names = ("imports_bytes", "tables_bytes", "loaded_bytes", "peak_bytes")
     imports, tables, loaded, peak = (report[name] / 1e6 for name in names)
     return (
-        f"\nMB: imports {imports:,.0f}, tables {tables:,.0f} (as polars counts them), process with tables "
-        f"{loaded:,.0f}, peak while analysing {peak:,.0f}\n"
-        f"peak less imports is {(peak - imports) / tables:.2f} times the tables; "
-        f"what the analyses added is {(peak - loaded) / tables:.2f} times the tables"
+        f"MB {says}: imports {imports:,.0f}, tables {tables:,.0f} (as polars counts them), process with tables "
+        f"{loaded:,.0f}, peak {peak:,.0f}: the analyses added {added_ratio(report):.2f} times the tables"
     )
 
 
@@ -165,16 +183,18 @@ def main() -> int:
     child("import sys, foretrace; foretrace.open(sys.argv[1]).spans.height; print('{}')", path)
     print(f"{machine()}\n{path}: each run is a new process that opens the trace from its cache")
     report = measured([child(EVERY_ANALYSIS, path, *args.only) for _ in range(args.runs)])
-    print(f"{report['spans']:,} spans{table(report)}\n{memory_lines(report)}")
+    in_use = measured([child(EVERY_ANALYSIS, path, *args.only, **KEEP_NOTHING)])
+    print(f"{report['spans']:,} spans{table(report, in_use)}\n")
+    print(memory_line("in use", in_use))
+    print(memory_line("with what allocators keep", report))
     summary = child(KERNEL_SUMMARY, path, str(KERNELS), "5")
     print(
         f"kernel summary of {summary['kernels']:,} kernels among {summary['spans']:,} spans: "
         f"{1000 * summary['seconds']:.1f} ms, best of 5 (the first {1000 * summary['first_s']:.1f} ms)\n"
     )
-    added = (report["peak_bytes"] - report["loaded_bytes"]) / report["tables_bytes"]
     bars = [
         Bar(f"{args.size}: all analyses together, s", together_s(report), 5, False),
-        Bar(f"{args.size}: memory that the analyses added / tables", added, 1.5, False),
+        Bar(f"{args.size}: memory in use by the analyses / tables", added_ratio(in_use), 1.5, False),
         Bar("kernel summary of 1 M kernels, ms", 1000 * summary["seconds"], 20, False),
     ]
     print("\n".join(bar.line() for bar in bars))

@@ -192,6 +192,12 @@ def without_unit(result: Result) -> list[str]:
 def samples() -> list[foretrace.Trace]:
     folder = resources.files("foretrace").joinpath("samples")
     found = [Path(str(each)) for each in folder.iterdir() if each.name.endswith(".json.gz")]
+    # What the shipped samples do not show: memory, compiled code, graphs.
+    found += [
+        path
+        for path in (ROOT / "tests").glob("traces/*/*.json.gz")
+        if not path.name.endswith(".torch.json.gz")
+    ]
     return [ingest.open_trace(path, cache=False) for path in sorted(found)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -71,6 +72,45 @@ def test_every_command_is_in_the_readme(command: object) -> None:
 def test_every_analysis_is_in_the_readme(chosen: analyze.Analysis) -> None:
     assert f"`{chosen.name}`" in read("README.md")
     assert chosen.help.endswith("."), "the docstring's first line is the help: a sentence"
+
+
+@pytest.mark.parametrize("chosen", analyze.ANALYSES, ids=lambda each: each.name)
+def test_every_analysis_has_its_page(chosen: analyze.Analysis) -> None:
+    """One page each with formula, denominator and example; that it is current is tested above."""
+    page = read("docs", "reference", "analyses", f"{chosen.name}.md")
+    assert f"[{chosen.name}](analyses/{chosen.name}.md)" in read("docs", "reference", "analyses.md")
+    body = (inspect.getdoc(chosen.function) or "").partition("\n")[2]
+    assert len(body.split()) >= 40, (
+        "the docstring is the manual page: it defines the columns and their shares"
+    )
+    assert "## Example" in page
+    assert all(f"`--{name.replace('_', '-')}`" in page for name in chosen.options)
+
+
+def test_the_reference_has_no_other_pages() -> None:
+    found = {path.stem for path in (ROOT / "docs" / "reference" / "analyses").glob("*.md")}
+    assert found == {each.name for each in analyze.ANALYSES}
+
+
+def test_the_checklist_names_what_exists() -> None:
+    """In its right column, code that begins with a word is an analysis or a command, and its options exist."""
+    options: dict[str, set[str]] = {each.__name__.rpartition(".")[2]: set() for each in COMMANDS}
+    options["show"] = {"--sort", "--limit", "--format"}
+    for chosen in analyze.ANALYSES:
+        options[chosen.name] = {f"--{name.replace('_', '-')}" for name in chosen.options}
+    rows = re.findall(r"^\| (.+) \| (.+) \|$", read("docs", "checklist.md"), re.M)
+    assert len(rows) > 50
+    for what, answer in rows:
+        named = [text.split() for text in re.findall(r"`([a-z][^`]*)`", answer)]
+        known = [words for words in named if words[0] in options]
+        assert [words for words in named if words not in known] in ([], [["copies"]]), what
+        assert [words for words in known if not options[words[0]].issuperset(words[1:2])] == [], what
+        assert known or "*later*" in answer or answer in ("given by", "every analysis"), what
+
+
+def test_every_analysis_is_in_the_checklist() -> None:
+    named = set(re.findall(r"`([a-z-]+)[^`]*`", read("docs", "checklist.md")))
+    assert {each.name for each in analyze.ANALYSES} <= named
 
 
 def test_every_exit_code_is_in_the_readme() -> None:

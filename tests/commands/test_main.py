@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -53,7 +54,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "code", "says"),
     [
         (["sho"], 2, "no command or file named 'sho'; did you mean show?"),
-        (["xyzzy"], 2, "no command or file named 'xyzzy'; commands: demo, summary, show"),
+        (["xyzzy"], 2, "no command or file named 'xyzzy'; commands: demo, diagnose, summary"),
         (["--nonsense"], 2, "unrecognized arguments: --nonsense"),
         (["absent.json"], 3, "absent.json: No such file or directory"),
         (["show"], 2, "which analysis? foretrace show --list names them all"),
@@ -138,19 +139,31 @@ def test_reader_that_goes_away_is_no_error() -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
 def test_any_output_encoding_works(encoding: str, recording: Path) -> None:
-    command = [sys.executable, "-m", "foretrace", str(recording)]
+    command = [sys.executable, "-m", "foretrace", "summary", str(recording)]
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
     done = subprocess.run(command, capture_output=True, check=True, env=environment)
     assert done.stderr == b""
     assert "add_kernel" in done.stdout.decode(encoding)
 
 
-def test_bare_path_is_the_summary(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bare_path_is_the_diagnosis(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(recording)]) == 0
     bare = capsys.readouterr().out
-    assert main(["summary", str(recording)]) == 0
+    assert main(["diagnose", str(recording)]) == 0
     assert bare == capsys.readouterr().out
-    assert main([str(recording), "--format", "json"]) == 0
+    assert "findings" in bare
+
+
+def test_a_recording_that_cannot_be_replayed_still_gets_its_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "host.json"
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
+    path.write_text(json.dumps({"traceEvents": [event]}))
+    assert main([str(path)]) == 0
+    page = capsys.readouterr().out
+    assert "aten::add" in page and "nothing to replay" in page
+    assert main([str(path), "--format", "json"]) == 4
 
 
 def test_every_analysis_has_its_own_help(capsys: pytest.CaptureFixture[str]) -> None:

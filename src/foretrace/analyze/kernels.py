@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import polars as pl
 
@@ -22,7 +24,9 @@ _LAUNCH = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "regis
 
 
 @analysis
-def kernels(trace: Trace, *, group_by: str = "name", orphans: bool = False) -> Result:
+def kernels(
+    trace: Trace, *, group_by: Literal["name", "config", "op"] = "name", orphans: bool = False
+) -> Result:
     """Kernels by total time: grouped by name, by launch configuration ("config") or by operator ("op").
 
     Columns:

@@ -19,6 +19,7 @@ Kineto writes an annotation's extent on the device 2 ns too long; that is taken 
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -42,7 +43,13 @@ _DEVICE_MEMORY = r"^(cuda|hip|xpu|privateuseone)(:|$)"
 
 
 @analysis
-def operators(trace: Trace, *, group_by: str = "name", stack_depth: int = 5, python: str = "auto") -> Result:
+def operators(
+    trace: Trace,
+    *,
+    group_by: Literal["name", "shape", "stack"] = "name",
+    stack_depth: int = 5,
+    python: Literal["auto", "yes", "no"] = "auto",
+) -> Result:
     """Operators, calls and kernels with self and total time and memory, as torch's table; by name, shape or stack.
 
     Rows and columns are those of torch.profiler's key_averages(), from the saved file.

@@ -66,8 +66,8 @@ def _run(arguments: list[str]) -> int:
     chosen = next((each for each in arguments if not each.startswith("-")), None)
     if chosen is not None and chosen not in map(_name, COMMANDS):
         _check_bare_path(chosen)
-        arguments.insert(0, _name(summary))
-        chosen = _name(summary)
+        arguments.insert(0, _name(diagnose))
+        chosen = _name(diagnose)
     parser = _parser(chosen, arguments)
     parsed = parser.parse_args(arguments)
     if not hasattr(parsed, "run"):
@@ -82,7 +82,7 @@ def _parser(chosen: str | None, arguments: Sequence[str]) -> _Parser:
     parser = _Parser(
         prog="foretrace",
         description="Why is this PyTorch program slow, and what would each fix be worth?",
-        epilog="`foretrace PATH` is short for `foretrace summary PATH`. A first look: foretrace demo",
+        epilog="`foretrace PATH` is short for `foretrace diagnose PATH`. A first look: foretrace demo",
     )
     parser.add_argument("--version", action="version", version=f"foretrace {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)

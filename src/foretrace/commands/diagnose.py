@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretrace.commands import _input, _output
+from foretrace.commands import _input, _output, summary
 from foretrace.commands.predict import _milliseconds
 from foretrace.errors import MissingDataError, UsageError
 
@@ -44,30 +44,32 @@ def run(args: argparse.Namespace) -> None:
     print_diagnosis(_input.open_path(args), args)
 
 
-def print_diagnosis(trace: Trace, args: argparse.Namespace) -> None:
-    """Prints what is wrong with a recorded program."""
+def print_diagnosis(
+    trace: Trace, args: argparse.Namespace, *, parts: tuple[str, ...] = ("trust", "overview", "steps")
+) -> None:
+    """Prints what is wrong with a recorded program; where it cannot be replayed, the page of the recording."""
     from foretrace.diagnose import RULES
     from foretrace.diagnose.case import Case
     from foretrace.diagnose.diagnosis import diagnose
     from foretrace.present import findings, terminal
 
     case = Case(trace, step_ns=args.step_ms * 1e6 if args.step_ms else None)
-    if not trace.has_device:
-        raise MissingDataError(f"{trace.path.name}: no GPU work recorded, so there is nothing to replay")
+    try:
+        case.require_replay()
+    except MissingDataError as missing:
+        if args.format != "table":
+            raise
+        summary.print_page(trace, args)
+        terminal.show_note("findings", str(missing))
+        return
     found = diagnose(case, RULES)
     if args.format == "json":
         print(json.dumps(_contract(case, found), indent=2))
     elif args.format == "md":
         _output.print_text(findings.to_markdown(found, case.step_ns, trace.path.name))
     else:
-        from foretrace import analyze
-
-        results = [analyze.run(trace, "trust")]
-        try:
-            results.append(analyze.run(trace, "steps"))
-        except MissingDataError:
-            results.append(analyze.run(trace, "overview"))
-        terminal.show_diagnosis(trace, results, found, case.step_ns)
+        results, missing = summary.analyse(trace, parts)
+        terminal.show_diagnosis(trace, results, missing, found, case.step_ns)
 
 
 def _contract(case: Case, found: Diagnosis) -> dict[str, Any]:

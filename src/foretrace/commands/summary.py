@@ -41,13 +41,14 @@ def print_page(trace: Trace, args: argparse.Namespace) -> None:
         terminal.show_page(trace, results, missing)
 
 
-def analyse(trace: Trace) -> tuple[list[Result], dict[str, str]]:
-    """The results of all parts, and the reason for each that is missing."""
+def analyse(trace: Trace, parts: tuple[str, ...] | None = None) -> tuple[list[Result], dict[str, str]]:
+    """The results of the parts, all of them if none are named, and the reason for each that is missing."""
     from foretrace import analyze
 
     results, missing = [], {}
-    top = ("kernels", {}) if trace.has_device else ("operators", {"python": "no"})
-    for name, options in (*((part, {}) for part in PARTS), top):
+    top = "kernels" if trace.has_device else "operators"
+    for name in parts or (*PARTS, top):
+        options = {"python": "no"} if name == "operators" else {}
         try:
             results.append(analyze.run(trace, name, **options))
         except MissingDataError as error:

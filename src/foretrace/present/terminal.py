@@ -63,16 +63,27 @@ def show_page(trace: Trace, results: Sequence[Result], missing: Mapping[str, str
     _print(console, lines)
 
 
-def show_diagnosis(trace: Trace, results: Sequence[Result], diagnosis: Diagnosis, step_ns: float) -> None:
+def show_diagnosis(
+    trace: Trace, results: Sequence[Result], missing: Mapping[str, str], diagnosis: Diagnosis, step_ns: float
+) -> None:
     """Prints trust, where the time goes, and the findings."""
     from foretrace.present import findings
 
     console = _console()
     width = min(console.width, page.WIDEST)
-    _print(console, page.page_lines(trace, results, {}, width=width, colour=_has_colour(console)))
+    _print(console, page.page_lines(trace, results, missing, width=width, colour=_has_colour(console)))
     _print(console, [[]])
     lines = findings.finding_lines(diagnosis, step_ns, width - page.GUTTER)
     _print(console, page.indented(lines, "findings", page.GUTTER))
+
+
+def show_note(name: str, text: str) -> None:
+    """Prints a part of the page that there is nothing for, and why."""
+    console = _console()
+    width = min(console.width, page.WIDEST) - page.GUTTER
+    lines: Iterator[page.Line] = ([(line, "quiet")] for line in tables.wrap(visible(text), width))
+    _print(console, [[]])
+    _print(console, page.indented(lines, name, page.GUTTER))
 
 
 def show_result(result: Result, *, rows_left: int = 0) -> None:

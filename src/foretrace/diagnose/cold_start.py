@@ -1,0 +1,47 @@
+"""The first recorded step paid for loading, compiling or allocating."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from foretrace.diagnose.case import Case
+from foretrace.diagnose.finding import Finding, Fix, rule
+
+_SIGNS = ("compiling", "loading", "initialisation", "allocation")
+
+
+@rule
+def cold_start(case: Case) -> Iterator[Finding]:
+    """The first recorded step is at least half as long again as the others, and shows why.
+
+    What it does
+    Compares the first whole step with the median of the others, on the host's and the GPU's clock. It is cold if
+    loading of modules, compiling, set-up and allocation explain at least 5 % of the excess.
+
+    Why it matters
+    It is paid once. An average over few steps that has it in it says nothing about the steps to come.
+
+    Use instead
+    torch.profiler.schedule(wait=1, warmup=3, active=3), and leave the first steps out of averages.
+    """
+    values = case.result("cold-start").values
+    if values["verdict"] != "cold":
+        return
+    first, others = int(values["first_host_ns"] or 0), int(values["others_host_ns"] or 0)
+    seen = {f"{sign}_ns": values[f"{sign}_ns"] for sign in _SIGNS if values[f"{sign}_ns"]}
+    most = max(seen, key=lambda name: int(seen[name] or 0)).removesuffix("_ns")
+    yield Finding(
+        rule="cold-start",
+        says=f"The first recorded step took {first / 1e6:.3g} ms on the host, the others {others / 1e6:.3g} ms: it paid for "
+        f"{most}.",
+        why="It is paid once, and says nothing about the steps to come.",
+        fix=Fix("Record after warm-up.", "schedule = torch.profiler.schedule(wait=1, warmup=3, active=3)"),
+        evidence={
+            "first_host_ns": first,
+            "others_host_ns": others,
+            "excess_ns": values["excess_ns"],
+            "explained_pct": values["explained_pct"],
+            **seen,
+        },
+        unless="the program runs for a few steps only: then this is its time.",
+    )

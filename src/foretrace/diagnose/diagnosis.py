@@ -1,0 +1,82 @@
+"""The Diagnosis: every rule over one Case, findings in the order of what each fix would be worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from foretrace.diagnose.case import Case
+from foretrace.diagnose.finding import Finding, Rule
+from foretrace.errors import MissingDataError
+from foretrace.predict.prediction import Prediction, predict
+
+_HIGH, _MEDIUM = 0.10, 0.03  # of the step
+
+
+@dataclass(frozen=True)
+class Unchecked:
+    """A rule that could not look, and what to record so that it can."""
+
+    rule: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found, what was looked at in vain, and what could not be looked at."""
+
+    findings: tuple[Finding, ...]
+    checked: tuple[str, ...]  # rules that looked and found nothing
+    unchecked: tuple[Unchecked, ...]
+    combined: Prediction | None  # all fixes with a gain, made together
+
+
+def diagnose(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
+    """Runs the rules and predicts what each fix, and all together, would be worth."""
+    findings: list[Finding] = []
+    checked, unchecked = [], []
+    for each in rules:
+        try:
+            found = [_judged(case, finding) for finding in each(case)]
+        except MissingDataError as missing:
+            unchecked.append(Unchecked(each.name, str(missing)))
+            continue
+        if not found:
+            checked.append(each.name)
+        findings += found
+    findings.sort(key=_order)
+    return Diagnosis(tuple(findings), tuple(checked), tuple(unchecked), _combined(case, findings))
+
+
+def _judged(case: Case, finding: Finding) -> Finding:
+    if finding.change is None:
+        return finding
+    predicted = predict(case.calibration, (finding.change,))
+    return replace(finding, predicted=predicted, severity=_severity(predicted))
+
+
+def _severity(predicted: Prediction) -> str:
+    saved = 1 - 1 / predicted.speedup.point if predicted.speedup.point > 0 else 0.0
+    if predicted.verdict == "gain" and saved >= _HIGH:
+        return "high"
+    return "medium" if predicted.verdict != "no gain" and saved >= _MEDIUM else "low"
+
+
+def _order(finding: Finding) -> tuple[int, float]:
+    """Gains first, by what they save; findings without a prediction last."""
+    if finding.predicted is None:
+        return 2, 0.0
+    speedup = finding.predicted.speedup
+    if finding.predicted.verdict == "no gain":
+        return 1, -speedup.high  # what it could be worth at best: its point is noise around 1
+    return (0 if finding.predicted.verdict == "gain" else 1), -speedup.point
+
+
+def _combined(case: Case, findings: list[Finding]) -> Prediction | None:
+    changes = tuple(
+        finding.change
+        for finding in findings
+        if finding.change is not None
+        and finding.predicted is not None
+        and finding.predicted.verdict == "gain"
+    )
+    return predict(case.calibration, changes) if changes else None

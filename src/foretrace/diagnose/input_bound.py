@@ -1,0 +1,145 @@
+"""The program waits for its data loader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from foretrace import intervals
+from foretrace.analyze import runtime_calls
+from foretrace.diagnose.case import Case, _user_frame
+from foretrace.diagnose.finding import Finding, Fix, Place, rule
+from foretrace.intervals import Intervals
+from foretrace.predict import edits
+from foretrace.predict.changes import Change
+from foretrace.predict.edits import Edit
+from foretrace.predict.steady import step_ns
+
+_LEAST_SHARE = 0.05  # of the step
+# How many workers a program would be given is not recorded: what is common, and a middle that does not promise much.
+_FEWEST, _USUAL, _MOST = 4, 6, 12
+# In the main process operators of the loader use all cores; a worker has one thread. How much longer they take
+# there is not recorded: twice, at worst three times, at best not at all.
+_INTRA_USUAL, _INTRA_MOST = 2.0, 3.0
+
+
+@rule
+def input_bound(case: Case) -> Iterator[Finding]:
+    """Steps wait for a DataLoader while the GPU has nothing to do.
+
+    What it does
+    Looks for waits for a DataLoader or DataPipe of at least 5 % of the step. Loading in the main process is
+    replayed in workers: a step then takes the longer of the rest and load · t / W, for W = 6 workers (the range
+    is from 4 to 12, for the recording does not say how many there could be), where t is 1 for Python and 2
+    (1 to 3) for the time in torch's own operators, which have all cores in the main process and one in a worker.
+    Where workers load already, twice as many are tried, and the range includes that they do not help.
+
+    Why it matters
+    Nothing is launched until the batch is there.
+
+    Use instead
+    DataLoader(..., num_workers=8, persistent_workers=True, pin_memory=True), or cheaper preparation.
+    """
+    waits = _waits(case)
+    if waits.is_empty():
+        return
+    start = (waits["start_ns"] - case.program.start_ns).to_numpy()
+    host = intervals.clip(
+        intervals.union(start, start + waits["dur_ns"].to_numpy()), 0, case.program.measured_host_ns
+    )
+    share = host.total_ns / max(case.program.measured_host_ns, 1)
+    if share < _LEAST_SHARE:
+        return
+    workers = waits["name"].cast(pl.String).str.contains("_MultiProcessing").any()
+    change = _more_workers(case, host) if workers else _in_workers(case, host)
+    loader = "its workers are too slow" if workers else "the main process loads it"
+    yield Finding(
+        rule="input-bound",
+        says=f"{100 * share:.0f} % of the host's time, {host.total_ns / case.step_count / 1e6:.3g} ms a step, is spent "
+        f"waiting for the DataLoader: {loader}.",
+        why="Nothing is launched until the batch is there.",
+        fix=Fix(
+            "Load in worker processes, ahead of the step."
+            if not workers
+            else "Use more workers, or prepare less.",
+            "loader = DataLoader(dataset, num_workers=8, persistent_workers=True, pin_memory=True, prefetch_factor=4)",
+        ),
+        evidence={
+            "wait_ns": host.total_ns // case.step_count,
+            "wait_pct": 100 * share,
+            "loader": "by workers" if workers else "in the main process",
+            "workers_assumed": f"{_FEWEST} to {_MOST}",
+            "spans": waits["id"].head(5).to_list(),
+        },
+        where=_callers(case, waits),
+        change=change,
+        unless="the machine has fewer cores than workers, or what limits loading is the disk.",
+    )
+
+
+def _waits(case: Case) -> pl.DataFrame:
+    spans = case.trace.spans.filter(pl.col("kind").is_in(("op", "annotation")) & (pl.col("dur_ns") > 0))
+    if spans.is_empty():
+        case.trace.require("ops", "no operators recorded; record with ProfilerActivity.CPU")
+    tracks = case.trace.spans["track_id"].gather(case.program.call_span).unique().implode()
+    return spans.filter(
+        pl.col("name").cast(pl.String).str.contains(runtime_calls.DATA_LOADING)
+        & pl.col("track_id").is_in(tracks)
+    )
+
+
+def _in_workers(case: Case, host: Intervals) -> Change:
+    """The wait gone, and what the workers cannot deliver in time added to every step."""
+    operators = _operators_share(case, host)
+
+    def edit(workers: int, intra: float) -> Edit:
+        return _delivered(case, host, (1 + (intra - 1) * operators) / workers)
+
+    return Change(
+        f"data loaded by {_USUAL} workers ({_FEWEST} to {_MOST})",
+        edit(_USUAL, _INTRA_USUAL),
+        others=(edit(_FEWEST, _INTRA_MOST), edit(_MOST, 1.0)),
+    )
+
+
+def _delivered(case: Case, host: Intervals, part: float) -> Edit:
+    """Loading beside the step, at this part of what it takes now."""
+    gone = Edit(removed_host=host)
+    without = edits.apply(case.program, gone)
+    load_ns = int(case.program.gap_ns.sum() - without.gap_ns.sum()) / case.step_count
+    late = max(load_ns * part - step_ns(without), 0)
+    calls = [int(call) for call in case.program.step_calls if call < len(case.program.kind)]
+    return Edit(removed_host=host, added_host_ns=dict.fromkeys(calls, round(late)) if late else {})
+
+
+def _more_workers(case: Case, host: Intervals) -> Change:
+    """Twice the workers halve the wait for them, if there are cores for them."""
+    starts, ends = host
+    half = Intervals(starts, starts + (ends - starts) // 2)
+    return Change("twice the workers", Edit(removed_host=half), others=(Edit(), Edit(removed_host=host)))
+
+
+def _operators_share(case: Case, host: Intervals) -> float:
+    """Of the time of loading, the part in torch's operators."""
+    ops = case.trace.spans.filter((pl.col("kind") == "op") & (pl.col("dur_ns") > 0))
+    ops = ops.filter(~pl.col("name").cast(pl.String).str.contains(runtime_calls.DATA_LOADING))
+    tracks = case.trace.spans["track_id"].gather(case.program.call_span).unique().implode()
+    ops = ops.filter(pl.col("track_id").is_in(tracks))
+    start = (ops["start_ns"] - case.program.start_ns).to_numpy()
+    covered = intervals.union(start, start + ops["dur_ns"].to_numpy())
+    return intervals.intersect(host, covered).total_ns / max(host.total_ns, 1)
+
+
+def _callers(case: Case, waits: pl.DataFrame) -> tuple[Place, ...]:
+    """The user's frame around the wait; the loader's name where no stack was recorded."""
+    python = case.trace.spans.filter(pl.col("kind") == "python").join(
+        case.trace.python.select(pl.col("span_id").alias("id"), "stack_id"), on="id", maintain_order="left"
+    )
+    first, dur = waits["start_ns"][0], waits["dur_ns"][0]
+    around = python.filter(
+        (pl.col("start_ns") <= first) & (pl.col("start_ns") + pl.col("dur_ns") >= first + dur)
+    ).sort("depth")
+    if around.is_empty() or around["stack_id"][-1] is None:
+        return (Place(None, None, str(waits["name"][0])),)
+    return (_user_frame(case.trace.stacks, around["stack_id"][-1]),)

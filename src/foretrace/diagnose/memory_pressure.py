@@ -1,0 +1,55 @@
+"""The device's memory is nearly full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from foretrace.diagnose.case import Case
+from foretrace.diagnose.finding import Finding, Fix, rule
+from foretrace.errors import MissingDataError
+
+_FULL_PCT = 90.0  # as the TensorBoard plugin has it
+
+
+@rule
+def memory_pressure(case: Case) -> Iterator[Finding]:
+    """At its peak the program holds more than 90 % of the device's memory.
+
+    What it does
+    Compares the peak of what torch had allocated, or of what it had reserved, with the device's memory.
+
+    Why it matters
+    Close to the limit the allocator gives memory back and takes it again, which waits for the device; a slightly
+    longer input ends the program.
+
+    Use instead
+    torch.utils.checkpoint, bf16 autocast, a smaller batch with gradient accumulation, optimizer state sharded;
+    optimizer.zero_grad(set_to_none=True).
+    """
+    result = case.result("memory")
+    share = result.values["device_peak_pct"]
+    peak = result.values["peak_bytes"]
+    if not isinstance(share, int | float) or not isinstance(peak, int):
+        raise MissingDataError(f"{case.trace.path.name}: the size of the device's memory was not recorded")
+    reserved = result.values["reserved_peak_bytes"]
+    held = max(float(share), share * reserved / peak) if isinstance(reserved, int) and peak else float(share)
+    if held <= _FULL_PCT:
+        return
+    largest = result.table.row(0, named=True)
+    yield Finding(
+        rule="memory-pressure",
+        says=f"At its peak the program allocates {peak / 2**30:.3g} GiB, and holds {held:.0f} % of the device's memory.",
+        why="Close to the limit the allocator gives memory back and takes it again, which waits for the device.",
+        fix=Fix(
+            "Hold less at the peak.", "y = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"
+        ),
+        evidence={
+            "peak_bytes": peak,
+            "device_peak_pct": share,
+            "held_pct": held,
+            "reserved_peak_bytes": reserved,
+            "largest": largest.get("category"),
+            "largest_bytes": largest.get("peak_bytes"),
+        },
+        unless="what is reserved is cache that nobody needs.",
+    )

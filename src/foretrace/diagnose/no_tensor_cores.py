@@ -1,0 +1,114 @@
+"""Matrix products in single precision run on the CUDA cores, and the tensor cores idle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from foretrace.diagnose import products
+from foretrace.diagnose.case import Case
+from foretrace.diagnose.finding import Finding, Fix, rule
+from foretrace.predict.changes import Change
+from foretrace.predict.edits import Edit
+
+_LEAST_SHARE = 0.03  # of the GPU's time; of the step, for what tensor cores would save
+_LEAST_BUSY = 1 / 3  # of the step: a GPU that works less waits for the host, not for products
+_CAST_HOST_NS = 20_000  # autocast casts both operands of a product: two operators more
+_HALF_BYTES, _SINGLE_BYTES = 2, 4
+_TF32 = Fix(
+    "Let single precision use the tensor cores (TF32), or compute in bf16 under autocast, which is faster still.",
+    'torch.set_float32_matmul_precision("high")\n'
+    "torch.backends.cudnn.allow_tf32 = True\n"
+    "# or, faster still:\n"
+    'with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = model(x)',
+)
+_AUTOCAST = Fix(
+    "Compute in fp16 under autocast: this GPU's tensor cores take nothing else.",
+    'scaler = torch.amp.GradScaler("cuda")\nwith torch.autocast("cuda", dtype=torch.float16):\n    loss = model(x)',
+)
+
+
+@rule
+def no_tensor_cores(case: Case) -> Iterator[Finding]:
+    """Matrix products and convolutions in fp32 on the CUDA cores, where tensor cores could run them.
+
+    What it does
+    Looks for kernels that multiply matrices without tensor cores, by their names, and take at least 3 % of the
+    GPU's time. Each is replaced by a TF32 product of its size (fp16 where the GPU has no TF32): the larger of
+    its FLOPs at 65 % of the peak, less what the last wave of 128 x 128 tiles leaves idle, and its bytes at 80 %
+    of the bandwidth. Where only the FLOPs are known, as in convolutions, tiles are left out. Nothing is said
+    where the GPU works less than a third of the step: it waits for the host, not for products.
+
+    Why it matters
+    The tensor cores multiply several times faster than the CUDA cores: 494 TFLOP/s in TF32 on an H200, 67 in
+    fp32. torch uses them for fp32 products only if it is told that TF32's ten bits of mantissa are enough.
+
+    Use instead
+    torch.set_float32_matmul_precision("high"), or torch.autocast("cuda", dtype=torch.bfloat16).
+    """
+    case.trace.require("kernels", "no kernels recorded; record with ProfilerActivity.CUDA")
+    device_ns = int(case.program.task_dur_ns.sum())
+    if device_ns < _LEAST_BUSY * case.step_ns * case.step_count:
+        return
+    found = products.kernels(case)
+    mine = found.filter(
+        ~pl.col("tensor_cores").fill_null(value=True) & (pl.col("operand_dtype").fill_null("fp32") == "fp32")
+    )
+    spent = int(mine["dur_ns"].sum())
+    capable = case.device is None or bool(case.device.tf32_flops or case.device.fp16_flops)
+    if mine.is_empty() or spent < _LEAST_SHARE * max(device_ns, 1) or not capable:
+        return
+    tf32 = case.device is None or case.device.tf32_flops is not None
+    shorter = _shorter(case, mine, tf32=tf32)
+    before = mine.filter(pl.col("task").is_in(list(shorter)))["dur_ns"].sum()
+    if shorter and before - sum(shorter.values()) < _LEAST_SHARE * case.step_ns * case.step_count:
+        return
+    yield _finding(case, mine, shorter, spent / device_ns, tf32=tf32)
+
+
+def _finding(case: Case, mine: pl.DataFrame, shorter: dict[int, int], share: float, *, tf32: bool) -> Finding:
+    known = int(mine.drop_nulls("op_flops")["op_flops"].sum())
+    evidence = {"products_ns": int(mine["dur_ns"].sum()) // case.step_count, "products_pct": 100 * share,
+                "kernels_per_step_count": mine.height / case.step_count, "spans": mine["id"].head(5).to_list()}  # fmt: skip
+    if known:
+        evidence["flops_per_s"] = known / max(int(mine.drop_nulls("op_flops")["dur_ns"].sum()), 1) * 1e9
+    return Finding(
+        rule="no-tensor-cores",
+        says=f"{mine.height / case.step_count:.0f} matrix products a step run in fp32 on the CUDA cores: "
+        f"{100 * share:.0f} % of the GPU's time.",
+        why="The tensor cores, which multiply several times faster, idle.",
+        fix=_TF32 if tf32 else _AUTOCAST,
+        evidence=evidence,
+        where=case.places(mine.sort("dur_ns", descending=True)["op_id"].drop_nulls().to_list()),
+        change=_change(mine, shorter, tf32=tf32),
+        unless="the results need all of fp32's 23 bits of mantissa."
+        if tf32
+        else "the values leave fp16's range; casts of weights and activations cost time that is not counted here.",
+    )
+
+
+def _shorter(case: Case, mine: pl.DataFrame, *, tf32: bool) -> dict[int, int]:
+    """The tasks with their time on tensor cores; none where device or shapes are not known."""
+    if case.device is None:
+        return {}
+    dtype, item_bytes = ("tf32", _SINGLE_BYTES) if tf32 else ("fp16", _HALF_BYTES)
+    peak = (case.device.tf32_flops if tf32 else case.device.fp16_flops) or 1.0
+    shorter: dict[int, int] = {}
+    for task, dur, op, shapes, flops in mine.select("task", "dur_ns", "op", "shapes", "op_flops").iter_rows():
+        product = products.size(op or "", shapes)
+        if product is not None:
+            shorter[task] = min(dur, products.time_ns(case.device, dtype, product, item_bytes) or dur)
+        elif flops:
+            shorter[task] = min(dur, round(flops / (peak * products.PEAK_SHARE) * 1e9))
+    return shorter
+
+
+def _change(mine: pl.DataFrame, shorter: dict[int, int], *, tf32: bool) -> Change | None:
+    """The products on tensor cores, with autocast's casts on the host where there is no TF32."""
+    if not shorter:
+        return None
+    calls = mine.filter(pl.col("task").is_in(list(shorter)))["call"].to_list()
+    host = {} if tf32 else dict.fromkeys(calls, _CAST_HOST_NS)
+    edit = Edit(durations_ns=shorter, modelled=frozenset(shorter), added_host_ns=host)
+    return Change(f"matrix products in {'tf32' if tf32 else 'fp16'} on tensor cores", edit)

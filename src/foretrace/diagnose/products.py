@@ -1,0 +1,97 @@
+"""Matrix products of a Case: their kernels with the sizes that they multiplied, and what such a product takes.
+
+Not a rule itself; `no-tensor-cores` and `misaligned-gemm` share it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from math import ceil, prod
+
+import polars as pl
+
+from foretrace import hardware
+from foretrace.analyze import flops
+from foretrace.analyze.kernel_names import decode
+from foretrace.diagnose.case import Case
+
+# Of the tensor cores' peak, what large products of common models reach with cuBLAS; of the memory's, what streams.
+PEAK_SHARE, BANDWIDTH_SHARE = 0.65, 0.80
+_TILE = 128  # rows and columns that one block computes
+_LEAST_WAVE = 0.2  # smaller grids are split along K, so that no product leaves more than this idle
+_LAUNCH_NS = 2_000  # from the start of a kernel to its first multiply, and back
+
+_FIRST = {"aten::mm": 0, "aten::addmm": 1, "aten::_addmm_activation": 1, "aten::bmm": 0, "aten::baddbmm": 1}
+
+
+@dataclass(frozen=True)
+class Size:
+    """One product, or a batch of them: (M x K) times (K x N)."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+
+    @property
+    def flops(self) -> int:
+        """Multiplies and adds."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+    def bytes(self, item_bytes: int) -> int:
+        """Both operands read and the result written once."""
+        return self.batch * item_bytes * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+
+def size(op: str, shapes: str | None) -> Size | None:
+    """What an operator multiplied; None where it is no product or its shapes were not recorded."""
+    first = _FIRST.get(op)
+    if first is None or not shapes:
+        return None
+    try:
+        left, right = json.loads(shapes)[first : first + 2]
+        *batch, m, k = (int(each) for each in left)
+        inner, n = (int(each) for each in right[-2:])
+    except (ValueError, TypeError):
+        return None
+    return Size(prod(batch), m, n, k) if inner == k and min(m, n, k) > 0 else None
+
+
+def time_ns(
+    device: hardware.Device, dtype: str, product: Size, item_bytes: int, *, share: float = PEAK_SHARE
+) -> int | None:
+    """How long a product of this size takes; None where the device does not compute in this type."""
+    peak = hardware.peak_flops(device, dtype)
+    if not peak:
+        return None
+    tiles = product.batch * ceil(product.m / _TILE) * ceil(product.n / _TILE)
+    used = max(tiles / (device.sm_count * ceil(tiles / device.sm_count)), _LEAST_WAVE)
+    computing = product.flops / (peak * share * used)
+    moving = product.bytes(item_bytes) / (device.memory_bandwidth_bytes * BANDWIDTH_SHARE)
+    return round(max(computing, moving) * 1e9) + _LAUNCH_NS
+
+
+def kernels(case: Case) -> pl.DataFrame:
+    """Tasks that multiply matrices or convolve: with tensor_cores, op, shapes, operand_dtype and op_flops."""
+    names = case.tasks["name"].unique().cast(pl.String)
+    told = [decode(name) for name in names]
+    facts = pl.DataFrame(
+        {"text": names, "multiplies": [each.multiplies for each in told],
+         "tensor_cores": pl.Series([each.tensor_cores for each in told], dtype=pl.Boolean)}
+    )  # fmt: skip
+    mine = case.tasks.with_columns(text=pl.col("name").cast(pl.String)).join(
+        facts, on="text", maintain_order="left"
+    )
+    mine = mine.filter("multiplies")
+    owners = flops.kernel_owners(case.trace)
+    work = flops.work_of(case.trace, owners).select(
+        pl.col("span_id").alias("owner_id"),
+        pl.col("flops").alias("op_flops"),
+        pl.col("dtype").alias("operand_dtype"),
+    )
+    mine = mine.join(owners.select("id", "owner_id"), on="id", how="left", maintain_order="left")
+    mine = mine.join(work, on="owner_id", how="left", maintain_order="left")
+    asked = case.trace.ops.select(pl.col("span_id").alias("owner_id"), pl.col("shapes").cast(pl.String))
+    mine = mine.join(asked, on="owner_id", how="left", maintain_order="left")
+    return mine.with_columns(op=case.trace.spans["name"].gather(mine["owner_id"]).cast(pl.String))

@@ -1,0 +1,49 @@
+"""Steps that follow the device: operators whose kernels run back to back, so that a change is worth what it takes off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from builders import Recording
+
+from foretrace.trace import Trace
+
+STEPS = 4
+H200 = {"id": 0, "name": "NVIDIA H200", "numSms": 132, "totalGlobalMem": 150109880320}
+HOST_US = 20  # of one operator
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
+CAST = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>"
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operator, the kernel that it launches, and the microseconds that this takes."""
+
+    name: str
+    kernel: str
+    dur: float
+    shapes: list[Any] | None = None
+    dtypes: list[str] | None = None
+    outer: tuple[str, ...] = ()  # operators around it, outermost first
+    args: dict[str, Any] = field(default_factory=dict)  # of the kernel
+
+
+def device_bound(folder: Path, ops: list[Op], *, device: dict[str, Any] | None = H200) -> Trace:
+    """Four steps of these operators: the host runs ahead, and the device takes as long as its kernels."""
+    recording = Recording(**({"deviceProperties": [device]} if device else {}))
+    length = len(ops) * HOST_US
+    ready = 0.0
+    for number in range(STEPS):
+        recording.step(number, number * length, (number + 1) * length)
+        for place, op in enumerate(ops):
+            start = number * length + place * HOST_US
+            told = {"Input Dims": op.shapes, "Input type": op.dtypes} if op.shapes is not None else {}
+            for name in op.outer:
+                recording.op(name, start, start + HOST_US)
+            recording.op(op.name, start, start + HOST_US, **told)
+            begin = max(ready, start + 8)
+            recording.launch(start + 2, op.kernel, begin, begin + op.dur, call=4, **op.args)
+            ready = begin + op.dur
+    return recording.open(folder)

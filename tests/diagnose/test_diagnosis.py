@@ -1,0 +1,154 @@
+"""The diagnosis as a whole: its contract, its order, and the corpus's pairs with a measured speed-up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpus import CORPUS, needs_corpus
+
+import foretrace
+from foretrace.commands import main
+from foretrace.diagnose import RULES
+from foretrace.diagnose.case import Case
+from foretrace.diagnose.diagnosis import Diagnosis, diagnose
+from foretrace.diagnose.finding import Finding, Fix, Rule
+from foretrace.errors import MissingDataError
+from foretrace.predict.changes import Change
+from foretrace.predict.edits import Edit
+
+SAMPLE = next((Path(foretrace.__file__).parent / "samples").glob("*.json.gz"))
+
+# Recording -> the rule that is its fault, and whether the corpus measured the fix alone.
+FAULTS = {
+    "naive_attention": "unfused-attention",
+    "pageable_h2d": "pageable-copy",
+    "host_stall": "host-stall",
+    "nchw_conv": "layout-conversions",
+}
+
+
+def diagnosed(name: str) -> tuple[Diagnosis, dict[str, Any]]:
+    stem, variant = name.split(".")[:2]
+    truth = json.loads((CORPUS / "h200" / f"{stem}.truth.json").read_text())
+    trace = foretrace.open(CORPUS / "h200" / f"{name}.json.gz", cache=False)
+    return diagnose(Case(trace, step_ns=truth[variant]["step_ms"] * 1e6), RULES), truth
+
+
+@pytest.fixture
+def sample() -> foretrace.Trace:
+    return foretrace.open(SAMPLE, cache=False)
+
+
+def _finding(rule: str, change: Change | None) -> Finding:
+    return Finding(rule=rule, says="", why="", fix=Fix("", ""), evidence={}, change=change)
+
+
+def _rule(name: str, *findings: Finding) -> Rule:
+    return Rule(name, "", lambda case: iter(findings))
+
+
+def test_findings_come_in_order_of_what_they_save(sample: foretrace.Trace) -> None:
+    case = Case(sample)
+    dur = case.program.task_dur_ns
+    some = {int(task): int(dur[task] * 0.9) for task in range(len(dur))}
+    more = {int(task): int(dur[task] * 0.5) for task in range(len(dur))}
+    small = _rule("small", _finding("small", Change("a tenth less", Edit(durations_ns=some))))
+    large = _rule("large", _finding("large", Change("half", Edit(durations_ns=more))))
+    none = _rule("none", _finding("none", None))
+    found = diagnose(case, (none, small, large))
+    assert [each.rule for each in found.findings] == ["large", "small", "none"]
+    assert (found.findings[0].severity, found.findings[-1].severity) == ("high", "low")
+    assert found.findings[0].predicted is not None
+    assert found.findings[0].predicted.speedup.point == pytest.approx(2, rel=0.05)
+
+
+def test_all_gains_together_are_replayed_together(sample: foretrace.Trace) -> None:
+    """Two rules that shorten the same kernels to the same length gain once."""
+    case = Case(sample)
+    dur = case.program.task_dur_ns
+    half = Edit(durations_ns={int(task): int(dur[task] * 0.5) for task in range(len(dur))})
+    rules = tuple(_rule(name, _finding(name, Change(name, half))) for name in ("one", "two"))
+    found = diagnose(case, rules)
+    assert found.combined is not None
+    assert found.combined.speedup.point == pytest.approx(2, rel=0.05)
+
+
+def test_a_rule_that_cannot_look_is_unchecked_and_one_that_finds_nothing_is_checked(sample: foretrace.Trace) -> None:
+    def blind(case: Case) -> Iterator[Finding]:
+        raise MissingDataError("no shapes recorded; record with record_shapes=True")
+        yield
+
+    found = diagnose(Case(sample), (Rule("blind", "", blind), _rule("content")))
+    assert [each.rule for each in found.unchecked] == ["blind"]
+    assert "record_shapes" in found.unchecked[0].why
+    assert found.checked == ("content",)
+
+
+def test_json_is_the_documented_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(SAMPLE), "--step-ms", "50.5", "--format", "json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["schema"] == 1
+    assert set(printed) >= {"schema", "foretrace", "trace", "trust", "overview", "findings", "combined"}
+    assert set(printed["trace"]) == {"path", "format", "devices", "rank", "world_size", "events"}
+    assert set(printed["trust"]) == {"verdict", "notes"}
+    assert printed["overview"]["unprofiled_step_ms"] == 50.5
+    first = printed["findings"][0]
+    assert set(first) >= {"rule", "severity", "says", "why", "where", "evidence", "fix", "predicted"}
+    assert set(first["predicted"]) == {"verdict", "step_ms", "after_ms", "speedup", "basis"}
+    assert {each["severity"] for each in printed["findings"]} <= {"high", "medium", "low", "unchecked"}
+
+
+def test_the_sample_is_diagnosed_and_its_fix_is_worth_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """The sample is the corpus's naive_attention: 50.5 ms a step, 16.5 ms with fused attention."""
+    assert main(["diagnose", str(SAMPLE), "--step-ms", "50.5", "--format", "json"]) == 0
+    first = json.loads(capsys.readouterr().out)["findings"][0]
+    assert first["rule"] == "unfused-attention"
+    after = first["predicted"]["after_ms"]
+    assert after["low"] <= 16.5 <= after["high"]
+    assert after["point"] == pytest.approx(16.5, rel=0.1)
+
+
+def test_markdown_and_table_name_the_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    for form in ("md", "table"):
+        assert main(["diagnose", str(SAMPLE), "--format", form]) == 0
+        assert "unfused-attention" in capsys.readouterr().out
+
+
+def test_explain_prints_the_manual_page_of_a_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", "--explain", "unfused-attention"]) == 0
+    page = capsys.readouterr().out
+    assert "What it does" in page and "Why it matters" in page and "Use instead" in page
+    assert main(["diagnose", "--explain", "nothing"]) == 2
+    assert main(["diagnose"]) == 2
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_every_rule_has_a_manual_page(rule: Rule) -> None:
+    text = rule.function.__doc__ or ""
+    assert all(heading in text for heading in ("What it does", "Why it matters", "Use instead")), rule.name
+
+
+@needs_corpus
+@pytest.mark.parametrize("form", ["lite", "rich"])
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_fault_of_a_recording_comes_first(name: str, form: str) -> None:
+    found, truth = diagnosed(f"{name}.slow.{form}")
+    assert found.findings[0].rule == FAULTS[name]
+    line = truth["truth"].get("line")
+    if form == "rich" and line:
+        assert found.findings[0].where and found.findings[0].where[0].line is not None
+
+
+@needs_corpus
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_worth_of_a_fix_is_close_to_what_was_measured(name: str) -> None:
+    """Known step, light recording: within 15 % of the measured range, and promised as a gain."""
+    found, truth = diagnosed(f"{name}.slow.lite")
+    predicted = found.findings[0].predicted
+    assert predicted is not None and predicted.verdict == "gain"
+    low, high = truth["speedup_range"]
+    assert low / 1.15 <= predicted.speedup.point <= high * 1.15

@@ -1,0 +1,59 @@
+"""Casts there and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from diagnose.kernels import ADD, CAST, Op, device_bound
+
+from foretrace.diagnose.case import Case
+from foretrace.diagnose.dtype_casts import dtype_casts
+from foretrace.errors import MissingDataError
+from tests.diagnose.loops import findings
+
+BF16, FP16, FP32 = "c10::BFloat16", "c10::Half", "float"
+
+
+def cast(source: str, target: str, count: int = 1 << 20) -> Op:
+    outer = ("aten::to", "aten::_to_copy")
+    return Op("aten::copy_", CAST, 100, [[count], [count], []], [target, source, "Scalar"], outer)
+
+
+def work(dur: float = 800) -> Op:
+    return Op("aten::add", ADD, dur, [[1 << 20]], [FP32])
+
+
+def test_casts_there_and_back_are_worth_all_their_time(tmp_path: Path) -> None:
+    trace = device_bound(tmp_path, [work(), cast(FP32, BF16), cast(BF16, FP32)])
+    (found,) = findings(dtype_casts, trace, step_us=1000)
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(800, rel=0.02)
+    assert found.evidence["casts_per_step_count"] == 2
+
+
+def test_only_the_part_that_returns_is_removed(tmp_path: Path) -> None:
+    """bf16 to fp32 stays: the round trip is fp32, fp16, fp32."""
+    trace = device_bound(tmp_path, [work(), cast(BF16, FP32), cast(FP32, FP16), cast(FP16, FP32)])
+    (found,) = findings(dtype_casts, trace, step_us=1100)
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(900, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [work(), cast(FP32, BF16)],
+        [cast(FP32, BF16), work(), cast(BF16, FP32)],  # something is computed in between
+        [work(), cast(FP32, BF16, 1 << 20), cast(BF16, FP32, 1 << 10)],  # another tensor
+        [work(20_000), cast(FP32, BF16), cast(BF16, FP32)],  # too little to matter
+        [work(), cast(FP32, BF16), cast(FP32, BF16)],
+    ],
+)
+def test_no_fault(tmp_path: Path, ops: list[Op]) -> None:
+    assert findings(dtype_casts, device_bound(tmp_path, ops)) == []
+
+
+def test_without_shapes_it_could_not_look(tmp_path: Path) -> None:
+    with pytest.raises(MissingDataError, match="record_shapes"):
+        list(dtype_casts(Case(device_bound(tmp_path, [Op("aten::copy_", CAST, 100)]))))

@@ -1,0 +1,77 @@
+"""launch-bound: steps that follow the host, and what a CUDA graph of them would be worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builders import Recording
+
+from foretrace.diagnose.launch_bound import launch_bound
+from tests.diagnose.loops import findings, launches, loop
+
+
+def test_small_kernels_behind_a_slow_host(tmp_path: Path) -> None:
+    """100 kernels of 1 µs, launched every 10 µs; as a graph they take 1 µs and 0.55 µs between them."""
+    trace = loop(tmp_path, 1_000, lambda recording, at: launches(recording, at, 100))
+    (found,) = findings(launch_bound, trace, step_us=1_000)
+    assert found.evidence["launches_per_step_count"] == 100
+    assert found.evidence["busy_ns"] == 100_000
+    assert found.predicted is not None
+    assert found.predicted.verdict == "gain"
+    assert found.predicted.speedup.point == pytest.approx(1_000 / 155, rel=0.03)
+    assert found.where[0].function == "aten::add"
+
+
+def test_a_graph_of_two_kernels_still_costs_its_launch(tmp_path: Path) -> None:
+    trace = loop(tmp_path, 30, lambda recording, at: launches(recording, at, 2, every=15))
+    (found,) = findings(launch_bound, trace, step_us=30)
+    assert found.predicted is not None
+    assert found.predicted.speedup.point == pytest.approx(2, rel=0.05)
+
+
+def test_a_busy_gpu_is_not_launch_bound(tmp_path: Path) -> None:
+    trace = loop(tmp_path, 1_000, lambda recording, at: launches(recording, at, 100, dur=9.9))
+    assert findings(launch_bound, trace, step_us=1_000) == []
+
+
+def test_a_sync_stands_against_capturing(tmp_path: Path) -> None:
+    def body(recording: Recording, at: float) -> None:
+        launches(recording, at, 50)
+        recording.runtime("cudaStreamSynchronize", at + 501, at + 505)
+        launches(recording, at + 510, 49)
+
+    (found,) = findings(launch_bound, loop(tmp_path, 1_000, body), step_us=1_000)
+    assert found.change is None
+    assert "waits for the device" in found.says
+
+
+def test_a_sync_behind_all_launches_stays_outside_the_graph(tmp_path: Path) -> None:
+    def body(recording: Recording, at: float) -> None:
+        launches(recording, at, 99)
+        recording.runtime("cudaStreamSynchronize", at + 990, at + 995)
+
+    (found,) = findings(launch_bound, loop(tmp_path, 1_000, body), step_us=1_000)
+    assert found.predicted is not None
+    assert 4 < found.predicted.speedup.point < 6.5  # the launch and the wait are no longer hidden
+
+
+def test_changing_shapes_stand_against_capturing(tmp_path: Path) -> None:
+    def body(recording: Recording, at: float) -> None:
+        launches(recording, at, 100, grid=[1 + int(at), 1, 1])
+
+    (found,) = findings(launch_bound, loop(tmp_path, 1_000, body), step_us=1_000)
+    assert found.change is None
+    assert "same shapes" in found.says
+
+
+def test_data_loading_is_not_captured(tmp_path: Path) -> None:
+    """Half of the step is the loader's: only the other half can go."""
+
+    def body(recording: Recording, at: float) -> None:
+        recording.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, at + 500)
+        launches(recording, at + 500, 50)
+
+    (found,) = findings(launch_bound, loop(tmp_path, 1_000, body), step_us=1_000)
+    assert found.predicted is not None
+    assert found.predicted.speedup.point < 2

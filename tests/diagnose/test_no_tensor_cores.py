@@ -1,0 +1,96 @@
+"""Products in fp32 on the CUDA cores: found by their kernels, worth what a TF32 product of their size takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from corpus import CORPUS, needs_corpus
+from diagnose.kernels import ADD, H200, Op, device_bound
+
+import foretrace
+from foretrace.diagnose.no_tensor_cores import no_tensor_cores
+from foretrace.diagnose.products import Size, size, time_ns
+from foretrace.hardware import match
+from tests.diagnose.loops import findings
+
+SGEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4"
+TF32 = "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize1x1x1_execute_segment_k_off_kernel"
+SHAPES = [[4096, 4096], [4096, 4096]]
+PRODUCT_US = 2 * 4096**3 / (494.7e12 * 0.65 * 1024 / (8 * 132)) * 1e6 + 2  # 1,024 tiles in eight waves
+
+
+def product(kernel: str, dur: float, shapes: list[list[int]] | None = SHAPES) -> Op:
+    return Op("aten::mm", kernel, dur, shapes, ["float", "float"] if shapes else None)
+
+
+def test_fp32_products_are_worth_their_time_in_tf32(tmp_path: Path) -> None:
+    trace = device_bound(tmp_path, [product(SGEMM, 2900), Op("aten::add", ADD, 100)])
+    (found,) = findings(no_tensor_cores, trace, step_us=3000)
+    assert found.predicted
+    assert found.predicted.verdict == "gain"
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(PRODUCT_US + 100, rel=0.02)
+    assert found.evidence["products_pct"] == pytest.approx(100 * 2900 / 3000, rel=0.01)
+    assert "set_float32_matmul_precision" in found.fix.code
+
+
+def test_tf32_products_are_no_fault(tmp_path: Path) -> None:
+    assert findings(no_tensor_cores, device_bound(tmp_path, [product(TF32, 2900)]), step_us=2900) == []
+
+
+def test_a_few_fp32_products_are_not_worth_a_word(tmp_path: Path) -> None:
+    trace = device_bound(tmp_path, [product(SGEMM, 50), product(TF32, 2950)])
+    assert findings(no_tensor_cores, trace, step_us=3000) == []
+
+
+def test_without_shapes_or_device_it_is_found_but_nothing_is_promised(tmp_path: Path) -> None:
+    trace = device_bound(tmp_path, [product(SGEMM, 2900, None)])
+    (found,) = findings(no_tensor_cores, trace, step_us=2900)
+    assert found.predicted is None
+    (found,) = findings(no_tensor_cores, device_bound(tmp_path, [product(SGEMM, 2900)], device=None))
+    assert found.predicted is None
+
+
+def test_a_device_without_tf32_is_told_of_fp16(tmp_path: Path) -> None:
+    v100 = {"id": 0, "name": "Tesla V100-SXM2-32GB", "numSms": 80, "totalGlobalMem": 34089730048}
+    (found,) = findings(no_tensor_cores, device_bound(tmp_path, [product(SGEMM, 9000)], device=v100))
+    assert "float16" in found.fix.code
+    assert found.predicted
+    assert found.predicted.verdict == "gain"
+
+
+def test_sizes_of_products() -> None:
+    assert size("aten::addmm", "[[8], [4, 16], [16, 8], [], []]") == Size(1, 4, 8, 16)
+    assert size("aten::bmm", "[[3, 4, 16], [3, 16, 8]]") == Size(3, 4, 8, 16)
+    assert size("aten::add", "[[4], [4]]") is None
+    assert size("aten::mm", "[[4], [4]]") is None
+    assert size("aten::mm", None) is None
+
+
+def test_a_small_product_is_bound_by_memory_or_by_its_waves() -> None:
+    h200 = match("NVIDIA H200")
+    assert h200
+    thin = time_ns(h200, "bf16", Size(1, 1, 8192, 8192), 2)
+    assert thin == pytest.approx(8192**2 * 2 / (4.8e12 * 0.8) * 1e9 + 2000, rel=0.02)
+    assert time_ns(match("Tesla V100-SXM2-32GB") or h200, "tf32", Size(1, 64, 64, 64), 4) is None
+
+
+@needs_corpus
+@pytest.mark.parametrize("kind", ["lite", "rich"])
+def test_the_measured_pair(kind: str) -> None:
+    trace = foretrace.open(CORPUS / "h200" / f"fp32_gemm.slow.{kind}.json.gz", cache=False)
+    (found,) = findings(no_tensor_cores, trace, step_us=49290.6)
+    assert found.predicted
+    assert found.predicted.speedup.point == pytest.approx(3.177, rel=0.10)
+    fixed = foretrace.open(CORPUS / "h200" / f"fp32_gemm.fixed.{kind}.json.gz", cache=False)
+    assert findings(no_tensor_cores, fixed) == []
+
+
+def test_h200_is_known() -> None:
+    assert match(str(H200["name"])) is not None
+
+
+def test_an_idle_gpu_does_not_wait_for_products(tmp_path: Path) -> None:
+    """Operators of 20 µs on the host, kernels of 5 µs: shorter ones change nothing."""
+    trace = device_bound(tmp_path, [product(SGEMM, 5) for _ in range(10)])
+    assert findings(no_tensor_cores, trace, step_us=200) == []

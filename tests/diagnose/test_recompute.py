@@ -1,0 +1,52 @@
+"""What activation checkpointing costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builders import Recording
+
+from foretrace.diagnose.recompute import recompute
+from foretrace.trace import Trace
+from tests.diagnose.loops import H200, findings
+
+NODE = "autograd::engine::evaluate_function: CheckpointFunctionBackward"
+STEPS, LENGTH = 4, 100.0
+
+
+def training(folder: Path, *, checkpoint: bool) -> Trace:
+    """Forward 300 µs, the same again inside the backward if checkpointed, backward 600 µs; the host runs ahead."""
+    recording = Recording(deviceProperties=[H200])
+    ready = 0.0
+
+    def operator(name: str, start: float, dur: float, sequence: int, forward_thread: int) -> None:
+        nonlocal ready
+        told = {"Sequence number": sequence, "Fwd thread id": forward_thread}
+        recording.op(name, start, start + 10, **told)
+        begin = max(ready, start + 8)
+        recording.launch(start + 2, f"{name}_kernel", begin, begin + dur, call=4)
+        ready = begin + dur
+
+    for number in range(STEPS):
+        at = number * LENGTH
+        recording.step(number, at, at + LENGTH)
+        operator("aten::linear", at, 300, 10 * number + 1, 0)
+        recording.op(NODE, at + 20, at + 90, **{"Sequence number": 10 * number + 1, "Fwd thread id": 1})
+        if checkpoint:
+            operator("aten::linear", at + 30, 300, 10 * number + 2, 0)
+        operator("aten::mm", at + 60, 600, 10 * number + 1, 1)
+    return recording.open(folder)
+
+
+def test_work_done_twice_is_worth_its_time(tmp_path: Path) -> None:
+    (found,) = findings(recompute, training(tmp_path, checkpoint=True), step_us=1200)
+    assert found.evidence["recomputed_pct"] == pytest.approx(25, rel=0.01)
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(900, rel=0.02)
+    assert "memory" in found.why
+    assert "fit" in found.unless
+
+
+def test_a_plain_backward_is_no_fault(tmp_path: Path) -> None:
+    assert findings(recompute, training(tmp_path, checkpoint=False), step_us=900) == []

@@ -1,0 +1,48 @@
+"""tiny-copies: small tensors brought to the device one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builders import Recording
+
+from foretrace.diagnose.tiny_copies import tiny_copies
+from tests.diagnose.loops import findings, launches, loop
+
+PAGEABLE = "Memcpy HtoD (Pageable -> Device)"
+
+
+def copies(recording: Recording, at: float, count: int, *, size: int = 8) -> None:
+    """`tensor.to(device)`, 200 µs each: a copy of 1 µs and a wait for it."""
+    for number in range(count):
+        start = at + number * 200
+        recording.op("aten::to", start, start + 200).op("aten::copy_", start + 5, start + 200)
+        recording.launch(
+            start + 100, PAGEABLE, start + 104, start + 105, category="gpu_memcpy", call=4, bytes=size
+        )
+        recording.runtime("cudaStreamSynchronize", start + 105, start + 108)
+
+
+def test_ten_small_copies_a_step(tmp_path: Path) -> None:
+    """2 of 4 ms are copies; all but the first can go."""
+
+    def body(recording: Recording, at: float) -> None:
+        copies(recording, at, 10)
+        launches(recording, at + 2_000, 20, every=100)
+
+    (found,) = findings(tiny_copies, loop(tmp_path, 4_000, body), step_us=4_000)
+    assert found.evidence["copies_per_step_count"] == 10
+    assert found.evidence["mean_bytes"] == 8
+    assert found.predicted is not None
+    assert found.predicted.verdict == "gain"
+    assert found.predicted.speedup.point == pytest.approx(4_000 / 2_200, rel=0.05)
+
+
+@pytest.mark.parametrize(("count", "size"), [(2, 8), (10, 1 << 20)])
+def test_few_or_large_copies_are_no_finding(tmp_path: Path, count: int, size: int) -> None:
+    def body(recording: Recording, at: float) -> None:
+        copies(recording, at, count, size=size)
+        launches(recording, at + 2_000, 20, every=100)
+
+    assert findings(tiny_copies, loop(tmp_path, 4_000, body), step_us=4_000) == []

@@ -1,0 +1,106 @@
+"""Chains of pointwise kernels: what lies between two kernels that cannot be fused, and what one kernel would take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from corpus import CORPUS, needs_corpus
+from diagnose.kernels import ADD, CAST, Op, device_bound
+
+import foretrace
+from foretrace.diagnose.case import Case
+from foretrace.diagnose.unfused_elementwise import unfused_elementwise
+from foretrace.errors import MissingDataError
+from tests.diagnose.loops import findings
+
+GEMM = "nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN"
+COUNT = 1 << 26
+BYTES = 4 * COUNT
+BANDWIDTH = 4.8e12 * 0.8
+
+
+def unary(name: str = "aten::relu", dur: float = 140, count: int = COUNT) -> Op:
+    return Op(name, ADD, dur, [[count]], ["float"])
+
+
+def matmul(dur: float = 500) -> Op:
+    sides = [[4096, 4096], [4096, 4096]]
+    return Op("aten::mm", GEMM, dur, sides, ["c10::BFloat16", "c10::BFloat16"])
+
+
+def test_a_chain_moves_its_first_operand_and_its_last_result(tmp_path: Path) -> None:
+    trace = device_bound(tmp_path, [unary() for _ in range(6)] + [matmul()])
+    (found,) = findings(unfused_elementwise, trace, step_us=6 * 140 + 500)
+    fused_us = 2 * BYTES / BANDWIDTH * 1e6 + 1
+    assert found.predicted
+    assert found.predicted.verdict == "gain"
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(fused_us + 500, rel=0.02)
+    assert found.evidence["longest_chain_count"] == 6
+
+
+def test_costly_functions_are_bound_by_their_instructions(tmp_path: Path) -> None:
+    trace = device_bound(tmp_path, [unary("aten::gelu") for _ in range(12)])
+    (found,) = findings(unfused_elementwise, trace, step_us=12 * 140)
+    fused_us = 12 * 30 * COUNT / (66.9e12 / 2) * 1e6 + 1
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(fused_us, rel=0.03)
+
+
+def test_an_operand_that_may_come_from_outside_counts_half(tmp_path: Path) -> None:
+    add = Op("aten::add", ADD, 210, [[COUNT], [COUNT], []], ["float", "float", "Scalar"])
+    trace = device_bound(tmp_path, [unary(), add, unary(), matmul()])
+    (found,) = findings(unfused_elementwise, trace, step_us=2 * 140 + 210 + 500)
+    fused_us = 2.5 * BYTES / BANDWIDTH * 1e6 + 1
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(fused_us + 500, rel=0.02)
+
+
+def test_matrix_products_and_other_sizes_part_chains(tmp_path: Path) -> None:
+    ops = [unary(), matmul(), unary(), matmul(), unary(count=COUNT // 2, dur=70), matmul()]
+    assert findings(unfused_elementwise, device_bound(tmp_path, ops), step_us=1850) == []
+
+
+def test_the_loss_and_the_optimizer_are_left_out(tmp_path: Path) -> None:
+    shapes, dtypes = [[4096, COUNT // 4096], [], []], ["float", "Scalar", "Scalar"]
+    loss = Op("aten::_log_softmax", "void cunn_SoftMaxForward<4, float>", 300, shapes, dtypes)
+    updates = [Op("aten::_foreach_add_", "multi_tensor_apply_kernel", 300, [[], []], ["TensorList", ""])] * 4
+    assert (
+        findings(unfused_elementwise, device_bound(tmp_path, [unary(), loss, *updates]), step_us=1640) == []
+    )
+
+
+def test_compiled_kernels_are_fused_already(tmp_path: Path) -> None:
+    ops = [
+        Op("triton_poi_fused_add_0", "triton_poi_fused_add_0", 200, [[COUNT]], ["float"]) for _ in range(5)
+    ]
+    assert findings(unfused_elementwise, device_bound(tmp_path, ops), step_us=1000) == []
+
+
+def test_without_shapes_it_could_not_look(tmp_path: Path) -> None:
+    trace = device_bound(tmp_path, [Op("aten::relu", ADD, 140) for _ in range(6)])
+    with pytest.raises(MissingDataError, match="record_shapes"):
+        list(unfused_elementwise(Case(trace)))
+
+
+def test_a_cast_in_the_chain_changes_what_is_written(tmp_path: Path) -> None:
+    half = Op("aten::copy_", CAST, 100, [[COUNT], [COUNT], []], ["c10::BFloat16", "float", "Scalar"])
+    (found,) = findings(unfused_elementwise, device_bound(tmp_path, [unary(), unary(), half]), step_us=380)
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(1.5 * BYTES / BANDWIDTH * 1e6 + 1, rel=0.03)
+
+
+@needs_corpus
+@pytest.mark.parametrize("kind", ["lite", "rich"])
+def test_the_measured_pair_and_the_healthy_program(kind: str) -> None:
+    trace = foretrace.open(CORPUS / "h200" / f"elementwise_chain.slow.{kind}.json.gz", cache=False)
+    (found,) = findings(unfused_elementwise, trace, step_us=2560)
+    assert found.predicted
+    assert found.predicted.speedup.point == pytest.approx(6.908, rel=0.10)
+    healthy = foretrace.open(CORPUS / "h200" / f"gpt_healthy.slow.{kind}.json.gz", cache=False)
+    (found,) = findings(unfused_elementwise, healthy, step_us=85554.6)
+    assert found.predicted
+    assert found.predicted.speedup.point == pytest.approx(1.183, rel=0.10)
+    assert found.predicted.speedup.point <= 1.183 * 1.05
+    compiled = foretrace.open(CORPUS / "h200" / f"gpt_healthy.fixed.{kind}.json.gz", cache=False)
+    assert findings(unfused_elementwise, compiled, step_us=72305.8) == []

@@ -1,0 +1,47 @@
+"""Edits that no user writes by hand: launches captured in a graph, and changes with an unknown in them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from foretrace.predict.calibrate import Calibration
+from foretrace.predict.changes import Change
+from foretrace.predict.edits import Edit, apply
+from foretrace.predict.prediction import predict
+from foretrace.predict.program import Program
+from foretrace.predict.steady import step_ns
+from tests.predict.programs import Draft
+
+
+def launching() -> Program:
+    """Ten kernels of 1 µs, launched every 10 µs."""
+    draft = Draft()
+    for _ in range(10):
+        draft.launch(8_000, 2_000, 1_000, apart=1_000)
+    return draft.program()
+
+
+def test_captured_calls_cost_the_host_nothing_and_their_tasks_follow_closely() -> None:
+    graph = Edit(captured_calls=np.arange(10), added_host_ns={0: 5_000})
+    assert step_ns(launching()) == pytest.approx(100_000, rel=0.01)
+    # 10 · (1 µs + 0.55 µs) on the device, which the host's 5 µs do not reach
+    assert step_ns(apply(launching(), graph)) == pytest.approx(15_500, rel=0.01)
+
+
+def test_a_captured_call_keeps_what_is_not_launching() -> None:
+    """A gap of 1 ms with no event in it: 40 µs are the call's, the rest is the program's own."""
+    program = Draft().launch(1_000_000, 2_000, 1_000).program()
+    assert step_ns(apply(program, Edit(captured_calls=np.arange(1)))) == pytest.approx(960_000, rel=0.01)
+
+
+def test_what_is_not_known_about_a_change_widens_its_range() -> None:
+    program = launching()
+    calibration = Calibration(program, 100_000, "made by hand", True, True, True)
+    half = Edit(added_host_ns=dict.fromkeys(range(10), -5_000))
+    alone = predict(calibration, (Change("half", half),))
+    unsure = predict(calibration, (Change("half", half, others=(Edit(),)),))
+    assert unsure.speedup.point == alone.speedup.point == pytest.approx(2, rel=0.01)
+    assert unsure.speedup.low == pytest.approx(1 / 1.08, rel=0.01)
+    assert unsure.verdict == "uncertain"
+    assert alone.verdict == "gain"
