@@ -146,7 +146,10 @@ class Trace:
         return frame
 
     def _repr_html_(self) -> str:
-        devices = ", ".join(str(device.get("name") or "unnamed GPU") for device in self.meta.get("devices", ())) or "no GPU"
+        devices = (
+            ", ".join(str(device.get("name") or "unnamed GPU") for device in self.meta.get("devices", ()))
+            or "no GPU"
+        )
         rows = "".join(
             f"<tr><td>{html.escape(name)}</td><td style='text-align:right'>{self.table(name).height:,}</td></tr>"
             for name in schema.TABLES

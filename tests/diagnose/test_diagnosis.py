@@ -77,7 +77,9 @@ def test_all_gains_together_are_replayed_together(sample: foretrace.Trace) -> No
     assert found.combined.speedup.point == pytest.approx(2, rel=0.05)
 
 
-def test_a_rule_that_cannot_look_is_unchecked_and_one_that_finds_nothing_is_checked(sample: foretrace.Trace) -> None:
+def test_a_rule_that_cannot_look_is_unchecked_and_one_that_finds_nothing_is_checked(
+    sample: foretrace.Trace,
+) -> None:
     def blind(case: Case) -> Iterator[Finding]:
         raise MissingDataError("no shapes recorded; record with record_shapes=True")
         yield
@@ -102,7 +104,9 @@ def test_json_is_the_documented_contract(capsys: pytest.CaptureFixture[str]) -> 
     assert {each["severity"] for each in printed["findings"]} <= {"high", "medium", "low", "unchecked"}
 
 
-def test_the_sample_is_diagnosed_and_its_fix_is_worth_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_sample_is_diagnosed_and_its_fix_is_worth_what_was_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """The sample is the corpus's naive_attention: 50.5 ms a step, 16.5 ms with fused attention."""
     assert main(["diagnose", str(SAMPLE), "--step-ms", "50.5", "--format", "json"]) == 0
     first = json.loads(capsys.readouterr().out)["findings"][0]
@@ -121,7 +125,9 @@ def test_markdown_and_table_name_the_finding(capsys: pytest.CaptureFixture[str])
 def test_explain_prints_the_manual_page_of_a_rule(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", "--explain", "unfused-attention"]) == 0
     page = capsys.readouterr().out
-    assert "What it does" in page and "Why it matters" in page and "Use instead" in page
+    assert "What it does" in page
+    assert "Why it matters" in page
+    assert "Use instead" in page
     assert main(["diagnose", "--explain", "nothing"]) == 2
     assert main(["diagnose"]) == 2
 
@@ -140,7 +146,8 @@ def test_the_fault_of_a_recording_comes_first(name: str, form: str) -> None:
     assert found.findings[0].rule == FAULTS[name]
     line = truth["truth"].get("line")
     if form == "rich" and line:
-        assert found.findings[0].where and found.findings[0].where[0].line is not None
+        assert found.findings[0].where
+        assert found.findings[0].where[0].line is not None
 
 
 @needs_corpus
@@ -149,6 +156,7 @@ def test_the_worth_of_a_fix_is_close_to_what_was_measured(name: str) -> None:
     """Known step, light recording: within 15 % of the measured range, and promised as a gain."""
     found, truth = diagnosed(f"{name}.slow.lite")
     predicted = found.findings[0].predicted
-    assert predicted is not None and predicted.verdict == "gain"
+    assert predicted is not None
+    assert predicted.verdict == "gain"
     low, high = truth["speedup_range"]
     assert low / 1.15 <= predicted.speedup.point <= high * 1.15

@@ -20,7 +20,18 @@ from foretrace._version import __version__
 from foretrace.commands import cache, demo, diagnose, doctor, explain, flame, predict, show, sql, summary
 from foretrace.errors import ForetraceError, UsageError
 
-COMMANDS: tuple[ModuleType, ...] = (demo, diagnose, summary, show, predict, explain, sql, flame, cache, doctor)
+COMMANDS: tuple[ModuleType, ...] = (
+    demo,
+    diagnose,
+    summary,
+    show,
+    predict,
+    explain,
+    sql,
+    flame,
+    cache,
+    doctor,
+)
 
 _INTERNAL, _INTERRUPTED, _PIPE_CLOSED = 70, 130, 141
 

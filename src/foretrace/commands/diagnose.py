@@ -56,11 +56,11 @@ def print_diagnosis(
     case = Case(trace, step_ns=args.step_ms * 1e6 if args.step_ms else None)
     try:
         case.require_replay()
-    except MissingDataError as missing:
+    except MissingDataError as reason:
         if args.format != "table":
             raise
         summary.print_page(trace, args)
-        terminal.show_note("findings", str(missing))
+        terminal.show_note("findings", str(reason))
         return
     found = diagnose(case, RULES)
     if args.format == "json":

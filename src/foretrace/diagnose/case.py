@@ -42,9 +42,13 @@ class Case:
     def require_replay(self) -> None:
         """Raises MissingDataError where the recording holds nothing that could be replayed."""
         if not self.trace.has_device:
-            raise MissingDataError(f"{self.trace.path.name}: no GPU work recorded, so there is nothing to replay")
+            raise MissingDataError(
+                f"{self.trace.path.name}: no GPU work recorded, so there is nothing to replay"
+            )
         if not len(self.calibration.program.task_span):
-            raise MissingDataError(f"{self.trace.path.name}: no launched GPU work in the recorded steps to replay")
+            raise MissingDataError(
+                f"{self.trace.path.name}: no launched GPU work in the recorded steps to replay"
+            )
 
     @property
     def program(self) -> Program:
