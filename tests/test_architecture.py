@@ -221,3 +221,14 @@ def test_a_measure_without_unit_is_found() -> None:
     table = pl.DataFrame({"name": ["a"], "dur_ns": [1], "duration": [2], "grid_x": [3], "stream": [7]})
     result = Result("x", "", table, {"busy_pct": 1.0, "speed": 2.0, "complete": True, "note": "text"})
     assert without_unit(result) == ["duration", "speed"]
+
+
+def test_every_rule_is_registered() -> None:
+    from foretrace.diagnose import RULES
+
+    written = {
+        path.stem
+        for path in (PACKAGE / "diagnose").glob("*.py")
+        if "@rule" in path.read_text(encoding="utf-8").splitlines()
+    }
+    assert {each.name.replace("-", "_") for each in RULES} == written

@@ -216,3 +216,10 @@ def test_ridge_is_peak_over_bandwidth() -> None:
     assert ridge(a100, "fp8") is None
     with pytest.raises(UsageError, match="dtype int8"):
         ridge(a100, "int8")
+
+
+def test_a_virtual_function_is_its_card_where_it_has_all_of_its_units() -> None:
+    whole = match("AMD Instinct MI300X VF", sm_count=304)
+    assert whole is not None
+    assert whole.name == "AMD Instinct MI300X"
+    assert match("AMD Instinct MI300X VF", sm_count=38) is None

@@ -57,6 +57,8 @@ _DTYPES = {
 def match(name: str, *, memory_bytes: int | None = None, sm_count: int | None = None) -> Device | None:
     """The device that reports this name, or None when none or more than one fits what was recorded."""
     wanted = _normalised(name)
+    if sm_count is not None:  # a virtual function may be a part of the card: only its unit count says which
+        wanted = wanted.removesuffix(" vf")
     found = [
         device
         for device in DEVICES
