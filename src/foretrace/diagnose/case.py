@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -17,6 +18,10 @@ from foretrace.errors import MissingDataError
 from foretrace.predict.calibrate import Calibration, calibrate
 from foretrace.predict.program import Program, build
 from foretrace.trace import Trace
+
+
+# Frames of libraries: the line to change is the user's.
+_LIBRARY = re.compile(r"site-packages|dist-packages|/torch/|lib/python|^torch/|<frozen|<string>")
 
 
 class Case:
@@ -108,9 +113,26 @@ class Case:
             return tuple(Place(None, None, name) for name in names["name"].head(limit))
         lines: dict[Place, int] = {}
         for stack, count in known["stack_id"].value_counts(sort=True).iter_rows():
-            place = _user_frame(stacks, stack)
+            place = self.user_frame(stack)
             lines[place] = lines.get(place, 0) + count
         return tuple(sorted(lines, key=lambda place: -lines[place])[:limit])
+
+    @cached_property
+    def _frames(self) -> list[tuple[int | None, str | None, int | None, str]]:
+        return list(self.trace.stacks.select("parent_id", "file", "line", "function").iter_rows())
+
+    def user_frame(self, stack: int) -> Place:
+        """The innermost frame of a stack outside libraries, else the innermost with a file."""
+        innermost: Place | None = None
+        node: int | None = stack
+        while node is not None:
+            parent, file, line, function = self._frames[node]
+            if file is not None:
+                innermost = innermost or Place(file, line, function)
+                if not _LIBRARY.search(file):
+                    return Place(file, line, function)
+            node = parent
+        return innermost or Place(None, None, "unknown")
 
     def _with_forward_stack(self, ops: pl.DataFrame) -> pl.DataFrame:
         """Operators with the stack of their forward operator where they have none: autograd's thread runs no Python."""
@@ -119,22 +141,3 @@ class Case:
         )
         joined = ops.join(forward, on="forward_id", how="left", maintain_order="left")
         return joined.with_columns(stack_id=pl.coalesce("stack_id", "_forward"))
-
-
-# Frames of libraries: the line to change is the user's.
-_LIBRARY = r"site-packages|dist-packages|/torch/|lib/python|^torch/|<frozen|<string>"
-
-
-def _user_frame(stacks: pl.DataFrame, stack: int) -> Place:
-    """The innermost frame outside libraries, else the innermost with a file."""
-    innermost: Place | None = None
-    node: int | None = stack
-    while node is not None:
-        _, parent, file, line, function = stacks.row(node)
-        if file is not None:
-            place = Place(file, line, function)
-            innermost = innermost or place
-            if not pl.Series([file]).str.contains(_LIBRARY)[0]:
-                return place
-        node = parent
-    return innermost or Place(None, None, "unknown")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from foretrace.diagnose.case import Case, _user_frame
+from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, Place, rule
 from foretrace.intervals import Intervals
 from foretrace.predict.changes import Change
@@ -112,5 +112,5 @@ def _frames(case: Case, gaps: list[tuple[int, int]]) -> tuple[Place, ...]:
             (pl.col("start_ns") <= middle) & (pl.col("start_ns") + pl.col("dur_ns") > middle)
         ).sort("depth")
         if not around.is_empty() and around["stack_id"][-1] is not None:
-            places[_user_frame(case.trace.stacks, around["stack_id"][-1])] = None
+            places[case.user_frame(around["stack_id"][-1])] = None
     return tuple(places)

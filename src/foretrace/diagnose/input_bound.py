@@ -8,7 +8,7 @@ import polars as pl
 
 from foretrace import intervals
 from foretrace.analyze import runtime_calls
-from foretrace.diagnose.case import Case, _user_frame
+from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, Place, rule
 from foretrace.intervals import Intervals
 from foretrace.predict import edits
@@ -142,4 +142,4 @@ def _callers(case: Case, waits: pl.DataFrame) -> tuple[Place, ...]:
     ).sort("depth")
     if around.is_empty() or around["stack_id"][-1] is None:
         return (Place(None, None, str(waits["name"][0])),)
-    return (_user_frame(case.trace.stacks, around["stack_id"][-1]),)
+    return (case.user_frame(around["stack_id"][-1]),)

@@ -88,6 +88,7 @@ def _fused(case: Case, mine: pl.DataFrame) -> dict[int, int]:
     rows = softmax.join(ops, on="op_id", maintain_order="left").join(names, on="op_id", maintain_order="left")
     touching = case.trace.spans["name"].cast(pl.String).gather(mine["op_id"])
     masked = 0.5 if touching.is_in(_MASKS).any() else 1.0
+    peak = _peak(case, multiplies)
     kept = {}
     for task, op, shapes in rows.select("task", "op", "shapes").iter_rows():
         scores = max(
@@ -95,7 +96,6 @@ def _fused(case: Case, mine: pl.DataFrame) -> dict[int, int]:
         )
         flops = 4.0 * scores * width * masked
         backward = "backward" in op
-        peak = _peak(case, multiplies)
         rate = peak * (_BACKWARD_SHARE if backward else _FORWARD_SHARE)
         kept[task] = round(flops * (_BACKWARD_WORK if backward else 1.0) / rate * 1e9)
     return kept
