@@ -160,3 +160,14 @@ def test_the_worth_of_a_fix_is_close_to_what_was_measured(name: str) -> None:
     assert predicted.verdict == "gain"
     low, high = truth["speedup_range"]
     assert low / 1.15 <= predicted.speedup.point <= high * 1.15
+
+
+def test_every_rule_says_where_to_see_its_evidence() -> None:
+    from foretrace import analyze
+    from foretrace.present.findings import SEEN_IN
+
+    assert set(SEEN_IN) == {rule.name for rule in RULES}
+    for seen in SEEN_IN.values():
+        name, *options = seen.split()
+        known = {f"--{option.replace('_', '-')}" for option in analyze.find(name).options}
+        assert set(options) <= known, seen

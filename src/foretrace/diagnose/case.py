@@ -19,7 +19,6 @@ from foretrace.predict.calibrate import Calibration, calibrate
 from foretrace.predict.program import Program, build
 from foretrace.trace import Trace
 
-
 # Frames of libraries: the line to change is the user's.
 _LIBRARY = re.compile(r"site-packages|dist-packages|/torch/|lib/python|^torch/|<frozen|<string>")
 

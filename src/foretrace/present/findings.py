@@ -16,6 +16,16 @@ from foretrace.trace import Trace
 from foretrace.units import format_value, shorten, visible
 
 SCHEMA = 1
+# Where the evidence of a rule can be looked at: an analysis, and options that bring it out.
+SEEN_IN = {
+    "unfused-attention": "roles --attention-parts", "unfused-elementwise": "sequences", "layout-conversions": "roles",
+    "no-tensor-cores": "gpu-efficiency", "misaligned-gemm": "roofline", "dtype-casts": "roles",
+    "redundant-copies": "roles", "loop-optimizer": "roles", "recompute": "roles", "low-occupancy": "kernels",
+    "pageable-copy": "syncs", "tiny-copies": "syncs", "host-sync": "syncs", "host-stall": "idle",
+    "launch-bound": "launches", "input-bound": "input", "allocator-churn": "idle", "recompilation": "compile",
+    "small-batch": "roofline", "cold-start": "cold-start", "exposed-communication": "communication",
+    "straggler": "communication", "memory-pressure": "memory", "profiler-overhead": "trust",
+}  # fmt: skip
 _SHOWN = 6
 _OVERVIEW = (
     "steps_count", "step_gpu_ns", "step_host_ns", "gpu_busy_pct", "sm_efficiency_pct", "occupancy_pct", "idle_pct",
@@ -63,6 +73,9 @@ def _one(number: int, finding: Finding, width: int) -> Iterator[Line]:
         yield [("  ", ""), (line, "quiet")]
     for line in finding.fix.code.splitlines():
         yield [("    ", ""), (shorten(visible(line), width - 4), "accent")]
+    if finding.rule in SEEN_IN:
+        name, _, options = SEEN_IN[finding.rule].partition(" ")
+        yield [("  see it: ", "quiet"), (f"foretrace show {name} PATH {options}".rstrip(), "quiet")]
 
 
 def _worth(predicted: Prediction | None) -> str:
