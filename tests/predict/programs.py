@@ -26,6 +26,9 @@ class Draft:
     queue_calls: int = QUEUE_CALLS
     calls: list[tuple[int, int, int, int, int]] = field(default_factory=list)  # gap, base, kind, stream, wake
     tasks: list[list[tuple[int, int, int, int]]] = field(default_factory=list)  # stream, dur, latency, gap
+    after: list[int] = field(
+        default_factory=list
+    )  # for each task, one of another stream that it waits for, or -1
 
     def call(self, gap: int, base: int, kind: int = NONE, stream: int = ALL_STREAMS, wake: int = 0) -> Draft:
         self.calls.append((gap, base, kind, stream, wake))
@@ -67,13 +70,14 @@ class Draft:
         return Program(
             start_ns=0, gap_ns=column(self.calls, 0, np.int64), gap_ops=np.zeros(count, np.int32),
             gap_frames=np.zeros(count, np.int32), base_ns=column(self.calls, 1, np.int64),
-            kind=column(self.calls, 2, np.uint8), stream=column(self.calls, 3, np.int32),
+            in_driver=np.zeros(count, bool), kind=column(self.calls, 2, np.uint8), stream=column(self.calls, 3, np.int32),
             wake_ns=column(self.calls, 4, np.int64), call_span=np.arange(count, dtype=np.uint32),
             call_start_ns=starts, call_end_ns=starts + column(self.calls, 1, np.int64),
             step=np.zeros(count, np.int32), task_from=bounds.astype(np.int32),
             task_stream=column(flat, 0, np.int32), task_dur_ns=column(flat, 1, np.int64),
             task_latency_ns=column(flat, 2, np.int64), task_gap_ns=column(flat, 3, np.int64),
-            task_span=np.arange(len(flat), dtype=np.uint32), tail_gap_ns=tail, queue_calls=self.queue_calls,
+            task_after=np.array(self.after or [-1] * len(flat), np.int32),
+            task_after_ns=np.zeros(len(flat), np.int64), task_span=np.arange(len(flat), dtype=np.uint32), tail_gap_ns=tail, queue_calls=self.queue_calls,
             stream_free_ns=np.array(free, np.int64), pending_ns=np.array(pending, np.int64),
             step_calls=np.zeros(1, np.int32), between_ns=np.zeros(1, np.int64),
             streams=tuple((0, number) for number in range(len(free))), measured_host_ns=0, measured_ns=0,

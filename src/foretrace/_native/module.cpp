@@ -480,16 +480,16 @@ PyObject* bytes_of(const std::vector<int64_t>& values) {
 }
 
 PyObject* replay(PyObject*, PyObject* args) {
-  PyObject* object[13];
+  PyObject* object[15];
   long long tail, queue, tiles;
-  if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOOLLL", &object[0], &object[1], &object[2], &object[3], &object[4],
+  if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOOOOLLL", &object[0], &object[1], &object[2], &object[3], &object[4],
                         &object[5], &object[6], &object[7], &object[8], &object[9], &object[10], &object[11],
-                        &object[12], &tail, &queue, &tiles)) {
+                        &object[12], &object[13], &object[14], &tail, &queue, &tiles)) {
     return nullptr;
   }
   Buffers buffers;
   ReplayInput in;
-  size_t base, kind, stream, wake, bounds, task_stream, task_dur, task_latency, task_gap;
+  size_t base, kind, stream, wake, bounds, task_stream, task_dur, task_latency, task_gap, after, after_ns;
   if (!(in.gap = buffers.take<int64_t>(object[0], in.calls)) || !(in.base = buffers.take<int64_t>(object[1], base)) ||
       !(in.kind = buffers.take<uint8_t>(object[2], kind)) || !(in.stream = buffers.take<int32_t>(object[3], stream)) ||
       !(in.wake = buffers.take<int64_t>(object[4], wake)) ||
@@ -498,22 +498,25 @@ PyObject* replay(PyObject*, PyObject* args) {
       !(in.task_dur = buffers.take<int64_t>(object[7], task_dur)) ||
       !(in.task_latency = buffers.take<int64_t>(object[8], task_latency)) ||
       !(in.task_gap = buffers.take<int64_t>(object[9], task_gap)) ||
-      !(in.stream_free = buffers.take<int64_t>(object[10], in.streams)) ||
-      !(in.pending_ends = buffers.take<int64_t>(object[11], in.pending)) ||
-      !(in.step_calls = buffers.take<int32_t>(object[12], in.steps))) {
+      !(in.task_after = buffers.take<int32_t>(object[10], after)) ||
+      !(in.task_after_ns = buffers.take<int64_t>(object[11], after_ns)) ||
+      !(in.stream_free = buffers.take<int64_t>(object[12], in.streams)) ||
+      !(in.pending_ends = buffers.take<int64_t>(object[13], in.pending)) ||
+      !(in.step_calls = buffers.take<int32_t>(object[14], in.steps))) {
     return nullptr;
   }
   // Python builds these arrays: a mismatch is a fault there, and must not become a read past an end here.
   bool sound = base == in.calls && kind == in.calls && stream == in.calls && wake == in.calls &&
                bounds == in.calls + 1 && in.task_from[0] == 0 && task_dur == task_stream &&
-               task_latency == task_stream && task_gap == task_stream && queue > 0 && tiles > 0 && in.streams > 0 &&
+               task_latency == task_stream && task_gap == task_stream && after == task_stream &&
+               after_ns == task_stream && queue > 0 && tiles > 0 && in.streams > 0 &&
                size_t(in.task_from[in.calls]) == task_stream;
   for (size_t i = 0; sound && i < in.calls; ++i) {
     sound = in.task_from[i] <= in.task_from[i + 1] && in.stream[i] < int32_t(in.streams) &&
             (in.stream[i] >= 0 || in.kind[i] < kCallRecord);
   }
   for (size_t i = 0; sound && i < task_stream; ++i) {
-    sound = in.task_stream[i] >= 0 && in.task_stream[i] < int32_t(in.streams);
+    sound = in.task_stream[i] >= 0 && in.task_stream[i] < int32_t(in.streams) && in.task_after[i] < int64_t(i);
   }
   if (!sound) {
     PyErr_SetString(PyExc_ValueError, "the arrays of the program do not fit together");

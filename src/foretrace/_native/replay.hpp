@@ -14,7 +14,8 @@ struct ReplayInput {
   const int64_t *gap = nullptr, *base = nullptr, *wake = nullptr;
   const uint8_t* kind = nullptr;
   const int32_t *stream = nullptr, *task_from = nullptr, *task_stream = nullptr, *step_calls = nullptr;
-  const int64_t *task_dur = nullptr, *task_latency = nullptr, *task_gap = nullptr;
+  const int64_t *task_dur = nullptr, *task_latency = nullptr, *task_gap = nullptr, *task_after_ns = nullptr;
+  const int32_t* task_after = nullptr;
   const int64_t *stream_free = nullptr, *pending_ends = nullptr;
   int64_t tail_gap = 0, queue_calls = 0, tiles = 1;
 };
@@ -55,8 +56,10 @@ inline void run_replay(const ReplayInput& in, ReplayOutput& out) {
         int64_t last = host;
         for (int32_t task = in.task_from[call]; task < in.task_from[call + 1]; ++task) {
           const size_t on = size_t(in.task_stream[task]);
-          const int64_t begin =
-              std::max({host + in.task_latency[task], free[on] + in.task_gap[task], block[on]});
+          int64_t begin = std::max({host + in.task_latency[task], free[on] + in.task_gap[task], block[on]});
+          if (in.task_after[task] >= 0) {
+            begin = std::max(begin, out.task_end[size_t(in.task_after[task])] + in.task_after_ns[task]);
+          }
           const int64_t end = begin + in.task_dur[task];
           out.task_start[size_t(task)] = begin;
           out.task_end[size_t(task)] = end;

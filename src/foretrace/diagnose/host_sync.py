@@ -31,8 +31,9 @@ def host_sync(case: Case) -> Iterator[Finding]:
 
     What it does
     Looks for calls within steps that wait for the device, other than copies to it and calls that free memory,
-    if they and the operators around them take at least 2 % of the host's time. The replay lets them return at once, and adds one launch for each
-    operator that waited: what depended on the value must now be computed on the device.
+    if they and the operators around them take at least 2 % of the host's time. The replay lets them return at
+    once, and adds one launch for each operator that waited: what depended on the value must now be computed on
+    the device. At best the whole operator goes: the range says so.
 
     Why it matters
     While the host waits it launches nothing; when the GPU has finished, it waits in turn until the host has
@@ -71,7 +72,7 @@ def host_sync(case: Case) -> Iterator[Finding]:
             "spans": program.call_span[calls][:5].tolist(),
         },
         where=lines,
-        change=_change(case, calls, outer),
+        change=_change(case, calls, outer, around),
         unless="the program needs the value to decide what to do next.",
     )
 
@@ -119,15 +120,21 @@ def _place(text: str) -> Place:
     return Place(match[1], int(match[2]), match[3]) if match else Place(None, None, text)
 
 
-def _change(case: Case, calls: NDArray[np.int64], outer: NDArray[np.int64]) -> Change:
-    """No wait, and for each operator that waited what one launch costs the host; at best not even that."""
+def _change(
+    case: Case, calls: NDArray[np.int64], outer: NDArray[np.int64], around: intervals.Intervals
+) -> Change:
+    """No wait, and for each operator that waited what one launch costs the host; at best all of it goes."""
     program = case.program
     launches = np.flatnonzero(program.kind == LAUNCH)
     cost = dense_ns(program) + program.base_ns
     usual = int(np.median(cost[launches])) if len(launches) else 10_000
     first = calls[np.unique(outer, return_index=True)[1]]
+    gone = intervals.Intervals(around.start - program.start_ns, around.end - program.start_ns)
+    length = program.call_end_ns - program.call_start_ns
+    inside = intervals.covered_ns(gone, program.call_start_ns, program.call_end_ns)
+    whole = np.flatnonzero((inside == length) & (length > 0))
     return Change(
         "waits replaced by one launch each",
         Edit(unwaited_calls=calls, added_host_ns=dict.fromkeys(first.tolist(), usual)),
-        others=(Edit(unwaited_calls=calls),),
+        others=(Edit(unwaited_calls=calls), Edit(removed_host=gone, removed_calls=whole)),
     )

@@ -6,11 +6,16 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from foretrace.analyze.flops import op_work
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
 
+# Normalisation and pooling kernels for NCHW; those for NHWC are bound by memory.
+_PLANAR = r"batch_norm_(collect_statistics|transform_input|backward_reduce|backward_elemt|backward)_?(kernel|cuda)|max_pool_(forward|backward)_nchw"
+_NEAR_BANDWIDTH = 0.35  # of the bandwidth, as channels-last batch norm does in two measured pairs
+_PASSES = 1.6  # statistics need a pass of their own: 3 tensors moved for 2 forward, 5 for 3 backward
 _CONVERTS = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|convertTensor_kernel|batched_transpose_\d+x\d+"
 _LEAST_SHARE = 0.02
 _FASTER_KERNELS = 1.15  # normalisation and pooling have faster kernels for channels-last tensors too
@@ -25,7 +30,7 @@ def layout_conversions(case: Case) -> Iterator[Finding]:
 
     Why it matters
     Tensor cores want channels last. A model in the default layout pays for the conversion at every layer,
-    forward and backward.
+    forward and backward, and its normalisation and pooling kernels are slower than those for channels last.
 
     Use instead
     model = model.to(memory_format=torch.channels_last), and the input likewise.
@@ -36,6 +41,7 @@ def layout_conversions(case: Case) -> Iterator[Finding]:
     spent = int(mine["dur_ns"].sum())
     if spent < _LEAST_SHARE * max(device_ns, 1):
         return
+    planar = _planar(case)
     yield Finding(
         rule="layout-conversions",
         says=f"{mine.height / case.step_count:.0f} conversions between layouts a step take "
@@ -54,7 +60,26 @@ def layout_conversions(case: Case) -> Iterator[Finding]:
         },
         where=case.places(mine["op_id"].drop_nulls().unique().to_list()),
         change=Change(
-            "conversions removed", Edit(removed_tasks=mine["task"].to_numpy()), upside=_FASTER_KERNELS
+            "conversions removed, normalisation and pooling in channels-last order",
+            Edit(removed_tasks=mine["task"].to_numpy(), durations_ns=planar, modelled=frozenset(planar)),
+            upside=_FASTER_KERNELS,
         ),
         unless="a layer has no channels-last kernel: then its conversion stays.",
     )
+
+
+def _planar(case: Case) -> dict[int, int]:
+    """New durations of normalisation and pooling kernels: what their operator has to move, near the memory's speed."""
+    if case.device is None or not case.device.memory_bandwidth_bytes:
+        return {}
+    work = op_work(case.trace).select(pl.col("span_id").alias("op_id"), "bytes")
+    slow = case.tasks.filter(pl.col("name").cast(pl.String).str.contains(_PLANAR))
+    shared = slow.join(work, on="op_id", maintain_order="left").with_columns(
+        share=pl.col("dur_ns") / pl.col("dur_ns").sum().over("op_id")
+    )
+    rate = case.device.memory_bandwidth_bytes * _NEAR_BANDWIDTH / _PASSES
+    return {
+        task: round(moved * share / rate * 1e9)
+        for task, dur, moved, share in shared.select("task", "dur_ns", "bytes", "share").iter_rows()
+        if moved is not None and share is not None and moved * share / rate * 1e9 < dur
+    }

@@ -95,13 +95,32 @@ def _shorter(case: Case, mine: pl.DataFrame, *, tf32: bool) -> dict[int, int]:
     dtype, item_bytes = ("tf32", _SINGLE_BYTES) if tf32 else ("fp16", _HALF_BYTES)
     peak = (case.device.tf32_flops if tf32 else case.device.fp16_flops) or 1.0
     shorter: dict[int, int] = {}
-    for task, dur, op, shapes, flops in mine.select("task", "dur_ns", "op", "shapes", "op_flops").iter_rows():
+    for task, dur, op, shapes in mine.select("task", "dur_ns", "op", "shapes").iter_rows():
         product = products.size(op or "", shapes)
         if product is not None:
             shorter[task] = min(dur, products.time_ns(case.device, dtype, product, item_bytes) or dur)
-        elif flops:
-            shorter[task] = min(dur, round(flops / (peak * products.PEAK_SHARE) * 1e9))
-    return shorter
+    return shorter | _shorter_wholes(case, mine, peak)
+
+
+def _shorter_wholes(case: Case, mine: pl.DataFrame, peak: float) -> dict[int, int]:
+    """Operators whose FLOPs alone are known, convolutions above all, with every kernel of theirs.
+
+    A convolution in fp32 may run as a Fourier transform or Winograd's, in many kernels: one replaces them all.
+    """
+    work = mine.drop_nulls(("op_flops", "op_id"))
+    work = (
+        work.filter(pl.col("op").str.contains("convolution|conv"))
+        .group_by("op_id")
+        .agg(pl.col("op_flops").max())
+    )
+    tasks = case.tasks.join(work, on="op_id", maintain_order="left").with_columns(
+        factor=pl.col("op_flops") / (peak * products.PEAK_SHARE) * 1e9 / pl.col("dur_ns").sum().over("op_id")
+    )
+    return {
+        task: round(dur * factor)
+        for task, dur, factor in tasks.select("task", "dur_ns", "factor").iter_rows()
+        if factor is not None and factor < 1
+    }
 
 
 def _change(mine: pl.DataFrame, shorter: dict[int, int], *, tf32: bool) -> Change | None:

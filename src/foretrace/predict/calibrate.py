@@ -39,6 +39,7 @@ _LATENCY_LIMIT_NS, _WAKE_LIMIT_NS = 6_000, 8_000
 _SCALES = (0.2, 4.0)  # how far the host may be from the recorded one
 _DEVICE_SCALES = (0.85, 1.15)
 _REACHED = 0.02
+_DEVICE_BOUND = 0.95  # of the measured step that the device's work fills by itself
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ def scaled_host(program: Program, factor: float) -> Program:
     """The program with its dense host work this much longer."""
     dense = dense_ns(program)
     gap = program.gap_ns - dense + (dense * factor).astype(np.int64)
-    return replace(program, gap_ns=gap, base_ns=(program.base_ns * factor).astype(np.int64))
+    base = np.where(program.in_driver, program.base_ns, program.base_ns * factor)
+    return replace(program, gap_ns=gap, base_ns=base.astype(np.int64))
 
 
 def _debiased(
@@ -90,7 +92,7 @@ def _debiased(
     return replace(
         program,
         gap_ns=program.gap_ns - dense + (less / overhead.slowdown).astype(np.int64),
-        base_ns=(base / overhead.slowdown).astype(np.int64),
+        base_ns=np.where(program.in_driver, program.base_ns, base / overhead.slowdown).astype(np.int64),
         task_latency_ns=np.minimum(program.task_latency_ns, _LATENCY_LIMIT_NS),
         wake_ns=np.minimum(program.wake_ns, _WAKE_LIMIT_NS),
     )
@@ -107,7 +109,8 @@ def _to_known(
     """The program whose steady step is the measured one: by its host if that moves it, else by its device."""
     low, high = _SCALES
     fastest, slowest = (steady_step_ns(scaled_host(program, factor)) for factor in (low, high))
-    if fastest <= wanted <= slowest and slowest > fastest * 1.01:
+    device_fills_it = fastest > _DEVICE_BOUND * wanted  # then a slower host explains nothing
+    if fastest <= wanted <= slowest and slowest > fastest * 1.01 and not device_fills_it:
         for _ in range(30):
             middle = (low * high) ** 0.5
             if steady_step_ns(scaled_host(program, middle)) < wanted:

@@ -147,6 +147,13 @@ def _kinds(program: Program, edit: Edit) -> NDArray[np.uint8]:
     return kind
 
 
+def _still_awaited(program: Program, keep: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """What the tasks that are left wait for; a task that is gone is waited for no more."""
+    place = np.where(keep, np.cumsum(keep) - 1, -1)
+    after = program.task_after[keep]
+    return np.where(after >= 0, place[after], -1).astype(np.int32)
+
+
 def _without(program: Program, edit: Edit) -> Program:
     """The program without its removed tasks; calls that are left with none no longer launch."""
     owner = np.repeat(np.arange(len(program.kind)), np.diff(program.task_from))
@@ -169,6 +176,14 @@ def _without(program: Program, edit: Edit) -> Program:
         task_from=np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
         **{
             name: getattr(program, name)[keep]
-            for name in ("task_stream", "task_dur_ns", "task_latency_ns", "task_gap_ns", "task_span")
+            for name in (
+                "task_stream",
+                "task_dur_ns",
+                "task_latency_ns",
+                "task_gap_ns",
+                "task_after_ns",
+                "task_span",
+            )
         },
+        task_after=_still_awaited(program, keep),
     )

@@ -16,6 +16,7 @@ _HOST_KNOWN, _HOST_UNKNOWN = 0.15, 0.35
 _MODEL = 0.2  # how far a modelled duration may be off
 _SLACK = 1.08
 _PROMISE_POINT, _PROMISE_LOW, _NO_GAIN = 1.10, 1.05, 1.05
+_PERHAPS = 1.25  # a range that reaches this far does not say that there is nothing to gain
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def _verdict(calibration: Calibration, speedup: Span) -> str:
         return "uncertain"
     if speedup.point >= _PROMISE_POINT and speedup.low >= _PROMISE_LOW:
         return "gain"
-    return "no gain" if speedup.point < _NO_GAIN else "uncertain"
+    return "no gain" if speedup.point < _NO_GAIN and speedup.high < _PERHAPS else "uncertain"
 
 
 def _basis(calibration: Calibration, changes: tuple[Change, ...]) -> str:

@@ -31,6 +31,7 @@ _BLOCKED_LAUNCH_NS = 8_000  # far above what any launch takes that does not wait
 _LONGEST_FREE_LAUNCH_NS = 6_000
 _FREE_SYNC_NS = 3_000  # what a synchronising call costs when there is nothing to wait for
 _WAKE_LIMIT_NS = 15_000  # a call that returns later than this after the work ended waited for something else
+_LONG_WAIT_NS = 20_000  # between two tasks of a stream: more than any hand-over takes
 _COPY_TAIL_NS = 50_000
 _PAGEABLE_STAGED_BYTES = 64 << 10  # CUDA stages smaller pageable copies and returns at once
 
@@ -38,6 +39,9 @@ _SYNCS = re.compile(r"(cuda|hip|cu)(Device|Ctx|Stream|Event)Synchronize")
 _FREES = re.compile(r"(cuda|hip)Free$|(cu)MemFree")
 _RECORDS = re.compile(r"(cuda|hip|cu)EventRecord")
 _WAITS = re.compile(r"(cuda|hip|cu)StreamWaitEvent")
+_DRIVER = re.compile(
+    r"(cuda|hip|cu)(Malloc|Free|Mem(Alloc|Free|Create|Release|Map|Unmap|SetAccess)|Host(Alloc|Register))"
+)
 _PLAIN_COPY = re.compile(r"(cuda|hip)Memcpy$|cuMemcpy[HD]to[HD]")
 
 
@@ -51,6 +55,7 @@ class Program:
     gap_ops: Numbers  # operators that began in the gap
     gap_frames: Numbers  # Python calls and allocations in it: what a rich recording pays for
     base_ns: Times
+    in_driver: NDArray[np.bool_]  # calls whose time is the driver's, and the same without a profiler
     kind: NDArray[np.uint8]
     stream: Numbers  # waited for or recorded on; ALL_STREAMS for the whole device
     wake_ns: Times  # from the end of the awaited work to the end of the call
@@ -64,6 +69,8 @@ class Program:
     task_dur_ns: Times
     task_latency_ns: Times  # from the call to the start, on an idle stream
     task_gap_ns: Times  # from the end of the task before it on the stream
+    task_after: Numbers  # a task of another stream that it waited for, or -1
+    task_after_ns: Times  # from that task's end
     task_span: NDArray[np.uint32]
     # the rest
     tail_gap_ns: int  # host work behind the last call
@@ -203,6 +210,7 @@ class _Builder:
         launches = task_from[1:] > task_from[:-1]
         self.first_of, self.last_of = task_from[:-1], task_from[1:] - 1
         latency, gap = self._task_delays()
+        after, after_ns = self._awaited(gap)
         pending = self._pending()
         kind, base, stream, wake = self._calls(launches, pending)
         reach = np.maximum.accumulate(self.end)
@@ -213,11 +221,11 @@ class _Builder:
         host_ns = self.window[1] - self.window[0]
         return Program(
             start_ns=self.window[0], gap_ns=np.maximum(gaps, 0), gap_ops=self._begun(("op",)),
-            gap_frames=self._begun(("python",)) + self._allocated(), base_ns=base, kind=kind, stream=stream, wake_ns=wake,
+            gap_frames=self._begun(("python",)) + self._allocated(), base_ns=base, in_driver=_matches(self.names, _DRIVER), kind=kind, stream=stream, wake_ns=wake,
             call_span=self.calls["id"].to_numpy(),
             call_start_ns=self.start, call_end_ns=self.end, step=(np.searchsorted(steps, self.start, "right") - 1).astype(np.int32),
             task_from=task_from, task_stream=self.stream_of, task_dur_ns=self.task_end - self.task_start,
-            task_latency_ns=latency, task_gap_ns=gap, task_span=self.tasks["id"].to_numpy(),
+            task_latency_ns=latency, task_gap_ns=gap, task_after=after, task_after_ns=after_ns, task_span=self.tasks["id"].to_numpy(),
             tail_gap_ns=max(host_ns - int(reach[-1]), 0), queue_calls=self._queue_calls(launches, pending),
             stream_free_ns=self._stream_free(), pending_ns=pending,
             step_calls=np.searchsorted(self.start, steps).astype(np.int32), between_ns=between, streams=self.streams,
@@ -293,6 +301,31 @@ class _Builder:
             np.where(drained, latency, np.minimum(latency, usual_latency)),
             np.where(limited | ~first, gap, np.minimum(gap, usual_gap)),
         )
+
+    def _awaited(self, gap: Times) -> tuple[Numbers, Times]:
+        """For tasks that began just when one of another stream had ended, that task; their gap becomes a usual one.
+
+        The recording names no events: a long wait on an own stream that ends with another stream's work is one.
+        """
+        after = np.full(len(gap), -1, np.int32)
+        after_ns = np.zeros(len(gap), np.int64)
+        if len(self.streams) < 2 or not len(gap):
+            return after, after_ns
+        usual = int(np.median(gap))
+        by_end = np.argsort(self.task_end, kind="stable")
+        ends = self.task_end[by_end]
+        for task in np.flatnonzero(gap > max(_LONG_WAIT_NS, 5 * usual)).tolist():
+            last = int(np.searchsorted(ends, self.task_start[task], "right"))
+            for place in range(last - 1, max(last - 9, -1), -1):
+                other = int(by_end[place])
+                late = int(self.task_start[task] - self.task_end[other])
+                if late > _WAKE_LIMIT_NS:
+                    break
+                if self.stream_of[other] != self.stream_of[task] and self.call_of[other] < self.call_of[task]:
+                    after[task], after_ns[task] = other, late
+                    gap[task] = min(usual, int(gap[task]))
+                    break
+        return after, after_ns
 
     def _outstanding(self, launches: NDArray[np.bool_], pending: Times) -> Times:
         """For each call, how many launching calls, itself included, were unfinished when it returned."""

@@ -48,7 +48,7 @@ def replay(program: Program, *, tiles: int = 1, native: bool | None = None) -> R
     columns = (
         program.gap_ns, program.base_ns, program.kind, program.stream, program.wake_ns, program.task_from,
         program.task_stream, program.task_dur_ns, program.task_latency_ns, program.task_gap_ns,
-        program.stream_free_ns, program.pending_ns, program.step_calls,
+        program.task_after, program.task_after_ns, program.stream_free_ns, program.pending_ns, program.step_calls,
     )  # fmt: skip
     arrays = (np.ascontiguousarray(column) for column in columns)
     *times, host, device = _native(*arrays, program.tail_gap_ns, program.queue_calls, tiles)
@@ -129,6 +129,8 @@ class _Machine:
                 self.free[stream] + int(program.task_gap_ns[task]),
                 self.block[stream],
             )
+            if program.task_after[task] >= 0:
+                begin = max(begin, int(self.ends[program.task_after[task]] + program.task_after_ns[task]))
             end = begin + int(program.task_dur_ns[task])
             self.starts[task], self.ends[task] = begin, end
             self.free[stream] = max(self.free[stream], end)
