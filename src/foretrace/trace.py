@@ -127,6 +127,13 @@ class Trace:
             where, on="track_id", how="left", maintain_order="left"
         )
 
+    @cached_property
+    def kernel_spans(self) -> pl.DataFrame:
+        """The kernels table with each kernel's name, duration, launch and operator; a duration may be null."""
+        spans = self.spans.select("name", "dur_ns", "launch_id", "op_id")
+        # Row numbers are ids: gathering is a join, and the quicker one.
+        return spans[self.kernels["span_id"]].hstack(self.kernels)
+
     @property
     def has_device(self) -> bool:
         """Whether any work of a GPU was recorded."""

@@ -7,7 +7,6 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from foretrace.analyze import device_time
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.trace import Trace
@@ -46,12 +45,13 @@ def kernels(
     """
     if group_by not in _GROUPS:
         raise UsageError(f"kernels cannot group by {group_by!r}; choose from {', '.join(_GROUPS)}")
-    spans = _with_geometry(trace, group_by)
+    spans = trace.kernel_spans
     if spans.is_empty():
         raise MissingDataError(f"{trace.path.name}: no kernels recorded; record with ProfilerActivity.CUDA")
-    linked = bool(((trace.spans["kind"] == "kernel") & trace.spans["launch_id"].is_not_null()).any())
-    orphan = spans["orphan"] & linked
-    counted = spans if orphans or not linked else spans.filter(~orphan)
+    linked = spans["launch_id"].null_count() < spans.height
+    orphan = (spans["launch_id"].is_null() & spans["op_id"].is_null()) & linked
+    needed = spans.select("name", "dur_ns", *_FILL, *(("op_id", *_LAUNCH) if group_by != "name" else ()))
+    counted = needed if orphans or not linked else needed.filter(~orphan)
     table = _grouped(trace, counted, group_by)
     total = int(counted["dur_ns"].sum())
     values: dict[str, Value] = {
@@ -73,20 +73,6 @@ def kernels(
         },
         notes=_notes(values, linked=linked, included=orphans),
     )
-
-
-def _with_geometry(trace: Trace, group_by: str) -> pl.DataFrame:
-    """Kernels' spans, with the columns of the kernels table that the grouping needs."""
-    geometry = trace.kernels.select("span_id", *_FILL, *(_LAUNCH if group_by == "config" else ()))
-    op_id = [] if group_by == "name" else ["op_id"]
-    wanted = trace.spans.select("name", "dur_ns", *op_id, orphan=device_time.ORPHAN)
-    is_kernel = trace.spans["kind"] == "kernel"
-    if geometry.height == is_kernel.sum() and geometry["span_id"].is_sorted():
-        # The usual case: a row for each kernel. Row numbers are ids, so gathering is a join, and the quicker one.
-        return wanted[geometry["span_id"]].hstack(geometry.drop("span_id"))
-    spans = wanted.with_columns(trace.spans["id"]).filter(is_kernel)
-    joined = spans.join(geometry, left_on="id", right_on="span_id", how="left", maintain_order="left")
-    return joined.drop("id")
 
 
 def _grouped(trace: Trace, rows: pl.DataFrame, group_by: str) -> pl.DataFrame:
@@ -140,7 +126,9 @@ def _by_name(rows: pl.DataFrame, table: pl.DataFrame) -> dict[str, pl.Series]:
     size = int(of_table.max()) + 1 if len(of_table) else 0
     means = {}
     for column in _FILL:
-        known = rows.select("name", "dur_ns", column).drop_nulls()
+        known = rows.select("name", "dur_ns", column)
+        if known["dur_ns"].null_count() or known[column].null_count():
+            known = known.drop_nulls()
         code = known["name"].to_physical().to_numpy()
         dur = known["dur_ns"].to_numpy()
         total = np.bincount(code, dur * known[column].to_numpy(), size)[of_table]
