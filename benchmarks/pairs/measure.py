@@ -2,7 +2,7 @@
 
     python benchmarks/pairs/measure.py --half a --out FOLDER [--budget 500] [NAME ...]
 
-Each variant is timed in a process of its own that never sees a profiler, slow and fixed in turn, twice; then the
+Each variant is timed in a process of its own that never sees a profiler, slow and fixed in turn, `--rounds` times; then the
 slow one is recorded in a further process, light and rich. Nothing runs beside anything else. Processes are forked
 from one that has imported torch and has not touched CUDA. The folder gets NAME.slow.{lite,rich}.json.gz and
 NAME.truth.json, packed into pairs-HALF.tar.gz.
@@ -11,6 +11,7 @@ NAME.truth.json, packed into pairs-HALF.tar.gz.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gzip
 import json
 import os
@@ -26,6 +27,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+os.environ.setdefault(
+    "PYTORCH_NVML_BASED_CUDA_CHECK", "1"
+)  # a fork can use CUDA only if its parent never asked
 
 import torch
 from programs import PAIRS, TINY, Pair, Step, device
@@ -33,7 +37,7 @@ from programs import PAIRS, TINY, Pair, Step, device
 WARM_S, BATCHES = (0.05, 2) if TINY else (1.0, 5)
 BATCH_S, MOST_S = (0.02, 0.5) if TINY else (0.15, 2.0)
 WARM_STEPS, ACTIVE_STEPS = 8, 3
-LIMIT_S = 100
+LIMIT_S = 60
 LARGEST_BYTES = 15_500_000
 BEGIN = time.monotonic()
 
@@ -72,7 +76,13 @@ def timed(step: Step) -> dict[str, float]:
         synchronise()
         each.append((time.perf_counter() - start) / steps * 1e3)
     peak = torch.cuda.max_memory_allocated() / 2**20 if device() == "cuda" else 0.0
-    return {"ms": statistics.median(each), "low": min(each), "high": max(each), "steps": steps * batches, "peak": peak}
+    return {
+        "ms": statistics.median(each),
+        "low": min(each),
+        "high": max(each),
+        "steps": steps * batches,
+        "peak": peak,
+    }
 
 
 def record(step: Step, path: Path, *, rich: bool) -> None:
@@ -80,7 +90,9 @@ def record(step: Step, path: Path, *, rich: bool) -> None:
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device() == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    more = {"with_stack": True, "with_modules": True, "profile_memory": True, "with_flops": True} if rich else {}
+    more = (
+        {"with_stack": True, "with_modules": True, "profile_memory": True, "with_flops": True} if rich else {}
+    )
     schedule = torch.profiler.schedule(wait=0, warmup=WARM_STEPS, active=ACTIVE_STEPS, repeat=1)
     with torch.profiler.profile(
         activities=activities, record_shapes=True, schedule=schedule,
@@ -129,10 +141,8 @@ def forked(pair: Pair, what: str, folder: Path) -> dict[str, float] | None:
             os.waitpid(child, 0)
             return None
         time.sleep(0.02)
-    try:  # the loader's workers and the compiler's
+    with contextlib.suppress(ProcessLookupError):  # the loader's workers and the compiler's
         os.killpg(child, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     return json.loads(answer.read_text()) if answer.exists() else None
 
 
@@ -149,6 +159,19 @@ def spawned(pair: Pair, what: str, folder: Path) -> dict[str, float] | None:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def forks_reach_device() -> bool:
+    """Whether a forked process can use the GPU, if there is one."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            torch.zeros(1, device=device()).sum().item()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
 def has_kernels(path: Path) -> bool:
     """Whether the recording saw the GPU (on a machine without one: whether it is there)."""
     if not path.exists():
@@ -157,11 +180,11 @@ def has_kernels(path: Path) -> bool:
         return TINY or '"cat": "kernel"' in file.read()
 
 
-def measure(pair: Pair, folder: Path, allowed_s: float) -> None:
-    """All processes of one program; a second round only where time allows."""
+def measure(pair: Pair, folder: Path, allowed_s: float, wanted: int) -> None:
+    """All processes of one program; rounds after the first only where time allows."""
     begin = time.monotonic()
     rounds: dict[str, list[dict[str, float]]] = {"slow": [], "fixed": []}
-    for number in range(2):
+    for number in range(wanted):
         if number and time.monotonic() - begin > 0.55 * allowed_s:
             break
         for what in ("slow", "fixed"):
@@ -221,16 +244,24 @@ def pack(folder: Path, archive: Path) -> None:
 
 def main() -> int:
     """Measures what is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*")
     parser.add_argument("--half", default="a")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--budget", type=float, default=500.0, help="seconds")
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--work", choices=("slow", "fixed", "record"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         print(json.dumps(work(PAIRS[options.names[0]], options.work, options.out)))
         return 0
+    if not os.environ.get("PAIRS_BARE"):
+        import torch._dynamo  # every optimizer imports it: once here instead of once in each process
+
+        if not forks_reach_device():
+            os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PAIRS_BARE": "1"})
     pairs = [PAIRS[name] for name in options.names] or [p for p in PAIRS.values() if p.half == options.half]
     pairs.sort(key=lambda pair: pair.label == "unfused elementwise")  # compiling is slow: last
     folder = Path(tempfile.mkdtemp())
@@ -240,7 +271,7 @@ def main() -> int:
         if left_s < 15:
             print(f"no time left for {[each.name for each in pairs[place:]]}", flush=True)
             break
-        measure(pair, folder, left_s / (len(pairs) - place))
+        measure(pair, folder, left_s / (len(pairs) - place), options.rounds)
     options.out.mkdir(parents=True, exist_ok=True)
     pack(folder, options.out / f"pairs-{options.half}.tar.gz")
     print(f"done in {time.monotonic() - BEGIN:.0f} s", flush=True)

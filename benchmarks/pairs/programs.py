@@ -196,7 +196,11 @@ def conv_stack(widths: tuple[int, ...], inputs: int = 3) -> nn.Sequential:
     for width in widths:
         if layers and width != inputs:
             layers.append(nn.MaxPool2d(2))
-        layers += [nn.Conv2d(inputs, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
+        layers += [
+            nn.Conv2d(inputs, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(inplace=True),
+        ]
         inputs = width
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 100))
 
@@ -204,7 +208,9 @@ def conv_stack(widths: tuple[int, ...], inputs: int = 3) -> nn.Sequential:
 # ------------------------------------------------------------------------------------------------ syncs
 
 
-@pair("a", "sync", "host-sync", "a finiteness check with .item() after every layer; fixed: one check at the end")
+@pair(
+    "a", "sync", "host-sync", "a finiteness check with .item() after every layer; fixed: one check at the end"
+)
 def layer_item(fixed: bool) -> Step:
     width, rows = size(2048, 32), size(4096, 16)
     layers = nn.ModuleList(nn.Linear(width, width) for _ in range(size(24, 3))).to(device(), BF16)
@@ -225,7 +231,12 @@ def layer_item(fixed: bool) -> Step:
     return step
 
 
-@pair("a", "sync", "host-sync", "experts in a loop, their tokens found by nonzero(); fixed: by one argsort, same loop")
+@pair(
+    "a",
+    "sync",
+    "host-sync",
+    "experts in a loop, their tokens found by nonzero(); fixed: by one argsort, same loop",
+)
 def moe_loop(fixed: bool) -> Step:
     width, tokens, experts = size(1024, 32), size(8192, 64), size(16, 4)
     ups = nn.ModuleList(nn.Linear(width, 4 * width) for _ in range(experts)).to(device(), BF16)
@@ -265,16 +276,18 @@ def mask_loop(fixed: bool) -> Step:
         for layer in layers:
             x = torch.tanh(layer(x))
             keep = x[:, 0] > 0
-            if fixed:
-                total = total + (x * keep.unsqueeze(1)).sum(0)
-            else:
-                total = total + x[keep].sum(0)
+            total = total + ((x * keep.unsqueeze(1)) if fixed else x[keep]).sum(0)
         return total
 
     return step
 
 
-@pair("b", "sync", "host-sync", "loss.item() after each of 8 micro-steps; fixed: the losses are added on the GPU")
+@pair(
+    "b",
+    "sync",
+    "host-sync",
+    "loss.item() after each of 8 micro-steps; fixed: the losses are added on the GPU",
+)
 def accumulate_item(fixed: bool) -> Step:
     width, length = size(768, 32), size(256, 8)
     model = blocks(size(4, 1), width, size(12, 2), fused=True, causal=True).to(device(), BF16)
@@ -297,7 +310,12 @@ def accumulate_item(fixed: bool) -> Step:
 # ------------------------------------------------------------------------------------------------ overlap
 
 
-@pair("a", "exposed copies", None, "gradients copied to the host after the backward pass; fixed: as each is ready, on a side stream")
+@pair(
+    "a",
+    "exposed copies",
+    None,
+    "gradients copied to the host after the backward pass; fixed: as each is ready, on a side stream",
+)
 def grads_serial(fixed: bool) -> Step:
     width, rows = size(4096, 32), size(8192, 16)
     model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(6))).to(device(), BF16)
@@ -334,7 +352,12 @@ def grads_serial(fixed: bool) -> Step:
 # ------------------------------------------------------------------------------------------------ launch-bound
 
 
-@pair("a", "launch-bound", "launch-bound", "a ranking model that serves 128 requests at a time; fixed: CUDA graph")
+@pair(
+    "a",
+    "launch-bound",
+    "launch-bound",
+    "a ranking model that serves 128 requests at a time; fixed: CUDA graph",
+)
 def ranker_serve(fixed: bool) -> Step:
     width, rows, batch = 64, size(50_000, 100), size(128, 4)
     tables = nn.ModuleList(nn.Embedding(rows, width) for _ in range(size(26, 4))).to(device(), BF16)
@@ -355,7 +378,12 @@ def ranker_serve(fixed: bool) -> Step:
     return graphed(step) if fixed else step
 
 
-@pair("b", "launch-bound", "launch-bound", "a text encoder that serves two short requests at a time; fixed: CUDA graph")
+@pair(
+    "b",
+    "launch-bound",
+    "launch-bound",
+    "a text encoder that serves two short requests at a time; fixed: CUDA graph",
+)
 def encoder_serve(fixed: bool) -> Step:
     model = blocks(size(12, 1), size(768, 32), size(12, 2), fused=True).to(device(), BF16).eval()
     x = rand(2, size(64, 8), size(768, 32), dtype=BF16)
@@ -373,7 +401,10 @@ def encoder_serve(fixed: bool) -> Step:
 def _vision(model: nn.Module, x: Tensor, *, last: bool) -> Step:
     model = model.to(device())
     if last:
-        model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+        model, x = (
+            model.to(memory_format=torch.channels_last),
+            x.contiguous(memory_format=torch.channels_last),
+        )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=device() == "cuda")
 
     def loss_of() -> Tensor:
@@ -390,7 +421,12 @@ def vgg_nchw(fixed: bool) -> Step:
     return _vision(conv_stack(widths), rand(size(64, 2), 3, side, side), last=fixed)
 
 
-@pair("b", "layout", "layout-conversions", "a UNet for segmentation under autocast in NCHW; fixed: channels_last")
+@pair(
+    "b",
+    "layout",
+    "layout-conversions",
+    "a UNet for segmentation under autocast in NCHW; fixed: channels_last",
+)
 def segment_nchw(fixed: bool) -> Step:
     side = size(128, 16)
     return _vision(UNet(size(64, 8), attention=False), rand(size(16, 1), 4, side, side), last=fixed)
@@ -399,7 +435,12 @@ def segment_nchw(fixed: bool) -> Step:
 # ------------------------------------------------------------------------------------------------ attention
 
 
-@pair("a", "unfused attention", "unfused-attention", "a ViT with attention written out, autocast training; fixed: SDPA")
+@pair(
+    "a",
+    "unfused attention",
+    "unfused-attention",
+    "a ViT with attention written out, autocast training; fixed: SDPA",
+)
 def vit_naive(fixed: bool) -> Step:
     width = size(768, 32)
     model = blocks(size(6, 1), width, size(12, 2), fused=fixed).to(device())
@@ -412,7 +453,12 @@ def vit_naive(fixed: bool) -> Step:
     return trainer(model, optimizer, loss_of)
 
 
-@pair("b", "unfused attention", "unfused-attention", "a diffusion UNet whose inner attention is written out; fixed: SDPA")
+@pair(
+    "b",
+    "unfused attention",
+    "unfused-attention",
+    "a diffusion UNet whose inner attention is written out; fixed: SDPA",
+)
 def diffusion_attention(fixed: bool) -> Step:
     side = size(64, 16)
     model = UNet(size(160, 8), attention=True, fused=fixed).to(device(), BF16)
@@ -426,7 +472,12 @@ def diffusion_attention(fixed: bool) -> Step:
     return step
 
 
-@pair("b", "unfused attention", "unfused-attention", "causal attention over 8192 tokens written out; fixed: SDPA")
+@pair(
+    "b",
+    "unfused attention",
+    "unfused-attention",
+    "causal attention over 8192 tokens written out; fixed: SDPA",
+)
 def long_context(fixed: bool) -> Step:
     width, length = size(1024, 32), size(8192, 80)
     model = blocks(size(2, 1), width, size(8, 2), fused=fixed, causal=True).to(device(), BF16)
@@ -466,15 +517,22 @@ def odd_sizes(fixed: bool) -> Step:
     narrow, wide = ((1024, 4096) if fixed else (1001, 4003)) if not TINY else (24, 40)
     layers = (m for _ in range(4) for m in (nn.Linear(narrow, wide), nn.ReLU(), nn.Linear(wide, narrow)))
     model = nn.Sequential(*layers).to(device(), BF16)
-    return trainer(model, adamw(model), partial(_mean_square, model, rand(size(8192, 16), narrow, dtype=BF16)))
+    return trainer(
+        model, adamw(model), partial(_mean_square, model, rand(size(8192, 16), narrow, dtype=BF16))
+    )
 
 
 @pair("b", "misaligned", "misaligned-gemm", "a language model's head of 50257 words; fixed: padded to 50304")
 def vocabulary_pad(fixed: bool) -> Step:
     width, words = size(768, 32), (50304 if fixed else 50257) if not TINY else 101
-    model = nn.Sequential(*blocks(size(4, 1), width, size(12, 2), fused=True, causal=True), nn.Linear(width, words, bias=False))
+    model = nn.Sequential(
+        *blocks(size(4, 1), width, size(12, 2), fused=True, causal=True), nn.Linear(width, words, bias=False)
+    )
     model = model.to(device(), BF16)
-    x, target = rand(size(8, 1), size(1024, 8), width, dtype=BF16), torch.randint(0, 100, (size(8192, 8),), device=device())
+    x, target = (
+        rand(size(8, 1), size(1024, 8), width, dtype=BF16),
+        torch.randint(0, 100, (size(8192, 8),), device=device()),
+    )
     return trainer(model, adamw(model), lambda: F.cross_entropy(model(x).flatten(0, 1), target))
 
 
@@ -503,7 +561,12 @@ def sgd_loop(fixed: bool) -> Step:
 # ------------------------------------------------------------------------------------------------ copies and casts
 
 
-@pair("a", "dtype casts", "dtype-casts", "activations go to fp32 and back between layers; fixed: they stay in bf16")
+@pair(
+    "a",
+    "dtype casts",
+    "dtype-casts",
+    "activations go to fp32 and back between layers; fixed: they stay in bf16",
+)
 def cast_pingpong(fixed: bool) -> Step:
     width = size(2048, 32)
     layers = nn.ModuleList(nn.Linear(width, width) for _ in range(size(12, 2))).to(device(), BF16)
@@ -534,7 +597,12 @@ def contiguous_heads(fixed: bool) -> Step:
     return step
 
 
-@pair("b", "host-device copies", "pageable-copy", "frames copied from pageable memory; fixed: pinned, non_blocking")
+@pair(
+    "b",
+    "host-device copies",
+    "pageable-copy",
+    "frames copied from pageable memory; fixed: pinned, non_blocking",
+)
 def pageable_frames(fixed: bool) -> Step:
     side = size(512, 16)
     model = conv_stack((16, 16) if TINY else (32, 64, 128)).to(device(), BF16)
@@ -555,7 +623,9 @@ def pageable_frames(fixed: bool) -> Step:
     return step
 
 
-@pair("a", "tiny copies", "tiny-copies", "a scalar tensor built on the host for every layer; fixed: built once")
+@pair(
+    "a", "tiny copies", "tiny-copies", "a scalar tensor built on the host for every layer; fixed: built once"
+)
 def scalar_tensors(fixed: bool) -> Step:
     width = size(1024, 32)
     layers = nn.ModuleList(nn.Linear(width, width) for _ in range(size(32, 3))).to(device(), BF16)
@@ -577,7 +647,9 @@ def scalar_tensors(fixed: bool) -> Step:
 def empty_cache(fixed: bool) -> Step:
     width = size(1024, 32)
     model = blocks(size(4, 1), width, size(16, 2), fused=True).to(device(), BF16)
-    train = trainer(model, adamw(model), partial(_mean_square, model, rand(size(8, 1), size(512, 8), width, dtype=BF16)))
+    train = trainer(
+        model, adamw(model), partial(_mean_square, model, rand(size(8, 1), size(512, 8), width, dtype=BF16))
+    )
 
     def step() -> None:
         train()
@@ -609,7 +681,11 @@ class _Pictures(Dataset):  # type: ignore[type-arg]
 def _from_loader(workers: int, rounds: int, widths: tuple[int, ...]) -> Step:
     pin = device() == "cuda"
     loader = DataLoader(
-        _Pictures(rounds), batch_size=size(24, 2), num_workers=workers, pin_memory=pin, persistent_workers=workers > 0
+        _Pictures(rounds),
+        batch_size=size(24, 2),
+        num_workers=workers,
+        pin_memory=pin,
+        persistent_workers=workers > 0,
     )
     batches: Iterator[Tensor] = iter(loader)
     model = conv_stack(widths).to(device()).to(memory_format=torch.channels_last)
@@ -671,7 +747,12 @@ def checkpointed(fixed: bool) -> Step:
     return trainer(model, adamw(model), loss_of)
 
 
-@pair("a", "unfused elementwise", "unfused-elementwise", "RMS norm, rotation and SwiGLU written out; fixed: torch.compile")
+@pair(
+    "a",
+    "unfused elementwise",
+    "unfused-elementwise",
+    "RMS norm, rotation and SwiGLU written out; fixed: torch.compile",
+)
 def swiglu_chain(fixed: bool) -> Step:
     width = size(4096, 32)
     x0, gate = rand(size(8192, 16), width, dtype=BF16), rand(size(8192, 16), width, dtype=BF16)
@@ -690,7 +771,12 @@ def swiglu_chain(fixed: bool) -> Step:
     return partial(compiled(step) if fixed else step, x0, gate)
 
 
-@pair("b", "unfused elementwise", "unfused-elementwise", "fp8 products with their quantisation written out; fixed: torch.compile")
+@pair(
+    "b",
+    "unfused elementwise",
+    "unfused-elementwise",
+    "fp8 products with their quantisation written out; fixed: torch.compile",
+)
 def fp8_quantise(fixed: bool) -> Step:
     width, rows = size(4096, 32), size(8192, 32)
     fp8 = torch.float8_e4m3fn
@@ -715,16 +801,20 @@ def fp8_quantise(fixed: bool) -> Step:
 @pair("a", "healthy", "unfused-elementwise", "a bf16 MLP of large products; change: torch.compile")
 def healthy_mlp(fixed: bool) -> Step:
     width = size(4096, 32)
-    model = nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(width, width), nn.ReLU()))).to(device(), BF16)
-    call = compiled(model) if fixed else model
-    return trainer(model, adamw(model), partial(_mean_square, call, rand(size(16384, 16), width, dtype=BF16)))
+    model = nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(width, width), nn.ReLU()))).to(
+        device(), BF16
+    )
+    loss = compiled(_mean_square) if fixed else _mean_square
+    return trainer(model, adamw(model), partial(loss, model, rand(size(16384, 16), width, dtype=BF16)))
 
 
 @pair("a", "healthy", "host-sync", "a large training step that logs its loss once; change: it does not")
 def healthy_logging(fixed: bool) -> Step:
     width = size(2048, 32)
     model = blocks(size(4, 1), width, size(16, 2), fused=True, causal=True).to(device(), BF16)
-    train = trainer(model, adamw(model), partial(_mean_square, model, rand(size(8, 1), size(1024, 8), width, dtype=BF16)))
+    train = trainer(
+        model, adamw(model), partial(_mean_square, model, rand(size(8, 1), size(1024, 8), width, dtype=BF16))
+    )
 
     def step() -> Any:
         loss = train()
@@ -735,18 +825,26 @@ def healthy_logging(fixed: bool) -> Step:
 
 @pair("a", "healthy", "input-bound", "a loader whose workers keep up; change: twice as many workers")
 def healthy_loader(fixed: bool) -> Step:
-    return _from_loader(size(8 if fixed else 4, 1), 2, (8,) if TINY else (128, 128, 256, 256, 256, 512, 512, 512))
+    return _from_loader(
+        size(8 if fixed else 4, 1), 2, (8,) if TINY else (128, 128, 256, 256, 256, 512, 512, 512)
+    )
 
 
-@pair("b", "healthy", "unfused-elementwise", "a decoder with SDPA, bf16 and fused AdamW; change: torch.compile")
+@pair(
+    "b", "healthy", "unfused-elementwise", "a decoder with SDPA, bf16 and fused AdamW; change: torch.compile"
+)
 def healthy_decoder(fixed: bool) -> Step:
     width = size(2048, 32)
     model = blocks(size(4, 1), width, size(16, 2), fused=True, causal=True).to(device(), BF16)
-    call = compiled(model) if fixed else model
-    return trainer(model, adamw(model), partial(_mean_square, call, rand(size(8, 1), size(1024, 8), width, dtype=BF16)))
+    loss = compiled(_mean_square) if fixed else _mean_square
+    return trainer(
+        model, adamw(model), partial(loss, model, rand(size(8, 1), size(1024, 8), width, dtype=BF16))
+    )
 
 
-@pair("b", "healthy", "launch-bound", "a convolution net in channels_last at a large batch; change: CUDA graph")
+@pair(
+    "b", "healthy", "launch-bound", "a convolution net in channels_last at a large batch; change: CUDA graph"
+)
 def healthy_convnet(fixed: bool) -> Step:
     side = size(128, 16)
     model = conv_stack((8, 16) if TINY else (64, 64, 128, 128, 256, 256, 512, 512)).to(device(), BF16)

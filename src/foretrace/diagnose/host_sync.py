@@ -21,6 +21,7 @@ from foretrace.predict.edits import Edit
 from foretrace.predict.program import BLOCKING_COPY, LAUNCH, SYNC
 
 _LEAST_SHARE = 0.02  # of the host's time
+_MOST_LAUNCHES = 4  # that computing on the device may take instead: compare, select, multiply, reduce
 _FREES = r"^(?:cuda|hip)(?:Free|HostFree)|^cuMem"
 _LINE = re.compile(r"(?:backward of )?(.+)\((\d+)\): (.+)")
 
@@ -33,7 +34,7 @@ def host_sync(case: Case) -> Iterator[Finding]:
     Looks for calls within steps that wait for the device, other than copies to it and calls that free memory,
     if they and the operators around them take at least 2 % of the host's time. The replay lets them return at
     once, and adds one launch for each operator that waited: what depended on the value must now be computed on
-    the device. At best the whole operator goes: the range says so.
+    the device. At best the whole operator goes, at worst four launches take its place: the range says so.
 
     Why it matters
     While the host waits it launches nothing; when the GPU has finished, it waits in turn until the host has
@@ -136,5 +137,9 @@ def _change(
     return Change(
         "waits replaced by one launch each",
         Edit(unwaited_calls=calls, added_host_ns=dict.fromkeys(first.tolist(), usual)),
-        others=(Edit(unwaited_calls=calls), Edit(removed_host=gone, removed_calls=whole)),
+        others=(
+            Edit(unwaited_calls=calls),
+            Edit(removed_host=gone, removed_calls=whole),
+            Edit(unwaited_calls=calls, added_host_ns=dict.fromkeys(first.tolist(), _MOST_LAUNCHES * usual)),
+        ),
     )
