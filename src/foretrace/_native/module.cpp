@@ -351,18 +351,21 @@ bool set(PyObject* into, const char* name, PyObject* value) {
   return !failed;
 }
 
+bool append(PyObject* list, PyObject* item) {
+  const bool done = item && !PyList_Append(list, item);
+  Py_XDECREF(item);
+  return done;
+}
+
 PyObject* lanes_of(const Raw& raw) {
   PyObject* list = PyList_New(0);
   if (!list) return nullptr;
   for (const Raw::Lane& lane : raw.lanes) {
-    PyObject* item = Py_BuildValue("(iLiL)", int(lane.text[0]), (long long)lane.value[0], int(lane.text[1]),
-                                   (long long)lane.value[1]);
-    if (!item || PyList_Append(list, item)) {
-      Py_XDECREF(item);
+    if (!append(list, Py_BuildValue("(iLiL)", int(lane.text[0]), (long long)lane.value[0], int(lane.text[1]),
+                                    (long long)lane.value[1]))) {
       Py_DECREF(list);
       return nullptr;
     }
-    Py_DECREF(item);
   }
   return list;
 }
@@ -371,14 +374,11 @@ PyObject* header_of(const Raw& raw) {
   PyObject* list = PyList_New(0);
   if (!list) return nullptr;
   for (const auto& member : raw.header) {
-    PyObject* item = Py_BuildValue("(y#y#)", member.first.data(), Py_ssize_t(member.first.size()),
-                                   member.second.data(), Py_ssize_t(member.second.size()));
-    if (!item || PyList_Append(list, item)) {
-      Py_XDECREF(item);
+    if (!append(list, Py_BuildValue("(y#y#)", member.first.data(), Py_ssize_t(member.first.size()),
+                                    member.second.data(), Py_ssize_t(member.second.size())))) {
       Py_DECREF(list);
       return nullptr;
     }
-    Py_DECREF(item);
   }
   return list;
 }

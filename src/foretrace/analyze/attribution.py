@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from foretrace.analyze import device_time
-from foretrace.analyze.call_tree import NOBODY, Array, containers
+from foretrace.analyze.call_tree import NOBODY, Array
 from foretrace.trace import Trace
 
 
@@ -39,18 +39,17 @@ class Attribution:
 
 @dataclass(frozen=True)
 class Nesting:
-    """How host spans lie in one another, where a Python call whose return was lost has been cut short."""
+    """How host spans lie in one another, and where each ends."""
 
     parent: Array  # per span, or NOBODY
     end_ns: Array
-    repaired: bool
 
 
 def nesting(trace: Trace) -> Nesting:
-    """The spans around each span, by time, with every Python call ending no later than its caller.
+    """The spans around each span, with every Python call ending no later than its caller.
 
     torch loses the return of some calls into C++ (`FunctionMeta.apply` of a compiled function): they seem to last
-    until the recording ends, and all that follows on their thread seems to lie in them.
+    until the recording ends. Ingest nests by the same rule; recorded durations stay as they are.
     """
     spans = trace.spans
     parent = spans["parent_id"].cast(pl.Int32).fill_null(NOBODY).to_numpy()
@@ -58,22 +57,13 @@ def nesting(trace: Trace) -> Nesting:
     end = start + spans["dur_ns"].fill_null(0).to_numpy()
     calls = trace.python.select("span_id", "caller_id").drop_nulls()
     rows, callers = calls["span_id"].to_numpy(), calls["caller_id"].to_numpy()
-    late = np.flatnonzero(end[rows] > end[callers])
     track = spans["track_id"].to_numpy()
     # The profiler's ids are wrong at times too: a caller on another thread, or one that is over, is none.
-    late = late[track[rows[late]] == track[callers[late]]]
+    late = np.flatnonzero((end[rows] > end[callers]) & (track[rows] == track[callers]))
     rows, callers = rows[late], callers[late]
-    if not (start[rows] < end[callers]).any():
-        return Nesting(parent, end, repaired=False)
-    parent, end = parent.copy(), end.copy()
     while (cut := (end[rows] > end[callers]) & (start[rows] < end[callers])).any():
         end[rows[cut]] = end[callers[cut]]
-    for each in np.unique(track[rows]):
-        mine = np.flatnonzero(track == each)
-        mine = mine[np.lexsort((mine, -end[mine], start[mine]))]
-        place = containers(start[mine], end[mine])
-        parent[mine] = np.where(place == NOBODY, NOBODY, mine[place])
-    return Nesting(parent, end, repaired=True)
+    return Nesting(parent, end)
 
 
 def nearest(parent: Array, marked: Array) -> Array:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from foretrace.analyze import attribution
 from foretrace.analyze.call_tree import NOBODY, Array
 from foretrace.trace import Trace
 
@@ -37,34 +36,6 @@ def find(trace: Trace) -> StackTree:
     calls = trace.python.select("span_id", "stack_id").drop_nulls()
     known = calls if calls.height else trace.ops.select("span_id", "stack_id").drop_nulls()
     rows, stack = known["span_id"].to_numpy(), known["stack_id"].cast(pl.Int64).to_numpy()
-    if calls.height and (nested := attribution.nesting(trace)).repaired:
-        frames, parent, stack = _rebuilt(frames, nested.parent, rows, stack)
     carried[rows] = stack
     count = np.bincount(stack, minlength=len(parent)) if calls.height else None
     return StackTree(frames, parent, carried, count)
-
-
-def _rebuilt(
-    frames: pl.DataFrame, parent: Array, rows: Array, stack: Array
-) -> tuple[pl.DataFrame, Array, Array]:
-    """Frames and parents of the stacks that corrected nesting makes, and the stack of each call."""
-    called = np.zeros(len(parent), bool)
-    called[rows] = True
-    around = attribution.nearest(parent, called)
-    place = np.full(len(parent) + 1, NOBODY)
-    place[rows] = np.arange(len(rows))
-    caller = place[np.where(parent[rows] == NOBODY, NOBODY, around[parent[rows]])]
-    code = frames.select(pl.struct(_COLUMNS).rank("dense")).to_series().to_numpy()[stack]
-    node = np.full(len(rows), NOBODY)
-    kept: list[Array] = []
-    above: list[Array] = []
-    count = 0
-    for level in attribution.levels(caller):
-        outer = np.where(caller[level] == NOBODY, NOBODY, node[caller[level]])
-        key = outer.astype(np.int64) * (int(code.max()) + 1) + code[level]
-        _, first, which = np.unique(key, return_index=True, return_inverse=True)
-        node[level] = count + which
-        kept.append(stack[level[first]])
-        above.append(outer[first])
-        count += len(first)
-    return frames[np.concatenate(kept)], np.concatenate(above), node
