@@ -28,6 +28,7 @@ class Op:
     dtypes: list[str] | None = None
     outer: tuple[str, ...] = ()  # operators around it, outermost first
     args: dict[str, Any] = field(default_factory=dict)  # of the kernel
+    inputs: list[str] | None = None  # values of its scalar arguments
 
 
 def device_bound(folder: Path, ops: list[Op], *, device: dict[str, Any] | None = H200) -> Trace:
@@ -40,6 +41,8 @@ def device_bound(folder: Path, ops: list[Op], *, device: dict[str, Any] | None =
         for place, op in enumerate(ops):
             start = number * length + place * HOST_US
             told = {"Input Dims": op.shapes, "Input type": op.dtypes} if op.shapes is not None else {}
+            if op.inputs is not None:
+                told["Concrete Inputs"] = op.inputs
             for name in op.outer:
                 recording.op(name, start, start + HOST_US)
             recording.op(op.name, start, start + HOST_US, **told)

@@ -104,3 +104,16 @@ def test_the_measured_pair_and_the_healthy_program(kind: str) -> None:
     assert found.predicted.speedup.point <= 1.183 * 1.05
     compiled = foretrace.open(CORPUS / "h200" / f"gpt_healthy.fixed.{kind}.json.gz", cache=False)
     assert findings(unfused_elementwise, compiled, step_us=72305.8) == []
+
+
+@pytest.mark.parametrize(("dimensions", "lengths"), [("[]", (3, 4)), ("[1]", (7,))], ids=["all", "one"])
+def test_a_reduction_over_everything_parts_a_chain(
+    tmp_path: Path, dimensions: str, lengths: tuple[int, ...]
+) -> None:
+    """What divides by the maximum of a whole tensor has to wait for it; the maximum of a row it can keep."""
+    amax = Op("aten::amax", ADD, 100, [[COUNT], [], []], ["float", "ScalarList", "Scalar"],
+              inputs=["", dimensions, "False"])  # fmt: skip
+    ops = [*(unary() for _ in range(2)), amax, *(unary() for _ in range(4)), matmul()]
+    (found,) = findings(unfused_elementwise, device_bound(tmp_path, ops), step_us=6 * 140 + 100 + 500)
+    assert found.evidence["chains_per_step_count"] == len(lengths)
+    assert found.evidence["longest_chain_count"] in lengths

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from foretrace.analyze import work_models
 from foretrace.analyze.device_roles import ROLES, classified
@@ -27,6 +28,7 @@ _BANDWIDTH_SHARE = 0.80
 _LAUNCH_NS = 1_000
 _ROLES = ("elementwise", "copy", "reduction", "norm", "softmax")
 _FAMILIES = ("elementwise", "copy", "dropout", "reduction", "norm", "softmax")
+_REDUCES = r"^aten::(amax|amin|max|min|sum|mean|norm|linalg_vector_norm|std|var|any|all)$"
 _REDUCING = [ROLES.index(role) for role in ("reduction", "norm", "softmax")]
 _LOSS = r"_loss|log_softmax"
 # Instructions an element in fp32, as CUDA's mathematical functions compile; all else is a load's share and an
@@ -154,10 +156,23 @@ def _candidates(case: Case) -> pl.DataFrame:
     work = work.with_columns(op=op).with_columns(fusable=fusable)
     neutral = work["kind"].is_in(("set",)).to_numpy() | work["fusable"].to_numpy()
     waits = np.cumsum(np.isin(case.program.kind, (SYNC, BLOCKING_COPY)))
-    place = np.cumsum(~neutral) + (1 << 32) * waits[work["call"].to_numpy()].astype(np.int64)
+    whole = _reduces_all(case, work)
+    # What follows a reduction over a whole tensor needs its result first: it is in another kernel.
+    place = np.cumsum(~neutral) + np.cumsum(whole) - whole
+    place = place + (1 << 32) * waits[work["call"].to_numpy()].astype(np.int64)
     return work.with_columns(
         segment=pl.Series(place), step=pl.Series(case.program.step[work["call"].to_numpy()])
     )
+
+
+def _reduces_all(case: Case, work: pl.DataFrame) -> NDArray[np.int64]:
+    """1 for tasks of an operator that reduces its whole operand to one number."""
+    inputs = case.trace.ops.select(pl.col("span_id").alias("op_id"), pl.col("inputs").cast(pl.String))
+    rows = work.select("op", "op_id").join(inputs, on="op_id", how="left", maintain_order="left")
+    # Its second argument, the dimensions to reduce, is absent or empty.
+    no_dimensions = pl.col("inputs").str.contains(r'^\["[^"]*"(, "(\[\])?".*)?\]$')
+    chosen = pl.col("op").str.contains(_REDUCES) & no_dimensions
+    return rows.select(chosen.fill_null(value=False)).to_series().to_numpy().astype(np.int64)
 
 
 def _chains(case: Case, work: pl.DataFrame) -> Iterator[_Chain]:
