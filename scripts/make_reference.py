@@ -38,7 +38,9 @@ ROWS, WIDTH = 8, 60  # of an example
 MADE_BY = "<!-- Made by scripts/make_reference.py. Do not edit: change the code and run it again. -->"
 TITLE = re.compile(r"[A-Z][^.;]{0,60}")
 # What an item of a list defines: one name or several; then a colon, or blanks that align what follows.
-DEFINED = re.compile(r"(`?[a-z]\w*`?(?:, `?[a-z]\w*`?)*)(:| {2,}) *")
+DEFINED = re.compile(
+    r"([a-z][\w:-]*(?: [\w:-]+)*(?= {2})|`?[a-z]\w*`?(?:, `?[a-z]\w*`?)*(?=:| {2}))(:| {2,}) *"
+)
 
 
 def type_name(column: schema.Column) -> str:
@@ -144,7 +146,10 @@ def item(text: str) -> str:
     match = DEFINED.match(text := text.removeprefix("- "))
     if not match:
         return text
-    defined = ", ".join(f"`{name}`" for name in re.findall(r"\w+", match[1]))
+    names = (
+        [match[1]] if re.search(r"[ :-](?!`)", match[1].replace(", ", ",")) else re.findall(r"\w+", match[1])
+    )
+    defined = ", ".join(f"`{name}`" for name in names)
     return f"{defined}: {text[match.end() :]}"
 
 

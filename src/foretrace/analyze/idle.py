@@ -53,7 +53,9 @@ def idle(
                         event, another rank or another process on the device
     launch call         the host was in the call that launched it
     launch latency      from the end of that call to the start of the work
-    Until that call began, the thread that made it was
+
+    Until that call began, the thread that made it was:
+
     input               inside a DataLoader's __next__
     sync                in a call that waits for the device (cudaStreamSynchronize, ...)
     copy                in a copy call: preparing or waiting for a copy
@@ -63,7 +65,9 @@ def idle(
     host: runtime call  in another runtime call
     host: Python        in Python code outside of operators (only where stacks were recorded)
     host: not recorded  in nothing that was recorded: Python where stacks were not recorded, or waiting
-    At any time
+
+    At any time:
+
     profiler            the profiler worked for itself (buffers, profiler.step())
     code loading        GPU code was loaded or compiled at its first use
     unexplained         no launch is known for the work that ends the gap
