@@ -157,3 +157,14 @@ def test_counters_agree_with_the_tensorboard_plugin() -> None:
         (at // US + began_us, round(value / 10, 12))
         for at, value in found.select("at_ns", pl.col("sm_efficiency_pct")).rows()
     ] == efficiency
+
+
+def test_time_in_which_only_earlier_work_ran_is_not_idle(tmp_path: Path) -> None:
+    """Launched 10-20 and 90-100; work of before the recording at 0-15 and 30-70: 40 µs of the span are its own."""
+    recording = Recording().launch(5, "mine", 10, 20).launch(85, "mine", 90, 100)
+    recording.kernel("before", 0, 15, stream=9, correlation=900).kernel(
+        "before", 30, 70, stream=9, correlation=901
+    )
+    found = device_time.timeline(device_time.device_work(recording.open(tmp_path)))
+    assert (found.span_ns, found.computation_ns) == (90 * US, 20 * US)
+    assert (found.earlier_ns, found.idle_ns) == (40 * US, 30 * US)

@@ -162,7 +162,7 @@ def shares_sum(result: Result, columns: Sequence[str]) -> float:
     return sum(float(result.values[column] or 0) for column in columns)
 
 
-TIMELINE = ("computation", "exposed_communication", "exposed_copy", "idle")
+TIMELINE = ("computation", "exposed_communication", "exposed_copy", "earlier", "idle")
 
 
 @needs_corpus
@@ -172,7 +172,7 @@ def test_time_of_a_device_sums_to_its_span(path: Path) -> None:
     assert result is not None
     if result.table.height:
         assert same_row_sums(result, "span_ns", [f"{part}_ns" for part in TIMELINE])
-        assert same_row_sums(result, "span_ns", ["busy_ns", "idle_ns"])
+        assert same_row_sums(result, "span_ns", ["busy_ns", "earlier_ns", "idle_ns"])
         assert shares_sum(result, [f"{part}_pct" for part in TIMELINE]) in (0, pytest.approx(100))
 
 
@@ -182,9 +182,9 @@ def test_time_of_a_device_sums_to_its_span(path: Path) -> None:
 def test_timeline_sums_to_its_span(path: Path, by: str) -> None:
     result = result_of(path, "timeline", by=by)
     if result is not None:
-        assert same_row_sums(result, "span_ns", [f"{part}_ns" for part in (*TIMELINE, "earlier")])
+        assert same_row_sums(result, "span_ns", [f"{part}_ns" for part in TIMELINE])
         assert same_row_sums(result, "idle_ns", ["macro_idle_ns", "micro_idle_ns"])
-        assert shares_sum(result, [f"{part}_pct" for part in (*TIMELINE, "earlier")]) == pytest.approx(100)
+        assert shares_sum(result, [f"{part}_pct" for part in TIMELINE]) == pytest.approx(100)
 
 
 @needs_corpus
@@ -192,7 +192,7 @@ def test_timeline_sums_to_its_span(path: Path, by: str) -> None:
 def test_steps_of_a_timeline_sum_to_the_whole(path: Path) -> None:
     steps, whole = result_of(path, "timeline", by="step"), result_of(path, "timeline")
     if steps is not None and whole is not None:
-        parts = [f"{part}_ns" for part in (*TIMELINE, "earlier")]
+        parts = [f"{part}_ns" for part in TIMELINE]
         assert [sum_of(steps, part) for part in parts] == [value(whole, part) for part in parts]
 
 

@@ -28,7 +28,7 @@ _RECORDED_SHARE = 0.9
 
 @dataclass(frozen=True)
 class Timeline:
-    """A stretch of device time in four parts that sum to it exactly, and two totals across overlaps."""
+    """A stretch of device time in five parts that sum to it exactly, and two totals across overlaps."""
 
     computation_ns: int  # kernels that compute, and memsets
     exposed_communication_ns: int  # while nothing computes
@@ -36,16 +36,17 @@ class Timeline:
     idle_ns: int
     communication_ns: int
     copy_ns: int
+    earlier_ns: int = 0  # while only work launched before the recording ran
 
     @property
     def busy_ns(self) -> int:
-        """While anything ran."""
+        """While anything ran that was launched in the recording."""
         return self.computation_ns + self.exposed_communication_ns + self.exposed_copy_ns
 
     @property
     def span_ns(self) -> int:
         """The whole stretch."""
-        return self.busy_ns + self.idle_ns
+        return self.busy_ns + self.earlier_ns + self.idle_ns
 
 
 @dataclass(frozen=True)
@@ -88,27 +89,28 @@ def covered(spans: pl.DataFrame) -> Intervals:
     return intervals.union(spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy())
 
 
-def timeline(work: pl.DataFrame, *, start_ns: int | None = None, end_ns: int | None = None) -> Timeline:
-    """The timeline identity of rows of `device_work`, by default from their first start to their last end."""
+def timeline(work: pl.DataFrame) -> Timeline:
+    """The timeline identity of rows of `device_work`, from the first start to the last end of what was launched."""
+    earlier = covered(work.filter(pl.col("orphan")))
+    work = work.filter(~pl.col("orphan"))
     copies = pl.col("kind") == "copy"
     computation = covered(work.filter(~copies & ~pl.col("communication")))
     communication = covered(work.filter(pl.col("communication")))
     copying = covered(work.filter(copies))
-    begin = int(work["start_ns"].min() or 0) if start_ns is None else start_ns  # type: ignore[arg-type]
-    end = int(work["end_ns"].max() or 0) if end_ns is None else end_ns  # type: ignore[arg-type]
-    computation, communication, copying = (
-        intervals.clip(each, begin, end) for each in (computation, communication, copying)
-    )
+    begin = int(work["start_ns"].min() or 0)  # type: ignore[arg-type]
+    end = int(work["end_ns"].max() or 0)  # type: ignore[arg-type]
     exposed_communication = intervals.subtract(communication, computation)
     exposed_copy = intervals.subtract(intervals.subtract(copying, computation), communication)
     busy = computation.total_ns + exposed_communication.total_ns + exposed_copy.total_ns
+    alone = intervals.subtract(intervals.clip(earlier, begin, end), covered(work)).total_ns
     return Timeline(
         computation_ns=computation.total_ns,
         exposed_communication_ns=exposed_communication.total_ns,
         exposed_copy_ns=exposed_copy.total_ns,
-        idle_ns=max(end - begin, 0) - busy,
+        idle_ns=max(end - begin, 0) - busy - alone,
         communication_ns=communication.total_ns,
         copy_ns=copying.total_ns,
+        earlier_ns=alone,
     )
 
 

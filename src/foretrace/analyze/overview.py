@@ -52,17 +52,18 @@ def overview(trace: Trace) -> Result:
         occupancy_pct: sum of occupancy x duration / sum of duration over kernels. Its whole is kernel time, not
             the window.
 
-    What the time goes to: four parts that sum to span_ns exactly, of the work that was launched in the
-    recording:
-        span_ns: from the first start to the last end.
+    What the time goes to: five parts that sum to span_ns exactly, from the first start to the last end of the
+    work that was launched in the recording:
+        span_ns: all of it.
         computation_ns: union of kernels that do not communicate, and memsets.
         exposed_communication_ns: union of communication kernels, less computation.
         exposed_copy_ns: union of copies, less both.
-        idle_ns: what is left. busy_ns = span_ns - idle_ns.
+        earlier_ns: only work that was launched before the recording began was running.
+        idle_ns: what is left: nothing ran. busy_ns is the first three together.
         communication_ns, copy_ns: the same unions with what is hidden behind computation.
 
-    Work that was launched before the recording began (orphans) belongs to no step and is left out of the parts;
-    orphan_count and orphan_ns say how much that is.
+    Work that was launched before the recording began (orphans) belongs to no step and counts as earlier_ns only;
+    orphan_count and orphan_ns say how much there is.
 
     What it cannot tell: why the device was idle. See idle.
     """
@@ -92,11 +93,11 @@ def _devices(
     names: dict[int | None, str], work: pl.DataFrame, fill: pl.DataFrame, window: Window
 ) -> list[DeviceOverview]:
     """Each device that worked; where there are several, then all together."""
-    launched = work.filter(~pl.col("orphan"))
     filled = dict(device_time.by_device(fill))
     rows = [
         _device(device, names[device], spans, filled.get(device, fill.clear()), window)
-        for device, spans in device_time.by_device(launched)
+        for device, spans in device_time.by_device(work)
+        if not spans["orphan"].all()
     ]
     if len(rows) < 2:
         return rows
@@ -105,7 +106,7 @@ def _devices(
         name=f"all {len(rows)} devices",
         kernel_count=sum(row.kernel_count for row in rows),
         copy_count=sum(row.copy_count for row in rows),
-        timeline=device_time.timeline(launched),
+        timeline=device_time.timeline(work),
         utilisation_pct=_mean([row.utilisation_pct for row in rows]),
         sm_efficiency_pct=_mean([row.sm_efficiency_pct for row in rows]),
         occupancy_pct=_mean([row.occupancy_pct for row in rows]),
@@ -114,14 +115,15 @@ def _devices(
 
 
 def _device(
-    device: int | None, name: str, launched: pl.DataFrame, fill: pl.DataFrame, window: Window
+    device: int | None, name: str, work: pl.DataFrame, fill: pl.DataFrame, window: Window
 ) -> DeviceOverview:
+    launched = work.filter(~pl.col("orphan"))
     return DeviceOverview(
         device=device,
         name=name,
         kernel_count=int((launched["kind"] == "kernel").sum()),
         copy_count=int((launched["kind"] == "copy").sum()),
-        timeline=device_time.timeline(launched),
+        timeline=device_time.timeline(work),
         utilisation_pct=device_time.utilisation_pct(fill, window),
         sm_efficiency_pct=device_time.sm_efficiency_pct(fill, window),
         occupancy_pct=device_time.occupancy_pct(fill, window),
@@ -167,7 +169,7 @@ def _headline(devices: list[DeviceOverview], work: pl.DataFrame, window: Window)
 
 def _parts(timeline: Timeline) -> dict[str, int | float | None]:
     """The timeline as columns: each part, and its share of the span."""
-    names = ("computation", "exposed_communication", "exposed_copy", "idle", "busy")
+    names = ("computation", "exposed_communication", "exposed_copy", "earlier", "idle", "busy")
     lengths: dict[str, int] = {name: getattr(timeline, f"{name}_ns") for name in names}
     span = timeline.span_ns
     shares = {f"{name}_pct": 100 * length / span if span else None for name, length in lengths.items()}
@@ -231,7 +233,7 @@ def _notes(work: pl.DataFrame, fill: pl.DataFrame, devices: list[DeviceOverview]
         length = format_value("_ns", device_time.covered(orphans).total_ns)
         notes.append(
             f"{counted(orphans.height, 'device span')} ({length}) "
-            "launched before the recording began: of no step, left out of the timeline and of the counts"
+            "launched before the recording began: of no step and in no count; while only they ran is earlier_ns"
         )
     if work["launch_id"].null_count() == work.height:
         notes.append("no launch is linked to its device work: all device work is counted")
