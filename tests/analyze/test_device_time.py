@@ -168,3 +168,20 @@ def test_time_in_which_only_earlier_work_ran_is_not_idle(tmp_path: Path) -> None
     found = device_time.timeline(device_time.device_work(recording.open(tmp_path)))
     assert (found.span_ns, found.computation_ns) == (90 * US, 20 * US)
     assert (found.earlier_ns, found.idle_ns) == (40 * US, 30 * US)
+
+
+@pytest.mark.parametrize(
+    ("name", "communicates"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", True),
+        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)", True),
+        ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)", True),
+        ("void quickreduce::allreduce_prototype_twoshot<quickreduce::AllReduceTwoshot>", True),
+        ("void oneflow::LayerNormWarpAllReduce<float, 4>(float const*)", False),
+        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>", False),
+        ("void softmax_block_all_reduce_kernel<float>(float*)", False),
+    ],
+)
+def test_communication_is_told_by_how_a_name_begins(tmp_path: Path, name: str, communicates: bool) -> None:
+    work = device_time.device_work(Recording().launch(5, name, 10, 20).open(tmp_path))
+    assert work["communication"].to_list() == [communicates]

@@ -19,8 +19,12 @@ from foretrace import intervals
 from foretrace.intervals import Intervals, Times
 from foretrace.trace import Trace
 
-# NCCL, RCCL and vLLM's custom all-reduce; also where no collective's metadata was recorded.
-COMMUNICATION = r"(?i)nccl|rccl|cross_device_reduce|multimem_|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|nvshmem"
+# NCCL, RCCL, NVSHMEM, symmetric memory and vLLM's own; also where no collective's metadata was recorded. A name of
+# a collective counts only where it begins the kernel's: "warp_all_reduce" within one is no communication.
+COMMUNICATION = (
+    r"(?i)nccl|rccl|nvshmem|cross_device_reduce|multimem_|(?:one|two)_?shot"
+    r"|(?:^|::|\s)(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)"
+)
 ORPHAN = pl.col("launch_id").is_null() & pl.col("op_id").is_null()
 _UTILISATION_BUCKETS = 100
 _RECORDED_SHARE = 0.9
