@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import foretrace
@@ -110,3 +111,15 @@ def test_agrees_with_a_sum_over_the_spans() -> None:
     assert found == {name: (len(each), sum(each), max(each)) for name, each in expected.items()}
     assert table["total_ns"].is_sorted(descending=True)
     assert table["total_pct"].sum() == pytest.approx(100)
+
+
+def test_the_deviation_is_that_of_a_sample(tmp_path: Path) -> None:
+    """Durations of 2, 4, 4, 4, 5, 5, 7 and 9 µs: mean 5, squares sum to 32, over 7 that is 4.571."""
+    made, at = Recording(), 0.0
+    for length in (2, 4, 4, 4, 5, 5, 7, 9):
+        made.launch(at, "k", at + 10, at + 10 + length)
+        at += 100
+    made.launch(at, "once", at + 10, at + 12)
+    table = analyze.run(made.open(tmp_path), "kernels").table
+    assert table.filter(pl.col("name") == "k")["deviation_ns"].item() == pytest.approx((32 / 7) ** 0.5 * 1000)
+    assert table.filter(pl.col("name") == "once")["deviation_ns"].item() is None

@@ -18,7 +18,15 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     "op": ("op",),
 }
 _FILL = ("blocks_per_sm", "occupancy_pct")
-_MEASURES = ("mean_ns", "median_ns", "max_ns", "min_ns", "blocks_per_sm_count", "occupancy_pct")
+_MEASURES = (
+    "mean_ns",
+    "median_ns",
+    "deviation_ns",
+    "max_ns",
+    "min_ns",
+    "blocks_per_sm_count",
+    "occupancy_pct",
+)
 _LAUNCH = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers", "shared_bytes")
 
 
@@ -33,6 +41,7 @@ def kernels(
         total_ns: the sum of its durations. Kernels that ran at the same time count each.
         total_pct: of the summed duration of all kernels listed.
         mean_ns, median_ns, max_ns, min_ns: over the calls.
+        deviation_ns: standard deviation of a sample (n - 1) over the calls; null for a single one.
         blocks_per_sm_count: grid size / number of SMs; the mean over calls, weighted by duration.
         occupancy_pct: as estimated by the profiler from registers, shared memory and block size; the mean over
             calls that recorded it, weighted by duration. 0 with a full grid is a gap of the profiler.
@@ -91,6 +100,7 @@ def _grouped(trace: Trace, rows: pl.DataFrame, group_by: str) -> pl.DataFrame:
         calls_count=pl.len(),
         total_ns=dur.sum(),
         median_ns=dur.median(),
+        deviation_ns=dur.std(),
         max_ns=dur.max(),
         min_ns=dur.min(),
         **({"known_count": dur.count()} if rows["dur_ns"].null_count() else {}),
