@@ -43,3 +43,31 @@ def test_a_hidden_collective_is_no_finding(tmp_path: Path) -> None:
 def test_no_collective_no_finding(tmp_path: Path) -> None:
     trace = loop(tmp_path, 1_000, lambda recording, at: launches(recording, at, 100))
     assert findings(exposed_communication, trace) == []
+
+
+def copying(stream: int) -> Recording:
+    """A host far ahead; each step computes 600 µs and copies 400 µs from pinned memory."""
+    recording = Recording()
+    for number in range(3):
+        recording.step(number, 10 * number, 10 * number + 10)
+        at, begin = 10 * number, 20 + 1_000 * number
+        recording.launch(at + 1, "gemm", begin, begin + 600)
+        start = begin + 600 if stream == 7 else begin
+        recording.launch(
+            at + 5, "Memcpy DtoH (Device -> Pinned)", start, start + 400, category="gpu_memcpy", stream=stream
+        )
+    return recording
+
+
+def test_copies_in_the_computing_stream_could_run_beside_it(tmp_path: Path) -> None:
+    (found,) = findings(exposed_communication, copying(7).open(tmp_path), step_us=1_000)
+    assert found.evidence["exposed_ns"] == 400_000
+    assert found.evidence["exposed_pct"] == pytest.approx(40)
+    assert found.predicted is not None
+    assert found.predicted.verdict == "uncertain"
+    assert found.predicted.speedup.point == pytest.approx(1_000 / (1_000 - 0.6 * 400), rel=0.02)
+    assert found.predicted.speedup.high >= 1_000 / 600
+
+
+def test_copies_in_a_stream_of_their_own_are_no_finding(tmp_path: Path) -> None:
+    assert findings(exposed_communication, copying(20).open(tmp_path), step_us=600) == []

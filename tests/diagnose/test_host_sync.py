@@ -61,3 +61,20 @@ def test_the_line_is_the_programs_own(tmp_path: Path) -> None:
 def test_no_wait_no_finding(tmp_path: Path) -> None:
     trace = loop(tmp_path, 1_000, lambda recording, at: launches(recording, at, 100))
     assert findings(host_sync, trace, step_us=1_000) == []
+
+
+def test_waits_for_the_size_of_a_result_promise_nothing(tmp_path: Path) -> None:
+    """The same loop as the first, but the wait is inside nonzero: what follows may have more rows without it."""
+
+    def body(recording: Recording, at: float) -> None:
+        recording.op("aten::mm", at, at + 10)
+        recording.launch(at + 5, "gemm", at + 10, at + 1_000, call=2)
+        recording.op("aten::index", at + 10, at + 1_002).op("aten::nonzero", at + 10, at + 1_002)
+        recording.runtime("cudaStreamSynchronize", at + 10, at + 1_002)
+        launches(recording, at + 1_002, 50)
+
+    (found,) = findings(host_sync, loop(tmp_path, 1_504, body), step_us=1_504)
+    assert found.predicted is not None
+    assert found.predicted.verdict == "uncertain"
+    assert found.predicted.speedup.low <= 1.0
+    assert "Not promised: what follows has as many rows as the values decide" in found.predicted.basis

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import polars as pl
 
 from foretrace import intervals
@@ -12,14 +13,15 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
-from foretrace.predict.program import WAIT
+from foretrace.predict.program import BLOCKING_COPY, WAIT
 
+_COPIES_HIDDEN, _COPIES_HIDDEN_LEAST = 0.6, 0.25  # gradients sent as they come: 0.62 on an H200
 _LEAST_SHARE = 0.05  # of the steps' time
 
 
 @rule
 def exposed_communication(case: Case) -> Iterator[Finding]:
-    """Collectives that no computation hides.
+    """Collectives, and large copies between host and device, that no computation hides.
 
     What it does
     Looks for collectives whose time without any computation is at least 5 % of the steps. Those on the device are
@@ -27,14 +29,18 @@ def exposed_communication(case: Case) -> Iterator[Finding]:
     tell how much of a collective is transfer and how much is waiting for a slower rank. So it never promises a
     gain. Nothing is replayed for collectives on host threads (gloo), nor where streams wait for each other in
     ways that the recording does not tell.
+    Copies from or to the host that the program does not wait for, in the stream that computes, are replayed with
+    0.6 of their time hidden, from a quarter to all of it: a gradient can leave once it is there, not before.
 
     Why it matters
     What is not hidden adds to the step, on every rank.
 
     Use instead
     DDP with larger or smaller buckets (bucket_cap_mb), gradient_as_bucket_view=True, no_sync() while gradients
-    accumulate, FSDP with prefetching, fewer or smaller messages.
+    accumulate, FSDP with prefetching, fewer or smaller messages. Copies on a stream of their own, as soon as their
+    source is ready.
     """
+    yield from _copies(case)
     values = case.result("communication").values
     if not values["collectives_count"]:
         return
@@ -42,7 +48,7 @@ def exposed_communication(case: Case) -> Iterator[Finding]:
     hidden, exposed_ns = _hidden(case, mine)
     if mine.is_empty():
         exposed_ns = int(values["exposed_ns"] or 0)
-    share = exposed_ns / max(case.program.measured_ns, 1)
+    share = exposed_ns / case.step_count / case.step_ns
     if share < _LEAST_SHARE:
         return
     total = int(values["total_ns"] or 0)
@@ -64,7 +70,9 @@ def exposed_communication(case: Case) -> Iterator[Finding]:
             "spans": mine["id"].head(5).to_list(),
         },
         where=case.places(mine["op_id"].drop_nulls().to_list()),
-        change=_change(case, hidden) if hidden and _ordered(case, mine) else None,
+        change=_change(case, hidden, 0.5, "half of the exposed communication hidden", least=0.0)
+        if hidden and _ordered(case, mine)
+        else None,
         unless="the time is spent waiting for a slower rank: see the recordings of all ranks.",
     )
 
@@ -96,12 +104,52 @@ def _ordered(case: Case, mine: pl.DataFrame) -> bool:
     return bool((case.program.kind == WAIT).any() or mine["stream"].is_in(others.implode()).all())
 
 
-def _change(case: Case, hidden: dict[int, float]) -> Change:
+def _change(case: Case, hidden: dict[int, float], part: float, says: str, *, least: float) -> Change:
+    """That part of what is exposed no longer is; from the least part to all of it."""
     dur = case.program.task_dur_ns
 
-    def edit(part: float) -> Edit:
+    def edit(share: float) -> Edit:
         return Edit(
-            durations_ns={task: round(int(dur[task]) * (1 - part * (1 - h))) for task, h in hidden.items()}
+            durations_ns={task: round(int(dur[task]) * (1 - share * (1 - h))) for task, h in hidden.items()}
         )
 
-    return Change("half of the exposed communication hidden", edit(0.5), others=(Edit(), edit(1.0)))
+    return Change(says, edit(part), others=(edit(least), edit(1.0)))
+
+
+def _copies(case: Case) -> Iterator[Finding]:
+    """Copies from or to the host that wait their turn between kernels, although the host does not wait for them."""
+    copies = case.trace.copies.filter(
+        pl.col("direction").is_in(("HtoD", "DtoH", "PtoP")) & ~pl.col("pageable").fill_null(value=False)
+    )
+    work = device_time.device_work(case.trace).select("id", "start_ns", "end_ns", "device")
+    mine = case.tasks.filter(pl.col("id").is_in(copies["span_id"].implode())).join(
+        work, on="id", maintain_order="left"
+    )
+    waited = np.isin(case.program.kind[mine["call"].to_numpy()], (BLOCKING_COPY,))
+    mine = mine.filter(pl.Series(~waited, dtype=pl.Boolean))
+    computing = case.tasks.filter(pl.col("kind") == "kernel")["stream"].unique()
+    mine = mine.filter(pl.col("stream").is_in(computing.implode()))
+    hidden, exposed_ns = _hidden(case, mine)
+    share = exposed_ns / case.step_count / case.step_ns
+    if share < _LEAST_SHARE:
+        return
+    yield Finding(
+        rule="exposed-communication",
+        says=f"For {exposed_ns / case.step_count / 1e6:.3g} ms a step, {100 * share:.0f} % of it, the GPU only copies from or "
+        "to the host, between kernels of the same stream.",
+        why="Copies and kernels of one stream take turns; in two streams they run at the same time.",
+        fix=Fix(
+            "Copy on a stream of its own, as soon as the source is ready or before it is needed.",
+            "side.wait_stream(torch.cuda.current_stream())\n"
+            "with torch.cuda.stream(side):\n    buffer.copy_(p.grad, non_blocking=True)   # pinned",
+        ),
+        evidence={
+            "exposed_ns": exposed_ns // case.step_count,
+            "exposed_pct": 100 * share,
+            "copies_per_step_count": mine.height / case.step_count,
+            "spans": mine["id"].head(5).to_list(),
+        },
+        where=case.places(mine["op_id"].drop_nulls().to_list()),
+        change=_change(case, hidden, _COPIES_HIDDEN, "copies beside the kernels", least=_COPIES_HIDDEN_LEAST),
+        unless="what follows needs each copy at once, or the source is ready only at the end.",
+    )

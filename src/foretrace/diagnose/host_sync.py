@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -23,6 +24,10 @@ from foretrace.predict.program import BLOCKING_COPY, LAUNCH, SYNC
 _LEAST_SHARE = 0.02  # of the host's time
 _MOST_LAUNCHES = 4  # that computing on the device may take instead: compare, select, multiply, reduce
 _FREES = r"^(?:cuda|hip)(?:Free|HostFree)|^cuMem"
+# Operators whose result is as large as the values of their input decide.
+_SHAPED = (
+    r"^aten::(?:nonzero|masked_select|_?unique\w*|unique_consecutive|repeat_interleave|argwhere|bincount)\b"
+)
 _LINE = re.compile(r"(?:backward of )?(.+)\((\d+)\): (.+)")
 
 
@@ -32,9 +37,11 @@ def host_sync(case: Case) -> Iterator[Finding]:
 
     What it does
     Looks for calls within steps that wait for the device, other than copies to it and calls that free memory,
-    if they and the operators around them take at least 2 % of the host's time. The replay lets them return at
-    once, and adds one launch for each operator that waited: what depended on the value must now be computed on
-    the device. At best the whole operator goes, at worst four launches take its place: the range says so.
+    if they and the operators around them take at least 2 % of the host's time. The replay takes each operator that
+    waited out and puts one launch in its place: what depended on the value must now be computed on the device. At
+    best not even that, at worst the operator stays, without its wait, and four launches follow: the range says so.
+    Where most of the waiting is for the size of a result (nonzero, a mask as index), nothing is promised: without
+    the wait, what follows may have more rows to work on.
 
     Why it matters
     While the host waits it launches nothing; when the GPU has finished, it waits in turn until the host has
@@ -97,9 +104,9 @@ def waiting_calls(case: Case) -> NDArray[np.int64]:
 
 
 def _outermost(case: Case, host: HostSpans, calls: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The outermost operator around each call, or the call itself."""
+    """The outermost of torch's own operators around each call, or the call itself."""
     ids = case.program.call_span[calls].astype(np.int64)
-    outer = host.outermost(ids, host.kind("op"))
+    outer = host.outermost(ids, host.named("^aten::", "op"))
     return np.where(outer == NOBODY, ids, outer)
 
 
@@ -124,7 +131,7 @@ def _place(text: str) -> Place:
 def _change(
     case: Case, calls: NDArray[np.int64], outer: NDArray[np.int64], around: intervals.Intervals
 ) -> Change:
-    """No wait, and for each operator that waited what one launch costs the host; at best all of it goes."""
+    """One launch in the place of each operator that waited; at best nothing, at worst all of it and more."""
     program = case.program
     launches = np.flatnonzero(program.kind == LAUNCH)
     cost = dense_ns(program) + program.base_ns
@@ -134,12 +141,25 @@ def _change(
     length = program.call_end_ns - program.call_start_ns
     inside = intervals.covered_ns(gone, program.call_start_ns, program.call_end_ns)
     whole = np.flatnonzero((inside == length) & (length > 0))
+    without = Edit(removed_host=gone, removed_calls=whole)
+    shaped = _shaped_by_values(case, calls)
     return Change(
         "waits replaced by one launch each",
-        Edit(unwaited_calls=calls, added_host_ns=dict.fromkeys(first.tolist(), usual)),
+        replace(without, added_host_ns=dict.fromkeys(first.tolist(), usual)),
         others=(
-            Edit(unwaited_calls=calls),
-            Edit(removed_host=gone, removed_calls=whole),
+            without,
             Edit(unwaited_calls=calls, added_host_ns=dict.fromkeys(first.tolist(), _MOST_LAUNCHES * usual)),
         ),
+        doubt="what follows has as many rows as the values decide, and without the wait it may have more"
+        if shaped
+        else "",
     )
+
+
+def _shaped_by_values(case: Case, calls: NDArray[np.int64]) -> bool:
+    """Whether most of the waiting is for the size of a result, such as that of nonzero or of a mask as index."""
+    host = HostSpans(case.trace)
+    ids = case.program.call_span[calls].astype(np.int64)
+    within = host.nearest(ids, host.named(_SHAPED, "op")) != NOBODY
+    wait = (case.program.call_end_ns - case.program.call_start_ns)[calls]
+    return bool(wait[within].sum() > 0.5 * wait.sum())

@@ -20,7 +20,8 @@ from foretrace.trace import Trace
 class Overhead:
     """What recording costs, in nanoseconds an event, and how much slower the rest of the dense host is.
 
-    Fitted on pairs of profiled and unprofiled runs on an H200 host (shared/design/whatif.md §2).
+    Chosen so that predictions for the corpus and for the sets a and b of benchmarks/pairs fit best; on one machine,
+    benchmarks/overhead.py measures them.
     """
 
     op_ns: int
@@ -29,8 +30,8 @@ class Overhead:
     slowdown: float
 
 
-LIGHT = Overhead(op_ns=0, call_ns=1_500, frame_ns=0, slowdown=1.5)
-RICH = Overhead(op_ns=500, call_ns=3_000, frame_ns=400, slowdown=1.5)
+LIGHT = Overhead(op_ns=500, call_ns=0, frame_ns=0, slowdown=1.6)
+RICH = Overhead(op_ns=500, call_ns=0, frame_ns=400, slowdown=1.6)
 
 _DENSE_NS_PER_EVENT = 40_000  # more than an operator or call needs: what is beyond it is not theirs
 _PURE_FROM_NS = 200_000

@@ -49,6 +49,7 @@ class Change:
     exact: bool = False  # whether the edit is taken as given, and not a model of what a fix would do
     upside: float = 1.0  # how much better a fix may turn out than the edit has it, as a factor
     others: tuple[Edit, ...] = ()  # the same change where what is not known about it lies at its ends
+    doubt: str = ""  # why nothing is promised, whatever the replay says
 
     def applied(self, program: Program) -> Program:
         """The program with this change made."""

@@ -54,6 +54,8 @@ def predict(calibration: Calibration, changes: tuple[Change, ...]) -> Prediction
     low, high = min(ratios), max(ratios)
     if not all(change.exact for change in changes):
         low, high = low / _SLACK, high * _SLACK * max(change.upside for change in changes)
+    if any(change.doubt for change in changes):
+        low = min(low, 1.0)
     speedup = Span(point, low, high)
     after = Span(calibration.step_ns / point, calibration.step_ns / high, calibration.step_ns / low)
     return Prediction(
@@ -94,4 +96,5 @@ def _verdict(calibration: Calibration, speedup: Span) -> str:
 def _basis(calibration: Calibration, changes: tuple[Change, ...]) -> str:
     made = "; ".join(change.says for change in changes) or "nothing changed"
     bound = "the step follows the host" if calibration.host_bound else "the step follows the device"
-    return f"replayed with: {made}. {bound[0].upper()}{bound[1:]}; {calibration.basis}."
+    doubts = "".join(f" Not promised: {change.doubt}." for change in changes if change.doubt)
+    return f"replayed with: {made}. {bound[0].upper()}{bound[1:]}; {calibration.basis}.{doubts}"
