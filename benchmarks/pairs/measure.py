@@ -32,6 +32,7 @@ os.environ.setdefault(
 )  # a fork can use CUDA only if its parent never asked
 
 import torch
+import unseen  # noqa: F401  (registers its programs)
 from programs import PAIRS, TINY, Pair, Step, device
 
 WARM_S, BATCHES = (0.05, 2) if TINY else (1.0, 5)
