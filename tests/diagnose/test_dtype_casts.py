@@ -15,12 +15,13 @@ from tests.diagnose.loops import findings
 BF16, FP16, FP32 = "c10::BFloat16", "c10::Half", "float"
 
 
-def cast(source: str, target: str, count: int = 1 << 20) -> Op:
-    outer = ("aten::to", "aten::_to_copy")
+def cast(
+    source: str, target: str, count: int = 1 << 20, outer: tuple[str, ...] = ("aten::to", "aten::_to_copy")
+) -> Op:
     return Op("aten::copy_", CAST, 100, [[count], [count], []], [target, source, "Scalar"], outer)
 
 
-def work(dur: float = 800) -> Op:
+def work(dur: float = 800) -> Op:  # beside a cast of 100
     return Op("aten::add", ADD, dur, [[1 << 20]], [FP32])
 
 
@@ -43,15 +44,34 @@ def test_only_the_part_that_returns_is_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "ops",
     [
-        [work(), cast(FP32, BF16)],
-        [cast(FP32, BF16), work(), cast(BF16, FP32)],  # something is computed in between
-        [work(), cast(FP32, BF16, 1 << 20), cast(BF16, FP32, 1 << 10)],  # another tensor
+        [work(2_000), cast(FP32, BF16)],
+        [cast(FP32, BF16), work(2_000), cast(BF16, FP32)],  # something is computed in between
+        [work(2_000), cast(FP32, BF16, 1 << 20), cast(BF16, FP32, 1 << 10)],  # another tensor
         [work(20_000), cast(FP32, BF16), cast(BF16, FP32)],  # too little to matter
-        [work(), cast(FP32, BF16), cast(FP32, BF16)],
+        [work(2_000), cast(FP32, BF16), cast(FP32, BF16)],
+        [work(), cast(FP32, BF16, outer=("aten::linear", "aten::to"))],  # autocast's own
     ],
 )
 def test_no_fault(tmp_path: Path, ops: list[Op]) -> None:
     assert findings(dtype_casts, device_bound(tmp_path, ops)) == []
+
+
+def test_casts_for_one_operator_are_found_and_not_promised(tmp_path: Path) -> None:
+    """A norm in fp32 between bf16 layers: 200 of 1000 µs are casts, but fp32 may be needed."""
+    trace = device_bound(tmp_path, [cast(BF16, FP32), work(), cast(FP32, BF16)])
+    (found,) = findings(dtype_casts, trace, step_us=1000)
+    assert found.predicted
+    assert found.predicted.verdict == "uncertain"
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(800, rel=0.02)
+    assert found.predicted.speedup.low <= 1
+
+
+def test_the_scaling_of_quantised_weights_goes_with_their_cast(tmp_path: Path) -> None:
+    scale = Op("aten::mul", ADD, 100, [[1 << 20], [1]], [BF16, BF16])
+    trace = device_bound(tmp_path, [cast("signed char", BF16), scale, work()])
+    (found,) = findings(dtype_casts, trace, step_us=1000)
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(800, rel=0.02)
 
 
 def test_without_shapes_it_could_not_look(tmp_path: Path) -> None:

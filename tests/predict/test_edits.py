@@ -25,8 +25,8 @@ def launching() -> Program:
 def test_captured_calls_cost_the_host_nothing_and_their_tasks_follow_closely() -> None:
     graph = Edit(captured_calls=np.arange(10), added_host_ns={0: 5_000})
     assert step_ns(launching()) == pytest.approx(100_000, rel=0.01)
-    # 10 · (1 µs + 0.55 µs) on the device, which the host's 5 µs do not reach
-    assert step_ns(apply(launching(), graph)) == pytest.approx(15_500, rel=0.01)
+    # 10 · (1 µs + 0.15 µs) on the device, which the host's 5 µs do not reach
+    assert step_ns(apply(launching(), graph)) == pytest.approx(11_500, rel=0.01)
 
 
 def test_a_captured_call_keeps_what_is_not_launching() -> None:
@@ -42,6 +42,6 @@ def test_what_is_not_known_about_a_change_widens_its_range() -> None:
     alone = predict(calibration, (Change("half", half),))
     unsure = predict(calibration, (Change("half", half, others=(Edit(),)),))
     assert unsure.speedup.point == alone.speedup.point == pytest.approx(2, rel=0.01)
-    assert unsure.speedup.low == pytest.approx(1 / 1.08, rel=0.01)
+    assert unsure.speedup.low == pytest.approx(1 / (1.08 + 0.12 * 0.5), rel=0.01)  # half of the step goes
     assert unsure.verdict == "uncertain"
     assert alone.verdict == "gain"

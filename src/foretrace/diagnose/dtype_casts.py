@@ -8,25 +8,32 @@ import polars as pl
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
-from foretrace.diagnose.redundant_copies import device_copies, removed
+from foretrace.diagnose.redundant_copies import callers, device_copies, removed
 from foretrace.predict.changes import Change
 
 _LEAST_SHARE = 0.02
+_LEAST_SHARE_ASKED = 0.10  # of casts that nothing undoes: fewer are what mixed precision costs
+_ASKED = ("aten::to", "aten::_to_copy", "aten::type_as", "aten::float", "aten::half", "aten::bfloat16")
+_QUANTISED = ("int8", "uint8", "fp8_e4m3", "fp8_e5m2")
 
 
 @rule
 def dtype_casts(case: Case) -> Iterator[Finding]:
-    """Casts that are undone by the next one: x.float().half(), x.to(bf16).to(fp32).
+    """Casts that are undone by the next one, such as x.float().half(), and casts that take much of the GPU's time.
 
     What it does
     Follows casts on the device that come one after another on equally many elements. Where the type returns to
     the one that the first cast began with, all of them could go. They must take 2 % of the GPU's time.
+    Other casts that the program asks for itself (autocast's own are not among them) are found from 10 % on, with
+    the scaling right behind a cast from a quantised type. They are replayed as gone; nothing is promised, for the
+    wider type may be needed.
 
     Why it matters
     Each cast reads and writes the whole tensor and computes nothing.
 
     Use instead
-    Keep one type through the region; under torch.autocast leave casts to torch.
+    Keep one type through the region; under torch.autocast leave casts to torch. Layer norm and softmax compute in
+    fp32 inside, whatever their input's type. Convert weights once, not at every step.
     """
     device_ns = max(int(case.program.task_dur_ns.sum()), 1)
     copies = device_copies(case)
@@ -34,6 +41,7 @@ def dtype_casts(case: Case) -> Iterator[Finding]:
     mine = copies.filter(pl.col("task").is_in(trips))
     spent = int(mine["dur_ns"].sum())
     if mine.is_empty() or spent < _LEAST_SHARE * device_ns:
+        yield from _asked_for(case, copies.filter(~pl.col("task").is_in(trips)), device_ns)
         return
     types = sorted(set(mine["source"]) | set(mine["target"]))
     yield Finding(
@@ -52,6 +60,53 @@ def dtype_casts(case: Case) -> Iterator[Finding]:
         change=Change("casts there and back removed", removed(case, mine)),
         unless="the rounding in between is wanted.",
     )
+
+
+def _asked_for(case: Case, copies: pl.DataFrame, device_ns: int) -> Iterator[Finding]:
+    """Casts of the program's own, with what only undoes a quantisation behind them."""
+    casts = copies.filter(pl.col("source") != pl.col("target"))
+    names = case.trace.spans["name"].cast(pl.String)
+    asked = [names[callers(case, op)[-1]] in _ASKED for op in casts["op_id"]]
+    casts = casts.filter(pl.Series(asked, dtype=pl.Boolean))
+    mine = pl.concat(
+        (case.tasks.filter(pl.col("task").is_in(casts["task"].implode())), _scaling(case, casts))
+    )
+    spent = int(mine["dur_ns"].sum())
+    if casts.is_empty() or spent < _LEAST_SHARE_ASKED * device_ns:
+        return
+    kinds = casts.group_by("source", "target").agg(pl.col("dur_ns").sum()).sort("dur_ns", descending=True)
+    source, target, _ = kinds.row(0)
+    yield Finding(
+        rule="dtype-casts",
+        says=f"{casts.height / case.step_count:.0f} casts a step, most of them from {source} to {target}, take "
+        f"{100 * spent / device_ns:.0f} % of the GPU's time.",
+        why="They read and write whole tensors and compute nothing.",
+        fix=Fix(
+            "Cast once, or not at all.",
+            "weight = weight.to(x.dtype)   # once, not at every step\n"
+            "y = F.layer_norm(x, shape)    # computes in fp32 inside: not F.layer_norm(x.float(), shape).to(x.dtype)",
+        ),
+        evidence={
+            "casts_ns": spent // case.step_count,
+            "casts_pct": 100 * spent / device_ns,
+            "casts_per_step_count": casts.height / case.step_count,
+            "spans": casts["id"].head(5).to_list(),
+        },
+        where=case.places(casts["op_id"].to_list()),
+        change=Change(
+            "casts removed", removed(case, mine), doubt="what comes after the cast may need the wider type"
+        ),
+        unless="the wider type is needed, or memory for a second copy is short.",
+    )
+
+
+def _scaling(case: Case, casts: pl.DataFrame) -> pl.DataFrame:
+    """The multiplications right behind casts from quantised types: with the cast, they make the weight."""
+    last = casts.filter(pl.col("source").is_in(_QUANTISED))["task"].to_numpy()
+    names = case.trace.spans["name"].cast(pl.String)
+    following = case.tasks.filter(pl.col("task").is_in((last + 1).tolist()))
+    op = names.gather(following["op_id"])
+    return following.filter(op.is_in(("aten::mul", "aten::mul_")).fill_null(value=False))
 
 
 def _round_trips(copies: pl.DataFrame) -> list[int]:

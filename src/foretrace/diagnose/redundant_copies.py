@@ -104,7 +104,7 @@ def _told(shapes: str | None, dtypes: str | None) -> tuple[str | None, str | Non
     return target.dtype, source.dtype, target.count
 
 
-def _callers(case: Case, op: int) -> list[int]:
+def callers(case: Case, op: int) -> list[int]:
     """The operator and those around it, innermost first."""
     parents, kinds = case.trace.spans["parent_id"], case.trace.spans["kind"]
     found, at = [], op
@@ -120,7 +120,7 @@ def _callers(case: Case, op: int) -> list[int]:
 def _needless(case: Case, op: int) -> bool:
     """Whether the program asked for this copy itself and what follows can do without."""
     names = case.trace.spans["name"]
-    outermost = _callers(case, op)[-1]
+    outermost = callers(case, op)[-1]
     if str(names[outermost]) not in _ASKED:
         return False
     following = _next_op(case, outermost)
@@ -139,7 +139,7 @@ def _next_op(case: Case, op: int) -> str | None:
 
 def removed(case: Case, mine: pl.DataFrame) -> Edit:
     """The edit without these copies, with the host time of the calls that asked for them."""
-    outer = np.unique([_callers(case, op)[-1] for op in mine["op_id"]])
+    outer = np.unique([callers(case, op)[-1] for op in mine["op_id"]])
     spans = case.trace.spans[outer]
     asked = (
         spans["name"].cast(pl.String).str.contains(r"^aten::(?:to|_to_copy|type_as|contiguous|clone|copy_)$")
