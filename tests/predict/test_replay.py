@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from builders import Recording
 from corpus import CORPUS, needs_corpus
 
 import foretrace
@@ -205,3 +206,10 @@ def test_a_recording_without_calls_cannot_be_replayed(tmp_path: Path) -> None:
     )
     with pytest.raises(MissingDataError, match="nothing to replay"):
         build(foretrace.open(path, cache=False))
+
+
+def test_a_last_step_without_calls_counts_as_a_step(tmp_path: Path) -> None:
+    """Two steps of 1 ms; the second launches nothing."""
+    recording = Recording().step(1, 1_000, 2_000).launch(1_020, "gemm", 1_050, 1_800).step(2, 2_000, 3_000)
+    program = build(recording.open(tmp_path))
+    assert step_ns(program) == pytest.approx(1_000_000, rel=0.02)
