@@ -23,6 +23,7 @@ def load() -> dict[str, Any]:
     sys.path.insert(0, str(FOLDER))
     try:
         importlib.import_module("unseen")
+        importlib.import_module("later")
         return dict(importlib.import_module("programs").PAIRS)
     finally:
         sys.path.remove(str(FOLDER))
@@ -70,7 +71,7 @@ def test_variants_agree(name: str) -> None:
     """A pair is worth measuring only if its fix computes what the slow program computes."""
     slow, fixed = outcome(name, False), outcome(name, True)
     for before, after in zip(slow, fixed, strict=True):
-        if PAIRS[name].half in ("c", "p"):
+        if PAIRS[name].half in ("c", "d", "p"):
             assert before
             assert after
         for one, other in zip(before, after, strict=False):
@@ -78,8 +79,9 @@ def test_variants_agree(name: str) -> None:
             torch.testing.assert_close(other, one, rtol=0.05, atol=0.05)
 
 
-def test_enough_programs() -> None:
-    unseen = [pair for pair in PAIRS.values() if pair.half == "c"]
-    assert len(unseen) >= 22
+@pytest.mark.parametrize(("half", "count"), [("c", 22), ("d", 26)])
+def test_enough_programs(half: str, count: int) -> None:
+    unseen = [pair for pair in PAIRS.values() if pair.half == half]
+    assert len(unseen) >= count
     assert sum(pair.label == "healthy" for pair in unseen) >= 6
     assert len({pair.name for pair in PAIRS.values()}) == len(PAIRS)

@@ -31,15 +31,17 @@ os.environ.setdefault(
     "PYTORCH_NVML_BASED_CUDA_CHECK", "1"
 )  # a fork can use CUDA only if its parent never asked
 
+import later  # noqa: F401  (registers its programs)
 import torch
 import unseen  # noqa: F401  (registers its programs)
 from programs import PAIRS, TINY, Pair, Step, device
 
-WARM_S, BATCHES = (0.05, 2) if TINY else (1.0, 5)
+WARM_S, BATCHES = (0.05, 2) if TINY else (float(os.environ.get("PAIRS_WARM_S", "1")), 5)
 BATCH_S, MOST_S = (0.02, 0.5) if TINY else (0.15, 2.0)
 WARM_STEPS, ACTIVE_STEPS = 8, 3
 LIMIT_S = 60
 LARGEST_BYTES = 15_500_000
+LITE_ONLY = bool(os.environ.get("PAIRS_LITE_ONLY"))  # where device time is short
 BEGIN = time.monotonic()
 
 
@@ -111,7 +113,7 @@ def work(pair: Pair, what: str, folder: Path) -> dict[str, float]:
     if what != "record":
         return timed(step)
     result = timed(step)
-    for form in ("lite", "rich"):
+    for form in ("lite",) if LITE_ONLY else ("lite", "rich"):
         record(step, folder / f"{pair.name}.slow.{form}.json.gz", rich=form == "rich")
     return result
 
