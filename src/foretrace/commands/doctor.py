@@ -1,26 +1,21 @@
-"""Say what this installation can do, and how to get what is missing."""
+"""Say what this machine can record and read, and how to get what is missing."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
-import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from foretrace._version import __version__
+from foretrace.capture import machine
+from foretrace.capture.machine import Check
 from foretrace.commands import _output
-from foretrace.units import format_value
+from foretrace.units import format_value, visible
 
 _PACKAGES = ("polars", "numpy", "rich", "isal", "zstandard")
-_TOOLS = {
-    "nvidia-smi": "comes with NVIDIA's driver; not needed to read recordings",
-    "nsys": "Nsight Systems, https://developer.nvidia.com/nsight-systems; only to record with it",
-    "ncu": "Nsight Compute, https://developer.nvidia.com/nsight-compute; only to record with it",
-    "rocprofv3": "comes with ROCm; only to record on AMD GPUs",
-}
-Check = tuple[str, str, str, str]  # what, ok / missing / broken, what was found, how to fix it
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -31,36 +26,49 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Prints every check; missing things are told, not failed."""
     checks = list(_checks())
-    if args.format == "table":
+    if any(check.status != "ok" for check in checks if check.what in _PACKAGES):
+        _print_plainly(checks, args.format)
+    elif args.format == "table":
         from foretrace.present import terminal
 
         terminal.show_checks(checks)
-        return
-    import polars as pl
+    else:
+        import polars as pl
 
-    columns = dict.fromkeys(("what", "status", "found", "fix"), pl.String)
-    _output.print_frame(pl.DataFrame(checks, schema=columns, orient="row"), args)
+        columns = dict.fromkeys(Check._fields, pl.String)
+        _output.print_frame(pl.DataFrame(checks, schema=columns, orient="row"), args)
+
+
+def _print_plainly(checks: Sequence[Check], form: str) -> None:
+    """Prints with the standard library alone: where a package lacks is where `doctor` is needed most."""
+    if form == "json":
+        rows = [check._asdict() for check in checks]
+        document = {"schema": 1, "foretrace": __version__, "columns": Check._fields, "rows": rows}
+        print(json.dumps(document, indent=1))
+        return
+    for check in checks:
+        says = "; ".join(text for text in (check.found, check.fix) if text)
+        print(visible(f"{check.status:<7}  {check.what:<13}  {says}"))
 
 
 def _checks() -> Iterator[Check]:
-    yield "foretrace", "ok", f"{__version__} in {Path(__file__).parents[1]}", ""
-    yield "python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}", ""
+    yield Check("foretrace", "ok", f"{__version__} in {Path(__file__).parents[1]}")
+    yield Check("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     yield _reader()
     for package in _PACKAGES:
         yield _package(package, f"pip install {package}")
     yield _cache()
-    yield _package("torch", "pip install torch; only to record programs, not to read recordings")
-    for tool, hint in _TOOLS.items():
-        where = shutil.which(tool)
-        yield (tool, "ok", where, "") if where else (tool, "missing", "", hint)
+    yield from machine.checks()
 
 
 def _reader() -> Check:
-    from foretrace.ingest import kineto_native
-
+    try:
+        from foretrace.ingest import kineto_native
+    except ImportError as error:
+        return Check("reader", "broken", f"cannot be loaded: {error}", "pip install foretrace")
     if not kineto_native.missing:
-        return "reader", "ok", "native extension", ""
-    return (
+        return Check("reader", "ok", "native extension")
+    return Check(
         "reader",
         "missing",
         f"native extension ({kineto_native.missing}); the pure-Python reader gives the same tables, slower",
@@ -69,23 +77,24 @@ def _reader() -> Check:
 
 
 def _package(name: str, fix: str) -> Check:
-    # From the package's metadata: importing torch only to learn its version takes seconds.
     from importlib import metadata
 
     try:
-        return name, "ok", metadata.version(name), ""
+        return Check(name, "ok", metadata.version(name))
     except metadata.PackageNotFoundError:
-        return name, "missing", "", fix
+        return Check(name, "missing", "", fix)
 
 
 def _cache() -> Check:
-    from foretrace import cache
-
+    try:
+        from foretrace import cache
+    except ImportError as error:
+        return Check("cache", "broken", f"cannot be loaded: {error}", "pip install foretrace")
     folder = cache.directory()
     entries = cache.entries()
     used = format_value("size_bytes", sum(entry.size_bytes for entry in entries))
     found = f"{folder}: {used} of {format_value('limit_bytes', cache.limit_bytes())}"
     nearest = next(each for each in (folder, *folder.parents) if each.exists())
     if not os.access(nearest, os.W_OK):
-        return "cache", "broken", f"{folder}: not writable", "set FORETRACE_CACHE to a folder that is"
-    return "cache", "ok", found, ""
+        return Check("cache", "broken", f"{folder}: not writable", "set FORETRACE_CACHE to a folder that is")
+    return Check("cache", "ok", found)

@@ -1,0 +1,86 @@
+"""Loaded by the Python of a recorded program before anything else: arms the capture once torch is imported.
+
+It must never break the program: whatever fails here is one line on stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # importing typing costs every Python that the program starts
+if TYPE_CHECKING:
+    from typing import Any
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+class _AfterImport:
+    """Finds torch as if this were not there, and calls back when it has been loaded."""
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        if name != "torch":
+            return None
+        from importlib.machinery import PathFinder
+
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(name, path)
+        loader: Any = spec.loader if spec is not None else None
+        if hasattr(loader, "exec_module"):
+            load = loader.exec_module
+
+            def load_and_arm(module: object) -> None:
+                del loader.exec_module
+                load(module)
+                _arm()
+
+            loader.exec_module = load_and_arm
+        return spec
+
+
+def _arm() -> None:
+    try:
+        try:
+            import foretrace.capture.session
+        except ImportError:
+            _load_package()
+            import foretrace.capture.session
+        foretrace.capture.session.arm()
+    except Exception as error:
+        sys.stderr.write(f"foretrace: nothing will be recorded: {type(error).__name__}: {error}\n")
+
+
+def _load_package() -> None:
+    """The foretrace that started the program, where its own Python has none (or another one)."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    for name in [each for each in sys.modules if each.partition(".")[0] == "foretrace"]:
+        del sys.modules[name]
+    package = os.path.dirname(os.path.dirname(_FOLDER))
+    spec = spec_from_file_location(
+        "foretrace", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules["foretrace"] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+
+def _run_the_other_one() -> None:
+    """The sitecustomize that this one hides, if there is one."""
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+
+    paths = [each for each in sys.path if os.path.abspath(each) != _FOLDER]
+    spec = PathFinder.find_spec("sitecustomize", paths)
+    if spec is None or spec.loader is None:
+        return
+    sys.modules["sitecustomize"] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+
+if os.environ.get("FORETRACE_CAPTURE"):
+    sys.meta_path.insert(0, _AfterImport())
+# The program sees the path it would have seen without Foretrace.
+sys.path[:] = [each for each in sys.path if os.path.abspath(each) != _FOLDER]
+_run_the_other_one()

@@ -1,0 +1,97 @@
+"""The Plan: in which steps each pass warms up and records. Steps are counted, so every rank does the same.
+
+One rank, the leader, works it out from its timing and leaves it as a file in the Run folder; the others follow.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from foretrace.capture.options import LIGHT, MEMORY, RICH, CaptureOptions
+
+FILE = "plan.json"
+_ACTIVE = {LIGHT: 10, RICH: 3, MEMORY: 3}  # steps recorded, of short steps
+_WINDOW_S = {LIGHT: 2.0, RICH: 1.0, MEMORY: 1.0}  # steps that are longer are recorded fewer times
+_LEAST_WARM = 2
+_LEAD_S, _LEAST_LEAD = 1.0, 5  # so far ahead of the leader the plan begins, for the others to see it in time
+
+
+@dataclass(frozen=True)
+class Window:
+    """One pass: its warm-up begins after step `start`; the recording follows after `warm` steps."""
+
+    kind: str
+    number: int  # which repetition
+    start: int
+    warm: int
+    active: int
+
+    @property
+    def opens(self) -> int:
+        """The boundary at which recording begins."""
+        return self.start + self.warm
+
+    @property
+    def closes(self) -> int:
+        """The boundary at which it ends."""
+        return self.opens + self.active
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All windows, in order."""
+
+    windows: tuple[Window, ...]
+
+    @property
+    def end(self) -> int:
+        """The boundary at which nothing is left to do."""
+        return self.windows[-1].closes if self.windows else 0
+
+
+def make_plan(options: CaptureOptions, *, at: int, step_ns: float | None, ranks: int) -> Plan:
+    """The plan of the leader, which has just passed boundary `at`."""
+    step_s = (step_ns or 20e6) / 1e9
+    lead = max(_LEAST_LEAD, math.ceil(_LEAD_S / step_s)) if ranks > 1 and options.wait is None else 0
+    kinds = [each for _ in range(options.repeat) for each in options.passes]
+    if options.memory_history:
+        kinds.append(MEMORY)
+    windows: list[Window] = []
+    start = at + lead
+    for index, kind in enumerate(kinds):
+        warm = options.warmup if options.warmup is not None else _warm_steps(options, kind, step_s)
+        active = options.active or _active_steps(kind, step_s)
+        number = index // max(len(options.passes), 1) if kind != MEMORY else 0
+        windows.append(Window(kind, number, start, warm, active))
+        start = windows[-1].closes + (options.wait if options.wait is not None else 1)
+    return Plan(tuple(windows))
+
+
+def _warm_steps(options: CaptureOptions, kind: str, step_s: float) -> int:
+    if kind == MEMORY:
+        return 0
+    return max(_LEAST_WARM if step_s < 1 else 1, math.ceil(options.warm_s / step_s))
+
+
+def _active_steps(kind: str, step_s: float) -> int:
+    return max(1, min(_ACTIVE.get(kind, _ACTIVE[RICH]), math.ceil(_WINDOW_S.get(kind, _WINDOW_S[RICH]) / step_s)))
+
+
+def write_plan(folder: Path, plan: Plan) -> None:
+    """Leaves the plan where the other ranks look; whole or not at all."""
+    partial = folder / f".{FILE}.{os.getpid()}"
+    partial.write_text(json.dumps([asdict(each) for each in plan.windows]), encoding="utf-8")
+    partial.replace(folder / FILE)
+
+
+def read_plan(folder: Path) -> Plan | None:
+    """The leader's plan, or `None` as long as there is none."""
+    try:
+        text = (folder / FILE).read_text(encoding="utf-8")
+    except OSError:
+        return None
+    return Plan(tuple(Window(**each) for each in json.loads(text)))

@@ -1,0 +1,109 @@
+"""The time of a step without a profiler, measured in blocks of steps with one synchronisation at each end.
+
+A synchronisation per step would keep the host from running ahead of the device and so change what is measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+BLOCK_S = 0.2  # long enough that filling and draining the device's queue hardly counts
+AGREEING = 5  # so many blocks ...
+_AGREEING_LONG = 3  # ... or so many where a single step is longer than this:
+_LONG_STEP_S = 1.0
+SPREAD = 0.02  # ... that differ by no more than this end the timing
+_MOST_BLOCKS = 50
+_LEAST_BLOCKS = 2  # before the time limit counts
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """What was measured: the median over blocks, and the lowest and highest of them."""
+
+    median_ns: int
+    low_ns: int
+    high_ns: int
+    steps: int
+    blocks_ns: tuple[int, ...]
+    stopped_because: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As rank.json holds it."""
+        return {**self.__dict__, "blocks_ns": list(self.blocks_ns)}
+
+
+class BlockTimer:
+    """Times steps until the blocks agree; `step` says whether that is so."""
+
+    def __init__(self, *, expected_ns: float, limit_s: float, synchronize: Callable[[], None]) -> None:
+        self._synchronize = synchronize
+        self._limit_ns = limit_s * 1e9
+        self._length = _block_length(expected_ns)
+        self._began_ns = self._block_began_ns = 0
+        self._in_block = -1
+        self._blocks: list[tuple[int, int]] = []  # nanoseconds a step, steps
+        self.stopped_because = ""
+
+    def step(self, now: Callable[[], int]) -> bool:
+        """At a boundary: begins, goes on with, or ends a block."""
+        self._in_block += 1
+        if self._in_block == 0:
+            self._synchronize()
+            self._began_ns = self._block_began_ns = now()
+            return False
+        if self._in_block < self._length:
+            return False
+        self._synchronize()
+        self._end_block(now())
+        return bool(self.stopped_because)
+
+    def _end_block(self, at_ns: int) -> None:
+        elapsed = at_ns - self._block_began_ns
+        each = elapsed // self._in_block
+        if elapsed >= BLOCK_S * 0.4e9 or self._length > 1 or not self._blocks:
+            self._blocks.append((each, self._in_block))
+        if len(self._blocks) == 1 and elapsed < BLOCK_S * 0.4e9:
+            self._blocks.clear()  # the estimate was far off: this block only corrected it
+        self._length = _block_length(each)
+        self._block_began_ns, self._in_block = at_ns, 0
+        self.stopped_because = self._verdict(at_ns)
+
+    def _verdict(self, at_ns: int) -> str:
+        times = [each for each, _ in self._blocks]
+        if not times:
+            return ""
+        wanted = _AGREEING_LONG if times[-1] > _LONG_STEP_S * 1e9 else AGREEING
+        last = times[-wanted:]
+        if len(last) == wanted and max(last) - min(last) <= SPREAD * median(last):
+            return f"the last {wanted} blocks agree within {SPREAD:.0%}"
+        if len(times) >= _MOST_BLOCKS:
+            return f"{_MOST_BLOCKS} blocks"
+        if at_ns - self._began_ns > self._limit_ns and len(times) >= _LEAST_BLOCKS:
+            return f"the time limit of {self._limit_ns / 1e9:g} s"
+        return ""
+
+    def result(self, because: str = "") -> StepTimes | None:
+        """The times so far; `None` before the first block."""
+        return summarise(self._blocks, self.stopped_because or because)
+
+
+def summarise(blocks: Sequence[tuple[int, int]], because: str) -> StepTimes | None:
+    """The median of the blocks; where the last ones agree, of those: the earlier ones were not settled."""
+    if not blocks:
+        return None
+    times = [each for each, _ in blocks]
+    wanted = _AGREEING_LONG if times[-1] > _LONG_STEP_S * 1e9 else AGREEING
+    last = times[-wanted:]
+    agree = len(last) == wanted and max(last) - min(last) <= SPREAD * median(last)
+    used = last if agree else times
+    return StepTimes(
+        int(median(used)), min(used), max(used), sum(count for _, count in blocks), tuple(times), because
+    )
+
+
+def _block_length(step_ns: float) -> int:
+    return max(1, math.ceil(BLOCK_S * 1e9 / max(step_ns, 1_000)))

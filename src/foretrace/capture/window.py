@@ -1,0 +1,333 @@
+"""The Pass: one window of steps under a profiler, from its warm-up to the file it leaves."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from foretrace.capture import external
+from foretrace.capture.labels import ModuleLabels
+from foretrace.capture.options import LIGHT, MEMORY, CaptureOptions, Switches
+from foretrace.capture.plan import Window
+
+_HISTORY_ENTRIES = 200_000
+ours = threading.local()  # `ours.profiler` is set while the profiler that is started or stopped is ours
+
+
+def open_pass(window: Window, options: CaptureOptions, path: Path, count: int, facts: str) -> Pass:
+    """The pass for a window, its warm-up begun."""
+    if window.kind == MEMORY:
+        return MemoryPass(window, path)
+    labels = ModuleLabels() if options.labels and window.kind != LIGHT else None
+    if window.kind in external.TOOLS:
+        return ExternalPass(window, path, labels)
+    return ProfilerPass(window, options.switches(window.kind), path, count, facts, labels)
+
+
+class Pass(ABC):
+    """What all passes share: when they open, and what they cost."""
+
+    def __init__(self, window: Window, path: Path, labels: ModuleLabels | None = None) -> None:
+        self.window, self.path = window, path
+        self._labels = labels
+        self.recording = False
+        self.steps_recorded = 0
+        self._began_ns = time.perf_counter_ns()
+        self._opened_ns = self._closed_ns = self._began_ns
+        self._lead = 0  # the last steps of the warm-up that are recorded too, but not marked as steps
+        self._start_s = self._write_s = 0.0
+        self._begun_at = -1
+
+    def warmed(self, count: int) -> bool:
+        """Whether the warm-up is over; a pass that began late warms up all the same."""
+        if self._begun_at < 0:
+            self._begun_at = count
+        return count - self._begun_at >= self.window.warm - self._lead
+
+    @property
+    def recorded_s(self) -> float:
+        """How long it has been recording."""
+        return (time.perf_counter_ns() - self._opened_ns) / 1e9
+
+    def open(self, count: int) -> None:
+        """Recording begins, with the device idle: what earlier steps launched is not of this window."""
+        if self._labels is not None:
+            self._labels.start()
+        synchronize()
+        self._open(count)
+        self.recording = True
+        self._opened_ns = time.perf_counter_ns()
+
+    def step(self, count: int) -> bool:
+        """A step was recorded; whether it was the last one."""
+        if self._lead:
+            self._lead -= 1
+            self._begin_steps(count)
+            return False
+        self.steps_recorded += 1
+        if self.steps_recorded >= self.window.active:
+            return True
+        self._step(count)
+        return False
+
+    def close(self) -> dict[str, Any] | None:
+        """Ends recording, writes the file, and says what it took."""
+        self._closed_ns = time.perf_counter_ns()
+        self._unlabel()
+        written = self._close()
+        return self._facts() if written else None
+
+    def abandon(self) -> None:
+        """Ends it without a file."""
+        self._unlabel()
+        self._abandon()
+
+    def _unlabel(self) -> None:
+        if self._labels is not None:
+            self._labels.stop()
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "kind": self.window.kind,
+            "file": self.path.name,
+            "steps": self.steps_recorded,
+            "first_step": self._begun_at + self.window.warm + 1,
+            "switches": self._switches(),
+            "start_s": round(self._start_s, 4),
+            "warmup_s": round((self._opened_ns - self._began_ns) / 1e9, 4),
+            "warmup_steps": self.window.warm,
+            "record_s": round((self._closed_ns - self._opened_ns) / 1e9, 4),
+            "write_s": round(self._write_s, 4),
+            "file_bytes": self.path.stat().st_size if self.path.exists() else 0,
+            "peak_host_bytes": peak_host_bytes(),
+        }
+
+    def _switches(self) -> dict[str, Any]:
+        return {}
+
+    @abstractmethod
+    def _open(self, count: int) -> None: ...
+
+    def _step(self, count: int) -> None:  # noqa: B027  most passes have nothing to do there
+        """At a boundary within the window."""
+
+    def _begin_steps(self, count: int) -> None:  # noqa: B027
+        """After the lead: from here on steps are marked."""
+
+    @abstractmethod
+    def _close(self) -> bool: ...
+
+    @abstractmethod
+    def _abandon(self) -> None: ...
+
+
+class ProfilerPass(Pass):
+    """A window under torch.profiler."""
+
+    def __init__(
+        self,
+        window: Window,
+        switches: Switches,
+        path: Path,
+        count: int,
+        facts: str,
+        labels: ModuleLabels | None = None,
+    ) -> None:
+        super().__init__(window, path, labels)
+        import torch
+
+        self._chosen = switches
+        actions = torch.profiler.ProfilerAction
+        self._record = actions.RECORD
+        self._action = actions.WARMUP if window.warm else actions.RECORD
+        if not window.warm:
+            synchronize()
+        self._facts_text = facts
+        quiet = {"acc_events": True} if "acc_events" in signature(torch.profiler.profile).parameters else {}
+        self._profiler: Any = torch.profiler.profile(
+            activities=_activities(switches),
+            schedule=lambda _: self._action,
+            record_shapes=switches.record_shapes,
+            profile_memory=switches.profile_memory,
+            with_stack=switches.with_stack,
+            with_flops=switches.with_flops,
+            with_modules=switches.with_modules,
+            **quiet,
+        )
+        # A recording's first step pays for its beginning: it is in the file, but not among the steps.
+        self._lead = 1 if window.warm > 1 else 0
+        self._profiler.record_steps = not self._lead
+        self._profiler.step_num = count  # so that the recording names steps as the program counts them
+        with _Ours(), _quiet_kineto():
+            self._profiler.start()
+        # Wanted only so that torch does not warn of its absence; it would work through all events at the end.
+        self._profiler.acc_events = self._profiler.profiler.acc_events = False
+        began, self._began_ns = self._began_ns, time.perf_counter_ns()
+        self._start_s = (self._began_ns - began) / 1e9
+
+    def _open(self, count: int) -> None:
+        if self._action != self._record:
+            self._action = self._record
+            with _unknown_block_told(self._chosen.profile_memory):
+                self._step(count)
+        self._profiler.add_metadata_json("foretrace", self._facts_text)
+
+    def _begin_steps(self, count: int) -> None:
+        self._profiler.record_steps = True
+        self._step(count)
+
+    def _step(self, count: int) -> None:
+        self._profiler.step_num = count
+        with _Ours():
+            self._profiler.step()
+
+    def _close(self) -> bool:
+        with _Ours():
+            self._profiler.stop()  # waits for the device, after the last step has ended
+        began = time.perf_counter_ns()
+        partial = self.path.with_name(f".{self.path.stem}.partial.json")
+        self._profiler.export_chrome_trace(str(partial))
+        partial.replace(self.path)
+        self._write_s = (time.perf_counter_ns() - began) / 1e9
+        self._profiler = None
+        return True
+
+    def _abandon(self) -> None:
+        with _Ours():
+            self._profiler.stop()
+        self._profiler = None
+
+    def _switches(self) -> dict[str, Any]:
+        return asdict(self._chosen)
+
+
+class MemoryPass(Pass):
+    """The history of CUDA's allocator over a window, as torch's snapshot."""
+
+    def _open(self, count: int) -> None:
+        import torch
+
+        torch.cuda.memory._record_memory_history(max_entries=_HISTORY_ENTRIES)
+
+    def _close(self) -> bool:
+        import torch
+
+        began = time.perf_counter_ns()
+        torch.cuda.memory._dump_snapshot(str(self.path))
+        self._write_s = (time.perf_counter_ns() - began) / 1e9
+        self._abandon()
+        return True
+
+    def _abandon(self) -> None:
+        import torch
+
+        torch.cuda.memory._record_memory_history(enabled=None)
+
+
+class ExternalPass(Pass):
+    """The window that nsys or ncu waits for; they write the file."""
+
+    def __init__(self, window: Window, path: Path, labels: ModuleLabels | None = None) -> None:
+        super().__init__(window, path, labels)
+        self._range = external.Window(window.kind)
+
+    def _open(self, count: int) -> None:
+        self._range.open()
+
+    def _close(self) -> bool:
+        self._range.close()
+        return True
+
+    def _abandon(self) -> None:
+        self._range.close()
+
+
+class _Ours:
+    """Marks that the profiler started or stopped within is Foretrace's, not the program's."""
+
+    def __enter__(self) -> None:
+        ours.profiler = True
+
+    def __exit__(self, *_: object) -> None:
+        ours.profiler = False
+
+
+@contextmanager
+def _quiet_kineto() -> Iterator[None]:
+    """Kineto reads how much to print on the program's stderr when it is first used."""
+    before = os.environ.get("KINETO_LOG_LEVEL")
+    if before is None:
+        os.environ["KINETO_LOG_LEVEL"] = "6"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["KINETO_LOG_LEVEL"]
+
+
+@contextmanager
+def _unknown_block_told(recording_memory: bool) -> Iterator[None]:
+    """Torch warns on stderr of the first freed block that is older than the recording: here it is one of ours."""
+    if not recording_memory:
+        yield
+        return
+    import torch
+
+    block = torch.empty(1)
+    yield
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as told:
+        os.dup2(told.fileno(), 2)
+        try:
+            del block
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        told.seek(0)
+        for line in told:  # what another thread wrote in that moment
+            if b"Memory block of unknown size" not in line:
+                os.write(2, line)
+
+
+def synchronize() -> None:
+    """Waits until every device that this process uses is idle; starts no device by itself."""
+    import torch
+
+    if not torch.cuda.is_initialized():
+        return
+    used = {torch.cuda.current_device()}
+    used.update(each for each in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(each))
+    for device in used:
+        torch.cuda.synchronize(device)
+
+
+def peak_host_bytes() -> int | None:
+    """The most memory this process ever had."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _activities(switches: Switches) -> list[Any]:
+    import torch
+
+    possible = torch.profiler.supported_activities()
+    activity = torch.profiler.ProfilerActivity
+    chosen = [activity.CPU] if switches.cpu else []
+    if switches.cuda:
+        chosen += [each for each in possible if each != activity.CPU]
+    return [each for each in chosen if each in possible] or [activity.CPU]

@@ -1,0 +1,436 @@
+"""Record a program without changing it, and say what is wrong with it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from foretrace._version import __version__
+from foretrace.capture import environment, external
+from foretrace.capture.options import (
+    LIGHT,
+    LIGHT_SWITCHES,
+    RICH,
+    RICH_SWITCHES,
+    VARIABLE,
+    CaptureOptions,
+    Switches,
+)
+from foretrace.capture.run_folder import Run, RunFolder
+from foretrace.errors import ForetraceError, UsageError
+
+_BOOTSTRAP = Path(__file__).parents[1] / "capture" / "bootstrap"
+_SWITCHES = tuple(each.name for each in fields(Switches) if each.name not in ("cpu", "cuda"))
+_EXAMPLES = """\
+examples:
+  foretrace run -- python train.py --epochs 1
+  foretrace run --stop-after-capture -- torchrun --nproc-per-node 8 train.py
+  foretrace run --wait 5 --warmup 2 --active 3 -- python -m package.train
+  foretrace run --step-function train:train_one_batch -- python main.py
+
+The program's output and exit code are its own. Times come from the light pass and from steps that were timed
+before any profiler ran; names and lines come from the rich pass.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The options, grouped, and the command behind them."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.usage = "foretrace run [options] -- COMMAND [ARGUMENT ...]"
+    parser.epilog = _EXAMPLES
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to start")
+    _add_output(parser)
+    _add_steps(parser)
+    _add_schedule(parser)
+    _add_profiler(parser)
+    _add_limits(parser)
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is left")
+    group.add_argument(
+        "-o", "--output", type=Path, metavar="FOLDER", help="the Run (default: foretrace-runs/NAME-DATE)"
+    )
+    group.add_argument("-q", "--quiet", action="store_true", help="no progress, cost or diagnosis")
+    group.add_argument(
+        "--ranks", type=_ranks, metavar="0,7", help="record these ranks only (default: all of them)"
+    )
+    group.add_argument(
+        "--stop-after-capture", action="store_true", help="end the program when all is recorded"
+    )
+    group.add_argument(
+        "--with",
+        dest="tool",
+        choices=external.TOOLS,
+        help="run the program again under this tool of NVIDIA's, around the same steps",
+    )
+
+
+def _add_steps(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what a step is (found by itself if not said)")
+    group.add_argument(
+        "--step-function",
+        metavar="MODULE:NAME",
+        type=_function,
+        help="a step ends when this function returns",
+    )
+    group.add_argument(
+        "--on-demand", action="store_true", help="begin at SIGUSR2 to the program, not by itself"
+    )
+    group.add_argument("--trigger", metavar="FILE", help="begin when this file appears or is touched")
+
+
+def _add_schedule(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("schedule, in steps (by time if not said)")
+    group.add_argument(
+        "--wait", type=_count, metavar="N", help="steps before a pass; timed without a profiler"
+    )
+    group.add_argument("--warmup", type=_count, metavar="N", help="steps under the profiler, thrown away")
+    group.add_argument("--active", type=_positive, metavar="N", help="steps recorded in each pass")
+    group.add_argument("--repeat", type=_positive, default=1, metavar="N", help="record each pass so often")
+    group.add_argument(
+        "--passes",
+        type=_passes,
+        default=(LIGHT, RICH),
+        metavar="light,rich",
+        help="light is the truth for time, rich for names (default: both)",
+    )
+
+
+def _add_profiler(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("torch.profiler's switches, of the rich pass unless it is left out")
+    for name in _SWITCHES:
+        group.add_argument(
+            f"--{name.replace('_', '-')}", action=argparse.BooleanOptionalAction, help=f"torch's {name}"
+        )
+    group.add_argument("--cpu", action=argparse.BooleanOptionalAction, help="activities of the host")
+    group.add_argument("--cuda", action=argparse.BooleanOptionalAction, help="activities of the device")
+    group.add_argument(
+        "--memory-history", action="store_true", help="also a snapshot of CUDA's allocator, for its own pass"
+    )
+    group.add_argument(
+        "--labels", action="store_true", help="name every module in the recording, by NVTX for nsys as well"
+    )
+    group.add_argument(
+        "--launch-blocking",
+        action="store_true",
+        help="CUDA_LAUNCH_BLOCKING=1: each kernel right under its call, but times are not the program's",
+    )
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("limits")
+    defaults = CaptureOptions(output="")
+    for name, says in (
+        ("settle", "the program's first steps, at least so long, are not measured"),
+        ("time", "timing unprofiled steps takes at most"),
+        ("warm", "the profiler is warmed up for"),
+        ("total", "nothing new begins so long after the first step"),
+    ):
+        value = getattr(defaults, f"{name}_s")
+        group.add_argument(
+            f"--{name}-s", type=_seconds, default=value, metavar="S", help=f"{says} (default: {value:g} s)"
+        )
+    group.add_argument(
+        "--file-mib",
+        type=_positive,
+        default=defaults.file_bytes >> 20,
+        metavar="MIB",
+        help=f"no rich pass whose file would be larger (default: {defaults.file_bytes >> 20})",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Starts the program, waits for it, says what was recorded; returns the program's exit code."""
+    command = _command(args.command)
+    folder = (RunFolder(args.output) if args.output else RunFolder.default(command)).create()
+    options = _options(args, folder)
+    facts = {
+        "foretrace": __version__,
+        **environment.describe(command),
+        "started_at": _now(),
+        "ended_at": None,
+        "exit_code": None,
+        "options": options.to_dict(),
+        "launch_blocking": options.launch_blocking,
+        "notes": [],
+    }
+    folder.write_run(facts)
+    say = _quiet if args.quiet else _say
+    say(f"recording into {_shown(folder.path)}")
+    if options.launch_blocking:
+        say(
+            "CUDA_LAUNCH_BLOCKING=1: kernels wait for each other, so times and overlap are not the program's own"
+        )
+    began = time.monotonic()
+    code = _start(command, options)
+    facts.update(ended_at=_now(), exit_code=code, notes=_notes(folder))
+    folder.write_run(facts)
+    recorded = RunFolder.read(folder.path)
+    _say_what_was_recorded(recorded, time.monotonic() - began, say)
+    if args.tool and code == 0:
+        _run_tool(args.tool, command, options, recorded, say)
+    if not args.quiet:
+        sys.stderr.flush()
+        _print_diagnosis(folder.path, recorded)
+    return code
+
+
+# --- the program ---------------------------------------------------------------------------------------------
+
+
+def _start(command: Sequence[str], options: CaptureOptions, extra: dict[str, str] | None = None) -> int:
+    """Runs the command armed; returns its exit code, as a shell would give it."""
+    variables = {**os.environ, **(extra or {}), VARIABLE: options.to_json()}
+    paths = [str(_BOOTSTRAP), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables["PYTHONPATH"] = os.pathsep.join(paths)
+    if options.launch_blocking:
+        variables["CUDA_LAUNCH_BLOCKING"] = "1"
+    try:
+        program = subprocess.Popen(command, env=variables)
+    except OSError as error:
+        raise UsageError(f"cannot start {command[0]}: {error.strerror or error}") from error
+    with _signals_to(program):
+        code = program.wait()
+    return 128 - code if code < 0 else code
+
+
+@contextmanager
+def _signals_to(program: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Signals are the program's: this process outlives it, to write down how it ended."""
+
+    def forward(number: int, _: FrameType | None) -> None:
+        # A terminal sends Ctrl-C to all of its foreground group, so the program has it already.
+        if number != signal.SIGINT or not _in_foreground():
+            with suppress(OSError):
+                program.send_signal(number)
+
+    names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = {number: signal.signal(number, forward) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _in_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except (OSError, AttributeError):
+        return False
+
+
+def _command(words: Sequence[str]) -> list[str]:
+    command = list(words[1:] if words and words[0] == "--" else words)
+    if not command:
+        raise UsageError("run needs a program to start: foretrace run -- python train.py")
+    if command[0].startswith("-"):
+        raise UsageError(f"unknown option {command[0]}: options come first, then --, then the program")
+    if command[0].endswith(".py") and not shutil.which(command[0]):
+        command.insert(0, sys.executable)
+    return command
+
+
+def _notes(folder: RunFolder) -> list[str]:
+    """What processes left to say; the folder of these slips is removed."""
+    slips = folder.path / ".notes"
+    notes = [each.read_text(encoding="utf-8", errors="replace") for each in sorted(slips.glob("*.txt"))]
+    shutil.rmtree(slips, ignore_errors=True)
+    for claim in folder.path.glob("rank*/.claim"):
+        claim.unlink(missing_ok=True)
+    if any(folder.path.glob("rank*")):
+        return [each for each in notes if "no step was found" not in each]
+    return notes or [
+        "no process of the program imported torch under Foretrace (python -I, -E or -S prevent it)"
+    ]
+
+
+def _run_tool(
+    tool: str, command: Sequence[str], options: CaptureOptions, recorded: Run, say: Callable[[str], None]
+) -> None:
+    """The program once more, or a few times, under nsys or ncu."""
+    light = recorded.ranks[0].recording(LIGHT) if recorded.ranks else None
+    try:
+        runs = external.plan(tool, command, recorded.path, light=light)
+    except ForetraceError as error:
+        say(str(error))
+        return
+    for number, each in enumerate(runs, 1):
+        scratch = RunFolder(recorded.path / f".{tool}{number}").create(join=True)
+        again = replace(options, output=str(scratch.path), passes=(tool,), stop_after_capture=True)
+        say(each.says)
+        code = _start(each.command, again, dict(each.environment))
+        shutil.rmtree(scratch.path, ignore_errors=True)
+        for after in each.afterwards:
+            subprocess.run(after, check=False, stdout=subprocess.DEVNULL)
+        done = each.report.exists()
+        say(f"{tool}: {_shown(each.report)}" if done else f"{tool} left no report (exit code {code})")
+
+
+# --- what is said --------------------------------------------------------------------------------------------
+
+
+def _say_what_was_recorded(recorded: Run, elapsed_s: float, say: Callable[[str], None]) -> None:
+    if not recorded.ranks:
+        note = (recorded.facts.get("notes") or [""])[-1]
+        say(
+            f"no step found, so nothing was recorded ({note}): call foretrace.step() at the end of each step, "
+            "or name a function: --step-function MODULE:NAME"
+        )
+        return
+    first = recorded.ranks[0].facts
+    times = first.get("unprofiled")
+    source = first.get("step_source")
+    if times:
+        say(
+            f"step {times['median_ns'] / 1e6:.4g} ms without a profiler "
+            f"({times['low_ns'] / 1e6:.4g} to {times['high_ns'] / 1e6:.4g}, {times['steps']} steps; "
+            f"a step ends at {source})"
+        )
+    else:
+        say(f"no unprofiled step time (a step ends at {source})")
+    passes = [each for rank in recorded.ranks for each in rank.facts.get("passes") or ()]
+    size = sum(each.get("file_bytes") or 0 for each in passes)
+    cost = max((rank.facts.get("cost_s") or 0) for rank in recorded.ranks)
+    memory = max((rank.facts.get("peak_host_bytes") or 0) for rank in recorded.ranks)
+    ranks = f", {len(recorded.ranks)} ranks" if len(recorded.ranks) > 1 else ""
+    say(
+        f"recorded {', '.join(dict.fromkeys(each['kind'] for each in passes)) or 'nothing'}{ranks}: "
+        f"cost {cost:.1f} s of {elapsed_s:.1f} s, {size / 2**20:.1f} MiB on disk, "
+        f"host memory at most {memory / 2**20:.0f} MiB"
+    )
+    for problem in recorded.problems:
+        say(problem)
+
+
+def _print_diagnosis(folder: Path, recorded: Run) -> None:
+    passes = [each for rank in recorded.ranks for each in rank.facts.get("passes") or ()]
+    if not any(each.get("kind") in (LIGHT, RICH) for each in passes):
+        return
+    missing = [each for each in ("polars", "numpy", "rich") if find_spec(each) is None]
+    if missing:
+        _say(
+            f"the diagnosis needs {', '.join(missing)}: pip install foretrace, or copy the folder to where it is "
+            f"installed, then: foretrace {_shown(folder)}"
+        )
+        return
+    from foretrace.commands import _input, diagnose
+
+    given = argparse.Namespace(path=folder, no_cache=False, step_ms=None, format="table", explain=None)
+    try:
+        diagnose.print_diagnosis(_input.open_path(given), given)
+    except ForetraceError as error:  # the program's exit code stays the program's
+        _say(str(error))
+
+
+def _shown(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _say(text: str) -> None:
+    print(f"foretrace: {' '.join(text.split())}", file=sys.stderr, flush=True)
+
+
+def _quiet(_: str) -> None:
+    pass
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+# --- options -------------------------------------------------------------------------------------------------
+
+
+def _options(args: argparse.Namespace, folder: RunFolder) -> CaptureOptions:
+    given = {name: getattr(args, name) for name in _SWITCHES if getattr(args, name) is not None}
+    both = {name: getattr(args, name) for name in ("cpu", "cuda") if getattr(args, name) is not None}
+    light: dict[str, Any] = {**both, **(given if RICH not in args.passes else {})}
+    return CaptureOptions(
+        output=str(folder.path),
+        passes=args.passes,
+        light=replace(LIGHT_SWITCHES, **light),
+        rich=replace(RICH_SWITCHES, **both, **given),
+        wait=args.wait,
+        warmup=args.warmup,
+        active=args.active,
+        repeat=args.repeat,
+        ranks=args.ranks,
+        step_function=args.step_function,
+        labels=args.labels,
+        launch_blocking=args.launch_blocking,
+        memory_history=args.memory_history,
+        stop_after_capture=args.stop_after_capture,
+        on_demand=args.on_demand,
+        trigger=str(Path(args.trigger).absolute()) if args.trigger else None,
+        settle_s=args.settle_s,
+        time_s=args.time_s,
+        warm_s=args.warm_s,
+        total_s=args.total_s,
+        file_bytes=args.file_mib << 20,
+    )
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    try:
+        ranks = tuple(sorted({int(each) for each in text.split(",")}))
+    except ValueError:
+        ranks = ()
+    if not ranks or ranks[0] < 0:
+        raise argparse.ArgumentTypeError(f"ranks are numbers with commas between them, not {text!r}")
+    return ranks
+
+
+def _passes(text: str) -> tuple[str, ...]:
+    chosen = tuple(each.strip() for each in text.split(","))
+    if not set(chosen) <= {LIGHT, RICH} or len(set(chosen)) != len(chosen):
+        raise argparse.ArgumentTypeError(f"passes are light, rich or light,rich, not {text!r}")
+    return tuple(each for each in (LIGHT, RICH) if each in chosen)
+
+
+def _function(text: str) -> str:
+    if not re.fullmatch(r"[\w.]+:[\w.]+", text):
+        raise argparse.ArgumentTypeError(f"a function is named MODULE:NAME, as in train:step, not {text!r}")
+    return text
+
+
+def _count(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"a number of steps, not {text!r}")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    number = _count(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e6:
+        raise argparse.ArgumentTypeError(f"seconds, not {text!r}")
+    return value

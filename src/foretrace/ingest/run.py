@@ -1,0 +1,118 @@
+"""A Run as commands read it: which recording to open, and the step time that was measured without a profiler."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foretrace.errors import InputError, UsageError
+
+_RUN, _RANK = "run.json", "rank.json"
+_LISTED = 8
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What one rank of a Run left for reading."""
+
+    path: Path  # the recording that times are taken from
+    rich: Path | None  # the one that names are taken from
+    step_ns: float | None  # measured without a profiler
+    status: str
+    reason: str
+
+
+def find_recorded(path: Path) -> Recorded | None:
+    """The recording meant by a Run folder, a rank's folder, or a file in one; `None` if it is none of these."""
+    if path.is_dir():
+        if (path / _RANK).is_file():
+            return _of_rank(path)
+        if (path / _RUN).is_file() or any(path.glob(f"rank*/{_RANK}")):
+            return _of_run(path)
+        return None
+    if (path.parent / _RANK).is_file() and path.is_file():
+        return _of_file(path)
+    return None
+
+
+def _of_run(folder: Path) -> Recorded:
+    """That of the lowest rank which recorded something."""
+    reasons = []
+    for rank in sorted(folder.glob("rank*"), key=_rank_number):
+        if not (rank / _RANK).is_file():
+            continue
+        try:
+            return _of_rank(rank)
+        except InputError as error:
+            reasons.append(str(error))
+    if reasons:
+        more = f" (and {len(reasons) - 1} more ranks)" if len(reasons) > 1 else ""
+        raise InputError(reasons[0] + more)
+    notes = _read(folder / _RUN).get("notes") or ["the program took no step that Foretrace saw"]
+    raise InputError(f"{folder}: this Run holds no recording: {notes[-1]}")
+
+
+def _of_rank(folder: Path) -> Recorded:
+    facts = _read(folder / _RANK)
+    light, rich = _recording(folder, facts, "light"), _recording(folder, facts, "rich")
+    chosen = light or rich
+    if chosen is None:
+        reason = facts.get("reason") or "it ended too early"
+        raise InputError(f"{folder}: this rank recorded nothing: {reason}")
+    return Recorded(
+        chosen,
+        rich if light else None,
+        _step_ns(facts),
+        str(facts.get("status")),
+        str(facts.get("reason") or ""),
+    )
+
+
+def _of_file(path: Path) -> Recorded | None:
+    """A single recording of a rank, named itself: the measured step is known all the same."""
+    facts = _read(path.parent / _RANK)
+    if path.name not in {str(each.get("file")) for each in _passes(facts)}:
+        return None
+    return Recorded(path, None, _step_ns(facts), str(facts.get("status")), str(facts.get("reason") or ""))
+
+
+def _passes(facts: dict[str, Any]) -> list[dict[str, Any]]:
+    passes = facts.get("passes")
+    return [each for each in passes if isinstance(each, dict)] if isinstance(passes, list) else []
+
+
+def _recording(folder: Path, facts: dict[str, Any], kind: str) -> Path | None:
+    for each in reversed(_passes(facts)):
+        # Only the name: a Run that someone sent must not point out of its folder.
+        path = folder / Path(str(each.get("file"))).name
+        if each.get("kind") == kind and path.is_file():
+            return path
+    return None
+
+
+def _step_ns(facts: dict[str, Any]) -> float | None:
+    times = facts.get("unprofiled")
+    value = times.get("median_ns") if isinstance(times, dict) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if math.isfinite(value) and value > 0 else None
+
+
+def _rank_number(folder: Path) -> int:
+    digits = folder.name.removeprefix("rank")
+    return int(digits) if digits.isdigit() else 1 << 30
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: damaged: {error}") from error
+    if not isinstance(facts, dict):
+        raise UsageError(f"{path}: not what Foretrace writes there")
+    return facts
