@@ -14,9 +14,7 @@ from foretrace.analyze.runtime_calls import NOBODY, Flags, HostSpans, Ids
 from foretrace.trace import Trace
 
 # Frames of torch and of Python's own library say how, not where in the program.
-_LIBRARY = (
-    r"(?:^|/)torch/|site-packages|dist-packages|/lib/python\d|^<|^(?:contextlib|threading|functools)\.py$"
-)
+_LIBRARY = r"(?:^|/)torch/|(?:^|/)foretrace/capture/|site-packages|dist-packages|/lib/python\d|^<|^(?:contextlib|threading|functools)\.py$"
 
 
 class Places:

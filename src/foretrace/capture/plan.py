@@ -78,7 +78,9 @@ def _warm_steps(options: CaptureOptions, kind: str, step_s: float) -> int:
 
 
 def _active_steps(kind: str, step_s: float) -> int:
-    return max(1, min(_ACTIVE.get(kind, _ACTIVE[RICH]), math.ceil(_WINDOW_S.get(kind, _WINDOW_S[RICH]) / step_s)))
+    return max(
+        1, min(_ACTIVE.get(kind, _ACTIVE[RICH]), math.ceil(_WINDOW_S.get(kind, _WINDOW_S[RICH]) / step_s))
+    )
 
 
 def write_plan(folder: Path, plan: Plan) -> None:

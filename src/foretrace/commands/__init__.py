@@ -17,18 +17,37 @@ from types import ModuleType
 from typing import NoReturn, TextIO
 
 from foretrace._version import __version__
-from foretrace.commands import cache, demo, diagnose, doctor, explain, flame, predict, show, sql, summary
+from foretrace.commands import (
+    cache,
+    demo,
+    diagnose,
+    doctor,
+    explain,
+    flame,
+    perfetto,
+    predict,
+    report,
+    run,
+    serve,
+    show,
+    sql,
+    summary,
+)
 from foretrace.errors import ForetraceError, UsageError
 
 COMMANDS: tuple[ModuleType, ...] = (
     demo,
+    run,
     diagnose,
+    serve,
+    report,
     summary,
     show,
     predict,
     explain,
     sql,
     flame,
+    perfetto,
     cache,
     doctor,
 )

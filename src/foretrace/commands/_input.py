@@ -32,15 +32,42 @@ def open_path(args: argparse.Namespace) -> Trace:
     from foretrace.ingest import open_trace
     from foretrace.present import terminal
 
-    path = find_recording(args.path)
+    path = _take_run(args) or find_recording(args.path)
     with terminal.reading(path) as progress:
         return open_trace(path, cache=not args.no_cache, progress=progress)
 
 
+def open_rich(args: argparse.Namespace) -> Trace:
+    """The recording of a Run that has stacks and memory, named by `open_path` before."""
+    from foretrace.ingest import open_trace
+    from foretrace.present import terminal
+
+    with terminal.reading(args.rich) as progress:
+        return open_trace(args.rich, cache=not args.no_cache, progress=progress)
+
+
+def _take_run(args: argparse.Namespace) -> Path | None:
+    """The recording in a Run; the step time measured with it becomes --step-ms where that was not given."""
+    from foretrace.ingest.run import find_recorded
+
+    recorded = find_recorded(args.path)
+    if recorded is None:
+        return None
+    if getattr(args, "step_ms", 0) is None and recorded.step_ns is not None:
+        args.step_ms = recorded.step_ns / 1e6
+    args.rich = recorded.rich
+    return recorded.path
+
+
 def find_recording(path: Path) -> Path:
-    """The file itself, or the one recording in a folder."""
+    """The file itself, the one to read in a Run, or the one recording in a folder."""
+    from foretrace.ingest.run import find_recorded
+
     if not path.is_dir():
         return path
+    recorded = find_recorded(path)
+    if recorded is not None:
+        return recorded.path
     found = list(_recordings(path))
     if not found:
         raise InputError(f"{path}: no recording in this folder")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from foretrace.errors import MissingDataError, UsageError
 if TYPE_CHECKING:
     from foretrace.diagnose.case import Case
     from foretrace.diagnose.diagnosis import Diagnosis
+    from foretrace.diagnose.finding import Finding
     from foretrace.trace import Trace
 
 
@@ -63,6 +65,8 @@ def print_diagnosis(
         terminal.show_note("findings", str(reason))
         return
     found = diagnose(case, RULES)
+    if getattr(args, "rich", None):
+        found = _with_rich(found, args.rich, case, keep=not args.no_cache)
     if args.format == "json":
         print(json.dumps(_contract(case, found), indent=2))
     elif args.format == "md":
@@ -72,19 +76,52 @@ def print_diagnosis(
         terminal.show_diagnosis(trace, results, missing, found, case.step_ns)
 
 
+def _with_rich(found: Diagnosis, rich: Path, case: Case, *, keep: bool) -> Diagnosis:
+    """What a light recording cannot tell, from the rich one of the same Run: lines, and rules that need more."""
+    from foretrace.diagnose import RULES
+    from foretrace.diagnose.case import Case
+    from foretrace.diagnose.diagnosis import diagnose
+    from foretrace.ingest import open_trace
+
+    unchecked = {each.rule for each in found.unchecked}
+    nowhere = {each.rule for each in found.findings if not any(place.file for place in each.where)}
+    rules = tuple(each for each in RULES if each.name in unchecked | nowhere)
+    if not rules:
+        return found
+    other = diagnose(Case(open_trace(rich, cache=keep), step_ns=case.measured_step_ns), rules)
+    findings = tuple(_placed(each, found, other) if each.rule in nowhere else each for each in found.findings)
+    looked = {each.rule for each in other.findings} | set(other.checked)
+    return replace(
+        found,
+        findings=findings + tuple(each for each in other.findings if each.rule in unchecked),
+        checked=found.checked + tuple(each for each in other.checked if each in unchecked),
+        unchecked=tuple(each for each in found.unchecked if each.rule not in looked),
+    )
+
+
+def _placed(finding: Finding, found: Diagnosis, other: Diagnosis) -> Finding:
+    """The finding with the lines of its twin, where there is no doubt which one that is."""
+    same = [each for each in found.findings if each.rule == finding.rule]
+    twins = [each for each in other.findings if each.rule == finding.rule]
+    if len(same) != 1 or len(twins) != 1 or not twins[0].where:
+        return finding
+    return replace(finding, where=twins[0].where)
+
+
 def _contract(case: Case, found: Diagnosis) -> dict[str, Any]:
+    from foretrace import analyze
     from foretrace.analyze.trust import judge
     from foretrace.present import findings
 
-    overview = case.result("overview")
+    overview = analyze.run(case.whole, "overview")
     measured = case.measured_step_ns
     facts = {
-        "steps": len(case.trace.steps),
+        "steps": len(case.whole.steps),
         "step_ms": case.step_ns / 1e6,
         "unprofiled_step_ms": measured / 1e6 if measured else None,
         "bound": "host" if case.calibration.host_bound else "gpu",
     }
-    return findings.to_json(case.trace, judge(case.trace).to_dict(), overview, found, facts)
+    return findings.to_json(case.whole, judge(case.whole).to_dict(), overview, found, facts)
 
 
 def _manual(name: str) -> str:

@@ -9,7 +9,7 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from foretrace.commands import _input, _output
-from foretrace.errors import UsageError
+from foretrace.errors import MissingDataError, UsageError
 from foretrace.units import suffix
 
 if TYPE_CHECKING:
@@ -52,7 +52,14 @@ def run(args: argparse.Namespace) -> None:
     options = {
         name.removeprefix(_PREFIX): value for name, value in vars(args).items() if name.startswith(_PREFIX)
     }
-    _output.print_result(analyze.run(trace, args.name, **options), args, trace)
+    try:
+        result = analyze.run(trace, args.name, **options)
+    except MissingDataError:
+        if getattr(args, "rich", None) is None:
+            raise
+        trace = _input.open_rich(args)  # of a Run, whose light pass has no stacks and no memory
+        result = analyze.run(trace, args.name, **options)
+    _output.print_result(result, args, trace)
 
 
 def _add_options(parser: argparse.ArgumentParser, analysis: Analysis) -> None:

@@ -1,0 +1,63 @@
+"""Writes every resource of a recording to a folder, as the page gets it: for work on the page without a server.
+
+python scripts/page_data.py RECORDING FOLDER [--step-ms MS] [--other RECORDING]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from foretrace import analyze
+from foretrace.errors import ForetraceError
+from foretrace.ingest import open_trace
+from foretrace.present import payload
+from foretrace.present.session import Session
+
+SPANS = 40
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("recording", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--step-ms", type=float)
+    parser.add_argument("--other", type=Path, help="a second recording, as run `other`")
+    args = parser.parse_args()
+    session = Session(open_trace(args.recording), run_id="run", step_ms=args.step_ms)
+    sessions = {"run": session}
+    if args.other:
+        sessions["other"] = Session(open_trace(args.other), run_id="other")
+    entries = [payload.run_entry(each) for each in sessions.values()]
+    write(args.folder, "runs", payload.runs(entries), 0.0)
+    for name in names(session, tuple(sessions)):
+        begun = time.perf_counter()
+        try:
+            answer = payload.resource(session, name, find=sessions.__getitem__)
+        except ForetraceError as reason:
+            print(f"{name}: {reason}")
+            continue
+        write(args.folder, name, answer, time.perf_counter() - begun)
+
+
+def names(session: Session, runs: tuple[str, ...]) -> list[str]:
+    """Every resource that needs no question, tables, and some spans of each kind."""
+    plain = [name for name in payload.RESOURCES if not name.endswith("/") and name not in payload.LIVE]
+    tables = [f"table/{name}" for name in analyze.REGISTRY]
+    spans = session.trace.spans.group_by("kind", maintain_order=True).head(SPANS)["id"]
+    others = [f"compare/{each}" for each in runs] if "compare/" in payload.RESOURCES else []
+    found = [number for each in session.finding_spans for number in each[:5].tolist()]
+    return plain + tables + others + [f"span/{each}" for each in dict.fromkeys([*found, *spans])]
+
+
+def write(folder: Path, name: str, answer: payload.Answer, seconds: float) -> None:
+    path = folder / f"{name}{'.bin' if isinstance(answer, bytes) else '.json'}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(payload.to_bytes(answer))
+    if not name.startswith("span/"):
+        print(f"{seconds:7.3f} s {path.stat().st_size:>10,} B {name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Show recordings in the browser: findings, timeline, kernels, memory and more, on this machine only."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foretrace.commands import _input, demo
+from foretrace.commands.predict import _milliseconds
+from foretrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from foretrace.present.server import Server
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The recordings, and where to listen."""
+    parser.add_argument(
+        "paths",
+        metavar="PATH",
+        type=Path,
+        nargs="*",
+        help="recordings and folders; a folder is watched for new ones (default: the shipped sample)",
+    )
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    parser.add_argument("--port", type=_port, default=0, help="default: one that is free")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 lets others in who have the token"
+    )
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="a host name that a proxy uses"
+    )
+    parser.add_argument(
+        "--step-ms",
+        type=_milliseconds,
+        metavar="MS",
+        help="step time measured without a profiler; narrows the ranges",
+    )
+    _input.add_no_cache(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Serves until it is interrupted."""
+    from foretrace.present.library import Library
+    from foretrace.present.server import Server
+
+    paths, step_ms = args.paths or [demo.SAMPLE], args.step_ms
+    if not args.paths and step_ms is None:
+        step_ms = demo.STEP_MS
+    library = Library(paths, cache=not args.no_cache, step_ms=step_ms)
+    server = Server(library, host=args.host, port=args.port, allow_hosts=args.allow_host)
+    try:
+        _introduce(server)
+        if args.open:
+            open_browser(server.url)
+        server.run()
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+
+
+def _introduce(server: Server) -> None:
+    from foretrace.present import static_files
+
+    if not static_files.built():
+        print(f"foretrace: {static_files.HOW_TO_GET_IT}", file=sys.stderr)
+    if server.beyond_this_machine:
+        print(
+            f"foretrace: warning: listening on {server.host}, so others on the network can reach it. Whoever has the "
+            "address below can read these recordings, and it travels unencrypted.",
+            file=sys.stderr,
+        )
+    print(server.url, flush=True)
+    print("Open this address in a browser; Ctrl-C stops.", file=sys.stderr, flush=True)
+
+
+def open_browser(url: str) -> None:
+    """Opens the address in a thread: some browsers keep the caller until they are closed."""
+    import webbrowser
+
+    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 <= int(text) <= 65_535:
+        raise UsageError(f"--port {text}: a port is a number from 0 to 65535")
+    return int(text)

@@ -1,0 +1,1 @@
+"""Two recordings become a Comparison: what took more or less time, step for step."""

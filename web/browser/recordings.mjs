@@ -1,0 +1,104 @@
+/** The recordings that the page is driven on: those of the repository always, those of the shared corpus where it is. */
+import { existsSync, readFileSync } from "node:fs"
+import { dirname, join, resolve } from "node:path"
+import { fileURLToPath } from "node:url"
+
+export const WEB = dirname(dirname(fileURLToPath(import.meta.url)))
+export const REPOSITORY = dirname(WEB)
+const CORPUS = resolve(process.env.FORETRACE_CORPUS ?? join(REPOSITORY, "..", "shared", "corpus"))
+
+/** `run` is the name that the page gives it. `gpu`: kernels were recorded. */
+export const OURS = [
+  { name: "naive attention", run: "naive_attention", path: join(REPOSITORY, "src/foretrace/samples/naive_attention.json.gz"), gpu: true },
+  { name: "slow data loader", run: "loader_serial.slow.lite", path: join(REPOSITORY, "benchmarks/pairs/recordings/a/loader_serial.slow.lite.json.gz"), gpu: true },
+  { name: "CUDA graph", run: "reduce_overhead", path: join(REPOSITORY, "tests/traces/graphs/reduce_overhead.json.gz"), gpu: true },
+  { name: "CPU only", run: "recompile_cpu", path: join(REPOSITORY, "tests/traces/compile/recompile_cpu.json.gz"), gpu: false },
+]
+
+export const SHARED = [
+  { name: "naive_attention", run: "naive_attention.slow.rich", path: join(CORPUS, "h200/naive_attention.slow.rich.json.gz"), gpu: true },
+  { name: "naive_attention, fixed", run: "naive_attention.fixed.rich", path: join(CORPUS, "h200/naive_attention.fixed.rich.json.gz"), gpu: true },
+  { name: "slow_dataloader", run: "slow_dataloader.slow.rich", path: join(CORPUS, "h200/slow_dataloader.slow.rich.json.gz"), gpu: true },
+  { name: "vLLM graph decode", run: "vllm_decode_graph_execution", path: join(CORPUS, "peers/tracelens/vllm_decode_graph_execution.json.gz"), gpu: true },
+  { name: "four ranks", run: "rank0", path: join(CORPUS, "other/multirank_gloo"), gpu: true },
+]
+
+/** Made by `rankTrace`: every page has data. */
+export const MADE = { name: "one of two ranks", run: "made_rank0", path: null, gpu: true }
+
+export const isThere = (recording) => recording === MADE || existsSync(recording.path)
+export const ALL = [...OURS, MADE, ...SHARED]
+
+/** The pages by their names in the address, in the order of the navigation. */
+export const PAGES = [...readFileSync(join(WEB, "src/views/index.ts"), "utf8").matchAll(/\{ name: "(\w+)", title: "(\w+)", key: "(\d)"/g)].map(
+  ([, name, title, key]) => ({ name, title, key }),
+)
+
+/** Strings of a recording that a careless page would obey. */
+export const HOSTILE = {
+  script: `<script>window.hacked=1</script><img src=x onerror="window.hacked=2">`,
+  attribute: `"><svg onload=window.hacked=3>`,
+  close: "</script></style><!--<script>window.hacked=4",
+  link: "javascript:window.hacked=5",
+  bidi: "kernel_\u202Egnp.exe\u2066\u200B_end",
+  control: "ker\u0000nel\u001b[31m\u0007",
+  long: `long_${"kernel<int, ".repeat(850)}_end`, // 10 kB
+  markdown: "| a | b |\n[x](javascript:window.hacked=6) `</code>`",
+}
+
+/** A torch.profiler trace, three steps, in which everything that has a name has a hostile one. */
+export function hostileTrace() {
+  const names = Object.values(HOSTILE)
+  const events = []
+  const add = (cat, name, ts, dur, pid, tid, args = {}) => events.push({ ph: "X", cat, name, ts, dur, pid, tid, args })
+  for (let step = 0; step < 3; step++) {
+    const from = 1000 + step * 10000
+    add("user_annotation", `ProfilerStep#${step + 5}`, from, 9900, 100, 100)
+    names.forEach((name, number) => {
+      const at = from + 100 + number * 1000
+      const correlation = step * 100 + number + 1
+      add("python_function", `${HOSTILE.close}.py(3): ${name}`, at, 900, 100, 100, { "Python id": correlation })
+      add("cpu_op", name, at + 5, 800, 100, 100, { "External id": correlation, "Input Dims": [[name.slice(0, 50)]], "Input type": [HOSTILE.attribute] })
+      add("cuda_runtime", "cudaLaunchKernel", at + 10, 5, 100, 100, { correlation, "External id": correlation })
+      add("kernel", name, at + 50, 700, 0, 7, { correlation, "External id": correlation, device: 0, stream: 7, grid: [64, 1, 1], block: [128, 1, 1] })
+    })
+  }
+  for (const [pid, name] of [[0, HOSTILE.script], [100, HOSTILE.bidi]]) events.push({ ph: "M", name: "process_name", pid, tid: 0, ts: 0, args: { name } })
+  events.push({ ph: "M", name: "thread_name", pid: 100, tid: 100, ts: 0, args: { name: HOSTILE.attribute } })
+  const deviceProperties = [{ id: 0, name: HOSTILE.script, totalGlobalMem: 1e10, computeMajor: 9, computeMinor: 0, numSms: 132 }]
+  return JSON.stringify({ schemaVersion: 1, baseTimeNanoseconds: 0, deviceProperties, traceEvents: events })
+}
+
+/** One rank of two: three steps of matrix multiply and all-reduce with modules, shapes and allocations, so that every page has data. */
+export function rankTrace(rank) {
+  const events = []
+  const add = (cat, name, ts, dur, pid, tid, args = {}) => events.push({ ph: "X", cat, name, ts, dur, pid, tid, args })
+  const memory = (ts, addr, bytes, total) => events.push({ ph: "i", s: "t", cat: "cpu_instant_event", name: "[memory]", ts, pid: 100, tid: 100, args: { "Device Type": 1, "Device Id": rank, Addr: addr, Bytes: bytes, "Total Allocated": total, "Total Reserved": 4e8 } }) // prettier-ignore
+  let correlation = 0
+  const launch = (cat, name, ts, from, dur, stream, args = {}) => {
+    correlation += 1
+    add("cuda_runtime", "cudaLaunchKernel", ts, 4, 100, 100, { correlation, "External id": correlation })
+    add(cat, name, from, dur, rank, stream, { correlation, "External id": correlation, device: rank, stream, grid: [264, 1, 1], block: [128, 1, 1], ...args })
+  }
+  for (let step = 0; step < 3; step++) {
+    const from = 1000 + step * 10000
+    add("user_annotation", `ProfilerStep#${step + 3}`, from, 9900, 100, 100)
+    add("python_function", "nn.Module: Model_0", from + 50, 4000, 100, 100, { "Python id": step * 10 + 1, "Python module id": 0 })
+    for (let layer = 0; layer < 4; layer++) {
+      const at = from + 100 + layer * 900
+      add("python_function", `nn.Module: Linear_${layer}`, at, 800, 100, 100, { "Python id": step * 10 + 2 + layer, "Python parent id": step * 10 + 1, "Python module id": layer })
+      add("cpu_op", "aten::mm", at + 10, 600, 100, 100, { "External id": correlation + 1, "Input Dims": [[2048, 2048], [2048, 2048]], "Input type": ["c10::BFloat16", "c10::BFloat16"] })
+      memory(at + 15, 0x1000 + layer, 8e6 * (layer + 1), 8e6 * (layer + 1) * (layer + 2) / 2)
+      launch("kernel", `gemm_${layer}`, at + 20, at + 100, 500, 7)
+    }
+    const wait = rank === 0 ? 2500 : 1500
+    add("cpu_op", "c10d::allreduce_", from + 4100, 100, 100, 100)
+    launch("kernel", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", from + 4120, from + 4500, wait, 20, {
+      "Collective name": "allreduce", "In msg nelems": 4194304, "Out msg nelems": 4194304, "Group size": 2, dtype: "BFloat16", "Process Group Name": "0", "Process Group Ranks": "[0, 1]",
+    }) // prettier-ignore
+    for (let layer = 3; layer >= 0; layer--) memory(from + 8000 + layer, 0x1000 + layer, -8e6 * (layer + 1), 8e6 * layer * (layer + 1) / 2)
+  }
+  const deviceProperties = [{ id: rank, name: "NVIDIA H200", totalGlobalMem: 150e9, computeMajor: 9, computeMinor: 0, numSms: 132 }]
+  const distributedInfo = { backend: "nccl", rank, world_size: 2, pg_count: 1 }
+  return JSON.stringify({ schemaVersion: 1, baseTimeNanoseconds: 0, record_shapes: 1, profile_memory: 1, with_stack: 1, with_modules: 1, distributedInfo, deviceProperties, traceEvents: events })
+}

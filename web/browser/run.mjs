@@ -1,0 +1,68 @@
+/**
+ * Runs the tests that drive a browser: `npm run browser`, or `npm run browser -- NAME...` for some of them.
+ *
+ * One `foretrace serve` holds every recording for all of them, one `foretrace report` is the file that is opened; both
+ * are the ones on the PATH, or FORETRACE. Chromium is FORETRACE_CHROMIUM, else /usr/bin/chromium. FORETRACE_PICTURES=write
+ * writes the pictures that pages are compared with.
+ */
+import { spawn, spawnSync } from "node:child_process"
+import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs"
+import { tmpdir } from "node:os"
+import { join } from "node:path"
+import { startServer } from "./harness.mjs"
+import { OURS, SHARED, WEB, hostileTrace, isThere, rankTrace } from "./recordings.mjs"
+
+const FORETRACE = (process.env.FORETRACE ?? "foretrace").split(" ")
+const HOSTILE_FILE = "hostile <img src=x onerror=window.hacked=7>.json"
+
+/** What is tested must be what this tree says, not an older install. */
+async function checkBuild(folder, url) {
+  const built = spawnSync(process.execPath, ["build.mjs", join(folder, "page")], { cwd: WEB, encoding: "utf8" })
+  if (built.status !== 0) throw new Error(built.stderr)
+  const cookie = (await fetch(url, { redirect: "manual" })).headers.get("set-cookie").split(";")[0]
+  for (const name of ["app.js", "app.css"]) {
+    const served = await fetch(new URL(name, url), { headers: { cookie } })
+    if ((await served.text()) !== readFileSync(join(folder, "page", name), "utf8")) {
+      throw new Error(`foretrace serves another ${name} than this tree builds: pip install . again, or node build.mjs ../src/foretrace/present/static`)
+    }
+  }
+}
+
+function writeReport(path, recordings) {
+  const made = spawnSync(FORETRACE[0], [...FORETRACE.slice(1), "report", ...recordings, "-o", path], { encoding: "utf8" })
+  if (made.status !== 0) throw new Error(`foretrace report: ${made.stderr}`)
+}
+
+function runTests(files, settings) {
+  return new Promise((resolve) => {
+    const child = spawn(process.execPath, ["--test", "--test-concurrency=2", "--test-reporter=spec", ...files], {
+      stdio: "inherit", env: { ...process.env, FORETRACE_BROWSER: JSON.stringify(settings) },
+    }) // prettier-ignore
+    child.on("exit", (code) => resolve(code ?? 1))
+  })
+}
+
+const folder = mkdtempSync(join(tmpdir(), "foretrace-browser-"))
+const hostile = join(folder, HOSTILE_FILE)
+writeFileSync(hostile, hostileTrace())
+const ranks = join(folder, "two_ranks")
+const watched = join(folder, "watched")
+for (const each of [ranks, watched]) mkdirSync(each)
+for (const rank of [0, 1]) writeFileSync(join(ranks, `made_rank${rank}.json`), rankTrace(rank))
+const there = [...OURS, ...SHARED].filter(isThere)
+const server = await startServer(FORETRACE, [...there.map((each) => each.path), hostile, ranks, watched])
+try {
+  const report = join(folder, "report.html")
+  const hostileReport = join(folder, "hostile.html")
+  writeReport(report, [...OURS.map((each) => each.path), join(ranks, "made_rank0.json"), join(ranks, "made_rank1.json")])
+  writeReport(hostileReport, [hostile])
+  await checkBuild(folder, server.url)
+  const runs = await server.ready()
+  const names = process.argv.slice(2)
+  const tests = readdirSync(join(WEB, "browser")).filter((name) => name.endsWith(".test.mjs") && (names.length === 0 || names.some((each) => name.startsWith(each))))
+  const settings = { url: server.url, runs, report, hostileReport, watched }
+  process.exitCode = await runTests(tests.map((name) => join(WEB, "browser", name)), settings) // prettier-ignore
+} finally {
+  server.stop()
+  rmSync(folder, { recursive: true })
+}

@@ -1,0 +1,165 @@
+/** What pages other than the timeline let one do: trees, curves, marks, ranks, comparisons. */
+import assert from "node:assert/strict"
+import { describe, test } from "node:test"
+import { SETTINGS, addressOf, at, changed, parameter, shown, timeShown, until, useBrowser, viewOf, withPage } from "./harness.mjs"
+import { MADE, SHARED, isThere } from "./recordings.mjs"
+
+const browser = await useBrowser()
+const on = (view, use, run = MADE.run, query = "") => withPage(browser, addressOf(at(view, run, query)), use)
+const choose = (page, words) => page.locator(".segments button", { hasText: new RegExp(`^${words}$`) }).first().click()
+const rich = SHARED[0]
+
+describe("modules", () => {
+  for (const run of [MADE.run, "naive_attention"]) {
+    test(`${run}: the tree opens and closes, by pointer and by keys`, () => on("modules", async (page) => {
+      const grid = page.locator("[role=treegrid]")
+      const rows = async () => Number(await grid.getAttribute("aria-rowcount"))
+      await page.getByRole("button", { name: "Close all" }).click()
+      await until(async () => (await grid.locator("tbody tr").count()) >= 1, "roots")
+      const closed = await rows()
+      await page.getByRole("button", { name: "Open all" }).click()
+      await until(async () => (await rows()) > closed, "more rows")
+      await page.getByRole("button", { name: "Close all" }).click()
+      await until(async () => (await rows()) === closed, "only the roots")
+      await page.locator(".tree-table .scroller").focus()
+      const row = grid.locator("tr[aria-expanded=false]").first()
+      const steps = Number(await row.getAttribute("aria-rowindex")) - 1
+      for (let step = 0; step < steps; step++) await page.keyboard.press("ArrowDown")
+      await until(async () => (await row.getAttribute("aria-current")) === "true", "the row that can be opened")
+      await page.keyboard.press("ArrowRight")
+      await until(async () => (await rows()) > closed, "the first one open")
+      await page.keyboard.press("ArrowLeft")
+      await until(async () => (await rows()) === closed, "closed again")
+    }, run))
+  }
+
+  test("flame graph: keys select a frame, Enter zooms, Back undoes", () => on("modules", async (page) => {
+    for (const [layout, words] of [["flame", "Flame graph"], ["heavy", "Left heavy"]]) {
+      await choose(page, words)
+      await until(async () => (await parameter(page, "layout")) === layout, layout)
+      await page.locator(".flame-canvas").focus()
+      await page.keyboard.press("ArrowDown")
+      await page.keyboard.press("ArrowUp")
+      await page.keyboard.press("Enter")
+      await until(() => parameter(page, "zoom"), "zoomed")
+      assert.match(await page.locator(".flame").innerText(), /ms|µs/)
+      await page.goBack()
+      await until(async () => (await parameter(page, "zoom")) === null, "not zoomed")
+    }
+  }))
+
+  test("sandwich: callers and callees of a name", () => on("modules", async (page) => {
+    await choose(page, "Sandwich")
+    const names = page.locator(".sandwich ol button")
+    await names.first().waitFor()
+    await names.nth(1).click()
+    await until(() => parameter(page, "of"), "the name in the address")
+    assert.equal(await names.nth(1).getAttribute("aria-pressed"), "true")
+    assert.equal(await page.locator(".sandwich canvas").count(), 2)
+  }))
+})
+
+describe("memory", () => {
+  const recordings = [MADE, ...(isThere(rich) ? [rich] : [])]
+  for (const recording of recordings) {
+    test(`${recording.name}: the cursor moves, P is the peak, Enter shows the moment`, () => on("memory", async (page) => {
+      const curve = page.locator("[role=slider]")
+      const words = () => curve.getAttribute("aria-valuetext")
+      const peak = await words()
+      assert.match(peak, /ms: .*B/)
+      await curve.focus()
+      await page.keyboard.press("ArrowRight")
+      await until(async () => (await words()) !== peak, "another moment")
+      await page.keyboard.press("p")
+      await until(async () => (await words()) === peak, "the peak")
+      await page.keyboard.press("Enter")
+      await until(async () => (await viewOf(page)) === "timeline", "the timeline")
+      const view = await until(() => timeShown(page), "a place")
+      const moment = Number.parseFloat(peak)
+      assert.ok(view.from <= moment && view.to >= moment, `${moment} ms lies in ${view.from} to ${view.to}`)
+    }, recording.run))
+  }
+
+  test("the tables beside it", () => on("memory", async (page) => {
+    for (const words of ["By category", "By operator", "By module", "Largest at the peak"]) {
+      await choose(page, words)
+      await page.locator(".data-table tbody tr").first().waitFor()
+    }
+  }))
+})
+
+describe("roofline", () => {
+  test("marks are reached by keys and lead to the timeline", () => on("roofline", async (page) => {
+    const marks = page.locator("circle[role=button]")
+    assert.ok((await marks.count()) > 2)
+    await page.locator("circle[tabindex='0']").focus()
+    const facts = page.locator("main aside section").first()
+    const before = (await facts.innerText()).trim()
+    for (const key of ["ArrowRight", "ArrowLeft", "ArrowDown"]) await page.keyboard.press(key)
+    await changed(facts, before, "another kernel's facts")
+    await page.keyboard.press("Enter")
+    await until(async () => (await viewOf(page)) === "timeline", "the timeline")
+    await until(() => parameter(page, "span"), "the kernel's longest call")
+  }, "naive_attention"))
+
+  test("a mark under the pointer says what it is", () => on("roofline", async (page) => {
+    await page.locator("circle[role=button]").last().hover()
+    assert.match(await page.locator("main aside").innerText(), /of its roof/)
+  }, "naive_attention"))
+})
+
+describe("ranks", () => {
+  test("two ranks side by side: shares, communication, collectives", () => on("ranks", async (page) => {
+    assert.deepEqual(await page.locator("table.heat tbody th").allInnerTexts(), ["0", "1"])
+    const shares = (await page.locator("table.heat tbody tr").first().locator("td").allInnerTexts()).map(Number.parseFloat)
+    const sum = shares.reduce((total, each) => total + each, 0)
+    assert.ok(sum > 95 && sum < 105, `the shares of a rank add up to ${sum} %`)
+    assert.match(await page.locator("main").innerText(), /all_reduce|allreduce/i)
+  }))
+
+  test("four recorded ranks", { skip: !isThere(SHARED[4]) && `not here: ${SHARED[4].path}` }, () => on("ranks", async (page) => {
+    assert.equal(await page.locator("table.heat tbody tr").count(), 4)
+  }, "rank0"))
+})
+
+describe("compare", () => {
+  test("another run is chosen, and swapped", () => on("compare", async (page) => {
+    const select = page.locator("main select")
+    await select.selectOption({ value: SETTINGS.runs["made_rank1"] })
+    await until(async () => /made_rank1/.test(await page.locator("main").innerText()), "the other's name")
+    await page.locator(".way tbody tr").first().waitFor()
+    await page.getByRole("button", { name: "Swap" }).click()
+    await until(async () => (await parameter(page, "run")) === SETTINGS.runs["made_rank1"], "the other run")
+    await shown(page)
+    assert.equal(await select.inputValue(), SETTINGS.runs["made_rank0"])
+    await page.goBack()
+    await until(async () => (await parameter(page, "run")) === SETTINGS.runs["made_rank0"], "the run before")
+  }))
+
+  test("slow and fixed: the way adds up", { skip: !isThere(rich) && `not here: ${rich.path}` }, () => on("compare", async (page) => {
+    await page.locator(".way tbody tr").first().waitFor()
+    assert.match(await page.locator("main h1, main h2, main .says").first().innerText(), /./)
+    assert.match(await page.locator("main").innerText(), /times as fast/)
+    const numbers = (await page.locator(".way tbody tr:not(.whole) td:last-child").allInnerTexts()).map((text) => Number(text.replaceAll(/[ ,]/g, "").replace("−", "-")))
+    const whole = Number((await page.locator(".way tbody tr.whole td:last-child").last().innerText()).replace(/[^\d.−-]/g, "").replace("−", "-"))
+    const sum = numbers.reduce((total, each) => total + each, 0)
+    assert.ok(Math.abs(sum - whole) < 0.6, `parts ${sum}, whole ${whole}`)
+  }, rich.run, `other=${SETTINGS?.runs["naive_attention.fixed.rich"]}`))
+})
+
+describe("operators and kernels", () => {
+  for (const view of ["operators", "kernels"]) {
+    test(`${view}: other groups, and a row leads to the timeline`, () => on(view, async (page) => {
+      const group = page.locator(".segments button[aria-pressed=false]").first()
+      const words = await group.innerText()
+      await group.click()
+      await until(async () => (await page.locator(".segments button[aria-pressed=true]").first().innerText()) === words, words)
+      await page.goBack()
+      await page.locator(".data-table .scroller").first().focus()
+      await page.keyboard.press("ArrowDown")
+      await page.keyboard.press("Enter")
+      await until(async () => (await viewOf(page)) === "timeline", "the timeline")
+      await shown(page)
+    }, "naive_attention"))
+  }
+})

@@ -1,0 +1,283 @@
+/**
+ * What the page is given: the contract with `src/foretrace/present/payload.py`.
+ *
+ * Every resource has a name, and comes either from the server (`GET api/runs/ID/NAME`) or from a part of the report's
+ * file; both give the same bytes. Times are nanoseconds since the trace began unless the name ends in `_ms`; the suffix
+ * of a column is its unit, as in the Python side. `null` means "not recorded". The page draws and never computes.
+ */
+
+import type { Ids } from "./ids"
+
+export interface Range {
+  readonly point: number
+  readonly low: number
+  readonly high: number
+}
+
+/** Kinds of work, in the order of the palette; `--c-KIND` is the colour. */
+export const KINDS = ["gemm", "attn", "elem", "reduce", "copy", "optim", "transfer", "comm", "idle", "wait"] as const
+export type Kind = (typeof KINDS)[number]
+/** Host spans have kinds of their own; `--h-KIND` is the colour. */
+export const HOST_KINDS = ["op", "rt", "note", "py", "sync"] as const
+export type HostKind = (typeof HOST_KINDS)[number]
+
+/** `runs`: what the server or the file holds. */
+export interface Runs {
+  readonly schema: 1
+  readonly foretrace: string
+  readonly embedded: boolean
+  readonly runs: readonly RunEntry[]
+}
+
+export interface RunEntry {
+  readonly id: string
+  readonly name: string
+  readonly group: string // runs of one program stand together in the navigation
+  readonly label: string
+  readonly state: "waiting" | "loading" | "ready" | "failed"
+  readonly progress_pct: number | null
+  readonly says: string | null // while loading: what is being done; when failed: the error
+  readonly step_ms: number | null
+}
+
+/** `overview` */
+export interface Overview {
+  readonly name: string
+  readonly facts: readonly string[] // "NVIDIA H200", "CUDA 13.0", "rank 0 of 1", "3 steps", "27,592 events"
+  readonly counts: Readonly<Record<string, string>> // view -> the number shown beside it in the navigation
+  readonly missing: Readonly<Record<string, string>> // view -> why it is empty, and what to record
+  readonly left_out: readonly string[] // what a report had to drop
+  readonly pending: string | null // `overview?findings=no`: what is still being worked out, and is empty here
+  readonly trust: Trust
+  readonly headline: Headline
+  readonly waterfall: Waterfall
+  readonly findings: readonly Finding[]
+  readonly step_time: StepTime
+  readonly checked: readonly Checked[]
+  readonly one_step: OneStep | null
+  readonly markdown: string // the whole diagnosis, to paste
+  readonly next: readonly string[] // commands to run next
+}
+
+export type Mark = "good" | "note" | "bad" | "unknown"
+
+export interface Trust {
+  readonly verdict: "yes" | "with care" | "no"
+  readonly says: string // "Yes, with one note"
+  readonly detail: string // "Numbers below use steps 10–12 only."
+  readonly facts: readonly { readonly mark: Mark; readonly label: string; readonly value: string; readonly detail: string }[]
+  readonly notes: readonly { readonly code: string; readonly weight: string; readonly says: string }[]
+}
+
+export interface Headline {
+  readonly caption: string // "Step time, predicted after finding 1"
+  readonly before_ms: number | null
+  readonly after_ms: Range | null // null: nothing is promised
+  readonly speedup: Range | null
+  readonly title: string
+  readonly says: string
+}
+
+/** Each row counts only what is left after the rows above. */
+export interface Waterfall {
+  readonly now_ms: number | null
+  readonly rows: readonly { readonly finding: number; readonly label: string; readonly before_ms: number; readonly after_ms: Range }[]
+  readonly together_ms: Range | null
+  readonly note: string
+}
+
+export interface Finding {
+  readonly number: number // 1, 2, 3 ...: how the page names it
+  readonly rule: string
+  readonly severity: "high" | "medium" | "low" | "unchecked"
+  readonly title: string // "Attention is not fused"
+  readonly says: string
+  readonly why: string
+  readonly unless: string
+  readonly where: readonly { readonly file: string | null; readonly line: number | null; readonly function: string }[]
+  readonly bars: readonly { readonly label: string; readonly kind: Kind | HostKind; readonly ns: number }[] // evidence, drawn
+  readonly facts: readonly { readonly label: string; readonly value: string }[] // evidence, written
+  readonly fix: { readonly says: string; readonly code: string } | null
+  readonly predicted: Predicted | null
+  readonly confidence: "High" | "Medium" | "Low"
+  readonly spans: readonly number[]
+  readonly from_ns: number | null // where on the timeline it is seen best
+  readonly to_ns: number | null
+  readonly manual: string // the rule's manual page, Markdown
+}
+
+export interface Predicted {
+  readonly verdict: "gain" | "no gain" | "uncertain"
+  readonly step_ms: number
+  readonly after_ms: Range
+  readonly saved_ms: Range
+  readonly speedup: Range
+  readonly basis: string
+}
+
+export interface StepTime {
+  readonly caption: string
+  readonly steps: readonly { readonly step: number; readonly total_ns: number; readonly parts_ns: readonly number[] }[]
+  readonly parts: readonly { readonly kind: Kind; readonly label: string; readonly ns: number; readonly pct: number }[]
+}
+
+export interface Checked {
+  readonly rule: string
+  readonly label: string
+  readonly says: string
+  readonly looked: boolean // false: could not look, and `says` what to record
+}
+
+export interface OneStep {
+  readonly caption: string
+  readonly kinds: readonly Kind[]
+  readonly columns: readonly (readonly number[])[] // per column the share of each kind, 0 to 1
+  readonly phases: readonly { readonly label: string; readonly from: number; readonly to: number }[] // 0 to 1
+}
+
+/** `table/NAME`: one analysis; shown with no code of its own. */
+export interface Table {
+  readonly name: string
+  readonly says: string
+  readonly columns: readonly TableColumn[]
+  readonly data: readonly (readonly Cell[])[] // one array per column
+  readonly rows_count: number // before any limit
+  readonly values: readonly { readonly name: string; readonly heading: string; readonly text: string }[]
+  readonly notes: readonly string[]
+}
+
+export interface TableColumn {
+  readonly name: string
+  readonly heading: string
+  readonly unit: "ns" | "bytes" | "flops" | "pct" | "count" | "per_s" | "flops_per_byte" | "text" | "number" | "bool"
+  readonly says: string
+  readonly code: boolean // monospace
+}
+
+export type Cell = string | number | boolean | null
+
+/** `timeline`, the header of a binary payload; the columns are beside it (see data/payload.ts). */
+export interface Timeline {
+  readonly from_ns: number
+  readonly to_ns: number
+  readonly tiled: boolean // too many spans to send: ask for windows as the view moves
+  readonly spans_count: number
+  readonly names: readonly string[] // as shown: short
+  readonly tracks: readonly Track[]
+  readonly counters: readonly Counter[]
+  readonly steps: readonly StepRange[]
+  readonly minimap: { readonly kinds: readonly Kind[]; readonly columns: readonly (readonly number[])[] }
+}
+
+export interface Track {
+  readonly group: "gpu" | "modules" | "host" | "python" | "marks"
+  readonly title: string // "GPU 0"
+  readonly subtitle: string // "stream 7"
+  readonly rows: readonly { readonly offset: number; readonly count: number }[] // into the span columns, by lane
+}
+
+/** A step function: columns `counter:I:at` and `counter:I:value` of the payload. */
+export interface Counter {
+  readonly title: string
+  readonly unit: "pct" | "count" | "bytes"
+  readonly says: string
+  readonly most: number
+}
+
+export interface StepRange {
+  readonly step: number
+  readonly gpu_from_ns: number | null
+  readonly gpu_to_ns: number | null
+  readonly host_from_ns: number | null
+  readonly host_to_ns: number | null
+}
+
+/** The columns of the spans, row after row, each row by start. */
+export interface SpanColumns {
+  readonly start: Float64Array // ns
+  readonly dur: Float32Array | Float64Array // ns
+  readonly name: Uint16Array | Uint32Array // into Timeline.names
+  readonly kind: Uint8Array // into KINDS, then HOST_KINDS
+  readonly id: Ids // spans.id; 0xFFFFFFFF: drawn from several spans (the modules lanes), so there is no span/ID
+  readonly finding: Uint8Array // number of the finding that it belongs to; 0: none
+}
+
+/** `span/ID` */
+export interface SpanDetail {
+  readonly id: number
+  readonly title: string
+  readonly subtitle: string
+  readonly name: string // whole
+  readonly from_ns: number
+  readonly to_ns: number
+  readonly facts: readonly { readonly label: string; readonly value: string; readonly code: boolean }[]
+  readonly finding: number | null
+  readonly links: readonly { readonly label: string; readonly id: number; readonly from_ns: number; readonly to_ns: number }[] // launch, operator, forward, kernels
+}
+
+/** `modules`: trees to draw as a table, a flame graph, left-heavy or sandwich. */
+export interface Trees {
+  readonly says: string
+  readonly trees: readonly Tree[]
+}
+
+export interface Tree {
+  readonly title: string // "Modules, by GPU time"
+  readonly measure: string // "gpu_ns"
+  readonly parent: readonly number[] // -1: a root; parents come first
+  readonly name: readonly string[]
+  readonly total: readonly number[]
+  readonly self: readonly number[]
+  readonly calls: readonly (number | null)[] // null: not recorded
+}
+
+/** `memory` */
+export interface Memory {
+  readonly says: string
+  readonly at_ns: readonly number[]
+  readonly series: readonly { readonly label: string; readonly kind: string; readonly bytes: readonly number[] }[] // stacked
+  readonly peak: { readonly at_ns: number; readonly bytes: number; readonly parts: readonly { readonly label: string; readonly bytes: number; readonly pct: number }[] }
+  readonly largest: Table
+}
+
+/** `roofline` */
+export interface Roofline {
+  readonly says: string
+  readonly device: string
+  readonly roofs: readonly { readonly label: string; readonly kind: "compute" | "memory"; readonly per_s: number; readonly source: string }[]
+  readonly marks: readonly { readonly name: string; readonly kind: Kind; readonly flops_per_byte: number; readonly flops_per_s: number; readonly total_ns: number; readonly calls: number; readonly span: number; readonly says: string }[]
+  readonly without: string // what has no mark, and why
+}
+
+/** `ranks` */
+export interface Ranks {
+  readonly says: string
+  readonly ranks: readonly number[]
+  readonly parts: readonly string[] // compute, exposed communication, copies, idle ...
+  readonly share_pct: readonly (readonly number[])[] // rank, part
+  readonly table: Table
+}
+
+/** `compare/OTHER` */
+export interface Comparison {
+  readonly says: string
+  readonly a: { readonly name: string; readonly step_ns: number | null }
+  readonly b: { readonly name: string; readonly step_ns: number | null }
+  readonly rows: readonly { readonly kind: Kind; readonly label: string; readonly a_ns: number; readonly b_ns: number }[] // the waterfall from a to b
+  readonly kernels: Table
+  readonly notes: readonly string[]
+}
+
+/** `predict?findings=1,3&scale=NAME:0.5`: the step replayed with these changes together. */
+export interface WhatIf {
+  readonly findings: readonly number[]
+  readonly predicted: Predicted | null
+  readonly says: string
+}
+
+/** A kernel whose duration may be changed by hand: `whatif` lists them, with answers ready for a report. */
+export interface WhatIfKernels {
+  readonly factors: readonly number[]
+  readonly kernels: readonly { readonly name: string; readonly title: string; readonly kind: Kind; readonly per_step_ns: number; readonly after_ms: readonly (number | null)[] }[]
+  readonly combinations: Readonly<Record<string, WhatIf>> // "1,3" -> together
+}

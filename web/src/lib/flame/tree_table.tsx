@@ -1,0 +1,222 @@
+/** A tree as a table: rows open and close; of a large tree only the rows in sight are in the page. */
+import type { JSX } from "preact"
+import { useEffect, useMemo, useRef, useState } from "preact/hooks"
+import { search } from "../../data/state"
+import type { Table, Tree } from "../../data/types"
+import { counted, fixed, formatCount, formatNs, shorten } from "../format"
+import { Bar, LinkButton } from "../parts"
+import { CopyButtons } from "../table"
+import { type TreeRow, openAtFirst, shownTreeRows, wholeOf } from "./tree"
+
+const ROW_PX = 28
+const MARGIN_ROWS = 8
+const INDENT_PX = 14
+const WIDEST_NAME = 90
+
+export interface TreeTableProps {
+  readonly tree: Tree
+  readonly onOpen: (node: number) => void // Enter, or a double click
+}
+
+export function TreeTable(props: TreeTableProps): JSX.Element {
+  const { tree } = props
+  const [open, setOpen] = useState<ReadonlySet<number>>(() => openAtFirst(tree))
+  useEffect(() => setOpen(openAtFirst(tree)), [tree])
+  const words = search.value.toLowerCase().split(/\s+/).filter(Boolean)
+  const all = useMemo(() => shownTreeRows(tree, words.length > 0 ? everyNode(tree) : open), [tree, open, words.length > 0])
+  const rows = words.length === 0 ? all : all.filter((row) => words.every((word) => (tree.name[row.node] ?? "").toLowerCase().includes(word)))
+  const whole = wholeOf(tree)
+  const setAll = (next: ReadonlySet<number>): void => setOpen(next)
+  return (
+    <section class="tree-table">
+      <header>
+        <h2>{tree.title}</h2>
+        <p class="quiet">{rows.length === tree.name.length ? counted(rows.length, "row") : `${formatCount(rows.length)} of ${counted(tree.name.length, "row")}`}</p>
+        <p class="actions">
+          <LinkButton onClick={() => setAll(everyNode(tree))}>Open all</LinkButton>
+          <LinkButton onClick={() => setAll(new Set())}>Close all</LinkButton>
+          <CopyButtons table={asTable(tree, rows, whole)} order={rows.map((_, index) => index)} />
+        </p>
+      </header>
+      <Grid tree={tree} rows={rows} whole={whole} open={open} setOpen={setOpen} onOpen={props.onOpen} />
+    </section>
+  )
+}
+
+function everyNode(tree: Tree): ReadonlySet<number> {
+  return new Set(tree.name.keys())
+}
+
+interface GridProps extends TreeTableProps {
+  readonly rows: readonly TreeRow[]
+  readonly whole: number
+  readonly open: ReadonlySet<number>
+  readonly setOpen: (open: ReadonlySet<number>) => void
+}
+
+function Grid(props: GridProps): JSX.Element {
+  const { tree, rows, open } = props
+  const scroller = useRef<HTMLDivElement>(null)
+  const [sight, setSight] = useState({ top: 0, rows: 40 })
+  const [active, setActive] = useState(-1)
+  const look = (): void => {
+    const box = scroller.current
+    if (box) setSight({ top: Math.floor(box.scrollTop / ROW_PX), rows: Math.ceil(box.clientHeight / ROW_PX) })
+  }
+  useEffect(look, [])
+  const toggle = (node: number): void => {
+    const next = new Set(open)
+    if (!next.delete(node)) next.add(node)
+    props.setOpen(next)
+  }
+  const move = (to: number): void => {
+    const next = Math.max(0, Math.min(rows.length - 1, to))
+    setActive(next)
+    reveal(scroller.current, next)
+  }
+  const first = Math.max(0, Math.min(sight.top, rows.length) - MARGIN_ROWS)
+  const last = Math.min(rows.length, sight.top + sight.rows + MARGIN_ROWS)
+  return (
+    <div class="scroller" ref={scroller} tabIndex={0} role="region" aria-label={`${tree.title}: arrow keys move, right opens, left closes`} onScroll={look}
+      onKeyDown={(event) => onTreeKey(event, { tree, rows, active, open, toggle, move, page: Math.max(1, sight.rows - 2), enter: props.onOpen })}>
+      <table role="treegrid" aria-label={tree.title} aria-rowcount={rows.length + 1}>
+        <colgroup>
+          <col />
+          <col style={{ width: "96px" }} />
+          <col style={{ width: "176px" }} />
+          <col style={{ width: "96px" }} />
+          <col style={{ width: "80px" }} />
+          <col style={{ width: "80px" }} />
+        </colgroup>
+        <thead>
+          <tr>
+            <th scope="col">Name</th>
+            <th scope="col" class="number">Total</th>
+            <th scope="col">Share</th>
+            <th scope="col" class="number">Own</th>
+            <th scope="col" class="number">Own %</th>
+            <th scope="col" class="number">Calls</th>
+          </tr>
+        </thead>
+        <tbody>
+          {first > 0 && <tr class="spacer" style={{ height: `${first * ROW_PX}px` }} aria-hidden="true" />}
+          {rows.slice(first, last).map((row, index) => (
+            <TreeRowLine key={row.node} tree={tree} row={row} at={first + index} whole={props.whole} open={open.has(row.node)} active={first + index === active}
+              onPick={() => move(first + index)} onToggle={() => toggle(row.node)} onOpen={() => props.onOpen(row.node)} />
+          ))}
+          {last < rows.length && <tr class="spacer" style={{ height: `${(rows.length - last) * ROW_PX}px` }} aria-hidden="true" />}
+        </tbody>
+      </table>
+    </div>
+  )
+}
+
+interface LineProps {
+  readonly tree: Tree
+  readonly row: TreeRow
+  readonly at: number
+  readonly whole: number
+  readonly open: boolean
+  readonly active: boolean
+  readonly onPick: () => void
+  readonly onToggle: () => void
+  readonly onOpen: () => void
+}
+
+function TreeRowLine(props: LineProps): JSX.Element {
+  const { tree, row, whole } = props
+  const name = tree.name[row.node] ?? ""
+  const total = tree.total[row.node] ?? 0
+  const own = tree.self[row.node] ?? 0
+  const calls = tree.calls[row.node] ?? null
+  const share = whole > 0 ? total / whole : 0
+  return (
+    <tr aria-level={row.depth + 1} aria-expanded={row.children > 0 ? props.open : undefined} aria-rowindex={props.at + 2} aria-current={props.active ? "true" : undefined}
+      onClick={props.onPick} onDblClick={props.onOpen}>
+      <td class="code" style={{ paddingLeft: `${8 + row.depth * INDENT_PX}px` }} title={shorten(name, 600)}>
+        {row.children > 0 ? (
+          <button type="button" tabIndex={-1} class={props.open ? "twist open" : "twist"} aria-label={props.open ? "close" : "open"} onClick={props.onToggle}>
+            ›
+          </button>
+        ) : (
+          <span class="twist" />
+        )}
+        {shorten(name, WIDEST_NAME)}
+      </td>
+      <td class="number">{formatNs(total)}</td>
+      <td class="share">
+        {fixed(share * 100, 1)} %<Bar share={share} colour="var(--c-wait)" />
+      </td>
+      <td class="number">{formatNs(own)}</td>
+      <td class="number quiet">{whole > 0 ? fixed((100 * own) / whole, 1) : "0"} %</td>
+      <td class="number">{calls === null ? "–" : formatCount(calls)}</td>
+    </tr>
+  )
+}
+
+interface TreeKeys {
+  readonly tree: Tree
+  readonly rows: readonly TreeRow[]
+  readonly active: number
+  readonly open: ReadonlySet<number>
+  readonly page: number
+  readonly toggle: (node: number) => void
+  readonly move: (to: number) => void
+  readonly enter: (node: number) => void
+}
+
+function onTreeKey(event: KeyboardEvent, keys: TreeKeys): void {
+  if (event.target instanceof HTMLButtonElement) return
+  const { rows, active, move, page } = keys
+  const row = rows[active]
+  const moves: Readonly<Record<string, number>> = {
+    ArrowDown: active + 1, ArrowUp: active - 1, PageDown: active + page, PageUp: active - page, Home: 0, End: rows.length - 1,
+  }
+  const to = moves[event.key]
+  if (to !== undefined) move(to)
+  else if (row && event.key === "Enter") keys.enter(row.node)
+  else if (row && event.key === "ArrowRight") openOrEnter(row, keys)
+  else if (row && event.key === "ArrowLeft") closeOrLeave(row, keys)
+  else return
+  event.preventDefault()
+}
+
+function openOrEnter(row: TreeRow, keys: TreeKeys): void {
+  if (row.children === 0) return
+  if (keys.open.has(row.node)) keys.move(keys.active + 1)
+  else keys.toggle(row.node)
+}
+
+function closeOrLeave(row: TreeRow, keys: TreeKeys): void {
+  if (row.children > 0 && keys.open.has(row.node)) keys.toggle(row.node)
+  else {
+    const parent = keys.rows.findIndex((each) => each.node === keys.tree.parent[row.node])
+    if (parent >= 0) keys.move(parent)
+  }
+}
+
+function reveal(box: HTMLDivElement | null, index: number): void {
+  if (!box) return
+  const top = index * ROW_PX
+  const room = box.clientHeight - ROW_PX * 2
+  if (top < box.scrollTop) box.scrollTop = top
+  else if (top > box.scrollTop + room) box.scrollTop = top - room
+}
+
+/** The rows in sight as a table, to paste. */
+export function asTable(tree: Tree, rows: readonly TreeRow[], whole: number): Table {
+  const column = (name: string, heading: string, unit: "text" | "ns" | "pct" | "count") => ({ name, heading, unit, says: "", code: unit === "text" })
+  const pct = (ns: number | undefined): number => (whole > 0 ? (100 * (ns ?? 0)) / whole : 0)
+  return {
+    name: tree.title, says: "", rows_count: rows.length, values: [], notes: [],
+    columns: [column("name", "name", "text"), column("total_ns", "total", "ns"), column("total_pct", "share", "pct"), column("self_ns", "own", "ns"), column("self_pct", "own share", "pct"), column("calls_count", "calls", "count")],
+    data: [
+      rows.map((row) => `${"  ".repeat(row.depth)}${tree.name[row.node] ?? ""}`),
+      rows.map((row) => tree.total[row.node] ?? 0),
+      rows.map((row) => pct(tree.total[row.node])),
+      rows.map((row) => tree.self[row.node] ?? 0),
+      rows.map((row) => pct(tree.self[row.node])),
+      rows.map((row) => tree.calls[row.node] ?? null),
+    ],
+  }
+}

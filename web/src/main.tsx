@@ -1,0 +1,14 @@
+/** The page begins here: finds its data, then draws the shell with one view in it. */
+import { render } from "preact"
+import { EmbeddedSource, HttpSource } from "./data/source"
+import { start } from "./data/state"
+import "./lib/tokens.css"
+import "./lib/page.css"
+import { Shell } from "./views/shell"
+
+const root = document.getElementById("page")
+if (root) {
+  start(EmbeddedSource.present() ? new EmbeddedSource() : new HttpSource())
+  root.replaceChildren()
+  render(<Shell />, root)
+}

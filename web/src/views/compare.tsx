@@ -1,0 +1,201 @@
+/** Compare: this run and another, the step as a way from one to the other, and each kernel's part of it. */
+import type { JSX } from "preact"
+import { useMemo } from "preact/hooks"
+import { go, place, resourceOf, run, runId, runs, source, valueOf } from "../data/state"
+import type { Cell, Comparison, RunEntry, Table, TableColumn } from "../data/types"
+import { choose } from "../lib/choice"
+import { arranged, columnOf, unrecorded } from "../lib/columns"
+import { descent } from "../lib/descent"
+import { type TimeScale, fixed, formatMs, formatNs, timeScale } from "../lib/format"
+import { Empty, Loaded, Swatch } from "../lib/parts"
+import { DataTable } from "../lib/table"
+import "./compare.css"
+import { PageTop } from "./pieces/page_top"
+
+export function Compare(): JSX.Element {
+  const others = otherRuns()
+  const chosen = others.find((each) => each.id === place.value.rest["other"]) ?? others[0]
+  const id = runId.value
+  if (!chosen || id === null) {
+    return <Empty title="Nothing to compare with" says={alone()} />
+  }
+  const comparison = resourceOf<Comparison>(id, `compare/${encodeURIComponent(chosen.id)}`).value
+  return (
+    <div class="page compare">
+      <Chooser others={others} chosen={chosen} />
+      <Loaded resource={comparison} what="comparison">
+        {(value) => <ComparisonBlock value={value} />}
+      </Loaded>
+    </div>
+  )
+}
+
+function alone(): string {
+  if (source.value?.live) return "Open a second recording beside this one: foretrace serve BEFORE AFTER."
+  const several = (valueOf(runs.value)?.runs.length ?? 0) > 1
+  return several ? "A report compares runs of one program, and this one stands alone: foretrace serve compares any two." : "This report holds one run: foretrace report BEFORE AFTER holds both."
+}
+
+/** Runs of the same program first. A report compares only those. */
+function otherRuns(): readonly RunEntry[] {
+  const here = run.value
+  const ready = (valueOf(runs.value)?.runs ?? []).filter((each) => each.state === "ready" && each.id !== here?.id)
+  const near = ready.filter((each) => each.group === here?.group)
+  return source.value?.live ? [...near, ...ready.filter((each) => each.group !== here?.group)] : near
+}
+
+function Chooser(props: { readonly others: readonly RunEntry[]; readonly chosen: RunEntry }): JSX.Element {
+  const { others, chosen } = props
+  return (
+    <p class="chooser">
+      <strong>{run.value?.name}</strong>
+      <label>
+        compared with{" "}
+        <select value={chosen.id} onChange={(event) => choose({ other: event.currentTarget.value })}>
+          {others.map((each) => (
+            <option key={each.id} value={each.id}>
+              {each.name}
+              {each.step_ms === null ? "" : `, ${formatMs(each.step_ms)}`}
+            </option>
+          ))}
+        </select>
+      </label>
+      <button type="button" class="button" onClick={() => go({ run: chosen.id, rest: { other: runId.peek() ?? "" } })}>
+        Swap
+      </button>
+    </p>
+  )
+}
+
+function ComparisonBlock(props: { readonly value: Comparison }): JSX.Element {
+  const { value } = props
+  return (
+    <>
+      <PageTop says={value.says} />
+      {value.rows.length > 0 && <Way value={value} />}
+      {value.notes.map((note) => (
+        <p key={note} class="quiet small">
+          {note}
+        </p>
+      ))}
+      <KernelDifferences table={value.kernels} noted={value.notes} />
+    </>
+  )
+}
+
+/** The waterfall from a to b, and the same parts as numbers. */
+function Way(props: { readonly value: Comparison }): JSX.Element {
+  const { a, b, rows } = props.value
+  const way = useMemo(() => descent(rows), [rows])
+  const scale = timeScale(way.most / 1e6)
+  return (
+    <section class="way">
+      <table aria-label={`From ${a.name} to ${b.name}, by kind of work, per step`}>
+        <thead>
+          <tr>
+            <th scope="col">Mean step</th>
+            <th scope="col"><span class="unseen">From the first to the second</span></th>
+            <th scope="col" class="number">First</th>
+            <th scope="col" class="number">Second</th>
+            <th scope="col" class="number">Difference</th>
+          </tr>
+        </thead>
+        <tbody>
+          <WholeRow name={a.name} ns={way.from} most={way.most} scale={scale} side="a" />
+          {way.parts.map(({ part, before, after }) => (
+            <tr key={part.kind}>
+              <th scope="row">
+                <Swatch kind={part.kind} /> {part.label}
+              </th>
+              <td>
+                <WayBar before={before} after={after} most={way.most} />
+              </td>
+              <td class="number">{scale.text(part.a_ns / 1e6)}</td>
+              <td class="number">{scale.text(part.b_ns / 1e6)}</td>
+              <td class="number">{signed(part.b_ns - part.a_ns, scale)}</td>
+            </tr>
+          ))}
+          <WholeRow name={b.name} ns={way.to} most={way.most} scale={scale} side="b" difference={way.to - way.from} />
+        </tbody>
+      </table>
+      <p class="caption">
+        <span class="swatch less" aria-hidden="true" /> less in the second <span class="swatch more" aria-hidden="true" /> more in the second
+      </p>
+    </section>
+  )
+}
+
+interface WholeRowProps {
+  readonly name: string
+  readonly ns: number
+  readonly most: number
+  readonly scale: TimeScale
+  readonly side: "a" | "b"
+  readonly difference?: number
+}
+
+function WholeRow(props: WholeRowProps): JSX.Element {
+  const { scale } = props
+  const text = `${scale.text(props.ns / 1e6)} ${scale.unit}`
+  return (
+    <tr class="whole">
+      <th scope="row" title={props.name}>{props.name}</th>
+      <td>
+        <svg width="100%" height="22" aria-hidden="true">
+          <rect x="0" y="6" width={`${(100 * props.ns) / props.most}%`} height="11" class="sum" />
+        </svg>
+      </td>
+      <td class="number">{props.side === "a" ? text : ""}</td>
+      <td class="number">{props.side === "b" ? text : ""}</td>
+      <td class="number">{props.difference === undefined ? "" : `${signed(props.difference, scale)} ${scale.unit}`}</td>
+    </tr>
+  )
+}
+
+function WayBar(props: { readonly before: number; readonly after: number; readonly most: number }): JSX.Element {
+  const { before, after, most } = props
+  const at = (ns: number): string => `${(100 * ns) / most}%`
+  return (
+    <svg width="100%" height="22" aria-hidden="true">
+      <line x1={at(before)} x2={at(before)} y1="-6" y2="6" class="joint" />
+      <rect x={at(Math.min(before, after))} y="6" width={at(Math.abs(after - before))} height="11" class={after <= before ? "less" : "more"} />
+    </svg>
+  )
+}
+
+function signed(ns: number, scale: TimeScale): string {
+  const text = scale.text(Math.abs(ns) / 1e6)
+  if (Number(text.replaceAll(",", "")) === 0) return text
+  return `${ns < 0 ? "−" : "+"} ${text}`
+}
+
+function KernelDifferences(props: { readonly table: Table; readonly noted: readonly string[] }): JSX.Element {
+  const { noted } = props
+  const table = useMemo(() => named(props.table, noted), [props.table, noted])
+  const most = useMemo(() => columnOf(table, "difference_ns").reduce<number>((largest, each) => Math.max(largest, Math.abs(Number(each ?? 0))), 0), [table])
+  return <DataTable table={table} title="Kernels" hide={unrecorded(table)} height="max(260px, calc(100vh - 520px))" cell={(column, _, value) => differenceCell(column, value, most)} />
+}
+
+const HEADINGS: Readonly<Record<string, string>> = { a_count: "calls, first", b_count: "calls, second", a_ns: "first", b_ns: "second", difference_ns: "difference per step" }
+
+/** With headings in words; what is said above the table is not said again below it. */
+function named(table: Table, noted: readonly string[]): Table {
+  const shown = arranged(table, ["name", "role", ...Object.keys(HEADINGS)])
+  return { ...shown, columns: shown.columns.map((each) => ({ ...each, heading: HEADINGS[each.name] ?? each.heading })), notes: table.notes.filter((each) => !noted.includes(each)) }
+}
+
+/** A difference also as a bar from the middle: left is less. */
+function differenceCell(column: TableColumn, value: Cell, most: number): JSX.Element | undefined {
+  if (column.name !== "difference_ns" || typeof value !== "number") return undefined
+  const share = most > 0 ? (50 * Math.abs(value)) / most : 0
+  const left = value < 0 ? 50 - share : 50
+  return (
+    <span class="difference">
+      <span aria-hidden="true">
+        <i class={value < 0 ? "less" : "more"} style={{ left: `${fixed(left, 1)}%`, width: `${fixed(share, 1)}%` }} />
+      </span>
+      {value > 0 ? "+ " : value < 0 ? "− " : ""}
+      {formatNs(Math.abs(value))}
+    </span>
+  )
+}

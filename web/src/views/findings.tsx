@@ -1,0 +1,195 @@
+/** Findings: each with its evidence, change and manual, and what several changes together would bring. */
+import type { JSX } from "preact"
+import { go, overview, place, runId, source, valueOf } from "../data/state"
+import type { Finding, Overview, WhatIfKernels } from "../data/types"
+import { formatSpeedup, shorten } from "../lib/format"
+import { useKeys } from "../lib/keys"
+import { Empty, Loaded, Loading } from "../lib/parts"
+import { useResource } from "../lib/use_resource"
+import "./findings.css"
+import { Change, Evidence, Where, placeText } from "./pieces/finding_detail"
+import { RangeBar } from "./pieces/finding_table"
+import { savingText } from "./pieces/finding_text"
+import { KernelWhatIf, timesText } from "./pieces/kernel_what_if"
+import { Manual } from "./pieces/manual"
+import { type Scaled, answerFor } from "./pieces/what_if"
+import { WhatIfPanel } from "./pieces/what_if_panel"
+
+export function Findings(): JSX.Element {
+  return (
+    <Loaded resource={overview.value} what="findings">
+      {(value) => (value.pending === null ? <FindingsPage value={value} /> : <Loading what={`${value.pending} …`} />)}
+    </Loaded>
+  )
+}
+
+function FindingsPage(props: { readonly value: Overview }): JSX.Element {
+  const { findings, headline, missing } = props.value
+  const known = useResource<WhatIfKernels>("whatif")
+  const chosen = findings.find((each) => String(each.number) === place.value.rest["finding"]) ?? findings[0]
+  const ticked = tickedFindings(findings)
+  const scaled = scaledKernel()
+  useKeys(findingKeys(findings, chosen))
+  const answer = answerFor(runId.value ?? "", ticked, scaled, known, headline.before_ms)
+  return (
+    <div class="page findings">
+      <WhatIfPanel answer={answer} step_ms={headline.before_ms} changes={inWords(ticked, scaled, valueOf(known))} onClear={() => change({ tick: "", kernel: "", factor: "" })} />
+      {chosen ? (
+        <div class="list-and-one">
+          <FindingList findings={findings} chosen={chosen} ticked={ticked} />
+          <OneFinding finding={chosen} />
+        </div>
+      ) : (
+        <Empty title="No findings" says={missing["findings"] ?? "Every rule that could look found nothing to change."} />
+      )}
+      <KernelWhatIf known={known} scaled={scaled} step_ms={headline.before_ms}
+        onScale={(next) => change({ kernel: next?.kernel ?? "", factor: next ? String(next.factor) : "", ...alone("tick") })} />
+    </div>
+  )
+}
+
+/** A report holds answers for findings together and for each kernel alone: choosing one there lets go of the other. */
+function alone(...others: readonly string[]): Readonly<Record<string, string>> {
+  return source.value?.live ? {} : Object.fromEntries(others.map((each) => [each, ""]))
+}
+
+/** Keeps choices in the address; an empty one leaves it. */
+function change(next: Readonly<Record<string, string>>): void {
+  const rest = Object.entries({ ...place.value.rest, ...next }).filter(([, value]) => value !== "")
+  go({ rest: Object.fromEntries(rest) })
+}
+
+function tickedFindings(findings: readonly Finding[]): readonly number[] {
+  const numbers = (place.value.rest["tick"] ?? "").split(",").map(Number)
+  return findings.filter((each) => each.predicted !== null && numbers.includes(each.number)).map((each) => each.number)
+}
+
+function scaledKernel(): Scaled | null {
+  const { kernel, factor } = place.value.rest
+  const number = Number(factor)
+  return kernel && factor !== undefined && number >= 0 ? { kernel, factor: number } : null
+}
+
+function inWords(ticked: readonly number[], scaled: Scaled | null, known: WhatIfKernels | null): readonly string[] {
+  const findings = ticked.length === 0 ? [] : [`${ticked.length === 1 ? "finding" : "findings"} ${ticked.join(", ")} fixed`]
+  if (!scaled) return findings
+  const title = known?.kernels.find((each) => each.name === scaled.kernel)?.title ?? scaled.kernel
+  return [...findings, `${shorten(title, 44)} at ${timesText(scaled.factor)}`]
+}
+
+function findingKeys(findings: readonly Finding[], chosen: Finding | undefined): Record<string, () => void | boolean> {
+  const at = chosen ? findings.indexOf(chosen) : -1
+  const to = (index: number): void => {
+    const next = findings[index]
+    if (next) go({ rest: { ...place.value.rest, finding: String(next.number) } }, { replace: true })
+  }
+  return { ",": () => to(at - 1), ".": () => to(at + 1) }
+}
+
+interface FindingListProps {
+  readonly findings: readonly Finding[]
+  readonly chosen: Finding
+  readonly ticked: readonly number[]
+}
+
+function FindingList(props: FindingListProps): JSX.Element {
+  const { findings, chosen, ticked } = props
+  const most = Math.max(...findings.map((each) => each.predicted?.saved_ms.high ?? 0))
+  const tick = (number: number, on: boolean): void => {
+    const next = on ? [...ticked, number].sort((a, b) => a - b) : ticked.filter((each) => each !== number)
+    change({ tick: next.join(","), ...alone("kernel", "factor") })
+  }
+  return (
+    <ul class="finding-list" aria-label="Findings">
+      {findings.map((finding) => (
+        <li key={finding.number} class={finding === chosen ? "chosen" : ""} onClick={() => change({ finding: String(finding.number) })}>
+          <input type="checkbox" checked={ticked.includes(finding.number)} disabled={finding.predicted === null}
+            aria-label={`Combine finding ${finding.number}: ${finding.title}`} title={finding.predicted === null ? "Its change cannot be replayed" : "Combine"}
+            onClick={(event) => event.stopPropagation()} onChange={(event) => tick(finding.number, event.currentTarget.checked)} />
+          <button type="button" aria-current={finding === chosen ? "true" : undefined}>
+            <strong>
+              <span class="quiet">{finding.number}</span> {finding.title}
+            </strong>
+            <span class="code quiet">
+              <Where finding={finding} />
+            </span>
+          </button>
+          <FindingWorth finding={finding} most={most} />
+        </li>
+      ))}
+    </ul>
+  )
+}
+
+function FindingWorth(props: { readonly finding: Finding; readonly most: number }): JSX.Element {
+  const { predicted } = props.finding
+  if (!predicted) return <p class="worth quiet">not predicted</p>
+  const gain = predicted.verdict === "gain"
+  return (
+    <div class={gain ? "worth" : "worth quiet"}>
+      {gain && <RangeBar predicted={predicted} most={props.most} />}
+      <p>
+        {gain ? <strong>{savingText(predicted)}</strong> : savingText(predicted)}
+        <span class="quiet">{gain ? ` ${formatSpeedup(predicted.speedup)}` : ` ${predicted.verdict}`}</span>
+      </p>
+    </div>
+  )
+}
+
+function OneFinding(props: { readonly finding: Finding }): JSX.Element {
+  const { finding } = props
+  return (
+    <article class="one-finding" aria-label={`Finding ${finding.number}`}>
+      <h2>{finding.title}</h2>
+      <p class="caption">
+        <code>{finding.rule}</code> · {finding.severity} · confidence {finding.confidence.toLowerCase()}
+      </p>
+      <p>{finding.says}</p>
+      <p>{finding.why}</p>
+      <div class="evidence-and-change">
+        <Evidence finding={finding} barsOnly />
+        <Change finding={finding} />
+      </div>
+      <dl class="facts">
+        {finding.where.map((where, index) => (
+          <div key={index}>
+            <dt>{index === 0 ? "Where" : ""}</dt>
+            <dd class="code" title={where.file ?? undefined}>
+              {placeText(where)}
+            </dd>
+          </div>
+        ))}
+        {finding.bars.length > 0 && finding.facts.map((fact, index) => (
+          <div key={`fact ${index}`}>
+            <dt>{fact.label}</dt>
+            <dd title={fact.value.length > 160 ? fact.value : undefined}>{shorten(fact.value, 160)}</dd>
+          </div>
+        ))}
+        <Basis finding={finding} />
+        {finding.unless && (
+          <div>
+            <dt>Unless</dt>
+            <dd>{finding.unless}</dd>
+          </div>
+        )}
+      </dl>
+      <details open={place.value.rest["manual"] === "open"}>
+        <summary>How this is computed</summary>
+        <Manual text={finding.manual} />
+      </details>
+    </article>
+  )
+}
+
+function Basis(props: { readonly finding: Finding }): JSX.Element | null {
+  const { predicted } = props.finding
+  if (!predicted) return null
+  return (
+    <div>
+      <dt>Prediction</dt>
+      <dd>
+        {savingText(predicted)} saved, {formatSpeedup(predicted.speedup)}, {predicted.verdict}; {predicted.basis}
+      </dd>
+    </div>
+  )
+}

@@ -1,0 +1,130 @@
+/** Kernels: which ones the device's time goes to, and how well they fill it. */
+import type { JSX } from "preact"
+import { useMemo } from "preact/hooks"
+import { go, linkTo, source, valueOf } from "../data/state"
+import type { Kind, Table, WhatIfKernels } from "../data/types"
+import { choice, choose } from "../lib/choice"
+import { columnOf } from "../lib/columns"
+import { Swatch, colourOf } from "../lib/parts"
+import { Recorded } from "../lib/recorded"
+import { rowCount } from "../lib/rows"
+import { type Share, ShareStrip } from "../lib/share_strip"
+import { kindsOf } from "../lib/table"
+import { useResource, useTable } from "../lib/use_resource"
+import { TABLE_HEIGHT, searchTimeline, tensorCores } from "./operators"
+import { ArrangedTable } from "./pieces/arranged_table"
+import { Grouping } from "./pieces/grouping"
+import { PageTop, type Total } from "./pieces/page_top"
+
+const GROUPS = [
+  { value: "name", label: "Name" },
+  { value: "config", label: "Name, operator, launch", title: "Also by grid, block, registers and shared memory" },
+  { value: "op", label: "Operator" },
+] as const
+type Group = (typeof GROUPS)[number]["value"]
+const FIRST = ["name", "op", "names_count", "calls_count", "total_ns", "total_pct", "tensor_cores", "mean_ns", "max_ns", "min_ns", "blocks_per_sm_count", "occupancy_pct"]
+/** For the swatches and for going to the timeline, not to be read. */
+const UNREAD = ["kind", "span", "title"]
+
+export function Kernels(): JSX.Element {
+  const by = choice("by", GROUPS.map((each) => each.value), "name")
+  const early = choice("early", ["with", ""], "") === "with"
+  const query = new URLSearchParams({ ...(by === "name" ? {} : { group_by: by }), ...(early ? { orphans: "1" } : {}) }).toString()
+  return (
+    <Recorded view="kernels" title="Kernels" ask={() => useTable(query === "" ? "kernels" : `kernels?${query}`)} empty={(value) => rowCount(value) === 0}
+      otherwise="No kernels were recorded: record with ProfilerActivity.CUDA.">
+      {(value) => <KernelsPage table={value} by={by} early={early} />}
+    </Recorded>
+  )
+}
+
+function KernelsPage(props: { readonly table: Table; readonly by: Group; readonly early: boolean }): JSX.Element {
+  const { table, by, early } = props
+  const known = valueOf(useResource<WhatIfKernels>("whatif"))
+  const rows = useMemo(() => kernelRows(table, known), [table, known])
+  const efficiency = valueOf(useTable("gpu-efficiency"))
+  const hasEarly = table.values.some((each) => each.name === "orphan_count" && each.text !== "0")
+  return (
+    <div class="page">
+      <PageTop says={table.says} totals={[...totals(table), ...ofDevice(efficiency)]}>
+        <Grouping options={GROUPS} chosen={by} />
+        {hasEarly && source.value?.live && (
+          <label class="tick">
+            <input type="checkbox" checked={early} onChange={(event) => choose({ early: event.currentTarget.checked ? "with" : "" })} />
+            with those launched before the recording
+          </label>
+        )}
+        <Legend kinds={rows.kinds} />
+      </PageTop>
+      <ShareStrip title="Kernel time" shares={rows.shares} most={14} />
+      <ArrangedTable table={table} first={FIRST} title="Kernels" height={TABLE_HEIGHT} sort="-total_ns" hide={UNREAD} kinds={rows.kinds} onOpen={(row) => show(rows, row)} />
+      <p class="note-line quiet small">
+        Enter or a double click shows the longest call of the row on the timeline. What a faster kernel would be worth: <a href={linkTo({ view: "findings" })}>Findings</a>.
+      </p>
+    </div>
+  )
+}
+
+interface KernelRows {
+  readonly titles: readonly string[]
+  readonly kinds: readonly (Kind | null)[]
+  readonly spans: readonly (number | null)[]
+  readonly shares: readonly Share[]
+}
+
+/** What is known of each row beside its numbers: from the table where it says so, else from the list of what-if. */
+export function kernelRows(table: Table, known: WhatIfKernels | null): KernelRows {
+  const named = new Map((known?.kernels ?? []).map((each) => [each.name, each]))
+  const names = columnOf(table, "name").length > 0 ? columnOf(table, "name") : columnOf(table, "op")
+  const said = kindsOf(table)
+  const written = columnOf(table, "title")
+  const kinds = names.map((name, row) => said[row] ?? named.get(String(name))?.kind ?? null)
+  const titles = names.map((name, row) => String(written[row] ?? named.get(String(name))?.title ?? name ?? "no operator"))
+  const spans = columnOf(table, "span")
+  const pct = columnOf(table, "total_pct")
+  return {
+    titles,
+    kinds,
+    spans: names.map((_, row) => (typeof spans[row] === "number" ? spans[row] : null)),
+    shares: titles.map((label, row) => ({ label, pct: Number(pct[row] ?? 0), ...colourOfRow(kinds[row] ?? null) })),
+  }
+}
+
+function colourOfRow(kind: Kind | null): { readonly colour?: string } {
+  return kind === null ? {} : { colour: colourOf(kind) }
+}
+
+function show(rows: KernelRows, row: number): void {
+  const span = rows.spans[row] ?? null
+  if (span === null) searchTimeline(rows.titles[row] ?? "")
+  else go({ view: "timeline", span, shown: null, selection: null })
+}
+
+const KIND_WORDS: Readonly<Record<Kind, string>> = {
+  gemm: "matrix multiply", attn: "attention", elem: "elementwise", reduce: "reduction", copy: "copy", optim: "optimizer", transfer: "host copy",
+  comm: "communication", idle: "idle", wait: "waiting",
+}
+
+function Legend(props: { readonly kinds: readonly (Kind | null)[] }): JSX.Element {
+  const present = [...new Set(props.kinds)].filter((each) => each !== null)
+  return (
+    <ul class="legend">
+      {present.map((kind) => (
+        <li key={kind}>
+          <Swatch kind={kind} /> {KIND_WORDS[kind]}
+        </li>
+      ))}
+    </ul>
+  )
+}
+
+function totals(table: Table): readonly Total[] {
+  const headings: Readonly<Record<string, string>> = { kernel_count: "kernels", distinct_count: "distinct", total_ns: "total time", orphan_count: "launched before", orphan_ns: "their time" }
+  return table.values.map((each) => ({ heading: headings[each.name] ?? each.heading, text: each.text }))
+}
+
+function ofDevice(efficiency: Table | null): readonly Total[] {
+  const wanted = ["sm_efficiency_pct", "occupancy_pct"]
+  const filled = (efficiency?.values ?? []).filter((each) => wanted.includes(each.name)).map((each) => ({ heading: each.heading, text: each.text }))
+  return [...filled, ...tensorCores(efficiency)]
+}

@@ -1,0 +1,120 @@
+/** Modules: trees of time as a table, a flame graph, left heavy, or the callers and callees of one name. */
+import type { JSX } from "preact"
+import { useMemo, useState } from "preact/hooks"
+import { place } from "../data/state"
+import type { Tree, Trees } from "../data/types"
+import { choice, choose } from "../lib/choice"
+import { Flame } from "../lib/flame/flame"
+import { byName, calleesOf, callersOf } from "../lib/flame/tree"
+import { TreeTable } from "../lib/flame/tree_table"
+import { formatNs, shorten } from "../lib/format"
+import { LinkButton } from "../lib/parts"
+import { Recorded } from "../lib/recorded"
+import { Segments } from "../lib/segments"
+import { useResource } from "../lib/use_resource"
+import { PageTop } from "./pieces/page_top"
+
+const LAYOUTS = [
+  { value: "tree", label: "Table" },
+  { value: "flame", label: "Flame graph", title: "Frames in the order in which they were recorded" },
+  { value: "heavy", label: "Left heavy", title: "The largest frames first" },
+  { value: "sandwich", label: "Sandwich", title: "Callers and callees of one name" },
+] as const
+type Layout = (typeof LAYOUTS)[number]["value"]
+const MOST_NAMES = 400
+
+export function Modules(): JSX.Element {
+  return (
+    <Recorded<Trees> view="modules" title="Modules" ask={() => useResource<Trees>("modules")} empty={(value) => value.trees.length === 0}
+      otherwise="No modules and no stacks were recorded: record with with_stack=True, or with_modules=True.">
+      {(value) => <ModulesPage value={value} />}
+    </Recorded>
+  )
+}
+
+function ModulesPage(props: { readonly value: Trees }): JSX.Element {
+  const { trees, says } = props.value
+  const titles = trees.map((each) => each.title)
+  const title = choice("tree", titles, titles[0] ?? "")
+  const tree = trees.find((each) => each.title === title)
+  const layout = choice("layout", LAYOUTS.map((each) => each.value), "tree")
+  return (
+    <div class="page">
+      <PageTop says={says || title}>
+        <Segments label="Of" options={titles.map((value) => ({ value, label: value }))} chosen={title} onChoose={(value) => choose({ tree: value === titles[0] ? "" : value, zoom: "", of: "" })} />
+        <Segments label="As" options={LAYOUTS} chosen={layout} onChoose={(value) => choose({ layout: value === "tree" ? "" : value, zoom: "" })} />
+        {layout !== "tree" && <Tints modulesOnly={title.startsWith("Modules")} />}
+      </PageTop>
+      {tree && <OneTree tree={tree} layout={layout} />}
+    </div>
+  )
+}
+
+function OneTree(props: { readonly tree: Tree; readonly layout: Layout }): JSX.Element {
+  const { tree, layout } = props
+  if (layout === "tree") return <TreeTable tree={tree} onOpen={(node) => choose({ layout: "heavy", zoom: String(node) })} />
+  if (layout === "sandwich") return <Sandwich tree={tree} />
+  return (
+    <Flame tree={tree} title={tree.title} order={layout === "heavy" ? "heavy" : "recorded"} zoom={zoomed(tree)}
+      onZoom={(node) => choose({ zoom: node === null ? "" : String(node) })}
+      actions={(node) => <LinkButton onClick={() => choose({ layout: "sandwich", of: tree.name[node] ?? "", zoom: "" })}>Callers and callees</LinkButton>} />
+  )
+}
+
+function zoomed(tree: Tree): number | null {
+  const text = place.value.rest["zoom"] ?? ""
+  return /^\d+$/.test(text) && Number(text) < tree.name.length ? Number(text) : null
+}
+
+function Sandwich(props: { readonly tree: Tree }): JSX.Element {
+  const { tree } = props
+  const names = useMemo(() => byName(tree), [tree])
+  const asked = place.value.rest["of"]
+  const chosen = names.find((each) => each.name === asked) ?? names[0]
+  const name = chosen?.name ?? ""
+  const callers = useMemo(() => callersOf(tree, name), [tree, name])
+  const callees = useMemo(() => calleesOf(tree, name), [tree, name])
+  return (
+    <div class="sandwich">
+      <div>
+        <h2>Names, by own time</h2>
+        <ol>
+          {names.slice(0, MOST_NAMES).map((each) => (
+            <li key={each.name}>
+              <button type="button" aria-pressed={each === chosen} title={shorten(each.name, 600)} onClick={() => choose({ of: each.name }, { replace: true })}>
+                <code>{shorten(each.name, 60)}</code>
+                <span>{formatNs(each.self)}</span>
+              </button>
+            </li>
+          ))}
+        </ol>
+      </div>
+      <div>
+        <h2>Callers of {shorten(name, 80)}</h2>
+        <Half key={`callers ${name}`} tree={callers} title={`Callers of ${name}`} inverted />
+        <h2>What it calls</h2>
+        <Half key={`callees ${name}`} tree={callees} title={`What ${name} calls`} inverted={false} />
+      </div>
+    </div>
+  )
+}
+
+function Half(props: { readonly tree: Tree; readonly title: string; readonly inverted: boolean }): JSX.Element {
+  const { tree } = props
+  const [zoom, setZoom] = useState<number | null>(null)
+  return (
+    <Flame tree={tree} title={props.title} order="heavy" inverted={props.inverted} zoom={zoom} onZoom={setZoom}
+      actions={(node) => <LinkButton onClick={() => choose({ of: tree.name[node] ?? "" })}>Callers and callees of this</LinkButton>} />
+  )
+}
+
+function Tints(props: { readonly modulesOnly: boolean }): JSX.Element {
+  return (
+    <ul class="tints">
+      <li><span class="swatch" style={{ background: "var(--h-note)" }} />module</li>
+      {!props.modulesOnly && <li><span class="swatch" style={{ background: "var(--h-op)" }} />function</li>}
+      {!props.modulesOnly && <li><span class="swatch" style={{ background: "var(--h-rt)" }} />kernel or operator</li>}
+      <li><span class="own" />own time</li>
+    </ul>
+  )
+}

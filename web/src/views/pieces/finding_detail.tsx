@@ -1,0 +1,115 @@
+/** What a finding rests on, and what to change. */
+import type { JSX } from "preact"
+import { addressOf, linkTo } from "../../data/state"
+import type { Finding } from "../../data/types"
+import { copyText } from "../../lib/copy"
+import { formatNs } from "../../lib/format"
+import { LinkButton, colourOf } from "../../lib/parts"
+import { findingMarkdown } from "./finding_text"
+
+export function Evidence(props: { readonly finding: Finding; readonly barsOnly?: boolean }): JSX.Element {
+  const { bars, facts, says, why } = props.finding
+  const most = Math.max(1, ...bars.map((bar) => bar.ns))
+  return (
+    <div class="evidence">
+      <p class="label">Evidence, per step</p>
+      {bars.length > 0 && (
+        <table aria-label="Time per step">
+          <tbody>
+            {bars.map((bar) => (
+              <tr key={bar.label}>
+                <th scope="row" title={bar.label}>{bar.label}</th>
+                <td aria-hidden="true">
+                  <span class="evidence-bar" style={{ width: `${(bar.ns / most) * 100}%`, background: barColour(bar.kind) }} />
+                </td>
+                <td>{formatNs(bar.ns)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+      {bars.length === 0 && (
+        <dl class="facts">
+          {facts.map((fact, index) => (
+            <div key={index}>
+              <dt>{fact.label}</dt>
+              <dd>{fact.value}</dd>
+            </div>
+          ))}
+        </dl>
+      )}
+      {!props.barsOnly && <p>{bars.length > 0 ? why : says}</p>}
+    </div>
+  )
+}
+
+/** Host work is pale in the timeline, where its name stands on it; a bar alone must be seen. */
+function barColour(kind: Finding["bars"][number]["kind"]): string {
+  return kind === "op" || kind === "py" || kind === "rt" || kind === "note" ? "var(--c-wait)" : colourOf(kind)
+}
+
+export function Change(props: { readonly finding: Finding; readonly manualLink?: boolean }): JSX.Element {
+  const { finding } = props
+  return (
+    <div class="change">
+      <p class="label">Change</p>
+      {finding.fix ? (
+        <>
+          <Code code={finding.fix.code} />
+          <p>{finding.fix.says}</p>
+        </>
+      ) : (
+        <p>No change is known that would help here.</p>
+      )}
+      <p class="links">
+        {finding.from_ns !== null && <a href={timelineLink(finding)}>Show on timeline</a>}
+        {props.manualLink && <a href={linkTo({ view: "findings", rest: { finding: String(finding.number), manual: "open" } })}>How this is computed</a>}
+        <LinkButton onClick={() => copyText(findingMarkdown(finding), `finding ${finding.number} as Markdown`)}>Copy</LinkButton>
+        <LinkButton onClick={() => copyText(findingAddress(finding), `a link to finding ${finding.number}`)}>Link</LinkButton>
+      </p>
+    </div>
+  )
+}
+
+function findingAddress(finding: Finding): string {
+  return addressOf({ view: "findings", rest: { finding: String(finding.number) } })
+}
+
+/** The timeline where the finding is seen best, with a little around it. */
+export function timelineLink(finding: Finding): string {
+  const from = finding.from_ns ?? 0
+  const to = finding.to_ns ?? from + 1
+  const margin = (to - from) * 0.05
+  return linkTo({ view: "timeline", shown: { from: Math.max(0, from - margin), to: to + margin }, selection: null, span: null, rest: { finding: String(finding.number) } })
+}
+
+const DIFF_LINE = /^(\s*\d*\s*)([-+])(\s.*|)$/
+
+/** Code to change: lines taken out and put in are told apart by sign and colour. Plain code is all put in. */
+export function Code(props: { readonly code: string }): JSX.Element {
+  const lines = props.code.replace(/\n+$/, "").split("\n")
+  const isDiff = lines.some((line) => DIFF_LINE.test(line))
+  return (
+    <pre class="code-block" tabIndex={0} aria-label="Code">
+      {lines.map((line, index) => {
+        const found = isDiff ? DIFF_LINE.exec(line) : null
+        const sign = isDiff ? found?.[2] : "+"
+        return (
+          <code key={index} class={sign === "+" ? "put-in" : sign === "-" ? "taken-out" : ""}>
+            {isDiff ? line : `+ ${line}`}
+            {"\n"}
+          </code>
+        )
+      })}
+    </pre>
+  )
+}
+
+export function Where(props: { readonly finding: Finding }): JSX.Element {
+  return <>{props.finding.where.map(placeText).join(", ")}</>
+}
+
+export function placeText(place: Finding["where"][number]): string {
+  const file = place.file === null ? "" : `${place.file.split("/").pop()}${place.line === null ? "" : `:${place.line}`}`
+  return `${file} ${place.function}`.trim()
+}

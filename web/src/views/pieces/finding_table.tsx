@@ -1,0 +1,120 @@
+/** Findings in the order of what they are worth; one may be open. */
+import type { ComponentChildren, JSX } from "preact"
+import { useState } from "preact/hooks"
+import type { Finding, Predicted } from "../../data/types"
+import { formatSpeedup } from "../../lib/format"
+import { Change, Evidence, Where } from "./finding_detail"
+import { savingText, shortBasis } from "./finding_text"
+
+export function FindingTable(props: { readonly findings: readonly Finding[] }): JSX.Element {
+  const [open, setOpen] = useState<number | null>(props.findings[0]?.number ?? null)
+  if (props.findings.length === 0) return <p class="no-findings">No rule found anything to change.</p>
+  const most = Math.max(...props.findings.map((each) => each.predicted?.saved_ms.high ?? 0))
+  return (
+    <table class="finding-table" aria-label="Findings">
+      <thead>
+        <tr>
+          <th scope="col">
+            <span class="unseen">Number</span>
+          </th>
+          <th scope="col">Finding</th>
+          <th scope="col" colSpan={2}>
+            Predicted saving per step
+          </th>
+          <th scope="col" class="number">
+            Speed-up
+          </th>
+          <th scope="col">Confidence, basis</th>
+        </tr>
+      </thead>
+      {props.findings.map((finding) => (
+        <FindingRow key={finding.number} finding={finding} most={most} open={open === finding.number}
+          onToggle={() => setOpen(open === finding.number ? null : finding.number)} />
+      ))}
+    </table>
+  )
+}
+
+interface FindingRowProps {
+  readonly finding: Finding
+  readonly most: number
+  readonly open: boolean
+  readonly onToggle: () => void
+}
+
+function FindingRow(props: FindingRowProps): JSX.Element {
+  const { finding, open } = props
+  return (
+    <tbody class={open ? "open" : ""}>
+      <tr onClick={props.onToggle}>
+        <td class="quiet">{finding.number}</td>
+        <th scope="row">
+          <button type="button" aria-expanded={open} onClick={(event) => (event.stopPropagation(), props.onToggle())}>
+            {finding.title}
+          </button>
+          <p class="code quiet">
+            <Where finding={finding} />
+          </p>
+        </th>
+        <Worth predicted={finding.predicted} most={props.most} />
+        <td class="basis">
+          <p>{finding.severity === "unchecked" ? "Not checked" : finding.confidence}</p>
+          <p class="small quiet" title={finding.predicted?.basis}>
+            {shortBasis(finding.predicted)}
+          </p>
+        </td>
+      </tr>
+      {open && (
+        <tr class="detail">
+          <td />
+          <td colSpan={5}>
+            <div class="evidence-and-change">
+              <Evidence finding={finding} />
+              <Change finding={finding} manualLink />
+            </div>
+          </td>
+        </tr>
+      )}
+    </tbody>
+  )
+}
+
+/** Bar, saving and speed-up of one prediction: three cells. */
+function Worth(props: { readonly predicted: Predicted | null; readonly most: number }): JSX.Element {
+  const { predicted } = props
+  if (!predicted || predicted.verdict !== "gain") return <NoGain predicted={predicted} />
+  return (
+    <>
+      <td>
+        <RangeBar predicted={predicted} most={props.most} />
+      </td>
+      <td class="number">
+        <strong>{savingText(predicted).replace(/ \S+$/, "")}</strong> {savingText(predicted).split(" ").pop()}
+      </td>
+      <td class="number">{formatSpeedup(predicted.speedup)}</td>
+    </>
+  )
+}
+
+function NoGain(props: { readonly predicted: Predicted | null }): JSX.Element {
+  const { predicted } = props
+  const words: ComponentChildren = predicted === null ? "" : predicted.verdict === "no gain" ? "no sure gain" : "uncertain"
+  return (
+    <>
+      <td class="quiet">{words}</td>
+      <td class="number quiet">{predicted === null ? "" : savingText(predicted)}</td>
+      <td class="number quiet">{predicted === null ? "" : formatSpeedup(predicted.speedup)}</td>
+    </>
+  )
+}
+
+export function RangeBar(props: { readonly predicted: Predicted; readonly most: number }): JSX.Element {
+  const { low, high } = props.predicted.saved_ms
+  const share = (value: number): string => `${(Math.max(0, value) / Math.max(props.most, 1e-9)) * 100}%`
+  return (
+    <span class="range-bar" aria-hidden="true">
+      <span style={{ width: share(low), background: "var(--gain)" }} />
+      <span style={{ width: share(high - Math.max(0, low)), background: "var(--gain-weak)" }} />
+    </span>
+  )
+}

@@ -1,0 +1,34 @@
+/** Findings as text: what a prediction says, and the finding as Markdown. */
+import type { Finding, Predicted } from "../../data/types"
+import { formatNs, formatSpeedup, timeScale } from "../../lib/format"
+
+/** What was assumed, in a few words; the whole basis is shown where there is room. */
+export function shortBasis(predicted: Predicted | null): string {
+  if (!predicted) return "not predicted"
+  const first = predicted.basis.split(/\. (?=[A-Z])/, 1)[0] ?? ""
+  return first.replace(/^replayed with: /, "").replace(/\.$/, "")
+}
+
+/** The saving as it is shown in a list. */
+export function savingText(predicted: Predicted): string {
+  const scale = timeScale(predicted.step_ms)
+  const { low, high } = predicted.saved_ms
+  const text = low < 0 ? `${scale.text(low).replace("-", "−")} to ${scale.text(high)}` : scale.range(predicted.saved_ms)
+  return `${text} ${scale.unit}`
+}
+
+export function findingMarkdown(finding: Finding): string {
+  const { predicted, fix } = finding
+  const where = finding.where.map((each) => `${each.file ?? ""}${each.line === null ? "" : `:${each.line}`} ${each.function}`.trim())
+  const worth = predicted ? `Predicted: ${savingText(predicted)} of ${timeScale(predicted.step_ms).text(predicted.step_ms)} ${timeScale(predicted.step_ms).unit} per step (${formatSpeedup(predicted.speedup)}, ${predicted.verdict}); ${predicted.basis}` : "Not predicted."
+  const lines = [
+    `### ${finding.number}. ${finding.title} (${finding.rule})`,
+    `${finding.says} ${finding.why}`,
+    ...(where.length ? [`Where: ${where.map((each) => `\`${each}\``).join(", ")}`] : []),
+    worth,
+    ...finding.bars.map((bar) => `- ${bar.label}: ${formatNs(bar.ns)}`),
+    ...finding.facts.map((fact) => `- ${fact.label}: ${fact.value}`),
+    ...(fix ? [`Change: ${fix.says}`, `\`\`\`\n${fix.code}\n\`\`\``] : []),
+  ]
+  return `${lines.join("\n\n").replaceAll("\n\n- ", "\n- ")}\n`
+}

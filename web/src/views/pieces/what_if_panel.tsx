@@ -1,0 +1,76 @@
+/** The step as it would be with what is ticked and changed by hand. */
+import type { ComponentChildren, JSX } from "preact"
+import type { Resource } from "../../data/state"
+import { formatSpeedup, timeScale } from "../../lib/format"
+import { LinkButton } from "../../lib/parts"
+import type { Answer } from "./what_if"
+
+interface WhatIfPanelProps {
+  readonly answer: Resource<Answer> | null
+  readonly step_ms: number | null
+  readonly changes: readonly string[] // in words: "finding 1", "masked_fill at half"
+  readonly onClear: () => void
+}
+
+export function WhatIfPanel(props: WhatIfPanelProps): JSX.Element {
+  const { answer, changes } = props
+  return (
+    <section class="what-if" aria-label="What if">
+      <div aria-live="polite">
+        <p class="caption">{changes.length > 0 ? `Step time, replayed with ${changes.join(" and ")}` : "Step time now. Tick findings, or change a kernel, to see what the step would be."}</p>
+        <Hero answer={answer} step_ms={props.step_ms} />
+        <p class="caption says">{saysOf(answer)}</p>
+      </div>
+      {changes.length > 0 && <LinkButton onClick={props.onClear}>Clear</LinkButton>}
+    </section>
+  )
+}
+
+function saysOf(answer: Resource<Answer> | null): ComponentChildren {
+  if (answer === null) return "Everything is replayed together: fixes do not add up once another limit is reached."
+  if (answer.state === "loading") return "Replaying the step …"
+  if (answer.state === "failed") return <span class="bad">✕ {answer.says}</span>
+  return `${answer.value.verdict && answer.value.verdict !== "gain" ? `${answer.value.verdict}: ` : ""}${answer.value.says}`
+}
+
+function Hero(props: { readonly answer: Resource<Answer> | null; readonly step_ms: number | null }): JSX.Element | null {
+  const value = props.answer?.state === "ready" ? props.answer.value : null
+  const before = value?.before_ms ?? props.step_ms
+  if (before === null) return null
+  const scale = timeScale(before)
+  const after = value?.after_ms ?? null
+  return (
+    <>
+      <p class="hero">
+        <strong>{scale.text(before)}</strong>
+        <span class="unit">{scale.unit}</span>
+        {after !== null && (
+          <>
+            <span class="arrow" role="img" aria-label="to">
+              →
+            </span>
+            <strong class="gain">{scale.range(after)}</strong>
+            <span class="unit gain">{scale.unit}</span>
+          </>
+        )}
+        {value?.speedup && <strong class="times gain">{formatSpeedup(value.speedup)}</strong>}
+      </p>
+      <StepBars before={before} after={after} />
+    </>
+  )
+}
+
+function StepBars(props: { readonly before: number; readonly after: Answer["after_ms"] }): JSX.Element {
+  const { before, after } = props
+  const most = Math.max(before, after?.high ?? 0)
+  const share = (value: number): string => `${(value / most) * 100}%`
+  return (
+    <div class="step-bars" aria-hidden="true">
+      <span style={{ width: share(before), background: "var(--c-wait)" }} />
+      <div>
+        <span style={{ width: share(after?.low ?? 0), background: "var(--gain)" }} />
+        <span style={{ width: share(after ? after.high - after.low : 0), background: "var(--gain-weak)" }} />
+      </div>
+    </div>
+  )
+}

@@ -1,0 +1,242 @@
+/** The shell: top bar, navigation, and the one view that the address names. */
+import type { JSX } from "preact"
+import { useEffect, useRef } from "preact/hooks"
+import {
+  go, help, linkTo, lost, navigation, overview, palette, place, run, runs, said, search, selection, span, valueOf,
+} from "../data/state"
+import type { RunEntry } from "../data/types"
+import { copyText } from "../lib/copy"
+import { formatMs } from "../lib/format"
+import { useKeys } from "../lib/keys"
+import { Empty, Failed, Key, Loading } from "../lib/parts"
+import { Help } from "./help"
+import { VIEWS, type View } from "./index"
+import { Palette, SearchBox, focusSearch } from "./palette"
+import { ThemeButton } from "./theme_button"
+
+export function Shell(): JSX.Element {
+  useKeys(shellKeys())
+  useTitle()
+  return (
+    <div class={navigation.value ? "shell" : "shell without-nav"}>
+      <button type="button" class="skip" onClick={() => document.getElementById("main")?.focus()}>
+        Skip to the page
+      </button>
+      <TopBar />
+      <Navigation />
+      <Main />
+      {help.value && <Help />}
+      {palette.value && <Palette />}
+      <Said />
+    </div>
+  )
+}
+
+const SAID_MS = 3000
+
+/** What was just done, for the eye and for readers of the screen; it goes by itself. */
+function Said(): JSX.Element {
+  const text = said.value
+  useEffect(() => {
+    if (!text) return
+    const timer = setTimeout(() => (said.value = ""), SAID_MS)
+    return () => clearTimeout(timer)
+  }, [text])
+  return (
+    <p class={text ? "said" : "unseen"} role="status" aria-live="polite">
+      {text}
+    </p>
+  )
+}
+
+function shellKeys(): Record<string, (event: KeyboardEvent) => void | boolean> {
+  const pages = VIEWS.map((view) => [view.key, () => go({ view: view.name })] as const)
+  return {
+    ...Object.fromEntries(pages),
+    "/": () => focusSearch(),
+    "Ctrl+k": () => void (palette.value = !palette.value),
+    "[": () => void (navigation.value = !navigation.value),
+    "?": () => void (help.value = !help.value),
+    Escape: clear,
+  }
+}
+
+/** Esc undoes one thing at a time, the topmost first. */
+function clear(): void | boolean {
+  if (palette.value) palette.value = false
+  else if (help.value) help.value = false
+  else if (search.value) search.value = ""
+  else if (selection.value !== null || span.value !== null) go({ selection: null, span: null })
+  else return false
+}
+
+function useTitle(): void {
+  const view = VIEWS.find((each) => each.name === place.value.view)
+  const title = [run.value?.name, view?.title, "Foretrace"].filter(Boolean).join(" · ")
+  useEffect(() => {
+    document.title = title
+  }, [title])
+}
+
+function TopBar(): JSX.Element {
+  const shown = valueOf(overview.value)
+  return (
+    <header class="top">
+      <a class="brand" href={linkTo({ view: "overview" })}>
+        Foretrace
+      </a>
+      <button type="button" class="button pages" aria-expanded={navigation.value} aria-controls="navigation"
+        onClick={() => (navigation.value = !navigation.value)}>
+        Pages
+      </button>
+      <p class="run">
+        <strong title={run.value?.name}>{shown?.name ?? run.value?.name ?? ""}</strong>
+        {shown?.facts.map((fact) => <span key={fact}>{fact}</span>)}
+      </p>
+      <SearchBox />
+      <a class="button" href={linkTo({ view: "compare" })}>
+        Compare…
+      </a>
+      <button type="button" class="button" disabled={!shown?.markdown}
+        onClick={() => shown && copyText(shown.markdown, "the diagnosis as Markdown")}>
+        Copy as Markdown
+      </button>
+    </header>
+  )
+}
+
+function Navigation(): JSX.Element {
+  const shown = valueOf(overview.value)
+  return (
+    <nav id="navigation" aria-label="Pages and runs" hidden={!navigation.value}>
+      <ul>
+        {VIEWS.map((view) => (
+          <PageLink key={view.name} view={view} count={shown?.counts[view.name]} missing={shown?.missing[view.name]} />
+        ))}
+      </ul>
+      <RunLists />
+      <footer>
+        <p>
+          <button type="button" class="hint" onClick={() => (help.value = true)}>
+            <Key>?</Key> keys
+          </button>
+          <button type="button" class="hint" onClick={() => (navigation.value = false)}>
+            <Key>[</Key> hide
+          </button>
+        </p>
+        <ThemeButton />
+        <p>{valueOf(runs.value)?.embedded ? "One file, no network" : "Read-only, local"}</p>
+      </footer>
+    </nav>
+  )
+}
+
+function PageLink(props: { readonly view: View; readonly count: string | undefined; readonly missing: string | undefined }): JSX.Element {
+  const { view, count, missing } = props
+  const current = place.value.view === view.name
+  return (
+    <li>
+      <a href={linkTo({ view: view.name })} aria-current={current ? "page" : undefined} aria-keyshortcuts={view.key}
+        class={missing === undefined ? "" : "missing"} title={missing}>
+        <span>{view.title}</span>
+        {count !== undefined && <span class="count">{count}</span>}
+      </a>
+    </li>
+  )
+}
+
+function RunLists(): JSX.Element {
+  const all = valueOf(runs.value)?.runs ?? []
+  const groups = [...new Set(all.map((each) => each.group))]
+  return (
+    <>
+      {groups.map((group) => (
+        <section key={group}>
+          <h2>{group ? `Runs of ${group}` : "Runs"}</h2>
+          <ul>
+            {all.filter((each) => each.group === group).map((each) => <RunLink key={each.id} run={each} />)}
+          </ul>
+        </section>
+      ))}
+    </>
+  )
+}
+
+function RunLink(props: { readonly run: RunEntry }): JSX.Element {
+  const each = props.run
+  const current = run.value?.id === each.id
+  const view = place.value.view
+  return (
+    <li>
+      <a href={linkTo({ run: each.id, view, shown: null, selection: null, span: null, rest: {} })} class={current ? "run current" : "run"}
+        aria-current={current ? "true" : undefined} title={each.says ?? each.name}>
+        <span>{each.label || each.name}</span>
+        <span class="count">{stateOf(each)}</span>
+      </a>
+    </li>
+  )
+}
+
+function stateOf(each: RunEntry): string {
+  if (each.state === "failed") return "failed"
+  if (each.state === "waiting") return "waiting"
+  if (each.state === "loading") return each.progress_pct === null ? "…" : `${Math.round(each.progress_pct)} %`
+  return each.step_ms === null ? "" : formatMs(each.step_ms)
+}
+
+function Main(): JSX.Element {
+  const element = useRef<HTMLElement>(null)
+  const view = place.value.view
+  const before = useRef(view)
+  useEffect(() => {
+    if (before.current !== view) element.current?.scrollTo(0, 0)
+    before.current = view
+  }, [view])
+  return (
+    <main id="main" ref={element} tabIndex={-1}>
+      {lost.value !== null && (
+        <p class="lost" role="alert">
+          {lost.value} What is already here can still be read.
+        </p>
+      )}
+      <Content />
+    </main>
+  )
+}
+
+function Content(): JSX.Element {
+  const all = runs.value
+  if (all.state === "loading") return <Loading what="Asking for the runs …" />
+  if (all.state === "failed") return <Failed what="There is nothing to show" says={all.says} />
+  if (all.value.runs.length === 0) {
+    return <Empty title="No recording yet" says="No trace was found. This page will show the first one that appears." />
+  }
+  const shown = run.value
+  if (!shown) return <Failed what="This run is not here" says={`No run has the id ${place.value.run}. Choose one on the left.`} />
+  if (shown.state === "failed") return <Failed what={`${shown.name} could not be read`} says={shown.says ?? "No reason was given."} />
+  if (shown.state !== "ready") return <Progress run={shown} />
+  const view = VIEWS.find((each) => each.name === place.value.view)
+  if (!view) return <Failed what="There is no such page" says={`No page has the name ${place.value.view}.`} />
+  const View = view.component
+  return (
+    <>
+      {view.name !== "overview" && <h1 class="unseen">{view.title}</h1>}
+      <View key={`${shown.id}/${view.name}`} />
+    </>
+  )
+}
+
+/** What is being done while a large recording is read. */
+function Progress(props: { readonly run: RunEntry }): JSX.Element {
+  const { name, says, progress_pct: pct, state } = props.run
+  return (
+    <section class="empty" aria-busy="true">
+      <h2>{state === "waiting" ? `${name} waits for its turn` : `Reading ${name}`}</h2>
+      <progress max={100} value={pct ?? undefined} aria-label={`Reading ${name}`} />
+      <p role="status">
+        {says ?? "Reading the recording"}
+        {pct !== null && `, ${Math.round(pct)} %`}
+      </p>
+    </section>
+  )
+}

@@ -1,0 +1,18 @@
+/** The theme as the system has it, or light, or dark. */
+import type { JSX } from "preact"
+import { type Theme, setTheme, theme } from "../data/state"
+
+const THEMES: readonly Theme[] = ["system", "light", "dark"]
+
+export function ThemeButton(): JSX.Element {
+  return (
+    <p class="themes" role="radiogroup" aria-label="Theme">
+      {THEMES.map((each) => (
+        <label key={each}>
+          <input type="radio" name="theme" value={each} checked={theme.value === each} onChange={() => setTheme(each)} />
+          <span>{each}</span>
+        </label>
+      ))}
+    </p>
+  )
+}

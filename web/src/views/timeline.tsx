@@ -1,0 +1,219 @@
+/** Timeline: everything that happened, on one clock; an area adds up to a table, a span opens its details. */
+import type { JSX } from "preact"
+import { useEffect, useMemo, useState } from "preact/hooks"
+import type { TimelinePayload } from "../data/payload"
+import { diagnosed, go, overview, place, runId, said, search, source, valueOf } from "../data/state"
+import type { SpanColumns, StepRange } from "../data/types"
+import { fixed, formatCount, formatNs } from "../lib/format"
+import { useKeys } from "../lib/keys"
+import { Empty, Key, Loaded } from "../lib/parts"
+import { Board } from "../lib/timeline/board"
+import type { View } from "../lib/timeline/interaction"
+import { isWhole, makeModel, withColumns } from "../lib/timeline/model"
+import { leftHeavy, type Mode, stepsAligned } from "../lib/timeline/modes"
+import { Panel } from "../lib/timeline/panel"
+import { firstView, fit, makeState, panBy, step, stepLane, type TimelineState, toggleMark, zoomBy } from "../lib/timeline/state"
+import { followWithWindows } from "../lib/timeline/tiles"
+import "../lib/timeline/timeline.css"
+import { useResource } from "../lib/use_resource"
+
+const CLOSER = 0.6
+const PAN = 0.2
+
+export function Timeline(): JSX.Element {
+  // A server has the spans long before the diagnosis of a large trace: the findings then follow.
+  const [quick] = useState(() => source.peek()?.live === true && !diagnosed.peek())
+  const timeline = useResource<TimelinePayload>(quick ? "timeline?findings=no" : "timeline", (from, run) => from.timeline(run, quick))
+  return (
+    <Loaded resource={timeline} what="timeline">
+      {(payload) => (payload.timeline.spans_count > 0 ? <TimelinePage payload={payload} quick={quick} /> : <NoSpans />)}
+    </Loaded>
+  )
+}
+
+function NoSpans(): JSX.Element {
+  const missing = valueOf(overview.value)?.missing["timeline"]
+  return <Empty title="Timeline" says={missing ?? "This trace holds no spans: record with activities=[CPU, CUDA] to fill the timeline."} />
+}
+
+function TimelinePage(props: { readonly payload: TimelinePayload; readonly quick: boolean }): JSX.Element {
+  const { payload, quick } = props
+  const time = useMemo(() => makeState(makeModel(payload)), [payload])
+  useRest(time, payload)
+  // Other layouts are made from names.
+  const mode = isWhole(time.model.columns) ? modeOf(place.value.rest["mode"]) : "time"
+  const state = useMemo(() => inMode(mode, time), [mode, time])
+  useEffect(() => time.dispose, [time])
+  const found = (valueOf(overview.value)?.findings.length ?? 0) > 0
+  useEffect(() => {
+    const run = runId.peek()
+    const from = source.peek()
+    if (!payload.timeline.tiled || run === null || from === null) return
+    // Windows do not wait for the findings either, and are asked for again when those are there.
+    return followWithWindows(time, (low, high, px) => from.window(run, low, high, px, !found), () => innerWidth)
+  }, [time, found])
+  useEffect(() => {
+    if (quick && found && !payload.timeline.tiled) void addFindings(time, payload)
+  }, [time, found])
+  useKeys(keysOf(state))
+  useSearchField(state)
+  return (
+    <div class="timeline">
+      <h1 class="unseen">Timeline</h1>
+      <Toolbar state={state} mode={mode} />
+      <Board key={mode} state={state} />
+      <Panel key={mode} state={mode === "heavy" ? time : state} />
+    </div>
+  )
+}
+
+/** Names and ids, when they are there. */
+function useRest(state: TimelineState, payload: TimelinePayload): void {
+  useEffect(() => {
+    let current = true
+    payload.rest?.then(
+      (columns) => current && showRest(state, columns),
+      (error: unknown) => (said.value = `The names of the spans did not come: ${error instanceof Error ? error.message : String(error)}`),
+    )
+    return () => {
+      current = false
+    }
+  }, [state])
+}
+
+function showRest(state: TimelineState, columns: SpanColumns): void {
+  state.replaceModel(withColumns(state.model, columns))
+  const { shown, selection, span } = place.peek()
+  // A link to a span alone: only now it is known where that is.
+  if (span !== null && shown === null && selection === null) state.moveTo(firstView(state.model), "at once")
+}
+
+async function addFindings(state: TimelineState, payload: TimelinePayload): Promise<void> {
+  const run = runId.peek()
+  const from = source.peek()
+  if (run === null || from === null) return
+  try {
+    const [finding] = await Promise.all([from.findingsOf(run), payload.rest])
+    const { model } = state
+    if (finding.length === model.columns.finding.length) state.replaceModel(withColumns(model, { ...model.columns, finding }))
+  } catch {
+    // The timeline stays as it is: the Findings page has them all.
+  }
+}
+
+const MODES: readonly (readonly [Mode, string])[] = [["time", "Time"], ["heavy", "Left heavy"], ["steps", "Steps"]]
+
+function modeOf(text: string | undefined): Mode {
+  return MODES.find(([mode]) => mode === text)?.[0] ?? "time"
+}
+
+/** Left heavy adds up the area, or what is in view. */
+function inMode(mode: Mode, time: TimelineState): TimelineState {
+  if (mode === "heavy") return makeState(leftHeavy(time.model, time.area.peek() ?? time.view.peek()), false)
+  if (mode === "steps") return makeState(stepsAligned(time.model, formatNs), false)
+  return time
+}
+
+function setMode(mode: Mode): void {
+  const { mode: _, ...rest } = place.peek().rest
+  go({ rest: mode === "time" ? rest : { ...rest, mode } })
+}
+
+/** Enter in the search field goes to the first hit and gives the keys back to the timeline. */
+function useSearchField(state: TimelineState): void {
+  const leave = (field: EventTarget | null): boolean => {
+    if (!(field instanceof HTMLInputElement) || field.id !== "search" || search.peek().trim() === "") return false
+    field.blur()
+    return true
+  }
+  useEffect(() => {
+    leave(document.activeElement)
+    const entered = (event: KeyboardEvent): void => {
+      if (event.key === "Enter" && place.peek().view === "timeline" && leave(event.target)) step(state, 1)
+    }
+    addEventListener("keydown", entered)
+    return () => removeEventListener("keydown", entered)
+  }, [state])
+}
+
+function keysOf(state: TimelineState): Record<string, () => void> {
+  const letters: Record<string, () => void> = {
+    w: () => zoomBy(state, CLOSER),
+    s: () => zoomBy(state, 1 / CLOSER),
+    a: () => panBy(state, -PAN),
+    d: () => panBy(state, PAN),
+    f: () => fit(state),
+    m: () => toggleMark(state),
+  }
+  const upper = Object.fromEntries(Object.entries(letters).map(([key, action]) => [key.toUpperCase(), action]))
+  return {
+    ...letters,
+    ...upper,
+    ",": () => step(state, -1),
+    ".": () => step(state, 1),
+    ArrowUp: () => stepLane(state, -1),
+    ArrowDown: () => stepLane(state, 1),
+  }
+}
+
+function Toolbar(props: { readonly state: TimelineState; readonly mode: Mode }): JSX.Element {
+  const { state } = props
+  return (
+    <div class="tl-toolbar">
+      <div class="tl-modes" role="group" aria-label="Layout">
+        {MODES.map(([mode, title]) => (
+          <button type="button" key={mode} aria-pressed={mode === props.mode} onClick={() => setMode(mode)}>
+            {title}
+          </button>
+        ))}
+      </div>
+      <ViewWords state={state} />
+      <SearchWords state={state} />
+      <p class="tl-right">
+        <span>Colour: <strong>kind of work</strong></span>
+        <span>Flows: <strong>selection</strong></span>
+        <span class="tl-keys">
+          <Key>W</Key><Key>A</Key><Key>S</Key><Key>D</Key> move <Key>F</Key> fit <Key>M</Key> mark
+        </span>
+      </p>
+    </div>
+  )
+}
+
+function ViewWords(props: { readonly state: TimelineState }): JSX.Element {
+  const view = props.state.view.value
+  const { whole, timeline } = props.state.model
+  const decimals = Math.max(2, Math.min(6, 2 - Math.floor(Math.log10(Math.max((view.to - view.from) / 1e6, 1e-5)))))
+  const ms = (ns: number, places: number): string => fixed(ns / 1e6, places)
+  const steps = stepWords(timeline.steps, view)
+  return (
+    <>
+      <span>
+        View <strong>{ms(view.from, decimals)}–{ms(view.to, decimals)} ms</strong> of {ms(whole.to - whole.from, 1)}
+      </span>
+      {steps !== "" && <span>Step <strong>{steps}</strong></span>}
+    </>
+  )
+}
+
+/** "10 on GPU, 12 on host": the steps at the middle of the view, which differ when the host runs ahead. */
+export function stepWords(steps: readonly StepRange[], view: View): string {
+  const middle = (view.from + view.to) / 2
+  const inside = (from: number | null, to: number | null): boolean => from !== null && to !== null && middle >= from && middle < to
+  const gpu = steps.find((each) => inside(each.gpu_from_ns, each.gpu_to_ns))?.step
+  const host = steps.find((each) => inside(each.host_from_ns, each.host_to_ns))?.step
+  if (gpu === undefined) return host === undefined ? "" : `${host} on host`
+  if (host === undefined) return `${gpu} on GPU`
+  return gpu === host ? String(gpu) : `${gpu} on GPU, ${host} on host`
+}
+
+function SearchWords(props: { readonly state: TimelineState }): JSX.Element | null {
+  const hits = props.state.hits.value
+  if (hits === null) return null
+  return (
+    <span role="status">
+      <strong>{formatCount(hits.length)}</strong> {hits.length === 1 ? "hit" : "hits"} for “{search.value.trim().slice(0, 40)}”{" "}
+      {hits.length > 0 && <span class="quiet"><Key>,</Key> <Key>.</Key> step through</span>}
+    </span>
+  )
+}
