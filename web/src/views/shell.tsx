@@ -125,9 +125,21 @@ function Navigation(): JSX.Element {
           </button>
         </p>
         <ThemeButton />
-        <p>{valueOf(runs.value)?.embedded ? "One file, no network" : "Read-only, local"}</p>
+        {valueOf(runs.value)?.embedded ? <p>One file, no network</p> : <p>Read-only, local{run.value && <ToPerfetto id={run.value.id} />}</p>}
       </footer>
     </nav>
+  )
+}
+
+/** A page of its own that hands the recording to ui.perfetto.dev once it is asked to there. */
+function ToPerfetto(props: { readonly id: string }): JSX.Element {
+  return (
+    <>
+      {" · "}
+      <a href={`perfetto/${props.id}`} target="_blank" rel="noreferrer">
+        Perfetto…
+      </a>
+    </>
   )
 }
 

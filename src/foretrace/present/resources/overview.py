@@ -22,6 +22,7 @@ from foretrace.units import counted, format_value
 
 _ROWS = 8  # of the waterfall
 _COMMANDS = 3
+_FAR = 0.1  # an estimate this far from what was recorded is told beside it
 _NOTE = "Solid: low end of the prediction. Faded: up to its high end. Each row counts only what is left after the rows above."
 
 
@@ -186,7 +187,7 @@ def headline(session: Session) -> dict[str, Any]:
     listed = _listed(gains)
     return {
         **shown,
-        "caption": f"Step time, predicted after finding{'s' if len(gains) > 1 else ''} {listed}",
+        "caption": f"{_caption(session)}; predicted after finding{'s' if len(gains) > 1 else ''} {listed}",
         "after_ms": plain["after_ms"],
         "speedup": plain["speedup"],
         "title": rule_texts.headline(first),
@@ -201,10 +202,12 @@ def _caption(session: Session) -> str:
         return "Time of the recording, in which no steps are marked"
     if session.step_ms is not None:
         return "Step time, measured without a profiler"
-    return (
-        "Step time, estimated without the profiler"
-        if session.not_replayed is None
-        else "Step time, as recorded"
+    if session.not_replayed is not None:
+        return "Step time, as recorded"
+    recorded = session.result("overview").values.get("step_wall_ns")
+    far = recorded and session.step_ns and abs(float(recorded) / session.step_ns - 1) > _FAR
+    return "Step time, estimated without the profiler" + (
+        f" (recorded: {format_value('step_ns', recorded)})" if far else ""
     )
 
 
