@@ -83,6 +83,7 @@ def spans(
     name = f"{count // 1_000_000} M spans{', gzipped' if compressed else ''}"
     figures = [
         Figure(f"{name}: first paint", measured["first_paint_ms"], first_paint, "ms"),
+        Figure(f"{name}: names there, too", measured["named_ms"], None, "ms"),
         Figure(f"{name}: 95 % of frames within", measured["frame_p95_ms"], frame, "ms"),
     ]
     if count >= 10_000_000:

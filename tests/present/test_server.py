@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 
+from foretrace import cache as trace_cache
+from foretrace.diagnose import RULES
+from foretrace.present import binary, payload, static_files
 from foretrace.present import library as libraries
 from foretrace.present import session as sessions
-from foretrace.present import static_files
 from foretrace.present.library import Library
+from foretrace.present.resources import timeline as timelines
 from foretrace.present.server import HEADERS, Server, allowed_hosts
 from tests.builders import Recording
 
@@ -402,14 +405,16 @@ def test_nothing_waits_for_a_diagnosis_that_does_not_need_it(
     for browser in serve(path):
         run = browser.wait_for(lambda runs: runs[0]["state"] == "ready")[0]["id"]
         found: list[Answer] = []
-        waiting = [
-            threading.Thread(target=lambda: found.append(browser.ask(f"/api/runs/{run}/overview")))
-            for _ in range(3)
-        ]
+
+        def ask(browser: Browser, address: str, answers: list[Answer]) -> None:
+            answers.append(browser.ask(address))
+
+        whole = (browser, f"/api/runs/{run}/overview", found)
+        waiting = [threading.Thread(target=ask, args=whole) for _ in range(3)]
         for each in waiting:
             each.start()
         first = browser.ask(f"/api/runs/{run}/overview?findings=no").json
-        assert first["pending"] == "Looking for what is wrong: 24 rules, 1 step"
+        assert first["pending"] == f"{len(RULES)} rules look at 1 step"
         assert (first["findings"], first["checked"]) == ([], [])
         for quick in (
             "timeline?findings=no",
@@ -425,11 +430,27 @@ def test_nothing_waits_for_a_diagnosis_that_does_not_need_it(
         assert len(asked) == 1
 
 
+def test_a_recording_too_large_to_send_comes_in_windows(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timelines, "TILED_ABOVE", 1)
+    run = browser.runs()[0]["id"]
+    header, _ = binary.unpack(browser.ask(f"/api/runs/{run}/timeline?findings=no").body)
+    assert (header["tiled"], header["spans_count"] > 1) == (True, True)
+    close = f"from={header['to_ns'] - 15_000}&to={header['to_ns']}&px=1000"
+    window, columns = binary.unpack(browser.ask(f"/api/runs/{run}/timeline/window?{close}&findings=no").body)
+    assert (window["tiled"], window["spans_count"]) == (True, header["spans_count"])
+    assert 0 < len(columns["start"]) < header["spans_count"]
+    assert "finding" not in columns
+    _, diagnosed = binary.unpack(browser.ask(f"/api/runs/{run}/timeline/window?{close}").body)
+    assert len(diagnosed["finding"]) == len(columns["start"])
+
+
 def test_a_large_diagnosis_lets_the_timeline_go_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries, "_LARGE_SPANS", 1)
     library = Library([recording(folder)], settle_s=0)
     run = library.runs()["runs"][0]["id"]
-    real, order = libraries.payload.resource, []
+    real, order = payload.resource, []
     begun = threading.Event()
 
     def watched(session: Any, name: str, *arguments: Any, **options: Any) -> Any:
@@ -441,7 +462,7 @@ def test_a_large_diagnosis_lets_the_timeline_go_first(folder: Path, monkeypatch:
         order.append(f"{name} made")
         return made
 
-    monkeypatch.setattr(libraries.payload, "resource", watched)
+    monkeypatch.setattr(payload, "resource", watched)
     quick = threading.Thread(target=lambda: library.resource(run, "timeline", {"findings": "no"}))
     quick.start()
     assert begun.wait(30)
@@ -450,15 +471,17 @@ def test_a_large_diagnosis_lets_the_timeline_go_first(folder: Path, monkeypatch:
     assert order == ["timeline", "timeline made", "overview", "overview made"]
 
 
-def test_what_was_read_is_kept_in_the_cache_afterwards(
-    page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_read_is_kept_in_the_cache_afterwards(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = threading.Event()
-    monkeypatch.setattr(libraries.trace_cache, "store", lambda *_: stored.set())
-    path = recording(folder)
-    for browser in serve(path):
-        browser.wait_for(lambda runs: runs[0]["state"] == "ready")
+    monkeypatch.setattr(trace_cache, "store", lambda *_: stored.set())
+    library = Library([recording(folder)], settle_s=0, poll_s=0.05)
+    library.resource(library.runs()["runs"][0]["id"], "table/kernels", {})
+    assert not stored.is_set()
+    library.start()
+    try:
         assert stored.wait(30)
+    finally:
+        library.stop()
 
 
 def test_the_run_that_is_looked_at_is_read_first(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -13,41 +14,73 @@ from numpy.typing import NDArray
 
 from foretrace import analyze, hardware
 from foretrace.analyze.result import Result
+from foretrace.diagnose.excerpt import Excerpt, chosen_steps, excerpt
 from foretrace.diagnose.finding import Place
 from foretrace.errors import MissingDataError
 from foretrace.predict.calibrate import Calibration, calibrate
 from foretrace.predict.program import Program, build
 from foretrace.trace import Trace
 
+# About the recording as it began, or at its fullest: not to be told from some of its steps.
+_OF_THE_WHOLE = ("cold-start", "memory")
 # Frames of libraries: the line to change is the user's.
-_LIBRARY = re.compile(r"site-packages|dist-packages|/torch/|lib/python|^torch/|<frozen|<string>")
+_LIBRARY = re.compile(
+    r"site-packages|dist-packages|/torch/|lib/python|^torch/|<frozen|<string>|(?:^|/)foretrace/capture/"
+)
 
 
 class Case:
-    """A trace, its analyses, and its steps ready to be replayed."""
+    """A trace, its analyses, and its steps ready to be replayed. Of a long recording, a Case takes enough steps."""
 
     def __init__(self, trace: Trace, *, step_ns: float | None = None) -> None:
-        self.trace = trace
+        self.whole = trace
         self.measured_step_ns = step_ns
         self._results: dict[str, Result] = {}
+
+    @cached_property
+    def _excerpt(self) -> Excerpt | None:
+        steps = chosen_steps(self.whole)
+        return None if len(steps) == len(self.whole.steps) else excerpt(self.whole, steps)
+
+    @property
+    def trace(self) -> Trace:
+        """What rules look at: the recording, or some steps of a long one, with span ids of their own."""
+        return self.whole if self._excerpt is None else self._excerpt.trace
+
+    def whole_ids(self, span_ids: NDArray[Any]) -> NDArray[np.int64]:
+        """Ids of spans of `trace` as those of the whole recording."""
+        found = span_ids if self._excerpt is None else self._excerpt.span_ids[span_ids.astype(np.int64)]
+        return found.astype(np.int64)
+
+    @property
+    def looked_at(self) -> str | None:
+        """Which steps of a long recording are diagnosed; None where all are."""
+        steps, every = chosen_steps(self.whole), self.whole.steps
+        if len(steps) == len(every):
+            return None
+        return f"steps {steps[0].number} to {steps[-1].number}, {len(steps)} of the {len(every):,} recorded"
 
     def result(self, name: str, **options: Any) -> Result:
         """One analysis."""
         key = name + repr(sorted(options.items()))
         if key not in self._results:
-            self._results[key] = analyze.run(self.trace, name, **options)
+            trace = self.whole if name in _OF_THE_WHOLE else self.trace
+            self._results[key] = analyze.run(trace, name, **options)
         return self._results[key]
 
     @cached_property
     def calibration(self) -> Calibration:
         """The recorded steps on an unprofiled host."""
-        return calibrate(self.trace, build(self.trace), step_ns=self.measured_step_ns)
+        made = calibrate(self.trace, build(self.trace), step_ns=self.measured_step_ns)
+        if self.looked_at is None:
+            return made
+        return replace(made, basis=f"{made.basis}; looked at: {self.looked_at}")
 
     def require_replay(self) -> None:
         """Raises MissingDataError where the recording holds nothing that could be replayed."""
-        if not self.trace.has_device:
+        if not self.whole.has_device:
             raise MissingDataError(
-                f"{self.trace.path.name}: no GPU work recorded, so there is nothing to replay"
+                f"{self.whole.path.name}: no GPU work recorded, so there is nothing to replay"
             )
         if not len(self.calibration.program.task_span):
             raise MissingDataError(
@@ -72,7 +105,7 @@ class Case:
     @cached_property
     def device(self) -> hardware.Device | None:
         """The GPU that the recording names, with its peaks."""
-        for each in self.trace.meta.get("devices", ()):
+        for each in self.whole.meta.get("devices", ()):
             found = hardware.match(
                 str(each.get("name") or ""),
                 memory_bytes=each.get("totalGlobalMem"),
@@ -118,7 +151,7 @@ class Case:
 
     @cached_property
     def _frames(self) -> list[tuple[int | None, str | None, int | None, str]]:
-        return list(self.trace.stacks.select("parent_id", "file", "line", "function").iter_rows())
+        return list(self.whole.stacks.select("parent_id", "file", "line", "function").iter_rows())
 
     def user_frame(self, stack: int) -> Place:
         """The innermost frame of a stack outside libraries, else the innermost with a file."""

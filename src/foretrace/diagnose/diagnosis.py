@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Rule
 from foretrace.errors import MissingDataError
@@ -36,7 +38,7 @@ def diagnose(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
     checked, unchecked = [], []
     for each in rules:
         try:
-            found = [_judged(case, finding) for finding in each(case)]
+            found = [_judged(case, _located(case, finding)) for finding in each(case)]
         except MissingDataError as missing:
             unchecked.append(Unchecked(each.name, str(missing)))
             continue
@@ -45,6 +47,14 @@ def diagnose(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
         findings += found
     findings.sort(key=_order)
     return Diagnosis(tuple(findings), tuple(checked), tuple(unchecked), _combined(case, findings))
+
+
+def _located(case: Case, finding: Finding) -> Finding:
+    """The finding with its spans as ids of the whole recording."""
+    if case.trace is case.whole or "spans" not in finding.evidence:
+        return finding
+    spans = case.whole_ids(np.array(finding.evidence["spans"], np.int64)).tolist()
+    return replace(finding, evidence={**finding.evidence, "spans": spans})
 
 
 def _judged(case: Case, finding: Finding) -> Finding:

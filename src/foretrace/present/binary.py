@@ -75,7 +75,8 @@ def _from_steps(differences: NDArray[np.uint8], escapes: NDArray[np.float64]) ->
     risen = np.cumsum(np.where(large, 0, differences), dtype=np.int64)
     # From each escape on, the number is that of the escape and what it has risen since.
     base = np.concatenate(([0], escapes.astype(np.int64) - risen[large]))
-    return (risen + base[np.cumsum(large)]).astype(np.uint32)
+    found: NDArray[np.uint32] = (risen + base[np.cumsum(large)]).astype(np.uint32)
+    return found
 
 
 def _shuffled(values: NDArray[Any]) -> bytes:

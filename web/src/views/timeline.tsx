@@ -83,6 +83,7 @@ function useRest(state: TimelineState, payload: TimelinePayload): void {
 
 function showRest(state: TimelineState, columns: SpanColumns): void {
   state.replaceModel(withColumns(state.model, columns))
+  performance.mark("timeline:named")
   const { shown, selection, span } = place.peek()
   // A link to a span alone: only now it is known where that is.
   if (span !== null && shown === null && selection === null) state.moveTo(firstView(state.model), "at once")

@@ -59,7 +59,7 @@ def _before_diagnosis(session: Session) -> dict[str, Any]:
     now = session.step_ns
     before = None if now is None else now / 1e6
     looked_at = session.case.looked_at or counted(len(session.trace.steps), "step")
-    pending = f"Looking for what is wrong: {counted(len(RULES), 'rule')}, {looked_at}"
+    pending = f"{counted(len(RULES), 'rule')} look at {looked_at}"
     return {
         "name": session.name,
         "facts": facts(session.trace),

@@ -33,7 +33,7 @@ _LATE = ("name", "id", "id:escapes", "finding")  # columns that the first pictur
 
 
 def timeline(
-    session: Session, query: Mapping[str, str] | None = None, *, tiled_above: int = TILED_ABOVE
+    session: Session, query: Mapping[str, str] | None = None, *, tiled_above: int | None = None
 ) -> bytes:
     """The whole recording; where it holds too many spans, as much as the first view can show.
 
@@ -45,7 +45,7 @@ def timeline(
     diagnosed = asked.get("findings") != "no"
     rows = _rows(session, diagnosed=diagnosed)
     start, end = _bounds(session)
-    tiled = len(rows.start) > tiled_above
+    tiled = len(rows.start) > (TILED_ABOVE if tiled_above is None else tiled_above)
     shown = _thinned(rows, start, end, _FIRST_PIXELS) if tiled else rows
     counters, columns = _counters(session)
     header = {

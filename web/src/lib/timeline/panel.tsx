@@ -80,6 +80,9 @@ function useRestingView(state: TimelineState): View {
   return resting
 }
 
+/** A recording that comes in windows: spans thinner than a pixel are not all here. */
+const THINNED = "; counts what is wide enough to draw, zoom in for the rest"
+
 /** Of the area; without one, of what is in view. */
 function AreaPanel(props: { readonly state: TimelineState }): JSX.Element {
   const { state } = props
@@ -97,7 +100,7 @@ function AreaPanel(props: { readonly state: TimelineState }): JSX.Element {
     <section class="tl-area" aria-label={area === null ? "What is in view" : "What is selected"}>
       <header>
         <h2>{title}</h2>
-        <p class="tl-says">{found === null ? "" : sums === null ? "nothing was recorded here" : saysOf(sums)}</p>
+        <p class="tl-says">{found === null ? "" : sums === null ? "nothing was recorded here" : saysOf(sums)}{sums !== null && model.timeline.tiled && THINNED}</p>
         {groups.length > 1 && <GroupChoice groups={groups} group={group} choose={choose} />}
         <p class="tl-actions">
           {sums !== null && <LinkButton onClick={() => copyText(markdownOf(state, sums, title), "the selection as Markdown")}>Copy</LinkButton>}

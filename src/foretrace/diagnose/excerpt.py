@@ -1,0 +1,116 @@
+"""The Excerpt: some whole steps of a long recording, as a recording of their own.
+
+It is what a profiler that ran for these steps alone would have recorded: their spans, the device work that they
+launched, and what was still running when they began. Span ids are row numbers, so an excerpt has ids of its own;
+`whole_ids` leads back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from foretrace import schema
+from foretrace.trace import Step, Trace
+
+# Six times the largest recording of the corpus, so that those stay as they are; the rules then take about two seconds.
+MOST_SPANS = 300_000
+LEAST_STEPS = 8
+
+# Columns that hold ids of spans.
+_REFERENCES: Mapping[str, tuple[str, ...]] = {
+    "spans": ("parent_id", "launch_id", "op_id"),
+    "ops": ("forward_id",),
+    "python": ("caller_id",),
+    "allocations": ("op_id",),
+}
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """A shorter trace, and where its spans are in the whole one."""
+
+    trace: Trace
+    span_ids: NDArray[np.uint32]  # for each span, its id in the whole recording
+
+
+def chosen_steps(trace: Trace, *, most_spans: int = MOST_SPANS) -> tuple[Step, ...]:
+    """The steps that are looked at: all, or a run from the middle of a recording that is too long."""
+    steps = trace.steps
+    if trace.spans.height <= most_spans:
+        return steps
+    count = max(len(steps) * most_spans // trace.spans.height, LEAST_STEPS)
+    if count >= len(steps):
+        return steps
+    # The middle: the first steps may be cold, the last one may be cut off.
+    first = (len(steps) - count) // 2
+    return steps[first : first + count]
+
+
+def excerpt(trace: Trace, steps: tuple[Step, ...]) -> Excerpt:
+    """The trace of these steps alone, which follow one another."""
+    start, end = steps[0].start_ns, steps[-1].end_ns
+    rows = _rows(trace, start, end)
+    place = np.full(trace.spans.height, -1, np.int64)
+    place[rows] = np.arange(len(rows))
+    frames: dict[str, pl.DataFrame] = {}
+
+    def load(name: str) -> pl.DataFrame:
+        if name not in frames:
+            frames[name] = _cut(trace, name, rows, place, start, end)
+        return frames[name]
+
+    meta = {**trace.meta, "steps": [(step.number, step.start_ns, step.end_ns) for step in steps]}
+    return Excerpt(Trace(trace.path, trace.format, meta, trace.repairs, load), rows)
+
+
+def _rows(trace: Trace, start: int, end: int) -> NDArray[np.uint32]:
+    """Ids of the spans of the window: what overlaps it, and the device work that was launched in it."""
+    spans = trace.spans
+    begin = pl.col("start_ns")
+    until = begin + pl.col("dur_ns").fill_null(0)
+    overlaps = (begin < end) & ((until > start) | (begin >= start))
+    in_window = spans.select(overlaps & ~pl.col("kind").is_in(schema.DEVICE_KINDS)).to_series().to_numpy()
+    device = spans.select("id", "launch_id", over=overlaps).filter(spans["kind"].is_in(schema.DEVICE_KINDS))
+    launch = device["launch_id"].fill_null(0).to_numpy()
+    known = device["launch_id"].is_not_null().to_numpy()
+    called = spans["start_ns"].to_numpy()[launch] if len(launch) else launch
+    mine = np.where(known & (called >= start), called < end, device["over"].to_numpy())
+    kept = in_window.copy()
+    kept[device["id"].to_numpy()[mine]] = True
+    return np.flatnonzero(kept).astype(np.uint32)
+
+
+def _cut(
+    trace: Trace, name: str, rows: NDArray[np.uint32], place: NDArray[np.int64], start: int, end: int
+) -> pl.DataFrame:
+    """One table of the window, with the ids of the excerpt."""
+    frame = trace.table(name)
+    if name == "spans":
+        frame = frame[rows].with_columns(id=pl.int_range(pl.len(), dtype=pl.UInt32))
+    elif "span_id" in frame.columns:
+        there = place[frame["span_id"].to_numpy()]
+        frame = frame.filter(pl.Series(there >= 0))
+        frame = frame.with_columns(pl.Series("span_id", there[there >= 0], pl.UInt32))
+    elif name == "allocations":
+        began = pl.col("start_ns").is_null() | (pl.col("start_ns") < end)
+        frame = frame.filter(began & (pl.col("end_ns").is_null() | (pl.col("end_ns") > start)))
+    elif name == "counters":
+        frame = frame.filter(pl.col("at_ns").is_between(start, end))
+    return frame.with_columns(_moved(frame[column], place) for column in _REFERENCES.get(name, ()))
+
+
+def _moved(ids: pl.Series, place: NDArray[np.int64]) -> pl.Series:
+    """Ids of the whole recording as those of the excerpt; null where the span is not in it."""
+    there = place[ids.fill_null(0).to_numpy()] if len(place) else np.empty(0, np.int64)
+    found = ids.is_not_null() & pl.Series(there >= 0)
+    return (
+        pl.select(pl.when(found).then(pl.Series(np.maximum(there, 0))))
+        .to_series()
+        .cast(pl.UInt32)
+        .alias(ids.name)
+    )
