@@ -29,6 +29,8 @@ class Op:
     outer: tuple[str, ...] = ()  # operators around it, outermost first
     args: dict[str, Any] = field(default_factory=dict)  # of the kernel
     inputs: list[str] | None = None  # values of its scalar arguments
+    told: dict[str, Any] = field(default_factory=dict)  # more of the operator
+    around: dict[str, Any] = field(default_factory=dict)  # of the outermost operator
 
 
 def device_bound(folder: Path, ops: list[Op], *, device: dict[str, Any] | None = H200) -> Trace:
@@ -43,9 +45,9 @@ def device_bound(folder: Path, ops: list[Op], *, device: dict[str, Any] | None =
             told = {"Input Dims": op.shapes, "Input type": op.dtypes} if op.shapes is not None else {}
             if op.inputs is not None:
                 told["Concrete Inputs"] = op.inputs
-            for name in op.outer:
-                recording.op(name, start, start + HOST_US)
-            recording.op(op.name, start, start + HOST_US, **told)
+            for depth, name in enumerate(op.outer):
+                recording.op(name, start, start + HOST_US, **({} if depth else op.around))
+            recording.op(op.name, start, start + HOST_US, **told, **op.told)
             begin = max(ready, start + 8)
             recording.launch(start + 2, op.kernel, begin, begin + op.dur, call=4, **op.args)
             ready = begin + op.dur

@@ -51,3 +51,38 @@ def test_multi_tensor_launches_are_no_fault(tmp_path: Path) -> None:
 def test_a_few_parameters_are_no_fault(tmp_path: Path) -> None:
     trace = training(tmp_path, "vectorized_elementwise_kernel", parameters=8)
     assert findings(loop_optimizer, trace, step_us=720) == []
+
+
+def by_hand(folder: Path, ops: tuple[str, ...] = OPS, *, backward: bool = True) -> Trace:
+    """400 µs of forward work, one operator of autograd's, then the operators of 10 µs for each parameter."""
+
+    def body(recording: Recording, at: float) -> None:
+        launches(recording, at, round(FORWARD / EVERY))
+        told = {"Sequence number": 1, "Fwd thread id": 1} if backward else {}
+        recording.op("aten::mm", at + FORWARD, at + FORWARD + EVERY, **told)
+        recording.launch(at + FORWARD + 7, "mm", at + FORWARD + 10, at + FORWARD + 11, call=2)
+        for number in range(PARAMETERS * len(OPS)):
+            start = at + FORWARD + EVERY + number * EVERY
+            shapes = {"Input Dims": [[1000], [1000]], "Input type": ["float", "float"]}
+            recording.op(ops[number % len(ops)], start, start + EVERY, **shapes)
+            recording.launch(start + EVERY - 3, "elementwise", start + EVERY, start + EVERY + 1, call=2)
+
+    return loop(folder, FORWARD + EVERY + PARAMETERS * len(OPS) * EVERY, body)
+
+
+def test_an_update_written_by_hand_keeps_its_operators(tmp_path: Path) -> None:
+    """Four operators over 40 tensors: 4 x 40 µs for the tensors and 4 x 10 for the launches are left of 1,600."""
+    (found,) = findings(loop_optimizer, by_hand(tmp_path), step_us=2010)
+    assert found.evidence["parameters_count"] == PARAMETERS
+    assert found.predicted
+    assert found.predicted.verdict == "gain"
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(410 + 200, rel=0.05)
+    assert "_foreach_" in found.fix.code
+
+
+def test_other_work_behind_the_backward_is_no_update(tmp_path: Path) -> None:
+    assert findings(loop_optimizer, by_hand(tmp_path, backward=False), step_us=2010) == []
+    products = ("aten::mm", "aten::softmax", "aten::bmm", "aten::sum")
+    assert findings(loop_optimizer, by_hand(tmp_path, products), step_us=2010) == []
+    fresh = ("aten::mul", "aten::add", "aten::exp", "aten::sub")  # nothing is changed in place
+    assert findings(loop_optimizer, by_hand(tmp_path, fresh), step_us=2010) == []

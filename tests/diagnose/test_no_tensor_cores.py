@@ -75,6 +75,38 @@ def test_a_small_product_is_bound_by_memory_or_by_its_waves() -> None:
     assert time_ns(match("Tesla V100-SXM2-32GB") or h200, "tf32", Size(1, 64, 64, 64), 4) is None
 
 
+def test_a_small_grid_over_a_long_sum_is_split_along_it() -> None:
+    """3 x 10 tiles on 132 multiprocessors: four parts of K make 120 of them."""
+    h200 = match("NVIDIA H200")
+    assert h200
+    flops = 2 * 384 * 1280 * 32768
+    long = time_ns(h200, "bf16", Size(1, 384, 1280, 32768), 2)
+    assert long == pytest.approx(flops / (989.5e12 * 0.65 * 120 / 132) * 1e9 + 2000, rel=0.01)
+    short = time_ns(h200, "bf16", Size(1, 384, 1280, 1024), 2)
+    assert short == pytest.approx(flops / 32 / (989.5e12 * 0.65 * 30 / 132) * 1e9 + 2000, rel=0.01)
+
+
+@pytest.mark.parametrize(("layout", "conversions"), [("nchwkcrs_nchw", 2), ("nhwckrsc_nhwc", 0)])
+def test_a_convolution_of_few_channels_fills_half_of_its_tiles(
+    tmp_path: Path, layout: str, conversions: int
+) -> None:
+    """64 channels of 128; planar tensors are moved twice more, to be converted there and back."""
+    kernel = f"sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_{layout}_tilesize128x32x8_stage3_warpsize2x2x1"
+    shapes = [[8, 64, 128, 128], [64, 64, 3, 3], *([[]] * 7)]
+    dtypes = ["float", "float", "ScalarList", "ScalarList", "ScalarList", *(["Scalar"] * 4)]
+    inputs = ["", "", "[1, 1]", "[1, 1]", "[1, 1]", "1", "False", "False", "True"]
+    convolution = Op("aten::cudnn_convolution", kernel, 2900, shapes, dtypes, inputs=inputs)
+    trace = device_bound(tmp_path, [convolution, Op("aten::add", ADD, 100)])
+    (found,) = findings(no_tensor_cores, trace, step_us=3000)
+    elements = 8 * 64 * 128 * 128
+    computing = 2 * elements * 64 * 9 / (494.7e12 * 0.65 * 0.5) * 1e6
+    moving = 4 * (2 * elements + 64 * 64 * 9) / (4.8e12 * 0.8) * 1e6
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(
+        100 + computing + conversions * moving, rel=0.02
+    )
+
+
 @needs_corpus
 @pytest.mark.parametrize("kind", ["lite", "rich"])
 def test_the_measured_pair(kind: str) -> None:

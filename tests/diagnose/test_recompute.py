@@ -15,7 +15,7 @@ NODE = "autograd::engine::evaluate_function: CheckpointFunctionBackward"
 STEPS, LENGTH = 4, 100.0
 
 
-def training(folder: Path, *, checkpoint: bool) -> Trace:
+def training(folder: Path, *, checkpoint: bool, scale: float = 1) -> Trace:
     """Forward 300 µs, the same again inside the backward if checkpointed, backward 600 µs; the host runs ahead."""
     recording = Recording(deviceProperties=[H200])
     ready = 0.0
@@ -25,8 +25,8 @@ def training(folder: Path, *, checkpoint: bool) -> Trace:
         told = {"Sequence number": sequence, "Fwd thread id": forward_thread}
         recording.op(name, start, start + 10, **told)
         begin = max(ready, start + 8)
-        recording.launch(start + 2, f"{name}_kernel", begin, begin + dur, call=4)
-        ready = begin + dur
+        recording.launch(start + 2, f"{name}_kernel", begin, begin + dur * scale, call=4)
+        ready = begin + dur * scale
 
     for number in range(STEPS):
         at = number * LENGTH
@@ -50,3 +50,10 @@ def test_work_done_twice_is_worth_its_time(tmp_path: Path) -> None:
 
 def test_a_plain_backward_is_no_fault(tmp_path: Path) -> None:
     assert findings(recompute, training(tmp_path, checkpoint=False), step_us=900) == []
+
+
+def test_on_the_host_all_of_the_node_goes_that_comes_before_its_own_operators(tmp_path: Path) -> None:
+    """The node begins at 20 µs and its own operator at 60: of 100 µs, 60 are left."""
+    (found,) = findings(recompute, training(tmp_path, checkpoint=True, scale=0.01), step_us=100)
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(60, rel=0.05)

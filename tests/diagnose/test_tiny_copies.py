@@ -46,3 +46,19 @@ def test_few_or_large_copies_are_no_finding(tmp_path: Path, count: int, size: in
         launches(recording, at + 2_000, 20, every=100)
 
     assert findings(tiny_copies, loop(tmp_path, 4_000, body), step_us=4_000) == []
+
+
+@pytest.mark.parametrize(("maker", "saved"), [("aten::arange", 9 * 300), ("aten::sort", 9 * 200)])
+def test_constants_are_made_once(tmp_path: Path, maker: str, saved: float) -> None:
+    """Before each copy the host works for 100 µs; on a constant, that need not be done again."""
+
+    def body(recording: Recording, at: float) -> None:
+        for number in range(10):
+            recording.op(maker, at + number * 300, at + number * 300 + 100)
+            copies(recording, at + number * 300 + 100, 1)
+        launches(recording, at + 3_000, 20, every=100)
+
+    (found,) = findings(tiny_copies, loop(tmp_path, 5_000, body), step_us=5_000)
+    assert found.predicted is not None
+    assert found.predicted.speedup.point == pytest.approx(5_000 / (5_000 - saved), rel=0.05)
+    assert found.predicted.speedup.low < 5_000 / (5_000 - 9 * 200)

@@ -153,6 +153,13 @@ def test_the_command_prints_the_contract(recording: Path, capsys: pytest.Capture
     assert main(["predict", str(recording), "--change", "remove kernel:none"]) == 4
 
 
+def test_changes_that_leave_nothing_are_a_usage_error() -> None:
+    fitted = device_bound(Draft(queue_calls=4).launch(1, 1, 600))
+    nothing = Change("all", Edit(removed_calls=np.array([0]), removed_host=union([0], [1])))
+    with pytest.raises(UsageError, match="nothing is left of the step"):
+        predict(fitted, (nothing,))
+
+
 @needs_corpus
 def test_pinned_copies_on_their_own_stream_are_worth_what_was_measured() -> None:
     """pageable_h2d's fix: 200 MB a step at 55 GB/s (measured on that machine) instead of pageable, not waited for."""

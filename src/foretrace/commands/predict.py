@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import TYPE_CHECKING
 
 from foretrace.commands import _input, _output
 from foretrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from foretrace.predict.prediction import Prediction
 
 _EXAMPLES = """\
 changes (several --change are made together, never added up):
@@ -18,6 +22,9 @@ changes (several --change are made together, never added up):
   move copy:~HtoD                device work on a stream of its own
   scale host 0.8                 the host's own work
   add host 50us                  host work at the start of every step
+  graph step                     every step's launches replayed as CUDA graphs
+  fuse kernel:~elementwise       kernels that follow one another on a stream, as one kernel
+  scale batch 2                  twice the items in every step; the speed-up is then per item
 a name follows kernel:, copy:, set:, op: or call:, with ~ it is a regular expression;
 under: keeps what lies in a module or annotation of that name
 """
@@ -56,6 +63,24 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps({"path": str(trace.path), "changes": args.change, **to_dict(prediction)}, indent=2))
     else:
         terminal.show_prediction(prediction)
+        if prediction.items != 1:
+            print(_per_item(prediction))
+
+
+def _per_item(prediction: Prediction) -> str:
+    """The time that as many items take as a step holds now."""
+    from foretrace.units import format_value
+
+    after = (
+        each / prediction.items
+        for each in (prediction.after_ns.point, prediction.after_ns.low, prediction.after_ns.high)
+    )
+    point, low, high = (format_value("_ns", each) for each in after)
+    now = format_value("_ns", prediction.step_ns)
+    return (
+        f"per item    as many items as a step holds now take {now} → {point} ({low} to {high}); "
+        f"the step above holds {prediction.items:g} times as many"
+    )
 
 
 def _milliseconds(text: str) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from functools import lru_cache
 
 import polars as pl
 
@@ -10,10 +12,18 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.diagnose.redundant_copies import callers, device_copies, removed
 from foretrace.predict.changes import Change
+from foretrace.predict.edits import Edit
 
+# Of the GPU's time, or of the host's where the step follows that.
 _LEAST_SHARE = 0.02
 _LEAST_SHARE_ASKED = 0.10  # of casts that nothing undoes: fewer are what mixed precision costs
 _ASKED = ("aten::to", "aten::_to_copy", "aten::type_as", "aten::float", "aten::half", "aten::bfloat16")
+_LEAST_SHARE_WEIGHTS = 0.03
+# Operators under which autocast casts, with the places of their weights and biases.
+_WEIGHTS_AT = {
+    "aten::linear": (1, 2), "aten::conv1d": (1, 2), "aten::conv2d": (1, 2), "aten::conv3d": (1, 2),
+    "aten::_convolution": (1, 2), "aten::convolution": (1, 2),
+}  # fmt: skip
 _QUANTISED = ("int8", "uint8", "fp8_e4m3", "fp8_e5m2")
 
 
@@ -23,7 +33,10 @@ def dtype_casts(case: Case) -> Iterator[Finding]:
 
     What it does
     Follows casts on the device that come one after another on equally many elements. Where the type returns to
-    the one that the first cast began with, all of them could go. They must take 2 % of the GPU's time.
+    the one that the first cast began with, all of them could go. They must take 2 % of the GPU's time, or of the
+    host's where the step follows the host; the shares below are meant so too.
+    Where nothing is trained, casts of weights and biases by torch.autocast are found from 3 % on: the weights stay
+    as they are, so that they could be cast once.
     Other casts that the program asks for itself (autocast's own are not among them) are found from 10 % on, with
     the scaling right behind a cast from a quantised type. They are replayed as gone; nothing is promised, for the
     wider type may be needed.
@@ -33,14 +46,16 @@ def dtype_casts(case: Case) -> Iterator[Finding]:
 
     Use instead
     Keep one type through the region; under torch.autocast leave casts to torch. Layer norm and softmax compute in
-    fp32 inside, whatever their input's type. Convert weights once, not at every step.
+    fp32 inside, whatever their input's type. Convert weights once, not at every step: model.to(torch.bfloat16) for
+    inference, or one torch.autocast, with its cache, around all uses of a weight.
     """
     device_ns = max(int(case.program.task_dur_ns.sum()), 1)
     copies = device_copies(case)
     trips = _round_trips(copies)
+    yield from _of_weights(case, copies.filter(~pl.col("task").is_in(trips)), device_ns)
     mine = copies.filter(pl.col("task").is_in(trips))
-    spent = int(mine["dur_ns"].sum())
-    if mine.is_empty() or spent < _LEAST_SHARE * device_ns:
+    spent, edit = int(mine["dur_ns"].sum()), removed(case, mine)
+    if mine.is_empty() or _share(case, edit, spent / device_ns) < _LEAST_SHARE:
         yield from _asked_for(case, copies.filter(~pl.col("task").is_in(trips)), device_ns)
         return
     types = sorted(set(mine["source"]) | set(mine["target"]))
@@ -57,9 +72,70 @@ def dtype_casts(case: Case) -> Iterator[Finding]:
             "spans": mine["id"].head(5).to_list(),
         },
         where=case.places(mine["op_id"].to_list()),
-        change=Change("casts there and back removed", removed(case, mine)),
+        change=Change("casts there and back removed", edit),
         unless="the rounding in between is wanted.",
     )
+
+
+def _share(case: Case, edit: Edit, of_device: float) -> float:
+    """The share of the GPU's time, or of the host's where the step follows that, whichever is larger."""
+    of_host = edit.removed_host.total_ns / max(case.program.measured_host_ns, 1)
+    return max(of_device, of_host) if case.calibration.host_bound else of_device
+
+
+def _of_weights(case: Case, copies: pl.DataFrame, device_ns: int) -> Iterator[Finding]:
+    """Autocast's casts of weights that no training changes."""
+    if case.trace.ops["forward_thread"].fill_null(0).gt(0).any():
+        return
+    casts = copies.filter(pl.col("source") != pl.col("target"))
+    casts = casts.filter(pl.Series(_casts_weight(case, casts["op_id"].to_list()), dtype=pl.Boolean))
+    if casts.is_empty():
+        return
+    spent, edit = int(casts["dur_ns"].sum()), removed(case, casts)
+    if _share(case, edit, spent / device_ns) < _LEAST_SHARE_WEIGHTS:
+        return
+    yield Finding(
+        rule="dtype-casts",
+        says=f"{casts.height / case.step_count:.0f} casts of weights a step take {100 * spent / device_ns:.0f} % of the GPU's "
+        "time, though nothing changes the weights.",
+        why="torch.autocast casts a weight once for each region around it, or at each use without its cache.",
+        fix=Fix(
+            "Cast the weights once.",
+            "model = model.to(torch.bfloat16)   # for inference; not torch.autocast around fp32 weights",
+        ),
+        evidence={
+            "casts_ns": spent // case.step_count,
+            "casts_pct": 100 * spent / device_ns,
+            "casts_per_step_count": casts.height / case.step_count,
+            "spans": casts["id"].head(5).to_list(),
+        },
+        where=case.places(casts["op_id"].to_list()),
+        change=Change("weights cast once", edit),
+        unless="the weights are changed between steps, or layers that autocast leaves in fp32 need them so.",
+    )
+
+
+def _casts_weight(case: Case, ops: list[int]) -> list[bool]:
+    """Whether autocast cast a weight or bias here: by its shape among the arguments of the operator around it."""
+    outer = [callers(case, op)[-1] for op in ops]
+    rows = case.trace.ops.filter(pl.col("span_id").is_in([*ops, *outer]))
+    shapes = dict(rows.select("span_id", pl.col("shapes").cast(pl.String)).iter_rows())
+    names = case.trace.spans["name"].gather(outer).cast(pl.String)
+    return [
+        _is_weight(shapes.get(op), shapes.get(around), _WEIGHTS_AT.get(name, ()))
+        for op, around, name in zip(ops, outer, names, strict=True)
+    ]
+
+
+@lru_cache(maxsize=4096)
+def _is_weight(cast: str | None, given: str | None, places: tuple[int, ...]) -> bool:
+    try:
+        shape, arguments = json.loads(cast or "")[0], json.loads(given or "")
+        return shape != arguments[0] and shape in [
+            arguments[place] for place in places if place < len(arguments)
+        ]
+    except (TypeError, ValueError, LookupError):
+        return False
 
 
 def _asked_for(case: Case, copies: pl.DataFrame, device_ns: int) -> Iterator[Finding]:
@@ -71,8 +147,8 @@ def _asked_for(case: Case, copies: pl.DataFrame, device_ns: int) -> Iterator[Fin
     mine = pl.concat(
         (case.tasks.filter(pl.col("task").is_in(casts["task"].implode())), _scaling(case, casts))
     )
-    spent = int(mine["dur_ns"].sum())
-    if casts.is_empty() or spent < _LEAST_SHARE_ASKED * device_ns:
+    spent, edit = int(mine["dur_ns"].sum()), removed(case, mine)
+    if casts.is_empty() or _share(case, edit, spent / device_ns) < _LEAST_SHARE_ASKED:
         return
     kinds = casts.group_by("source", "target").agg(pl.col("dur_ns").sum()).sort("dur_ns", descending=True)
     source, target, _ = kinds.row(0)
@@ -93,9 +169,7 @@ def _asked_for(case: Case, copies: pl.DataFrame, device_ns: int) -> Iterator[Fin
             "spans": casts["id"].head(5).to_list(),
         },
         where=case.places(casts["op_id"].to_list()),
-        change=Change(
-            "casts removed", removed(case, mine), doubt="what comes after the cast may need the wider type"
-        ),
+        change=Change("casts removed", edit, doubt="what comes after the cast may need the wider type"),
         unless="the wider type is needed, or memory for a second copy is short.",
     )
 

@@ -11,6 +11,7 @@ import polars as pl
 from foretrace import intervals
 from foretrace.analyze import work_models
 from foretrace.analyze.work_models.call import parse
+from foretrace.diagnose import updates
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.intervals import Intervals
@@ -39,14 +40,24 @@ def loop_optimizer(case: Case) -> Iterator[Finding]:
     Looks for `Optimizer.step#` ranges with at least 100 launches a step of which less than 30 % are of many
     tensors at once. They are replaced by a fused optimizer: a launch for every 40 parameters, 28 bytes an element
     at 75 % of the bandwidth, and 1 µs a parameter and 10 µs a launch on the host.
+    Outside of such ranges, looks behind the backward pass for at least 100 launches of pointwise operators, some of
+    them in place, that come in the same order for one tensor after the other. They are replaced by the same
+    operators over all tensors at once (torch._foreach_*), at the same cost for each operator.
 
     Why it matters
     A parameter's update is tiny, and Adam launches ten kernels for it: host and GPU do little but launch.
 
     Use instead
-    torch.optim.AdamW(model.parameters(), fused=True), or foreach=True.
+    torch.optim.AdamW(model.parameters(), fused=True), or foreach=True. In an optimizer of your own,
+    torch._foreach_mul_(parameters, 0.9) and the like.
     """
     case.trace.require("kernels", "no kernels recorded; record with ProfilerActivity.CUDA")
+    yield from _of_torch(case)
+    yield from _by_hand(case)
+
+
+def _of_torch(case: Case) -> Iterator[Finding]:
+    """Steps of torch's optimizers, and of those that inherit from them."""
     ranges = _ranges(case)
     program = case.program
     inside = intervals.covered_ns(ranges, program.call_start_ns, program.call_start_ns + 1) > 0
@@ -84,6 +95,38 @@ def _finding(case: Case, mine: pl.DataFrame, ranges: Intervals) -> Finding:
         where=case.places(mine["op_id"].drop_nulls().to_list()),
         change=Change("the optimizer fused", _edit(case, mine, ranges, tensors, elements)),
         unless="the optimizer is one of your own that has no fused or foreach form.",
+    )
+
+
+def _by_hand(case: Case) -> Iterator[Finding]:
+    """An update that the program writes itself, outside of torch's optimizers."""
+    found = updates.find(case, _LEAST_LAUNCHES)
+    if found is None:
+        return
+    host_ns = found.host.total_ns // case.step_count
+    spent = int(found.tasks["dur_ns"].sum()) // case.step_count
+    if max(host_ns, spent) < _LEAST_SHARE * case.step_ns:
+        return
+    yield Finding(
+        rule="loop-optimizer",
+        says=f"Behind the backward pass, {found.operators} operators are launched for each of about {found.tensors} tensors: "
+        f"{host_ns / 1e6:.3g} ms on the host, {spent / 1e6:.3g} ms on the GPU.",
+        why="Every operation on every parameter is a launch of its own.",
+        fix=Fix(
+            "Apply each operator to all tensors at once, or use one of torch's optimizers, fused.",
+            "torch._foreach_mul_(moments, 0.9)   # not: for m in moments: m.mul_(0.9)\n"
+            "torch._foreach_add_(moments, grads, alpha=0.1)",
+        ),
+        evidence={
+            "launches_per_step_count": found.tasks.height / case.step_count,
+            "parameters_count": found.tensors,
+            "host_ns": host_ns,
+            "device_ns": spent,
+            "spans": found.tasks["id"].head(5).to_list(),
+        },
+        where=case.places(found.tasks["op_id"].drop_nulls().to_list()),
+        change=Change("the update over all tensors at once", updates.foreach(case, found)),
+        unless="the update of one tensor depends on that of another.",
     )
 
 

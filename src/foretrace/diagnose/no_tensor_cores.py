@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import polars as pl
@@ -37,8 +38,9 @@ def no_tensor_cores(case: Case) -> Iterator[Finding]:
     Looks for kernels that multiply matrices without tensor cores, by their names, and take at least 3 % of the
     GPU's time. Each is replaced by a TF32 product of its size (fp16 where the GPU has no TF32): the larger of
     its FLOPs at 65 % of the peak, less what the last wave of 128 x 128 tiles leaves idle, and its bytes at 80 %
-    of the bandwidth. Where only the FLOPs are known, as in convolutions, tiles are left out. Nothing is said
-    where the GPU works less than a third of the step: it waits for the host, not for products.
+    of the bandwidth. In a convolution a tile is filled as far as its channels reach, and planar (NCHW) tensors are
+    read and written once more, for they are converted. Nothing is said where the GPU works less than a third of
+    the step: it waits for the host, not for products.
 
     Why it matters
     The tensor cores multiply several times faster than the CUDA cores: 494 TFLOP/s in TF32 on an H200, 67 in
@@ -103,24 +105,37 @@ def _shorter(case: Case, mine: pl.DataFrame, *, tf32: bool) -> dict[int, int]:
 
 
 def _shorter_wholes(case: Case, mine: pl.DataFrame, peak: float) -> dict[int, int]:
-    """Operators whose FLOPs alone are known, convolutions above all, with every kernel of theirs.
+    """Convolutions, with every kernel of theirs.
 
     A convolution in fp32 may run as a Fourier transform or Winograd's, in many kernels: one replaces them all.
     """
-    work = mine.drop_nulls(("op_flops", "op_id"))
-    work = (
-        work.filter(pl.col("op").str.contains("convolution|conv"))
-        .group_by("op_id")
-        .agg(pl.col("op_flops").max())
-    )
+    assert case.device is not None
+    work = mine.drop_nulls(("op_flops", "op_id")).filter(pl.col("op").str.contains("convolution|conv"))
+    planar = pl.col("text").str.contains(r"(?i)nchw").any()
+    work = work.group_by("op_id").agg(pl.col("op_flops", "op_bytes").max(), pl.first("shapes"), planar=planar)
+    used = [_used_share(shapes) for shapes in work["shapes"]]
+    computing = pl.col("op_flops") / (peak * products.PEAK_SHARE * pl.Series(used, dtype=pl.Float64))
+    moving = pl.col("op_bytes") / (case.device.memory_bandwidth_bytes * products.BANDWIDTH_SHARE)
+    # Tensor cores want channels last: planar tensors are converted, read and written once more.
+    needed = pl.max_horizontal(computing, moving) + pl.when("planar").then(2 * moving).otherwise(0.0)
+    work = work.with_columns(needed_ns=needed * 1e9)
     tasks = case.tasks.join(work, on="op_id", maintain_order="left").with_columns(
-        factor=pl.col("op_flops") / (peak * products.PEAK_SHARE) * 1e9 / pl.col("dur_ns").sum().over("op_id")
+        factor=pl.col("needed_ns") / pl.col("dur_ns").sum().over("op_id")
     )
     return {
         task: round(dur * factor)
         for task, dur, factor in tasks.select("task", "dur_ns", "factor").iter_rows()
         if factor is not None and factor < 1
     }
+
+
+def _used_share(shapes: str | None) -> float:
+    """Of a tile, what the narrower side of a convolution's weight fills: few channels leave most of it idle."""
+    try:
+        weight = next(each for each in reversed(json.loads(shapes or "")) if len(each) > 2)
+        return min(int(min(weight[:2])) / products.TILE, 1.0)
+    except (ValueError, TypeError, StopIteration):
+        return 1.0
 
 
 def _change(mine: pl.DataFrame, shorter: dict[int, int], *, tf32: bool) -> Change | None:

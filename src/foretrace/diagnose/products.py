@@ -18,8 +18,9 @@ from foretrace.diagnose.case import Case
 
 # Of the tensor cores' peak, what large products of common models reach with cuBLAS; of the memory's, what streams.
 PEAK_SHARE, BANDWIDTH_SHARE = 0.65, 0.80
-_TILE = 128  # rows and columns that one block computes
-_LEAST_WAVE = 0.2  # smaller grids are split along K, so that no product leaves more than this idle
+TILE = 128  # rows and columns that one block computes
+_LEAST_WAVE = 0.2  # no product leaves more of the device idle than all but this
+_SPLIT_K = 1024  # of K, what each part takes at least where a small grid is split along it; cuBLAS splits such products
 _LAUNCH_NS = 2_000  # from the start of a kernel to its first multiply, and back
 
 _FIRST = {"aten::mm": 0, "aten::addmm": 1, "aten::_addmm_activation": 1, "aten::bmm": 0, "aten::baddbmm": 1}
@@ -65,7 +66,8 @@ def time_ns(
     peak = hardware.peak_flops(device, dtype)
     if not peak:
         return None
-    tiles = product.batch * ceil(product.m / _TILE) * ceil(product.n / _TILE)
+    tiles = product.batch * ceil(product.m / TILE) * ceil(product.n / TILE)
+    tiles *= max(min(device.sm_count // tiles, product.k // _SPLIT_K), 1)
     used = max(tiles / (device.sm_count * ceil(tiles / device.sm_count)), _LEAST_WAVE)
     computing = product.flops / (peak * share * used)
     moving = product.bytes(item_bytes) / (device.memory_bandwidth_bytes * BANDWIDTH_SHARE)
@@ -73,7 +75,7 @@ def time_ns(
 
 
 def kernels(case: Case) -> pl.DataFrame:
-    """Tasks that multiply matrices or convolve: with tensor_cores, op, shapes, operand_dtype and op_flops."""
+    """Tasks that multiply matrices or convolve: with tensor_cores, op, shapes, operand_dtype, op_flops and op_bytes."""
     names = case.tasks["name"].unique().cast(pl.String)
     told = [decode(name) for name in names]
     facts = pl.DataFrame(
@@ -88,6 +90,7 @@ def kernels(case: Case) -> pl.DataFrame:
     work = flops.work_of(case.trace, owners).select(
         pl.col("span_id").alias("owner_id"),
         pl.col("flops").alias("op_flops"),
+        pl.col("bytes").alias("op_bytes"),
         pl.col("dtype").alias("operand_dtype"),
     )
     mine = mine.join(owners.select("id", "owner_id"), on="id", how="left", maintain_order="left")

@@ -69,12 +69,35 @@ def recompute(case: Case) -> Iterator[Finding]:
 
 
 def _host(case: Case, mine: pl.DataFrame) -> Intervals:
-    """The host's time from the first to the last call of each run of recomputed work, where nothing else is launched."""
+    """The host's time for each run of recomputed work: its calls, and the node's Python around them.
+
+    Checkpointing starts in a node of autograd, before the node's own operators: it restores the state of the random
+    numbers, calls the module, and unpacks what it saved.
+    """
+    program = case.program
     call = np.unique(mine["call"].to_numpy())
-    launching = np.flatnonzero(np.diff(case.program.task_from) > 0)
+    launching = np.flatnonzero(np.diff(program.task_from) > 0)
     place = np.searchsorted(launching, call)
     first = np.concatenate(([True], np.diff(place) > 1))
     last = np.concatenate((first[1:], [True]))
-    start = case.program.call_start_ns[call[first]]
-    end = case.program.call_end_ns[call[last]]
-    return intervals.union(start, end)
+    starts, ends = program.call_start_ns[call[first]].copy(), program.call_end_ns[call[last]].copy()
+    for run, (begin, end) in enumerate(zip(place[first].tolist(), place[last].tolist(), strict=True)):
+        before = int(program.call_end_ns[launching[begin - 1]]) if begin else 0
+        around = [start for start in _starts_around(case, int(launching[begin])) if start >= before]
+        starts[run] = min([*around, int(starts[run])])
+        if end + 1 < len(launching):
+            behind = _starts_around(case, int(launching[end + 1]))
+            ends[run] = min((start for start in behind if start >= ends[run]), default=int(ends[run]))
+    return intervals.union(starts, ends)
+
+
+def _starts_around(case: Case, call: int) -> list[int]:
+    """When the operators around a call began, since the program's start."""
+    spans = case.trace.spans
+    parents, kinds, starts = spans["parent_id"], spans["kind"], spans["start_ns"]
+    found, at = [], parents[int(case.program.call_span[call])]
+    while at is not None:
+        if kinds[at] == "op":  # where Python was recorded, its frames stand between operators
+            found.append(int(starts[at]) - case.program.start_ns)
+        at = parents[at]
+    return found

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import takewhile
 
-import numpy as np
 import polars as pl
 
 from foretrace import intervals
 from foretrace.analyze.work_models.call import parse
+from foretrace.diagnose import growing
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.errors import MissingDataError
@@ -23,26 +25,34 @@ _NEEDS_COPY = (
     r"^aten::(?:view|_unsafe_view|view_as|flatten|unflatten|reshape|_reshape_alias|as_strided|select|slice|split|"
     r"split_with_sizes|chunk|unbind|unsqueeze|squeeze|transpose|permute|t|narrow|unfold|expand|detach|\w+_)$"
 )
+# Operators that are nothing but the copy in them, or the scaling of what was quantised.
+_COPIES = re.compile(r"aten::(?:to|_to_copy|type_as|contiguous|clone|copy_|mul|mul_)$")
 _LONGEST_WALK = 6
 _FAR = 1 << 40
 
 
 @rule
 def redundant_copies(case: Case) -> Iterator[Finding]:
-    """Calls of .contiguous() and .clone() whose copy nothing behind them needs.
+    """Calls of .contiguous() and .clone() whose copy nothing behind them needs, and torch.cat that copies all to add a little.
 
     What it does
     Looks for copies on the device, without a change of type, that the program itself asks for by contiguous() or
     clone(), and that neither a view nor an operator in place follows. They must take 2 % of the GPU's time.
+    Looks as well for torch.cat, outside of autograd, one part of which is nine tenths of the result or more and
+    whose result another torch.cat copies again. The replay copies only what is new.
 
     Why it matters
     A copy reads and writes the whole tensor. Matrix products, attention and pointwise operators read tensors in
-    any order.
+    any order. A cache that grows by torch.cat is copied as a whole for every token.
 
     Use instead
-    Leave the call out, or move it to where a view fails without it.
+    Leave the call out, or move it to where a view fails without it. Write what is new into a buffer of the final
+    length: cache[:, :, at] = new, and read cache[:, :, : at + 1].
     """
     device_ns = max(int(case.program.task_dur_ns.sum()), 1)
+    grown = growing.growing(case)
+    if int(grown["dur_ns"].sum()) >= _LEAST_SHARE * device_ns:
+        yield _grown(case, grown, device_ns)
     copies = device_copies(case).filter(pl.col("source") == pl.col("target"))
     mine = copies.filter(pl.Series([_needless(case, op) for op in copies["op_id"]], dtype=pl.Boolean))
     spent = int(mine["dur_ns"].sum())
@@ -63,6 +73,32 @@ def redundant_copies(case: Case) -> Iterator[Finding]:
         where=case.places(mine["op_id"].to_list()),
         change=Change("copies removed", removed(case, mine)),
         unless="the copy is changed in place later, or an operator behind it is slower on the other order.",
+    )
+
+
+def _grown(case: Case, mine: pl.DataFrame, device_ns: int) -> Finding:
+    spent = int(mine["dur_ns"].sum())
+    longer_pct = 100 * float(mine["new_share"].sum()) / mine.height
+    return Finding(
+        rule="redundant-copies",
+        says=f"{mine.height / case.step_count:.0f} times a step torch.cat copies a whole tensor to make it "
+        f"{longer_pct:.2g} % longer: {100 * spent / device_ns:.0f} % of the GPU's time.",
+        why="What was there already is read and written again each time.",
+        fix=Fix(
+            "Write what is new into a buffer of the final length.",
+            "cache[:, :, at : at + 1] = new   # not: cache = torch.cat([cache, new], 2)\n"
+            "keys = cache[:, :, : at + 1]",
+        ),
+        evidence={
+            "copies_ns": spent // case.step_count,
+            "copies_pct": 100 * spent / device_ns,
+            "copies_per_step_count": mine.height / case.step_count,
+            "spans": mine["id"].head(5).to_list(),
+        },
+        where=case.places(mine["op_id"].to_list()),
+        change=Change("only what is new copied", growing.edit(mine)),
+        unless="the final length is not known and memory for the longest is short, or what reads the buffer is slower on a "
+        "part of it.",
     )
 
 
@@ -139,12 +175,12 @@ def _next_op(case: Case, op: int) -> str | None:
 
 def removed(case: Case, mine: pl.DataFrame) -> Edit:
     """The edit without these copies, with the host time of the calls that asked for them."""
-    outer = np.unique([callers(case, op)[-1] for op in mine["op_id"]])
-    spans = case.trace.spans[outer]
-    asked = (
-        spans["name"].cast(pl.String).str.contains(r"^aten::(?:to|_to_copy|type_as|contiguous|clone|copy_)$")
-    )
-    spans = spans.filter(asked)
+    names = case.trace.spans["name"].cast(pl.String)
+    outer = set()
+    for op in mine["op_id"]:
+        asked = list(takewhile(lambda each: _COPIES.match(names[each]), callers(case, op)))
+        outer.update(asked[-1:])
+    spans = case.trace.spans[sorted(outer)]
     start = (spans["start_ns"] - case.program.start_ns).to_numpy()
     host = intervals.union(start, start + spans["dur_ns"].fill_null(0).to_numpy())
     return Edit(removed_host=host, removed_tasks=mine["task"].to_numpy())

@@ -20,6 +20,10 @@ _LEAST_PER_STEP, _LEAST_SHARE = 3, 0.02  # of the host's time
 _COPYING = (
     r"^aten::(?:to|_to_copy|copy_|_copy_from|lift_fresh|item|fill_|index_put_|full|scalar_tensor|tensor)$"
 )
+# Operators that make a tensor of nothing but numbers: what is computed from it alone is a constant.
+_MAKES = (
+    r"^aten::(?:arange|range|linspace|logspace|eye|full|ones|zeros|tril_indices|triu_indices|\w+_window)$"
+)
 
 
 @rule
@@ -29,7 +33,9 @@ def tiny_copies(case: Case) -> Iterator[Finding]:
     What it does
     Looks for at least three copies a step of less than 64 KB from the host, whose operators take at least 2 %
     of the host's time. The replay keeps the first copy of each step and drops the others with their
-    operators and waits.
+    operators and waits, and with the operators on the host that made what is copied, where these begin with one
+    that takes no tensor, such as torch.arange: what they make is the same each time. The range includes that they
+    are still called, on the device.
 
     Why it matters
     Each costs an operator, a call and, from pageable memory, a wait for the device, to move a few bytes.
@@ -49,8 +55,6 @@ def tiny_copies(case: Case) -> Iterator[Finding]:
     host = _operators(case, dropped["launch_id"].drop_nulls().cast(pl.Int64).to_numpy())
     if host.total_ns < _LEAST_SHARE * case.program.measured_host_ns:
         return
-    program = case.program
-    inside = intervals.covered_ns(host, program.call_start_ns, program.call_end_ns) > 0
     moved = int(mine["size_bytes"].sum())
     yield Finding(
         rule="tiny-copies",
@@ -69,10 +73,16 @@ def tiny_copies(case: Case) -> Iterator[Finding]:
         },
         where=case.places(mine["op_id"].drop_nulls().to_list()),
         change=Change(
-            "small copies made once a step", Edit(removed_host=host, removed_calls=np.flatnonzero(inside))
+            "small copies made once a step", _without(case, _made(case, host)), others=(_without(case, host),)
         ),
         unless="the values are made on the host from what only it knows, and differ from copy to copy.",
     )
+
+
+def _without(case: Case, host: intervals.Intervals) -> Edit:
+    program = case.program
+    inside = intervals.covered_ns(host, program.call_start_ns, program.call_end_ns) > 0
+    return Edit(removed_host=host, removed_calls=np.flatnonzero(inside))
 
 
 def _operators(case: Case, calls: NDArray[np.int64]) -> intervals.Intervals:
@@ -83,3 +93,33 @@ def _operators(case: Case, calls: NDArray[np.int64]) -> intervals.Intervals:
     return intervals.union(
         host.start_ns[spans] - case.program.start_ns, host.end_ns[spans] - case.program.start_ns
     )
+
+
+def _made(case: Case, copies: intervals.Intervals) -> intervals.Intervals:
+    """The copies with the operators before each that made a constant for it, launching nothing."""
+    host, program = HostSpans(case.trace), case.program
+    outer = _outermost_operators(case, host)
+    start, end = host.start_ns[outer] - program.start_ns, host.end_ns[outer] - program.start_ns
+    calls = np.sort(program.call_start_ns[np.diff(program.task_from) > 0])
+    launching = np.searchsorted(calls, start) < np.searchsorted(calls, end)
+    launching &= intervals.covered_ns(copies, start, end) == 0
+    stops, makes = np.flatnonzero(launching), np.flatnonzero(host.named(_MAKES, "op")[outer])
+    starts = copies.start.copy()
+    for place, last in enumerate(np.searchsorted(start, copies.start).tolist()):
+        before = int(np.searchsorted(stops, last))
+        after = int(stops[before - 1]) if before else -1
+        between = makes[(makes > after) & (makes < last)]
+        if len(between):
+            starts[place] = start[between[0]]
+    return intervals.union(starts, copies.end)
+
+
+def _outermost_operators(case: Case, host: HostSpans) -> NDArray[np.int64]:
+    """The operators of the thread that makes most of the program's calls, without those inside others."""
+    spans = case.trace.spans
+    tracks = spans["track_id"].gather(case.program.call_span)
+    operators = host.kind("op") & (host.end_ns > host.start_ns)
+    operators &= spans["track_id"].is_in(tracks.mode().head(1).implode()).to_numpy()
+    ids = np.flatnonzero(operators)
+    outermost: NDArray[np.int64] = ids[host.outermost(ids, operators) == ids]
+    return outermost

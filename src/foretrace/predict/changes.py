@@ -8,6 +8,9 @@
     move copy:~HtoD                   device work on a stream of its own
     scale host 0.8                    the host's own work
     add host 50us                     host work at the start of every step
+    graph step                        every step's launches replayed as CUDA graphs
+    fuse kernel:~elementwise          kernels that follow one another on a stream as one kernel
+    scale batch 2                     twice the items in every step; the speed-up is then per item
 
 A selector is KIND:NAME for one name or KIND:~PATTERN for a regular expression; kinds are kernel, copy, set,
 op and call. `under:NAME` keeps what lies in a module or annotation of that name.
@@ -26,13 +29,13 @@ from numpy.typing import NDArray
 from foretrace import intervals
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.intervals import Intervals
-from foretrace.predict import edits
+from foretrace.predict import batch, capture, edits, fusion
 from foretrace.predict.calibrate import scaled_host
 from foretrace.predict.edits import Edit
 from foretrace.predict.program import BLOCKING_COPY, SYNC, Program
 from foretrace.trace import Trace
 
-VERBS = ("scale", "set", "remove", "unwait", "move", "add")
+VERBS = ("scale", "set", "remove", "unwait", "move", "add", "graph", "fuse")
 _UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s)")
 _SELECTOR = re.compile(r"(kernel|copy|set|op|call):(~?)(.+)")
@@ -49,6 +52,7 @@ class Change:
     exact: bool = False  # whether the edit is taken as given, and not a model of what a fix would do
     upside: float = 1.0  # how much better a fix may turn out than the edit has it, as a factor
     others: tuple[Edit, ...] = ()  # the same change where what is not known about it lies at its ends
+    items: float = 1.0  # how many times the items a step holds then
     doubt: str = ""  # why nothing is promised, whatever the replay says
 
     def applied(self, program: Program) -> Program:
@@ -75,8 +79,10 @@ def parse(text: str, trace: Trace, program: Program) -> Change:
     rest = [word for word in rest if not word.startswith("under:")]
     if len(under) > 1:
         raise UsageError(f"change {text!r}: takes one under:NAME")
-    if rest[:1] == ["host"]:
-        return _host(text, verb, rest[1:], program)
+    if rest[:1] == ["host"] or verb == "graph" or (verb, *rest[:1]) == ("scale", "batch"):
+        if under:
+            raise UsageError(f"change {text!r}: is of the whole step and takes no under:NAME")
+        return _whole(text, verb, rest, trace, program)
     value = rest.pop() if verb in ("scale", "set") and len(rest) > 1 else None
     match = _SELECTOR.fullmatch(" ".join(rest))
     if not match:
@@ -84,7 +90,65 @@ def parse(text: str, trace: Trace, program: Program) -> Change:
             f"change {text!r}: names what it changes as kernel:NAME, copy:, set:, op:, call: or host"
         )
     chosen = _Chosen(trace, program, match[1], _name_test(match, text), under[0] if under else None)
+    if verb == "fuse":
+        return _fuse(chosen, text)
     return Change(text, _EDITS[verb](chosen, value, text), exact=True)
+
+
+def _whole(text: str, verb: str, rest: list[str], trace: Trace, program: Program) -> Change:
+    """A change of whole steps: of their launches, their items, or the host."""
+    if verb == "graph":
+        return _graph(text, rest, trace, program)
+    if rest[0] == "batch":
+        return _batch(text, rest[1:], trace, program)
+    return _host(text, verb, rest[1:], program)
+
+
+def _graph(text: str, rest: list[str], trace: Trace, program: Program) -> Change:
+    if rest != ["step"]:
+        raise UsageError(f"change {text!r}: only whole steps are captured: `graph step`")
+    captured = capture.capturable(trace, program)
+    if not (captured & (np.diff(program.task_from) > 0)).any():
+        raise MissingDataError(
+            f"change {text!r}: no launches in the recorded steps that a graph could replay"
+        )
+    if obstacle := capture.obstacle(trace, program):
+        raise MissingDataError(
+            f"change {text!r}: no CUDA graph can be made of the recorded steps: {obstacle}"
+        )
+    return Change(f"{text}: launches replayed as CUDA graphs", capture.edit(program, captured))
+
+
+def _batch(text: str, rest: list[str], trace: Trace, program: Program) -> Change:
+    if len(rest) != 1 or (times := _factor(rest[0], text, example="2")) < 1:
+        raise UsageError(
+            f"change {text!r}: needs a factor of at least 1, such as 2; what fewer items take is not modelled"
+        )
+    if not len(program.task_span):
+        raise MissingDataError(f"change {text!r}: no launched GPU work in the recorded steps")
+    grown = batch.growth(trace, program, times)
+    return Change(f"{text}: {grown.says}", grown.edit, others=grown.others, items=times, exact=times == 1)
+
+
+def _fuse(chosen: _Chosen, text: str) -> Change:
+    if chosen.kind != "kernel":
+        raise UsageError(f"change {text!r}: only kernels are fused: `fuse kernel:~PATTERN`")
+    runs = fusion.fused_runs(chosen.trace, chosen.program, chosen.some(chosen.tasks(), text))
+    if not runs:
+        raise MissingDataError(
+            f"change {text!r}: no two {chosen.what.replace('kernel', 'kernels', 1)} follow one another "
+            "on a stream with no wait between them"
+        )
+    steps = max(len(chosen.trace.steps), 1)
+    modelled = sum(run.modelled for run in runs)
+    how = ["by what their operators move and compute"] * (modelled > 0)
+    how += ["as long as the longest of their kernels"] * (modelled < len(runs))
+    if len(how) > 1:
+        how = [f"{count} {words}" for count, words in zip((modelled, len(runs) - modelled), how, strict=True)]
+    per_step = (
+        f"{sum(len(run.tasks) for run in runs) / steps:.3g} kernels a step become {len(runs) / steps:.3g}"
+    )
+    return Change(f"{text}: {per_step}, their durations {' and '.join(how)}", fusion.edit(runs))
 
 
 def _host(text: str, verb: str, rest: list[str], program: Program) -> Change:
@@ -110,13 +174,13 @@ def _name_test(match: re.Match[str], text: str) -> Callable[[str], bool]:
     return lambda name: bool(pattern.search(name))
 
 
-def _factor(text: str | None, change: str) -> float:
+def _factor(text: str | None, change: str, *, example: str = "0.5") -> float:
     try:
         factor = float(text or "")
     except ValueError:
         factor = -1.0
     if not 0 <= factor < 1e6:
-        raise UsageError(f"change {change!r}: needs a factor such as 0.5")
+        raise UsageError(f"change {change!r}: needs a factor such as {example}")
     return factor
 
 

@@ -32,6 +32,7 @@ class Edit:
     removed_calls: Numbers = field(default_factory=lambda: _NOBODY)
     removed_tasks: Numbers = field(default_factory=lambda: _NOBODY)
     durations_ns: dict[int, int] = field(default_factory=dict)  # of tasks
+    stretched: dict[int, float] = field(default_factory=dict)  # tasks' factors, on top of any new duration
     modelled: frozenset[int] = frozenset()  # tasks whose new duration is a model's, not a measurement
     unwaited_calls: Numbers = field(default_factory=lambda: _NOBODY)  # they return without waiting
     moved_tasks: dict[int, int] = field(default_factory=dict)  # to a stream; len(streams) is a new one
@@ -46,11 +47,14 @@ def merge(edits: Iterable[Edit]) -> Edit:
     listed = list(edits)
     durations: dict[int, int] = {}
     added: dict[int, int] = {}
+    stretched: dict[int, float] = {}
     for edit in listed:
         for task, dur in edit.durations_ns.items():
             durations[task] = min(dur, durations.get(task, dur))
         for call, extra in edit.added_host_ns.items():
             added[call] = added.get(call, 0) + extra
+        for task, factor in edit.stretched.items():
+            stretched[task] = stretched.get(task, 1.0) * factor
     hosts = [edit.removed_host for edit in listed]
     return Edit(
         removed_host=intervals.union(
@@ -60,6 +64,7 @@ def merge(edits: Iterable[Edit]) -> Edit:
         removed_calls=_together(edit.removed_calls for edit in listed),
         removed_tasks=_together(edit.removed_tasks for edit in listed),
         durations_ns=durations,
+        stretched=stretched,
         modelled=frozenset().union(*(edit.modelled for edit in listed)),
         unwaited_calls=_together(edit.unwaited_calls for edit in listed),
         moved_tasks={task: stream for edit in listed for task, stream in edit.moved_tasks.items()},
@@ -77,6 +82,8 @@ def apply(program: Program, edit: Edit) -> Program:
     dur = program.task_dur_ns.copy()
     for task, new in edit.durations_ns.items():
         dur[task] = new
+    for task, factor in edit.stretched.items():
+        dur[task] = round(int(dur[task]) * factor)
     stream = program.task_stream.copy()
     for task, target in edit.moved_tasks.items():
         stream[task] = target

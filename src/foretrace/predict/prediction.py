@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
+from foretrace.errors import UsageError
 from foretrace.predict.calibrate import Calibration, scaled_host
 from foretrace.predict.changes import Change, apply, with_durations_scaled
+from foretrace.predict.program import Program
 from foretrace.predict.steady import step_ns
 
 # How far the host may be from the calibrated one: its own scatter between runs of one program, where the
@@ -39,31 +42,49 @@ class Prediction:
     after_ns: Span
     speedup: Span
     basis: str
+    items: float = 1.0  # how many times the items the step after holds; the speed-up is per item
 
 
 def predict(calibration: Calibration, changes: tuple[Change, ...]) -> Prediction:
     """What the changes, made together, would make of the step."""
-    before = step_ns(calibration.program)
-    point = before / step_ns(apply(calibration.program, changes))
+    items = prod(change.items for change in changes)
+    before = items * step_ns(calibration.program)
+    point = before / _after_ns(calibration.program, changes)
     spread = _HOST_KNOWN if calibration.known and calibration.host_bound else _HOST_UNKNOWN
     ratios = [point]
     for host in (1 - spread, 1 + spread):
         program = scaled_host(calibration.program, host)
         for model in (1 - _MODEL, 1 + _MODEL):
             tried = tuple(with_durations_scaled(change, model) for change in changes)
-            ratios.append(step_ns(program) / step_ns(apply(program, tried)))
-    ratios += [before / step_ns(apply(calibration.program, tried)) for tried in _at_ends(changes)]
+            ratios.append(items * step_ns(program) / _after_ns(program, tried))
+    ratios += [before / _after_ns(calibration.program, tried) for tried in _at_ends(changes)]
     low, high = min(ratios), max(ratios)
     if not all(change.exact for change in changes):
         slack = _SLACK + _SLACK_OF_SAVED * max(1 - 1 / point, 0.0)
         low, high = low / slack, high * slack * max(change.upside for change in changes)
+    if items > 1 and all(change.items > 1 for change in changes):
+        high = max(min(high, items), point)  # more items alone make no step shorter
     if any(change.doubt for change in changes):
         low = min(low, 1.0)
     speedup = Span(point, low, high)
-    after = Span(calibration.step_ns / point, calibration.step_ns / high, calibration.step_ns / low)
+    all_ns = items * calibration.step_ns
+    after = Span(all_ns / point, all_ns / high, all_ns / low)
     return Prediction(
-        _verdict(calibration, speedup), calibration.step_ns, after, speedup, _basis(calibration, changes)
+        _verdict(calibration, speedup),
+        calibration.step_ns,
+        after,
+        speedup,
+        _basis(calibration, changes),
+        items,
     )
+
+
+def _after_ns(program: Program, changes: tuple[Change, ...]) -> float:
+    """The step with the changes made; an error if they leave nothing of it."""
+    after = step_ns(apply(program, changes))
+    if after <= 0:
+        raise UsageError(f"nothing is left of the step with: {'; '.join(change.says for change in changes)}")
+    return after
 
 
 def _at_ends(changes: tuple[Change, ...]) -> Iterator[tuple[Change, ...]]:
@@ -100,4 +121,10 @@ def _basis(calibration: Calibration, changes: tuple[Change, ...]) -> str:
     made = "; ".join(change.says for change in changes) or "nothing changed"
     bound = "the step follows the host" if calibration.host_bound else "the step follows the device"
     doubts = "".join(f" Not promised: {change.doubt}." for change in changes if change.doubt)
-    return f"replayed with: {made}. {bound[0].upper()}{bound[1:]}; {calibration.basis}.{doubts}"
+    items = prod(change.items for change in changes)
+    larger = (
+        f" The step after holds {items:g} times the items: the speed-up and the verdict are per item."
+        if items != 1
+        else ""
+    )
+    return f"replayed with: {made}. {bound[0].upper()}{bound[1:]}; {calibration.basis}.{larger}{doubts}"

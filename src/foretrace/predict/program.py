@@ -15,7 +15,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from foretrace import intervals
+from foretrace.analyze.runtime_calls import DATA_LOADING
 from foretrace.errors import MissingDataError
+from foretrace.intervals import Intervals
 from foretrace.trace import Trace
 
 Times = NDArray[np.int64]
@@ -52,7 +55,7 @@ class Program:
     start_ns: int
     # calls of the host
     gap_ns: Times
-    gap_ops: Numbers  # operators that began in the gap
+    gap_ops: Numbers  # operators that began in the gap, outside of data loaders
     gap_frames: Numbers  # Python calls and allocations in it: what a rich recording pays for
     base_ns: Times
     in_driver: NDArray[np.bool_]  # calls whose time is the driver's, and the same without a profiler
@@ -220,7 +223,7 @@ class _Builder:
         between = np.concatenate(([0], np.maximum(steps[1:] - ends[:-1], 0)))
         host_ns = self.window[1] - self.window[0]
         return Program(
-            start_ns=self.window[0], gap_ns=np.maximum(gaps, 0), gap_ops=self._begun(("op",)),
+            start_ns=self.window[0], gap_ns=np.maximum(gaps, 0), gap_ops=self._begun(("op",), loading=False),
             gap_frames=self._begun(("python",)) + self._allocated(), base_ns=base, in_driver=_matches(self.names, _DRIVER), kind=kind, stream=stream, wake_ns=wake,
             call_span=self.calls["id"].to_numpy(),
             call_start_ns=self.start, call_end_ns=self.end, step=(np.searchsorted(steps, self.start, "right") - 1).astype(np.int32),
@@ -232,11 +235,23 @@ class _Builder:
             measured_host_ns=host_ns, measured_ns=max(host_ns, int(self.task_end.max(initial=0))),
         )  # fmt: skip
 
-    def _begun(self, kinds: tuple[str, ...]) -> Numbers:
+    def _begun(self, kinds: tuple[str, ...], *, loading: bool = True) -> Numbers:
         """How many spans of these kinds began since the call before, on the threads of the host's line."""
         tracks = self.calls["track_id"].unique().implode()
         rows = self.trace.spans.filter(pl.col("kind").is_in(kinds) & pl.col("track_id").is_in(tracks))
-        return self._count((rows["start_ns"] - self.window[0]).to_numpy())
+        start = (rows["start_ns"] - self.window[0]).to_numpy()
+        if not loading:  # a loader computes on the host: its operators are no sign of launches
+            start = start[intervals.covered_ns(self._loading(), start, start + 1) == 0]
+        return self._count(start)
+
+    def _loading(self) -> Intervals:
+        """The time in data loaders."""
+        loaders = self.trace.spans.filter(
+            pl.col("kind").is_in(("op", "annotation"))
+            & pl.col("name").cast(pl.String).str.contains(DATA_LOADING)
+        )
+        start = (loaders["start_ns"] - self.window[0]).to_numpy()
+        return intervals.union(start, start + loaders["dur_ns"].fill_null(0).to_numpy())
 
     def _allocated(self) -> Numbers:
         rows = self.trace.allocations

@@ -32,7 +32,9 @@ def step_ns(program: Program, *, native: bool | None = None) -> float:
     tiles = min(max(wanted, 6), _LARGEST_TILES)
     run = replay(settled(program), tiles=tiles, native=native)
     done = np.maximum(run.step_host_ns, run.step_device_ns)
-    marks = max(int((program.step_calls < len(program.kind)).sum()), 1)  # a last step without calls leaves none
+    marks = max(
+        int((program.step_calls < len(program.kind)).sum()), 1
+    )  # a last step without calls leaves none
     half = (tiles // 2) * marks - 1
     ran = (len(done) - 1 - half) / marks * max(len(program.step_calls), 1)
     return float(done[-1] - done[half]) / ran

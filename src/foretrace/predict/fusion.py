@@ -1,0 +1,170 @@
+"""Fusion: kernels that follow one another made into one, and how long that one takes.
+
+Kernels whose operators have a model and recorded shapes are fused by what they move and compute; of others only
+their durations are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from foretrace.analyze import work_models
+from foretrace.analyze.device_roles import ROLES, classified
+from foretrace.analyze.work_models.call import parse
+from foretrace.hardware import Device
+from foretrace.predict.edits import Edit
+from foretrace.predict.program import BLOCKING_COPY, SYNC, Program
+from foretrace.predict.tasks import device_of, task_table
+from foretrace.trace import Trace
+
+FAMILIES = ("elementwise", "copy", "dropout", "reduction", "norm", "softmax")
+REDUCING = [ROLES.index(role) for role in ("reduction", "norm", "softmax")]
+_BANDWIDTH_SHARE = 0.80
+_LAUNCH_NS = 1_000
+# Instructions an element in fp32, as CUDA's mathematical functions compile; all else is a load's share and an
+# arithmetic instruction or two.
+_INSTRUCTIONS = {
+    "tanh": 22, "sigmoid": 20, "silu": 21, "sin": 30, "cos": 30, "gelu": 30, "gelu_backward": 45, "erf": 25,
+    "silu_backward": 25, "exp": 10, "log": 12, "log1p": 26, "softplus": 36, "pow": 10, "div": 10, "sqrt": 9,
+    "rsqrt": 9, "native_dropout": 20,
+}  # fmt: skip
+_OTHER_INSTRUCTIONS = 3
+_MAYBE = 0.5  # an operand that no shape tells to be from outside the chain or from within
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one operator reads and writes; `reads` are its operands of full size."""
+
+    count: int
+    reads: tuple[int, ...]
+    rest: int
+    writes: int
+    rearranges: bool  # a copy of the same type is made because its result must lie in memory
+
+
+class Link(NamedTuple):
+    """One task of a chain."""
+
+    task: int
+    span: int
+    op_id: int
+    op: str
+    dur_ns: int
+    reduces: bool
+    traffic: Traffic
+
+
+class Fused(NamedTuple):
+    """A run of tasks that becomes one kernel."""
+
+    tasks: list[int]
+    dur_ns: int
+    modelled: bool  # by what its operators move and compute, rather than by its longest kernel
+
+
+@lru_cache(maxsize=16384)
+def traffic(op: str, shapes: str | None, dtypes: str | None, strides: str | None) -> Traffic | None:
+    """What an operator moves; None where it has no model or its shapes were not recorded."""
+    work = work_models.work(op, shapes, dtypes, strides, None, None)
+    if work is None or shapes is None:
+        return None
+    call = parse(op, shapes, dtypes, strides, None, None)
+    operands = call.all_tensors
+    count = max((each.count for each in operands), default=0)
+    copies = op == "aten::copy_"
+    same = copies and operands[0].dtype == operands[-1].dtype
+    operands = operands[1:] if copies else operands
+    reads = tuple(each.bytes for each in operands if each.count == count)
+    every = sum(each.bytes for each in operands)
+    return Traffic(count, reads, every - sum(reads), max(work.bytes - every, 0), same) if count else None
+
+
+def fused_ns(device: Device, links: list[Link]) -> int:
+    """How long one kernel in place of the chain takes."""
+    moved, instructions, last, seen = 0.0, 0, 0, -1
+    for link in links:
+        if link.op_id == seen:  # one operator with several kernels counts once
+            continue
+        each = link.traffic
+        # The first operand comes from the operator before; the others, nobody knows.
+        moved += sum(each.reads) if seen == -1 else _MAYBE * sum(each.reads[1:])
+        moved += each.rest + (each.writes if each.rearranges else 0)
+        name = link.op.removeprefix("aten::").removesuffix("_")
+        instructions += each.count * _INSTRUCTIONS.get(name, _OTHER_INSTRUCTIONS)
+        seen, last = link.op_id, 0 if each.rearranges else each.writes
+    moving = (moved + last) / (device.memory_bandwidth_bytes * _BANDWIDTH_SHARE) * 1e9
+    computing = instructions / (device.fp32_flops / 2) * 1e9  # a peak counts a multiply-add as two
+    # A batch norm reads everything before it writes any: it keeps all its kernels.
+    whole = sum(link.dur_ns for link in links if "batch_norm" in link.op)
+    slowest = max((link.dur_ns for link in links if link.reduces), default=0)
+    return round(max(moving, computing, whole, slowest)) + _LAUNCH_NS
+
+
+def edit(fused: Iterable[Fused]) -> Edit:
+    """The last task of each run stands for the fused kernel."""
+    runs = list(fused)
+    kept = {run.tasks[-1]: run.dur_ns for run in runs}
+    gone = np.array([task for run in runs for task in run.tasks[:-1]], np.int64)
+    return Edit(removed_tasks=gone, durations_ns=kept, modelled=frozenset(kept))
+
+
+def fused_runs(trace: Trace, program: Program, chosen: NDArray[np.int64]) -> list[Fused]:
+    """The chosen tasks that follow one another on a stream, within one step and with no wait between, as one kernel each.
+
+    By the model of `fused_ns` where every operator has one and all work on equally many elements, else as long as
+    the longest of the run; never longer than the run itself.
+    """
+    device = device_of(trace)
+    links = {link.task: link for link in _links(trace, program, chosen)} if device else {}
+    fused = []
+    for run in _runs(program, chosen):
+        durations = [int(program.task_dur_ns[task]) for task in run]
+        known = [links[task] for task in run if task in links]
+        if device and len(known) == len(run) and len({link.traffic.count for link in known}) == 1:
+            fused.append(Fused(run, min(fused_ns(device, known), sum(durations)), modelled=True))
+        else:
+            fused.append(Fused(run, max(durations), modelled=False))
+    return fused
+
+
+def _runs(program: Program, chosen: NDArray[np.int64]) -> Iterator[list[int]]:
+    """Runs of at least two chosen tasks with no other task of their stream between them."""
+    wanted = np.zeros(len(program.task_span), bool)
+    wanted[chosen] = True
+    call = np.repeat(np.arange(len(program.kind)), np.diff(program.task_from))
+    waits = np.cumsum(np.isin(program.kind, (SYNC, BLOCKING_COPY)))
+    for stream in np.unique(program.task_stream[chosen]):
+        tasks = np.flatnonzero(program.task_stream == stream)
+        segment = np.stack((np.cumsum(~wanted[tasks]), program.step[call[tasks]], waits[call[tasks]]))
+        mine = wanted[tasks]
+        tasks, segment = tasks[mine], segment[:, mine]
+        bounds = np.flatnonzero((np.diff(segment, axis=1) != 0).any(axis=0)) + 1
+        yield from (run.tolist() for run in np.split(tasks, bounds) if len(run) > 1)
+
+
+def _links(trace: Trace, program: Program, chosen: NDArray[np.int64]) -> Iterator[Link]:
+    """Those of the tasks whose operator can be fused and told what it moves."""
+    arguments = trace.ops.select(
+        pl.col("span_id").alias("op_id"),
+        *(pl.col(each).cast(pl.String) for each in ("shapes", "dtypes", "strides")),
+    )
+    roles = classified(trace).select("id", "role")
+    rows = task_table(trace, program)[chosen].drop_nulls("op_id")
+    rows = rows.join(roles, on="id", how="left", maintain_order="left")
+    rows = rows.join(arguments, on="op_id", how="left", maintain_order="left")
+    rows = rows.with_columns(op=trace.spans["name"].gather(rows["op_id"]).cast(pl.String))
+    for *call, task, span, op_id, dur, role in rows.select(
+        "op", "shapes", "dtypes", "strides", "task", "id", "op_id", "dur_ns", "role"
+    ).iter_rows():
+        family = (work_models.find(call[0]) or ("",))[0]
+        moves = traffic(*call) if family in FAMILIES else None
+        if moves:
+            yield Link(task, span, op_id, call[0], dur, role in REDUCING, moves)
