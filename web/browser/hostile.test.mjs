@@ -16,7 +16,7 @@ const elements = (page) =>
     images: document.querySelectorAll("img, iframe, object, embed, base, form[action]").length,
     scripts: [...document.scripts].filter((script) => script.type !== "application/gzip+base64").length,
     handlers: [...document.querySelectorAll("*")].filter((each) => [...each.attributes].some((attribute) => attribute.name.startsWith("on"))).length,
-    links: [...document.querySelectorAll("a[href]")].filter((link) => !/^(#|https:\/\/)/.test(link.getAttribute("href"))).map((link) => link.getAttribute("href")),
+    links: [...document.querySelectorAll("a[href]")].filter((link) => !/^(#|https:\/\/|perfetto\/[0-9a-f]{12}$)/.test(link.getAttribute("href"))).map((link) => link.getAttribute("href")),
   }))
 
 async function checkHarmless(page, view) {
