@@ -12,13 +12,15 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from foretrace import analyze, hardware
+from foretrace import analyze
 from foretrace.analyze.result import Result
 from foretrace.diagnose.excerpt import Excerpt, chosen_steps, excerpt
 from foretrace.diagnose.finding import Place
 from foretrace.errors import MissingDataError
+from foretrace.hardware import Device
 from foretrace.predict.calibrate import Calibration, calibrate
 from foretrace.predict.program import Program, build
+from foretrace.predict.tasks import device_of, task_table
 from foretrace.trace import Trace
 
 # About the recording as it began, or at its fullest: not to be told from some of its steps.
@@ -103,34 +105,14 @@ class Case:
         return max(len(self.trace.steps), 1)
 
     @cached_property
-    def device(self) -> hardware.Device | None:
+    def device(self) -> Device | None:
         """The GPU that the recording names, with its peaks."""
-        for each in self.whole.meta.get("devices", ()):
-            found = hardware.match(
-                str(each.get("name") or ""),
-                memory_bytes=each.get("totalGlobalMem"),
-                sm_count=each.get("numSms"),
-            )
-            if found:
-                return found
-        return None
-
-    @cached_property
-    def task_owner(self) -> NDArray[np.int64]:
-        """For each task of the program, the call that started it."""
-        return np.repeat(np.arange(len(self.program.kind)), np.diff(self.program.task_from))
+        return device_of(self.whole)
 
     @cached_property
     def tasks(self) -> pl.DataFrame:
         """The program's device work: `task` and its span's name, kind, op, stream and duration."""
-        spans = self.trace.spans
-        rows = spans[self.program.task_span].select("id", "name", "kind", "op_id", "launch_id")
-        return rows.with_columns(
-            task=pl.int_range(pl.len(), dtype=pl.Int64),
-            dur_ns=pl.Series(self.program.task_dur_ns),
-            stream=pl.Series(self.program.task_stream),
-            call=pl.Series(self.task_owner),
-        )
+        return task_table(self.trace, self.program)
 
     def places(self, op_ids: Sequence[int], *, limit: int = 3) -> tuple[Place, ...]:
         """The source lines behind operators, most frequent first; their names where no stack was recorded."""

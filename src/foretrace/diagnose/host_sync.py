@@ -16,14 +16,14 @@ from foretrace.analyze.source_places import Places
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, Place, rule
 from foretrace.errors import MissingDataError
+from foretrace.predict import capture
 from foretrace.predict.calibrate import dense_ns
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
-from foretrace.predict.program import BLOCKING_COPY, LAUNCH, SYNC
+from foretrace.predict.program import LAUNCH
 
 _LEAST_SHARE = 0.02  # of the host's time
 _MOST_LAUNCHES = 4  # that computing on the device may take instead: compare, select, multiply, reduce
-_FREES = r"^(?:cuda|hip)(?:Free|HostFree)|^cuMem"
 # Operators whose result is as large as the values of their input decide.
 _SHAPED = (
     r"^aten::(?:nonzero|masked_select|_?unique\w*|unique_consecutive|repeat_interleave|argwhere|bincount)\b"
@@ -87,20 +87,11 @@ def host_sync(case: Case) -> Iterator[Finding]:
 
 def waiting_calls(case: Case) -> NDArray[np.int64]:
     """Calls that wait for the device, other than for a copy to it or to free memory."""
-    program = case.program
-    spans = case.trace.spans
-    if not spans.filter(pl.col("kind") == "runtime").height:
+    if not case.trace.spans.filter(pl.col("kind") == "runtime").height:
         raise MissingDataError(
             f"{case.trace.path.name}: no runtime calls recorded; record with ProfilerActivity.CUDA"
         )
-    to_device = case.trace.copies.filter(pl.col("direction") == "HtoD")["span_id"]
-    copied = case.tasks.filter(pl.col("id").is_in(to_device.implode()))
-    waits = np.isin(program.kind, (SYNC, BLOCKING_COPY))
-    waits[copied["call"].to_numpy()] = False
-    ops = spans["op_id"].gather(program.call_span)
-    after_copy = ops.is_in(copied["op_id"].drop_nulls().implode()).fill_null(value=False)
-    frees = spans["name"].cast(pl.String).gather(program.call_span).str.contains(_FREES)
-    return np.flatnonzero(waits & ~(after_copy | frees).to_numpy())
+    return capture.waiting_calls(case.trace, case.program)
 
 
 def _outermost(case: Case, host: HostSpans, calls: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -75,14 +75,14 @@ def edit(program: Program, captured: NDArray[np.bool_]) -> Edit:
 def _waits_inside(trace: Trace, program: Program) -> bool:
     """Whether the host waits for the device between two launches of one step; at its ends a wait is outside the graph."""
     launches = np.flatnonzero(capturable(trace, program) & (np.diff(program.task_from) > 0))
-    for call in _waiting_calls(trace, program):
+    for call in waiting_calls(trace, program):
         mine = launches[program.step[launches] == program.step[call]]
         if len(mine) and mine[0] < call < mine[-1]:
             return True
     return False
 
 
-def _waiting_calls(trace: Trace, program: Program) -> NDArray[np.int64]:
+def waiting_calls(trace: Trace, program: Program) -> NDArray[np.int64]:
     """Calls that wait for the device, other than for a copy to it or to free memory."""
     to_device = trace.copies.filter(pl.col("direction") == "HtoD")["span_id"]
     copied = task_table(trace, program).filter(pl.col("id").is_in(to_device.implode()))

@@ -14,10 +14,10 @@ from foretrace.trace import Trace
 
 
 def task_table(trace: Trace, program: Program) -> pl.DataFrame:
-    """One row a task, in order: its span's id, name, kind and op_id, its place, duration, stream, call and step."""
+    """One row a task, in order: its span's id, name, kind, op_id and launch_id, its place, duration, stream, call and step."""
     owner = np.repeat(np.arange(len(program.kind)), np.diff(program.task_from))
     return trace.spans[program.task_span].select(
-        "id", "name", "kind", "op_id",
+        "id", "name", "kind", "op_id", "launch_id",
         task=pl.int_range(pl.len(), dtype=pl.Int64),
         dur_ns=pl.Series(program.task_dur_ns),
         stream=pl.Series(program.task_stream),
