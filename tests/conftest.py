@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from importlib.util import find_spec
 
@@ -15,6 +16,9 @@ os.environ["FORETRACE_CACHE"] = _CACHE.name
 # Output is compared as text: no colour, no width that depends on the terminal it runs in.
 for _name in ("COLUMNS", "FORCE_COLOR", "CLICOLOR_FORCE", "NO_COLOR"):
     os.environ.pop(_name, None)
+
+# A shell starts what runs in the background without Ctrl-C, and the programs that tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -135,7 +135,9 @@ def test_broken_at_the_beginning(packed: str, length: int, tmp_path: Path) -> No
         foretrace.open(path)
 
 
-@pytest.mark.parametrize("data", [gzip.compress(b""), zstandard.compress(b""), zipped("a", data=b"")])
+@pytest.mark.parametrize(
+    "data", [gzip.compress(b""), zstandard.compress(b""), zipped("a", data=b"")], ids=["gzip", "zstd", "zip"]
+)
 def test_packed_nothing(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(data)

@@ -111,6 +111,7 @@ def _placed(finding: Finding, found: Diagnosis, other: Diagnosis) -> Finding:
 def _contract(case: Case, found: Diagnosis) -> dict[str, Any]:
     from foretrace import analyze
     from foretrace.analyze.trust import judge
+    from foretrace.diagnose.bound import bound
     from foretrace.present import findings
 
     overview = analyze.run(case.whole, "overview")
@@ -119,7 +120,7 @@ def _contract(case: Case, found: Diagnosis) -> dict[str, Any]:
         "steps": len(case.whole.steps),
         "step_ms": case.step_ns / 1e6,
         "unprofiled_step_ms": measured / 1e6 if measured else None,
-        "bound": "host" if case.calibration.host_bound else "gpu",
+        "bound": bound(case),
     }
     return findings.to_json(case.whole, judge(case.whole).to_dict(), overview, found, facts)
 

@@ -9,6 +9,7 @@ import polars as pl
 
 from foretrace.analyze import memory_curve
 from foretrace.diagnose import RULES
+from foretrace.diagnose.bound import bound
 from foretrace.errors import MissingDataError
 from foretrace.predict.changes import Change
 from foretrace.predict.prediction import Prediction, predict, to_dict
@@ -22,6 +23,11 @@ from foretrace.units import counted, format_value
 
 _ROWS = 8  # of the waterfall
 _COMMANDS = 3
+_FOLLOWS = {
+    "gpu": "the launch side is not the limit", "host": "the host sets the pace", "input": "it waits for data",
+    "copy": "copies set the pace", "communication": "communication sets the pace",
+    "mixed": "host and GPU are about as slow",
+}  # fmt: skip
 _FAR = 0.1  # an estimate this far from what was recorded is told beside it
 _NOTE = "Solid: low end of the prediction. Faded: up to its high end. Each row counts only what is left after the rows above."
 
@@ -230,12 +236,7 @@ def _busy(session: Session) -> str:
     share = result.values.get("busy_pct") if result is not None else None
     if not isinstance(share, float):
         return ""
-    follows = (
-        "the launch side is not the limit"
-        if not session.case.calibration.host_bound
-        else "the host sets the pace"
-    )
-    return f"The GPU is busy {share:.1f} % of the time; {follows}."
+    return f"The GPU is busy {share:.1f} % of the time; {_FOLLOWS[bound(session.case)]}."
 
 
 def waterfall(session: Session) -> dict[str, Any]:
