@@ -124,16 +124,19 @@ def _companions(case: Case, work: pl.DataFrame, mine: pl.DataFrame) -> pl.DataFr
             masks.add((rows, columns))
             heads |= {(batch, *each) for each in ((rows, width), (width, columns), (columns, width))}
     rest = work.filter(~pl.col("task").is_in(mine["task"].implode()))
-    named = rest.select("op_id").join(
+    rest = rest.with_columns(op=case.trace.spans["name"].gather(rest["op_id"]).cast(pl.String))
+    rest = rest.filter(pl.col("op").is_in((*_MAKES_MASK, "aten::copy_"))).join(
         case.trace.ops.select(pl.col("span_id").alias("op_id"), pl.col("shapes").cast(pl.String)),
         on="op_id", how="left", maintain_order="left",
-    ).with_columns(op=case.trace.spans["name"].gather(rest["op_id"]).cast(pl.String))  # fmt: skip
+    )  # fmt: skip
+    kinds = rest.select("op", "shapes").unique()
     goes = [
         (op in _MAKES_MASK and _ends(shapes) in masks) or (op == "aten::copy_" and _batched(shapes) in heads)
-        for shapes, op in named.select("shapes", "op").iter_rows()
+        for op, shapes in kinds.iter_rows()
     ]
+    kinds = kinds.filter(pl.Series(goes, dtype=pl.Boolean))
     part = pl.lit(PARTS.index(SCORES)).cast(mine["part"].dtype).alias("part")
-    return rest.filter(pl.Series(goes, dtype=pl.Boolean)).with_columns(part).select(mine.columns)
+    return rest.join(kinds, on=["op", "shapes"], how="semi").with_columns(part).select(mine.columns)
 
 
 def _first(shapes: str | None) -> list[int]:
