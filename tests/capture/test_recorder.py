@@ -216,7 +216,7 @@ def test_memory_history_needs_a_gpu(folder: RunFolder) -> None:
     import torch
 
     if torch.cuda.is_available():
-        pytest.skip("there is one")
+        pytest.skip("this machine has a GPU, so memory history works here")
     recorder = Recorder(fast(folder.path, memory_history=True, passes=("light",)), folder, 0)
     drive(recorder)
     assert "memory history needs CUDA" in rank_facts(folder)["reason"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from foretrace.errors import UsageError
@@ -60,7 +60,6 @@ class CaptureOptions:
     record_s: float = 3.0  # a window closes after so long, whatever `active` says
     total_s: float = 300.0  # nothing new begins after so long since the first step
     file_bytes: int = 512 << 20  # a later pass is left out if an earlier file was larger
-    labels_environment: dict[str, str] = field(default_factory=dict)  # free words of the user: key -> value
 
     def to_json(self) -> str:
         """The text for the environment variable."""

@@ -8,7 +8,6 @@ graph). A surer one takes over as long as nothing has been recorded.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import threading
 import time
@@ -313,9 +312,9 @@ class StepFinder:
                     self._function_found = True
                 if self._chosen is None and time.monotonic() - self._began > _SAMPLE_FROM_S:
                     self._sample(seen)
-            except Exception as error:  # looking must not disturb
-                if os.environ.get("FORETRACE_DEBUG"):
-                    sys.stderr.write(f"foretrace: {error!r}\n")
+            except Exception as error:  # looking must not disturb the program
+                sys.stderr.write(f"foretrace: no longer looking for a repeated module: {error!r}\n")
+                return
 
     _function_found = False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 import polars as pl
 
@@ -65,12 +66,7 @@ def dtype_casts(case: Case) -> Iterator[Finding]:
         f"{100 * spent / device_ns:.0f} % of the GPU's time.",
         why="They read and write whole tensors and compute nothing.",
         fix=Fix("Keep one type through the region.", "y = f(x)  # not f(x.float().to(x.dtype))"),
-        evidence={
-            "casts_ns": spent // case.step_count,
-            "casts_pct": 100 * spent / device_ns,
-            "casts_per_step_count": mine.height / case.step_count,
-            "spans": mine["id"].head(5).to_list(),
-        },
+        evidence=_evidence(case, mine, spent, device_ns),
         where=case.places(mine["op_id"].to_list()),
         change=Change("casts there and back removed", edit),
         unless="the rounding in between is wanted.",
@@ -103,12 +99,7 @@ def _of_weights(case: Case, copies: pl.DataFrame, device_ns: int) -> Iterator[Fi
             "Cast the weights once.",
             "model = model.to(torch.bfloat16)   # for inference; not torch.autocast around fp32 weights",
         ),
-        evidence={
-            "casts_ns": spent // case.step_count,
-            "casts_pct": 100 * spent / device_ns,
-            "casts_per_step_count": casts.height / case.step_count,
-            "spans": casts["id"].head(5).to_list(),
-        },
+        evidence=_evidence(case, casts, spent, device_ns),
         where=case.places(casts["op_id"].to_list()),
         change=Change("weights cast once", edit),
         unless="the weights are changed between steps, or layers that autocast leaves in fp32 need them so.",
@@ -162,12 +153,7 @@ def _asked_for(case: Case, copies: pl.DataFrame, device_ns: int) -> Iterator[Fin
             "weight = weight.to(x.dtype)   # once, not at every step\n"
             "y = F.layer_norm(x, shape)    # computes in fp32 inside: not F.layer_norm(x.float(), shape).to(x.dtype)",
         ),
-        evidence={
-            "casts_ns": spent // case.step_count,
-            "casts_pct": 100 * spent / device_ns,
-            "casts_per_step_count": casts.height / case.step_count,
-            "spans": casts["id"].head(5).to_list(),
-        },
+        evidence=_evidence(case, casts, spent, device_ns),
         where=case.places(casts["op_id"].to_list()),
         change=Change("casts removed", edit, doubt="what comes after the cast may need the wider type"),
         unless="the wider type is needed, or memory for a second copy is short.",
@@ -181,6 +167,15 @@ def _scaling(case: Case, casts: pl.DataFrame) -> pl.DataFrame:
     following = case.tasks.filter(pl.col("task").is_in((last + 1).tolist()))
     op = names.gather(following["op_id"])
     return following.filter(op.is_in(("aten::mul", "aten::mul_")).fill_null(value=False))
+
+
+def _evidence(case: Case, casts: pl.DataFrame, spent: int, device_ns: int) -> dict[str, Any]:
+    return {
+        "casts_ns": spent // case.step_count,
+        "casts_pct": 100 * spent / device_ns,
+        "casts_per_step_count": casts.height / case.step_count,
+        "spans": casts["id"].head(5).to_list(),
+    }
 
 
 def _round_trips(copies: pl.DataFrame) -> list[int]:
