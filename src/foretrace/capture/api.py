@@ -14,7 +14,6 @@ from __future__ import annotations
 import atexit
 import difflib
 import functools
-import gc
 import importlib
 import inspect
 import os
@@ -169,7 +168,7 @@ class profile:
         else:
             self._begin("")
         self._finder.install()
-        _adopt_optimizers(self._finder)
+        self._finder.adopt_optimizers()
         self._stop_listening = listen(self._finder.explicit)
 
     def _decided(self, source: str) -> None:
@@ -184,12 +183,9 @@ class profile:
         recorder = self._recorder
         if recorder is None:
             return
-        was_timing = recorder.timing
         try:
-            recorder.step()
+            recorder.take(self._finder.fix)
         finally:
-            if was_timing and not recorder.timing:
-                self._finder.fix()
             if recorder.finished and self._trigger is None:
                 self._finder.end()
 
@@ -330,34 +326,6 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
         if given.get(name) is not None:
             given[name] = (given[name],) if isinstance(given[name], (str, int)) else tuple(given[name])
     return given
-
-
-def _adopt_optimizers(finder: StepFinder) -> None:
-    """Lets the finder see the steps of optimizers that were made before; it hooks those made from now on."""
-    from foretrace.capture.steps import OPTIMIZER
-
-    torch: Any = sys.modules["torch"]
-    # By type(): some objects that pretend to be of another class do costly things when they are asked.
-    for each in [found for found in gc.get_objects() if issubclass(type(found), torch.optim.Optimizer)]:
-        own, inner = each.__dict__.get("step"), each.step
-
-        # The wrapper carries the attributes of what it wraps: schedulers look for theirs.
-        @functools.wraps(inner)
-        def stepped(*args: Any, _inner: Any = inner, _optimizer: Any = each, **kwargs: Any) -> Any:
-            out = _inner(*args, **kwargs)
-            finder._event(OPTIMIZER, id(_optimizer), type(_optimizer).__name__)
-            return out
-
-        def undo(optimizer: Any = each, own: Any = own, stepped: Any = stepped) -> None:
-            if optimizer.__dict__.get("step") is not stepped:
-                return  # someone wrapped it again
-            del optimizer.__dict__["step"]
-            if own is not None:
-                optimizer.__dict__["step"] = own
-
-        each.__dict__["step"] = stepped
-        finder._optimizers += 1
-        finder._later(OPTIMIZER, undo)
 
 
 def _folder(output: str | os.PathLike[str] | None, rank: int, world_size: int) -> RunFolder:

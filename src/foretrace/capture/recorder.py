@@ -100,6 +100,15 @@ class Recorder:
         self._cost_ns += time.perf_counter_ns() - began
         self._stop_the_program()
 
+    def take(self, fixed: Callable[[], None]) -> None:
+        """A step that a finder found; `fixed` is called once when the boundary can no longer be moved."""
+        was_timing = self.timing
+        try:
+            self.step()
+        finally:
+            if was_timing and not self.timing:
+                fixed()
+
     def restart(self, step_source: str) -> None:
         """Begins again from the next boundary, which is another kind of boundary."""
         self.step_source = step_source

@@ -120,12 +120,9 @@ class Session:
         recorder = self.recorder
         if recorder is None:
             return
-        was_timing = recorder.timing
         try:
-            recorder.step()
+            recorder.take(self._finder.fix)
         finally:
-            if was_timing and not recorder.timing:
-                self._finder.fix()
             if recorder.finished:
                 self._end_quietly()
 

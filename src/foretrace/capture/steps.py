@@ -8,6 +8,7 @@ graph). A surer one takes over as long as nothing has been recorded.
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 import threading
 import time
@@ -72,6 +73,34 @@ class StepFinder:
         self._hook_profilers()
         self._hook_graphs()
         threading.Thread(target=self._watch, name="foretrace-steps", daemon=True).start()
+
+    def adopt_optimizers(self) -> None:
+        """Sees the steps of optimizers that were made before; `install` hooks those made from then on."""
+        kind = sys.modules["torch"].optim.Optimizer
+        # By type(): some objects that pretend to be of another class do costly things when they are asked.
+        for each in [found for found in gc.get_objects() if issubclass(type(found), kind)]:
+            self._adopt(each)
+
+    def _adopt(self, optimizer: Any) -> None:
+        own, inner = optimizer.__dict__.get("step"), optimizer.step
+
+        # The wrapper carries the attributes of what it wraps: schedulers look for theirs.
+        @functools.wraps(inner)
+        def stepped(*args: Any, **kwargs: Any) -> Any:
+            out = inner(*args, **kwargs)
+            self._event(OPTIMIZER, id(optimizer), type(optimizer).__name__)
+            return out
+
+        def undo() -> None:
+            if optimizer.__dict__.get("step") is not stepped:
+                return  # someone wrapped it again
+            del optimizer.__dict__["step"]
+            if own is not None:
+                optimizer.__dict__["step"] = own
+
+        optimizer.__dict__["step"] = stepped
+        self._optimizers += 1
+        self._later(OPTIMIZER, undo)
 
     def explicit(self) -> None:
         """foretrace.step() was called."""
