@@ -1,8 +1,8 @@
 /** The step as it would be with what is ticked and changed by hand. */
 import type { ComponentChildren, JSX } from "preact"
 import type { Resource } from "../../data/state"
-import { formatSpeedup, timeScale } from "../../lib/format"
 import { LinkButton } from "../../lib/parts"
+import { Hero } from "./headline"
 import type { Answer } from "./what_if"
 
 interface WhatIfPanelProps {
@@ -18,7 +18,7 @@ export function WhatIfPanel(props: WhatIfPanelProps): JSX.Element {
     <section class="what-if" aria-label="What if">
       <div aria-live="polite">
         <p class="caption">{changes.length > 0 ? `Step time, replayed with ${changes.join(" and ")}` : "Step time now. Tick findings, or change a kernel, to see what the step would be."}</p>
-        <Hero answer={answer} step_ms={props.step_ms} />
+        <Answered answer={answer} step_ms={props.step_ms} />
         <p class="caption says">{saysOf(answer)}</p>
       </div>
       {changes.length > 0 && <LinkButton onClick={props.onClear}>Clear</LinkButton>}
@@ -33,28 +33,14 @@ function saysOf(answer: Resource<Answer> | null): ComponentChildren {
   return `${answer.value.verdict && answer.value.verdict !== "gain" ? `${answer.value.verdict}: ` : ""}${answer.value.says}`
 }
 
-function Hero(props: { readonly answer: Resource<Answer> | null; readonly step_ms: number | null }): JSX.Element | null {
+function Answered(props: { readonly answer: Resource<Answer> | null; readonly step_ms: number | null }): JSX.Element | null {
   const value = props.answer?.state === "ready" ? props.answer.value : null
   const before = value?.before_ms ?? props.step_ms
   if (before === null) return null
-  const scale = timeScale(before)
   const after = value?.after_ms ?? null
   return (
     <>
-      <p class="hero">
-        <strong>{scale.text(before)}</strong>
-        <span class="unit">{scale.unit}</span>
-        {after !== null && (
-          <>
-            <span class="arrow" role="img" aria-label="to">
-              →
-            </span>
-            <strong class="gain">{scale.range(after)}</strong>
-            <span class="unit gain">{scale.unit}</span>
-          </>
-        )}
-        {value?.speedup && <strong class="times gain">{formatSpeedup(value.speedup)}</strong>}
-      </p>
+      <Hero before={before} after={after} speedup={value?.speedup ?? null} />
       <StepBars before={before} after={after} />
     </>
   )
