@@ -30,6 +30,7 @@ _SETTLE_LIMIT = 15  # times settle_s: some programs never settle
 _LOOK_EVERY_NS = 50_000_000
 _RICH_TO_LIGHT = 12  # bytes of a rich file for each of a light one, generously
 _TOO_LONG = 5  # times record_s: a window that holds a validation or a checkpoint is closed early
+_LET_GO_S = 0.2
 
 
 class Recorder:
@@ -412,6 +413,10 @@ class Recorder:
 
     def _stop_the_program(self) -> None:
         if self.finished and self.options.stop_after_capture and (self.status == COMPLETE or self._passes):
+            if self._world_size > 1:
+                # A thread of the process group still drops the last collective. If Python shuts down while that
+                # thread waits for the GIL, torch aborts the process: it gets the GIL now.
+                time.sleep(_LET_GO_S)
             raise SystemExit(0)
 
 
