@@ -8,11 +8,11 @@ import pytest
 from builders import Recording
 from diagnose.loops import launches, loop
 
-from foretrace.predict.calibrate import Calibration, calibrate, dense_ns
+from foretrace.predict.calibrate import Calibration, calibrate, calibrate_pair, dense_ns
 from foretrace.predict.program import build
 from foretrace.trace import Trace
 
-# 500 operators of 10 µs: less 0.5 µs for recording each, and 1.2 times slower as recorded, 7.92 µs.
+# 500 operators of 10 µs: less 0.5 µs for recording each, and at least 1.2 times slower as recorded, 7.92 µs at most.
 DENSE_US = 500 * (8.5 - 0.5 + 1.5) / 1.2
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
@@ -67,3 +67,23 @@ def test_operators_of_a_loader_are_no_sign_of_launches(tmp_path: Path) -> None:
     assert found.representative
     assert pure == pytest.approx(5_000, rel=0.02)
     assert dense == pytest.approx(DENSE_US, rel=0.02)
+
+
+def test_of_two_recordings_the_shorter_step_is_taken(tmp_path: Path) -> None:
+    """500 operators of 10 µs in the one, of 20 µs in the other: by the longer one alone the step would be twice as long."""
+    made = []
+    for name, every in (("short", 10.0), ("long", 20.0)):
+        (tmp_path / name).mkdir()
+
+        def body(recording: Recording, at: float, every: float = every) -> None:
+            launches(recording, at, 500, every=every)
+
+        trace = loop(tmp_path / name, 500 * every, body)
+        made.append((trace, build(trace)))
+    short, long = (calibrate(*each).step_ns for each in made)
+    assert long > 1.5 * short
+    pair = calibrate_pair(made[1], made[0])
+    assert pair.step_ns == pytest.approx(short, rel=0.02)
+    assert calibrate_pair(made[0], made[1]).step_ns == pytest.approx(short, rel=1e-6)
+    assert not pair.known
+    assert "light and a rich" in pair.basis
