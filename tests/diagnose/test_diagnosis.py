@@ -171,3 +171,26 @@ def test_every_rule_says_where_to_see_its_evidence() -> None:
         name, *options = seen.split()
         known = {f"--{option.replace('_', '-')}" for option in analyze.find(name).options}
         assert set(options) <= known, seen
+
+
+@needs_corpus
+def test_lines_come_from_the_rich_recording_and_times_from_the_light_one() -> None:
+    """The fault is in naive_attention's `attend`; a light recording has no stacks, a rich one is slower."""
+    light, truth = diagnosed("naive_attention.slow.lite")
+    path = CORPUS / "h200" / "naive_attention.slow.rich.json.gz"
+    trace = foretrace.open(CORPUS / "h200" / "naive_attention.slow.lite.json.gz", cache=False)
+    step_ns = truth["slow"]["step_ms"] * 1e6
+    both = diagnose(Case(trace, step_ns=step_ns, open_rich=lambda: foretrace.open(path, cache=False)), RULES)
+    rich, _ = diagnosed("naive_attention.slow.rich")
+    first, alone, named = (each.findings[0] for each in (both, light, rich))
+    assert first.rule == alone.rule == named.rule == "unfused-attention"
+    assert first.predicted == alone.predicted
+    assert first.evidence == alone.evidence
+    assert [place.file for place in alone.where] == [None] * len(alone.where)
+    assert first.where == named.where
+    assert first.where[0].file is not None
+    light_only = {each.rule for each in light.unchecked}
+    looked = light_only - {each.rule for each in both.unchecked}
+    assert looked  # such as those that need memory or stacks
+    ours = [each for each in both.findings if each.rule in light_only]
+    assert all(each.change is None and "spans" not in each.evidence for each in ours)

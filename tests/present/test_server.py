@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import shutil
 import socket
 import threading
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from corpus import CORPUS, needs_corpus
 
 from foretrace import cache as trace_cache
 from foretrace.diagnose import RULES
@@ -522,3 +524,23 @@ def test_ranks_of_a_folder_are_shown_together(page: Path, folder: Path) -> None:
         assert browser.ask(f"/api/runs/{runs[1]['id']}/ranks").json["ranks"] == [0, 1]
         compared = browser.ask(f"/api/runs/{runs[0]['id']}/compare/{runs[1]['id']}").json
         assert (compared["a"]["name"], compared["b"]["name"]) == ("rank0", "rank1")
+
+
+@needs_corpus
+def test_the_light_pass_of_a_run_takes_its_lines_from_the_rich_one(tmp_path: Path) -> None:
+    rank = tmp_path / "run" / "rank0"
+    rank.mkdir(parents=True)
+    for kind, form in (("light", "lite"), ("rich", "rich")):
+        shutil.copy(CORPUS / "h200" / f"naive_attention.slow.{form}.json.gz", rank / f"{kind}.json.gz")
+    passes = [{"kind": kind, "file": f"{kind}.json.gz"} for kind in ("light", "rich")]
+    facts = {"passes": passes, "status": "complete", "unprofiled": {"median_ns": 50_500_000}}
+    (rank / "rank.json").write_text(json.dumps(facts))
+    library = Library([tmp_path / "run"], cache=False, settle_s=0)
+    runs = {run["label"]: run["id"] for run in library.runs()["runs"]}
+    (light,) = (run for label, run in runs.items() if "light" in label)
+    encoded = library.resource(light, "overview", {})
+    overview = json.loads(gzip.decompress(encoded.body))
+    assert overview["headline"]["before_ms"] == 50.5
+    first = overview["findings"][0]
+    assert first["rule"] == "unfused-attention"
+    assert any(place["file"] for place in first["where"])

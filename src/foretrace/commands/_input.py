@@ -55,7 +55,7 @@ def _take_run(args: argparse.Namespace) -> Path | None:
         return None
     if getattr(args, "step_ms", 0) is None and recorded.step_ns is not None:
         args.step_ms = recorded.step_ns / 1e6
-    args.rich = recorded.rich
+    args.rich = getattr(args, "rich", None) or recorded.rich
     return recorded.path
 
 

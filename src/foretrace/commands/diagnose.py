@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from foretrace.errors import MissingDataError, UsageError
 if TYPE_CHECKING:
     from foretrace.diagnose.case import Case
     from foretrace.diagnose.diagnosis import Diagnosis
-    from foretrace.diagnose.finding import Finding
     from foretrace.trace import Trace
 
 
@@ -31,6 +30,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=_milliseconds,
         metavar="MS",
         help="step time measured without a profiler; narrows the ranges",
+    )
+    parser.add_argument(
+        "--rich",
+        type=Path,
+        metavar="FILE",
+        help="a recording of the same program with stacks: lines are taken from it, times are not",
     )
     parser.add_argument("--explain", metavar="RULE", help="print the manual page of a rule instead")
     _output.add_format(parser, formats=("table", "json", "md"))
@@ -55,7 +60,8 @@ def print_diagnosis(
     from foretrace.diagnose.diagnosis import diagnose
     from foretrace.present import findings, terminal
 
-    case = Case(trace, step_ns=args.step_ms * 1e6 if args.step_ms else None)
+    rich = partial(_input.open_rich, args) if getattr(args, "rich", None) else None
+    case = Case(trace, step_ns=args.step_ms * 1e6 if args.step_ms else None, open_rich=rich)
     try:
         case.require_replay()
     except MissingDataError as reason:
@@ -65,8 +71,6 @@ def print_diagnosis(
         terminal.show_note("findings", str(reason))
         return
     found = diagnose(case, RULES)
-    if getattr(args, "rich", None):
-        found = _with_rich(found, args.rich, case, keep=not args.no_cache)
     if args.format == "json":
         print(json.dumps(_contract(case, found), indent=2))
     elif args.format == "md":
@@ -74,38 +78,6 @@ def print_diagnosis(
     else:
         results, missing = summary.analyse(trace, parts)
         terminal.show_diagnosis(trace, results, missing, found, case.step_ns)
-
-
-def _with_rich(found: Diagnosis, rich: Path, case: Case, *, keep: bool) -> Diagnosis:
-    """What a light recording cannot tell, from the rich one of the same Run: lines, and rules that need more."""
-    from foretrace.diagnose import RULES
-    from foretrace.diagnose.case import Case
-    from foretrace.diagnose.diagnosis import diagnose
-    from foretrace.ingest import open_trace
-
-    unchecked = {each.rule for each in found.unchecked}
-    nowhere = {each.rule for each in found.findings if not any(place.file for place in each.where)}
-    rules = tuple(each for each in RULES if each.name in unchecked | nowhere)
-    if not rules:
-        return found
-    other = diagnose(Case(open_trace(rich, cache=keep), step_ns=case.measured_step_ns), rules)
-    findings = tuple(_placed(each, found, other) if each.rule in nowhere else each for each in found.findings)
-    looked = {each.rule for each in other.findings} | set(other.checked)
-    return replace(
-        found,
-        findings=findings + tuple(each for each in other.findings if each.rule in unchecked),
-        checked=found.checked + tuple(each for each in other.checked if each in unchecked),
-        unchecked=tuple(each for each in found.unchecked if each.rule not in looked),
-    )
-
-
-def _placed(finding: Finding, found: Diagnosis, other: Diagnosis) -> Finding:
-    """The finding with the lines of its twin, where there is no doubt which one that is."""
-    same = [each for each in found.findings if each.rule == finding.rule]
-    twins = [each for each in other.findings if each.rule == finding.rule]
-    if len(same) != 1 or len(twins) != 1 or not twins[0].where:
-        return finding
-    return replace(finding, where=twins[0].where)
 
 
 def _contract(case: Case, found: Diagnosis) -> dict[str, Any]:

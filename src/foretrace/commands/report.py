@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 from foretrace.commands import _input
@@ -55,7 +56,12 @@ def run(args: argparse.Namespace) -> None:
         named = argparse.Namespace(path=path, no_cache=args.no_cache, step_ms=args.step_ms)
         trace = _input.open_path(named)  # of a Run, its measured step comes along
         group, label = place_of(trace.path, trace.path)
-        sessions.append(Session(trace, run_id=str(number), group=group, label=label, step_ms=named.step_ms))
+        rich = partial(_input.open_rich, named) if getattr(named, "rich", None) else None
+        sessions.append(
+            Session(
+                trace, run_id=str(number), group=group, label=label, step_ms=named.step_ms, open_rich=rich
+            )
+        )
     made = report.make(sessions, budget_bytes=args.budget, steps=args.steps)
     try:
         args.output.write_text(made.text, encoding="utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ from foretrace.diagnose.excerpt import Excerpt, chosen_steps, excerpt
 from foretrace.diagnose.finding import Place
 from foretrace.errors import MissingDataError
 from foretrace.hardware import Device
-from foretrace.predict.calibrate import Calibration, calibrate
+from foretrace.predict.calibrate import Calibration, calibrate, calibrate_pair
 from foretrace.predict.program import Program, build
 from foretrace.predict.tasks import device_of, task_table
 from foretrace.trace import Trace
@@ -32,11 +32,17 @@ _LIBRARY = re.compile(
 
 
 class Case:
-    """A trace, its analyses, and its steps ready to be replayed. Of a long recording, a Case takes enough steps."""
+    """A trace, its analyses, and its steps ready to be replayed. Of a long recording, a Case takes enough steps.
 
-    def __init__(self, trace: Trace, *, step_ns: float | None = None) -> None:
+    `open_rich` opens a recording of the same program with stacks, where there is one: times are not taken from it.
+    """
+
+    def __init__(
+        self, trace: Trace, *, step_ns: float | None = None, open_rich: Callable[[], Trace] | None = None
+    ) -> None:
         self.whole = trace
         self.measured_step_ns = step_ns
+        self._open_rich = open_rich
         self._results: dict[str, Result] = {}
 
     @cached_property
@@ -71,9 +77,18 @@ class Case:
         return self._results[key]
 
     @cached_property
+    def rich(self) -> Case | None:
+        """The rich recording of the same program, at the same step time."""
+        return Case(self._open_rich(), step_ns=self.measured_step_ns) if self._open_rich else None
+
+    @cached_property
     def calibration(self) -> Calibration:
         """The recorded steps on an unprofiled host."""
-        made = calibrate(self.trace, build(self.trace), step_ns=self.measured_step_ns)
+        program = build(self.trace)
+        if self.measured_step_ns is None and self.rich is not None:
+            made = calibrate_pair((self.trace, program), (self.rich.trace, build(self.rich.trace)))
+        else:
+            made = calibrate(self.trace, program, step_ns=self.measured_step_ns)
         if self.looked_at is None:
             return made
         return replace(made, basis=f"{made.basis}; looked at: {self.looked_at}")

@@ -33,7 +33,15 @@ class Diagnosis:
 
 
 def diagnose(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
-    """Runs the rules and predicts what each fix, and all together, would be worth."""
+    """Runs the rules and predicts what each fix, and all together, would be worth.
+
+    Lines, and what a light recording cannot show, come from the rich one of the same program where there is one.
+    """
+    found = _of_one(case, rules)
+    return found if case.rich is None else _joined(found, case.rich, rules)
+
+
+def _of_one(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
     findings: list[Finding] = []
     checked, unchecked = [], []
     for each in rules:
@@ -47,6 +55,36 @@ def diagnose(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
         findings += found
     findings.sort(key=_order)
     return Diagnosis(tuple(findings), tuple(checked), tuple(unchecked), _combined(case, findings))
+
+
+def _joined(found: Diagnosis, rich: Case, rules: tuple[Rule, ...]) -> Diagnosis:
+    unchecked = {each.rule for each in found.unchecked}
+    nowhere = {each.rule for each in found.findings if not any(place.file for place in each.where)}
+    other = _of_one(rich, tuple(each for each in rules if each.name in unchecked | nowhere))
+    findings = [_placed(each, found, other) if each.rule in nowhere else each for each in found.findings]
+    findings += [_from(rich, each) for each in other.findings if each.rule in unchecked]
+    looked = {each.rule for each in other.findings} | set(other.checked)
+    return replace(
+        found,
+        findings=tuple(sorted(findings, key=_order)),
+        checked=found.checked + tuple(each for each in other.checked if each in unchecked),
+        unchecked=tuple(each for each in found.unchecked if each.rule not in looked),
+    )
+
+
+def _placed(finding: Finding, found: Diagnosis, other: Diagnosis) -> Finding:
+    """The finding with the lines of its twin, where there is no doubt which one that is."""
+    same = [each for each in found.findings if each.rule == finding.rule]
+    twins = [each for each in other.findings if each.rule == finding.rule]
+    if len(same) != 1 or len(twins) != 1 or not twins[0].where:
+        return finding
+    return replace(finding, where=twins[0].where)
+
+
+def _from(rich: Case, finding: Finding) -> Finding:
+    """A finding of the rich recording: its spans, and what it would edit, are not in the light one."""
+    evidence = {name: value for name, value in finding.evidence.items() if name != "spans"}
+    return replace(finding, change=None, evidence={**evidence, "recording": rich.whole.path.name})
 
 
 def _located(case: Case, finding: Finding) -> Finding:

@@ -16,6 +16,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -221,8 +222,15 @@ class Library:
 
         try:
             trace = self._recording(run.path, None if again else progress)
-            step_ms = self._step_ms or _measured_ms(run.path)
-            run.session = Session(trace, run_id=run.id, group=run.group, label=run.label, step_ms=step_ms)
+            measured_ms, rich = _beside(run.path)
+            run.session = Session(
+                trace,
+                run_id=run.id,
+                group=run.group,
+                label=run.label,
+                step_ms=self._step_ms or measured_ms,
+                open_rich=partial(open_trace, rich, cache=self._cache) if rich else None,
+            )
             # Measured on large recordings: the other tables and what analyses keep are twice the spans.
             run.size_bytes = 3 * int(trace.spans.estimated_size())
         except BaseException as error:
@@ -409,13 +417,16 @@ def stamp_of(file: Path) -> Stamp | None:
     return (facts.st_size, facts.st_mtime_ns) if file.is_file() else None
 
 
-def _measured_ms(file: Path) -> float | None:
-    """The step time that a Run has with this recording, measured without a profiler."""
+def _beside(file: Path) -> tuple[float | None, Path | None]:
+    """What a Run has beside a recording: the step time measured without a profiler, and the rich pass of a light one."""
     try:
-        recorded = find_recorded(file)
+        recorded, rank = find_recorded(file), find_recorded(file.parent)
     except ForetraceError:
-        return None  # what lies beside the recording is no Run
-    return recorded.step_ns / 1e6 if recorded and recorded.step_ns else None
+        return None, None  # what lies beside the recording is no Run
+    if recorded is None:
+        return None, None
+    rich = rank.rich if rank and rank.path == file else None
+    return recorded.step_ns / 1e6 if recorded.step_ns else None, rich if rich and is_recording(rich) else None
 
 
 def is_recording(file: Path) -> bool:

@@ -54,6 +54,7 @@ class Session:
         group: str | None = None,
         label: str | None = None,
         step_ms: float | None = None,
+        open_rich: Callable[[], Trace] | None = None,
         left_out: tuple[str, ...] = (),
     ) -> None:
         self.trace = trace
@@ -64,7 +65,7 @@ class Session:
         self.label = label or variant or program
         self.step_ms = step_ms
         self.left_out = left_out  # what a report had to drop, in words
-        self.case = Case(trace, step_ns=step_ms * 1e6 if step_ms else None)
+        self.case = Case(trace, step_ns=step_ms * 1e6 if step_ms else None, open_rich=open_rich)
         self._lock = Lock()
         self._made: dict[str, Any] = {}
         self._making: dict[str, RLock] = {}
