@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from foretrace import analyze
+from foretrace.analyze import device_roles
 from foretrace.analyze.result import Result
 from foretrace.diagnose.excerpt import Excerpt, chosen_steps, excerpt
 from foretrace.diagnose.finding import Place
@@ -23,6 +24,9 @@ from foretrace.predict.program import Program, build
 from foretrace.predict.tasks import device_of, task_table
 from foretrace.trace import Trace
 
+Kept = TypeVar("Kept")
+
+_LONGEST_WALK = 64  # operators around an operator
 # About the recording as it began, or at its fullest: not to be told from some of its steps.
 _OF_THE_WHOLE = ("cold-start", "memory")
 # Frames of libraries: the line to change is the user's.
@@ -44,6 +48,7 @@ class Case:
         self.measured_step_ns = step_ns
         self._open_rich = open_rich
         self._results: dict[str, Result] = {}
+        self._kept: dict[str, Any] = {}
 
     @cached_property
     def _excerpt(self) -> Excerpt | None:
@@ -128,6 +133,37 @@ class Case:
     def tasks(self) -> pl.DataFrame:
         """The program's device work: `task` and its span's name, kind, op, stream and duration."""
         return task_table(self.trace, self.program)
+
+    @cached_property
+    def roles(self) -> pl.DataFrame:
+        """The device work that was launched in the recording, with what it is for."""
+        return device_roles.classified(self.trace)
+
+    def keep(self, name: str, make: Callable[[], Kept]) -> Kept:
+        """What `make` gives, made once: for what several rules need."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        kept: Kept = self._kept[name]
+        return kept
+
+    @cached_property
+    def _calling_op(self) -> list[int]:
+        """For each span, the operator that called it; -1 where none did."""
+        spans = self.trace.spans
+        parent = spans["parent_id"].fill_null(0).to_numpy()
+        by_op = (spans["kind"] == "op").to_numpy()
+        found = np.where(
+            spans["parent_id"].is_not_null().to_numpy() & by_op[parent], parent.astype(np.int64), -1
+        )
+        calling: list[int] = found.tolist()
+        return calling
+
+    def callers(self, op: int) -> list[int]:
+        """The operator and those around it, innermost first."""
+        found = [op]
+        while (parent := self._calling_op[found[-1]]) >= 0 and len(found) < _LONGEST_WALK:
+            found.append(parent)
+        return found
 
     def places(self, op_ids: Sequence[int], *, limit: int = 3) -> tuple[Place, ...]:
         """The source lines behind operators, most frequent first; their names where no stack was recorded."""

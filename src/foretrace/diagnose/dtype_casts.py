@@ -11,7 +11,7 @@ import polars as pl
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
-from foretrace.diagnose.redundant_copies import callers, device_copies, removed
+from foretrace.diagnose.redundant_copies import device_copies, removed
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
 
@@ -108,7 +108,7 @@ def _of_weights(case: Case, copies: pl.DataFrame, device_ns: int) -> Iterator[Fi
 
 def _casts_weight(case: Case, ops: list[int]) -> list[bool]:
     """Whether autocast cast a weight or bias here: by its shape among the arguments of the operator around it."""
-    outer = [callers(case, op)[-1] for op in ops]
+    outer = [case.callers(op)[-1] for op in ops]
     rows = case.trace.ops.filter(pl.col("span_id").is_in([*ops, *outer]))
     shapes = dict(rows.select("span_id", pl.col("shapes").cast(pl.String)).iter_rows())
     names = case.trace.spans["name"].gather(outer).cast(pl.String)
@@ -133,7 +133,7 @@ def _asked_for(case: Case, copies: pl.DataFrame, device_ns: int) -> Iterator[Fin
     """Casts of the program's own, with what only undoes a quantisation behind them."""
     casts = copies.filter(pl.col("source") != pl.col("target"))
     names = case.trace.spans["name"].cast(pl.String)
-    asked = [names[callers(case, op)[-1]] in _ASKED for op in casts["op_id"]]
+    asked = [names[case.callers(op)[-1]] in _ASKED for op in casts["op_id"]]
     casts = casts.filter(pl.Series(asked, dtype=pl.Boolean))
     mine = pl.concat(
         (case.tasks.filter(pl.col("task").is_in(casts["task"].implode())), _scaling(case, casts))

@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 
 from foretrace import intervals
-from foretrace.analyze.device_roles import classified
 from foretrace.analyze.phases import PHASES, RECOMPUTE
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
@@ -36,7 +35,7 @@ def recompute(case: Case) -> Iterator[Finding]:
     """
     case.trace.require("kernels", "no kernels recorded; record with ProfilerActivity.CUDA")
     device_ns = max(int(case.program.task_dur_ns.sum()), 1)
-    phases = classified(case.trace).select("id", "phase")
+    phases = case.roles.select("id", "phase")
     work = case.tasks.join(phases, on="id", how="left", maintain_order="left")
     mine = work.filter(pl.col("phase") == PHASES.index(RECOMPUTE))
     spent = int(mine["dur_ns"].sum())

@@ -27,7 +27,6 @@ _NEEDS_COPY = (
 )
 # Operators that are nothing but the copy in them, or the scaling of what was quantised.
 _COPIES = re.compile(r"aten::(?:to|_to_copy|type_as|contiguous|clone|copy_|mul|mul_)$")
-_LONGEST_WALK = 6
 _FAR = 1 << 40
 
 
@@ -140,23 +139,10 @@ def _told(shapes: str | None, dtypes: str | None) -> tuple[str | None, str | Non
     return target.dtype, source.dtype, target.count
 
 
-def callers(case: Case, op: int) -> list[int]:
-    """The operator and those around it, innermost first."""
-    parents, kinds = case.trace.spans["parent_id"], case.trace.spans["kind"]
-    found, at = [], op
-    for _ in range(_LONGEST_WALK):
-        found.append(at)
-        parent = parents[at]
-        if parent is None or kinds[parent] != "op":
-            break
-        at = parent
-    return found
-
-
 def _needless(case: Case, op: int) -> bool:
     """Whether the program asked for this copy itself and what follows can do without."""
     names = case.trace.spans["name"]
-    outermost = callers(case, op)[-1]
+    outermost = case.callers(op)[-1]
     if str(names[outermost]) not in _ASKED:
         return False
     following = _next_op(case, outermost)
@@ -178,7 +164,7 @@ def removed(case: Case, mine: pl.DataFrame) -> Edit:
     names = case.trace.spans["name"].cast(pl.String)
     outer = set()
     for op in mine["op_id"]:
-        asked = list(takewhile(lambda each: _COPIES.match(names[each]), callers(case, op)))
+        asked = list(takewhile(lambda each: _COPIES.match(names[each]), case.callers(op)))
         outer.update(asked[-1:])
     spans = case.trace.spans[sorted(outer)]
     start = (spans["start_ns"] - case.program.start_ns).to_numpy()

@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace.analyze import work_models
-from foretrace.analyze.device_roles import ROLES, classified
+from foretrace.analyze.device_roles import ROLES
 from foretrace.analyze.phases import OPTIMIZER, PHASES
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
@@ -104,7 +104,7 @@ def _finding(case: Case, chains: list[_Chain], device_ns: int) -> Finding:
 
 def _candidates(case: Case) -> pl.DataFrame:
     """All tasks in order, with role, op, `fusable`, and the segment that they lie in: what may be fused together."""
-    roles = classified(case.trace).select("id", "role", "phase", "moves")
+    roles = case.roles.select("id", "role", "phase", "moves")
     work = case.tasks.join(roles, on="id", how="left", maintain_order="left")
     op = case.trace.spans["name"].gather(work["op_id"]).cast(pl.String)
     name = pl.col("name").cast(pl.String)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from foretrace import intervals
 from foretrace.analyze import work_models
-from foretrace.analyze.device_roles import classified
 from foretrace.analyze.phases import BACKWARD, FORWARD, PHASES
 from foretrace.diagnose.case import Case
 from foretrace.intervals import Intervals
@@ -41,7 +40,7 @@ class Updates:
 
 def find(case: Case, least_launches: int) -> Updates | None:
     """The loop behind the backward pass, in every step; None where there is none."""
-    phases = classified(case.trace).select("id", "phase")
+    phases = case.roles.select("id", "phase")
     work = case.tasks.join(phases, on="id", how="left", maintain_order="left")
     work = work.with_columns(step=pl.Series(case.program.step[work["call"].to_numpy()], dtype=pl.Int64))
     behind = pl.col("call").filter(pl.col("phase") == PHASES.index(BACKWARD)).max().over("step")
