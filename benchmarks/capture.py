@@ -1,11 +1,13 @@
 """The step time that `foretrace run` reports, beside the same program timed alone, on a GPU.
 
-    python benchmarks/capture.py --out FOLDER [--budget 200] [NAME ...]
+    python benchmarks/capture.py --out FOLDER [--budget 400] [NAME ...]
 
 Programs are those of benchmarks/pairs, slow variants, as a user would run them: a script with a loop. Each is timed in
-a process that no profiler ever enters, then recorded by `foretrace run --stop-after-capture`. FOLDER gets the
-Run's rank.json and the light recording of each; `--judge FOLDER` reads those (it needs polars, not torch) and
-prints the table: step alone, step reported, GPU step of the light pass, kernels without a launch, cost.
+a process that no profiler ever enters, recorded by `foretrace run --stop-after-capture`, and timed alone again: a host
+wanders. FOLDER gets the Run's rank.json and the light recording of each, and all of them in capture.tar;
+`--judge FOLDER` reads those (it needs polars, not torch) and prints the table: step alone before and after, step
+reported and how far it is from the middle and from the nearer of the two, GPU step of the light pass, kernels without a
+launch, cost.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import gzip
 import json
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -79,22 +82,26 @@ def measure_all(names: tuple[str, ...], out: Path, budget_s: float) -> None:
         if time.monotonic() - begin > budget_s:
             print(f"no time left for {name}", flush=True)
             continue
-        timed = alone(name)
+        before = alone(name)
         run = Path("/tmp") / f"capture-{name}-{time.time_ns()}"
         took_s, said = recorded(name, run)
+        after = alone(name)
         rank = run / "rank0" / "rank.json"
-        if not timed or not rank.exists():
+        if not before or not after or not rank.exists():
             print(f"{name}: failed: {said}", flush=True)
             continue
         facts = json.loads(rank.read_text())
-        facts["alone_ms"], facts["took_s"], facts["said"] = timed, took_s, said
+        facts["alone_ms"], facts["took_s"], facts["said"] = [before["ms"], after["ms"]], took_s, said
         (out / f"{name}.json").write_text(json.dumps(facts, indent=1))
         light = run / "rank0" / "light.json"
         if light.exists():
             (out / f"{name}.light.json.gz").write_bytes(gzip.compress(light.read_bytes(), 5))
         unprofiled = facts.get("unprofiled") or {}
-        print(f"{time.monotonic() - begin:4.0f} s  {name}: alone {timed['ms']:.3f} ms, run "
+        print(f"{time.monotonic() - begin:4.0f} s  {name}: alone {before['ms']:.3f}, {after['ms']:.3f} ms, run "
               f"{unprofiled.get('median_ns', 0) / 1e6:.3f} ms, {facts['status']}, {took_s:.1f} s", flush=True)  # fmt: skip
+    with tarfile.open(out / "capture.tar", "w") as archive:
+        for path in sorted(out.glob("*.json*")):
+            archive.add(path, path.name)
 
 
 def judge(folder: Path) -> None:
@@ -102,19 +109,20 @@ def judge(folder: Path) -> None:
     import foretrace
     from foretrace import analyze
 
-    print(
-        "program          alone ms   run ms    diff   GPU step ms   diff  orphans  verdict  light  in all  source"
-    )
+    print("program          alone ms           run ms  middle  nearer  GPU step ms    diff  orphans  verdict    light  "
+          "in all  source")  # fmt: skip
     for path in sorted(folder.glob("*.json")):
         facts: dict[str, Any] = json.loads(path.read_text())
         trace = foretrace.open(folder / f"{path.stem}.light.json.gz")
         overview = analyze.run(trace, "overview").values
         trust = analyze.run(trace, "trust").values["verdict"]
         run = facts["unprofiled"]["median_ns"] / 1e6
-        single = facts["alone_ms"]["ms"]
+        low, high = sorted(facts["alone_ms"])
+        nearer = max(low / run - 1, 0.0) * -1 + max(run / high - 1, 0.0)
         gpu = float(overview["step_gpu_ns"] or 0) / 1e6
         light = next(each for each in facts["passes"] if each["kind"] == "light")
-        print(f"{path.stem:16} {single:8.3f} {run:8.3f} {run / single - 1:+7.1%} {gpu:12.3f} {gpu / run - 1:+7.1%} "
+        print(f"{path.stem:16} {low:7.3f}-{high:7.3f} {run:8.3f} {run / ((low + high) / 2) - 1:+7.1%} {nearer:+7.1%} "
+              f"{gpu:12.3f} {gpu / run - 1:+7.1%} "
               f"{overview['orphan_count']:7}  {trust:9} {light['file_bytes'] / 2**20:4.1f} MiB {facts['took_s']:5.1f} s  "
               f"{facts['step_source']}")  # fmt: skip
 
@@ -126,7 +134,7 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--budget", type=float, default=200)
+    parser.add_argument("--budget", type=float, default=400)
     parser.add_argument("--judge", type=Path)
     parser.add_argument("--loop", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -15,7 +15,7 @@ from foretrace.capture.options import CaptureOptions, Switches
 from foretrace.capture.plan import make_plan, read_plan, write_plan
 from foretrace.capture.recorder import Recorder
 from foretrace.capture.run_folder import RunFolder
-from foretrace.capture.timing import BlockTimer, summarise
+from foretrace.capture.timing import BlockTimer, Pace, summarise
 
 
 def fast(path: Path, **more: Any) -> CaptureOptions:
@@ -74,6 +74,25 @@ def test_a_wrong_guess_of_the_length_is_corrected() -> None:
     times = timer.result()
     assert times is not None
     assert times.steps == 5 * 200
+
+
+def opens_after(step_us: Callable[[int], int], *, measured_us: int = 20_000) -> int:
+    """The step after which a window opens."""
+    pace, at_ns = Pace(step_ns=measured_us * 1_000, limit_s=2.5), 0
+    for number in range(10_000):
+        if pace.step(at_ns):
+            return number
+        at_ns += step_us(number) * 1_000
+    raise AssertionError("it never opened")
+
+
+def test_a_window_opens_while_steps_take_what_was_measured() -> None:
+    """8 steps of 20 ms are compared; a clock that falls for 0.4 s in each second makes the first 20 steps 5 % longer."""
+    assert opens_after(lambda _: 20_000) == 8
+    assert opens_after(lambda number: 21_000 if number < 20 else 20_000) in (26, 27, 28)
+    assert opens_after(lambda _: 30_000) == 8  # the profiler slows the host down: that does not pass
+    assert opens_after(lambda _: 21_000) == 120  # 2.5 s
+    assert opens_after(lambda _: 1_000_000, measured_us=1_000_000) == 1
 
 
 def test_a_noisy_program_ends_at_the_limit() -> None:

@@ -18,10 +18,10 @@ from statistics import median
 from typing import Any
 
 from foretrace.capture import environment
-from foretrace.capture.options import MEMORY, CaptureOptions
+from foretrace.capture.options import LIGHT, MEMORY, CaptureOptions
 from foretrace.capture.plan import Plan, Window, make_plan, read_plan, write_plan
 from foretrace.capture.run_folder import RunFolder
-from foretrace.capture.timing import BlockTimer, StepTimes, summarise
+from foretrace.capture.timing import BlockTimer, Pace, StepTimes, summarise
 from foretrace.capture.window import Pass, open_pass, peak_host_bytes, synchronize
 
 COMPLETE, PARTIAL = "complete", "partial"
@@ -31,6 +31,7 @@ _LOOK_EVERY_NS = 50_000_000
 _RICH_TO_LIGHT = 12  # bytes of a rich file for each of a light one, generously
 _TOO_LONG = 5  # times record_s: a window that holds a validation or a checkpoint is closed early
 _LET_GO_S = 0.2
+_CALM_LIMIT_S = 2.0
 
 
 class Recorder:
@@ -65,6 +66,7 @@ class Recorder:
         self._next = 0  # the window that comes, or is open
         self._pass: Pass | None = None
         self._passes: list[dict[str, Any]] = []
+        self._pace: Pace | None = None
         self._cost_ns = 0
         self._foreign: Callable[[], bool] = bool
         self._foreign_steps = 0  # steps in which the program's own profiler ran
@@ -266,13 +268,15 @@ class Recorder:
             self._next += 1
             return
         self._pass = open_pass(window, self.options, self._path(window), self._count, self._facts_in_trace())
+        self._pace = self._pace_of(window)
         if self._pass.warmed(self._count):
             self._pass.open(self._count)
 
     def _within(self, window: Window) -> None:
         assert self._pass is not None
         if not self._pass.recording:
-            if self._pass.warmed(self._count):
+            at_pace = self._pace is None or self._pace.step(time.perf_counter_ns())
+            if self._pass.warmed(self._count) and at_pace:
                 self._pass.open(self._count)
             return
         too_long = self._pass.recorded_s > _TOO_LONG * self.options.record_s
@@ -283,6 +287,13 @@ class Recorder:
         self._keep_pass()
         self._next += 1
         self._save()
+
+    def _pace_of(self, window: Window) -> Pace | None:
+        """What the window's opening waits for; ranks count steps and do not wait."""
+        given = self._world_size > 1 or self.options.warmup is not None
+        if window.kind != LIGHT or given or self._times is None or not _has_cuda():
+            return None
+        return Pace(step_ns=self._times.median_ns, limit_s=self.options.warm_s + _CALM_LIMIT_S)
 
     def _keep_pass(self) -> None:
         done, self._pass = self._pass, None

@@ -18,6 +18,11 @@ _LONG_STEP_S = 1.0
 SPREAD = 0.02  # ... that differ by no more than this end the timing
 _MOST_BLOCKS = 50
 _LEAST_BLOCKS = 2  # before the time limit counts
+_PACE_S = 0.15  # steps of so long are compared with what was measured
+_AS_MEASURED = 0.015
+_SLOWED_DOWN = (
+    0.15  # a step that is this much off is of a host that the profiler slows down: waiting would not help
+)
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,27 @@ class BlockTimer:
     def result(self, because: str = "") -> StepTimes | None:
         """The times so far; `None` before the first block."""
         return summarise(self._blocks, self.stopped_because or because)
+
+
+class Pace:
+    """Whether steps take what was measured.
+
+    A device's clock moves up and down within a second, and a window is shorter than that: it should open while steps
+    take what they take at the median.
+    """
+
+    def __init__(self, *, step_ns: float, limit_s: float) -> None:
+        self._step_ns, self._limit_ns = step_ns, limit_s * 1e9
+        self._count = math.ceil(_PACE_S * 1e9 / step_ns)
+        self._ends: list[int] = []
+
+    def step(self, at_ns: int) -> bool:
+        """At a boundary: whether the last steps were as measured, or waiting for that is in vain."""
+        self._ends.append(at_ns)
+        if len(self._ends) <= self._count:
+            return False
+        off = abs((at_ns - self._ends[-1 - self._count]) / self._count / self._step_ns - 1)
+        return off <= _AS_MEASURED or off >= _SLOWED_DOWN or at_ns - self._ends[0] > self._limit_ns
 
 
 def summarise(blocks: Sequence[tuple[int, int]], because: str) -> StepTimes | None:

@@ -47,6 +47,7 @@ class Pass(ABC):
         self._lead = 0  # the last steps of the warm-up that are recorded too, but not marked as steps
         self._start_s = self._write_s = 0.0
         self._begun_at = -1
+        self._first_step = 0
 
     def warmed(self, count: int) -> bool:
         """Whether the warm-up is over; a pass that began late warms up all the same."""
@@ -64,6 +65,7 @@ class Pass(ABC):
         if self._labels is not None:
             self._labels.start()
         synchronize()
+        self._first_step = count + self._lead + 1
         self._open(count)
         self.recording = True
         self._opened_ns = time.perf_counter_ns()
@@ -101,11 +103,11 @@ class Pass(ABC):
             "kind": self.window.kind,
             "file": self.path.name,
             "steps": self.steps_recorded,
-            "first_step": self._begun_at + self.window.warm + 1,
+            "first_step": self._first_step,
             "switches": self._switches(),
             "start_s": round(self._start_s, 4),
             "warmup_s": round((self._opened_ns - self._began_ns) / 1e9, 4),
-            "warmup_steps": self.window.warm,
+            "warmup_steps": self._first_step - self._begun_at - 1,
             "record_s": round((self._closed_ns - self._opened_ns) / 1e9, 4),
             "write_s": round(self._write_s, 4),
             "file_bytes": self.path.stat().st_size if self.path.exists() else 0,
