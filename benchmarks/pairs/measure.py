@@ -31,6 +31,7 @@ os.environ.setdefault(
     "PYTORCH_NVML_BASED_CUDA_CHECK", "1"
 )  # a fork can use CUDA only if its parent never asked
 
+import blind  # noqa: F401  (registers its programs)
 import fresh  # noqa: F401  (registers its programs)
 import later  # noqa: F401  (registers its programs)
 import torch
