@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +195,27 @@ def test_lines_come_from_the_rich_recording_and_times_from_the_light_one() -> No
     assert looked  # such as those that need memory or stacks
     ours = [each for each in both.findings if each.rule in light_only]
     assert all(each.change is None and "spans" not in each.evidence for each in ours)
+
+
+@needs_corpus
+def test_a_recording_that_is_not_trusted_is_promised_nothing() -> None:
+    """13 s of compilation in one step, and the trust report says no."""
+    trace = foretrace.open(CORPUS / "peers" / "hta" / "triton_example__triton_example.json.gz", cache=False)
+    found = diagnose(Case(trace), RULES)
+    assert found.findings
+    assert [each.rule for each in found.findings if each.predicted and each.predicted.verdict == "gain"] == []
+    assert found.combined is None
+
+
+def test_no_trust_takes_a_promise_back(sample: foretrace.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(sample)
+    (trusted, *_) = diagnose(case, RULES).findings
+    assert trusted.predicted is not None
+    assert trusted.predicted.verdict == "gain"
+    values = {**case.result("trust").values, "verdict": "no"}
+    monkeypatch.setitem(case._results, "trust[]", replace(case.result("trust"), values=values))
+    (doubted, *_) = diagnose(case, RULES).findings
+    assert doubted.predicted is not None
+    assert (doubted.rule, doubted.predicted.verdict) == (trusted.rule, "uncertain")
+    assert doubted.predicted.speedup == trusted.predicted.speedup
+    assert "not to be trusted" in doubted.predicted.basis

@@ -1,6 +1,6 @@
 """Collectives as they ran: one row per communication kernel, or per transfer that a host thread made.
 
-Not an analysis itself; `communication` uses it. What is not in the recorded metadata is taken from the
+Not an analysis itself; `communication` and the rule `straggler` use it. What is not in the recorded metadata is taken from the
 annotation or operator around the launch, and last from the kernel's name.
 """
 
@@ -45,13 +45,14 @@ _ELEMENT_BYTES = {
 _COLUMNS = {
     "on": pl.String, "device": pl.Int32, "step": pl.Int32, "start_ns": pl.Int64, "dur_ns": pl.Int64,
     "collective": pl.String, "group": pl.String, "ranks_count": pl.Int64, "dtype": pl.String,
-    "algorithm": pl.String, "size_bytes": pl.Int64,
+    "algorithm": pl.String, "size_bytes": pl.Int64, "id": pl.UInt32, "ranks": pl.String, "seq": pl.Int64,
 }  # fmt: skip
 
 
 def find(trace: Trace) -> pl.DataFrame:
     """All collectives, in order of start: `on` (device, host or call), `dur_ns` (null for a call) and what is known.
 
+    `id` is the span of the kernel or transfer, null for a call; `seq` counts within a group, and `ranks` names its members.
     A "call" is one whose transfer was seen on no device or thread. Kernels launched before the recording began
     are left out.
     """
@@ -85,6 +86,8 @@ def _metadata(trace: Trace) -> pl.DataFrame:
         ranks_count="group_size",
         dtype="dtype",
         size_bytes=elements.otherwise(sent) * element,
+        ranks="ranks",
+        seq="seq",
     )
 
 

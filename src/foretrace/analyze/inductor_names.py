@@ -27,7 +27,7 @@ _INDUCTOR = {
     "tem": (GEMM, "from a template (matrix multiply, convolution or attention)"),
 }
 # The longest operators of Inductor's names that hold an underscore: the rest splits at each one.
-_LONG_OPS = re.compile(
+_LONG_OPS = (
     r"_?(?:native_layer_norm_backward|native_layer_norm|native_batch_norm_backward|_native_batch_norm_legit(?:_functional)?"
     r"|native_group_norm_backward|native_group_norm|native_dropout_backward|native_dropout|_fused_rms_norm_backward|_fused_rms_norm"
     r"|fused_rms_norm|_log_softmax_backward_data|_softmax_backward_data|_log_softmax|_softmax|log_softmax|"
@@ -46,7 +46,7 @@ _LONG_OPS = re.compile(
 
 def inductor_ops(text: str) -> tuple[str, ...]:
     """The operators that Inductor put together, from the part of a name after `fused_`."""
-    found = (each.group().lstrip("_") for each in _LONG_OPS.finditer(text))
+    found = (each.group().lstrip("_") for each in re.finditer(_LONG_OPS, text))
     return tuple(each for each in found if each and not each.isdigit())
 
 

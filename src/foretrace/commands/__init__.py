@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import os
 import sys
@@ -53,6 +54,9 @@ COMMANDS: tuple[ModuleType, ...] = (
 )
 
 _INTERNAL, _INTERRUPTED, _PIPE_CLOSED = 70, 130, 141
+_COLLECT_EVERY = (
+    100_000  # objects: most commands are over before; looking for cycles was a tenth of a diagnosis
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -65,6 +69,7 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code. No exception but a debugger's gets out."""
     _never_fail_on_encoding()
+    gc.set_threshold(_COLLECT_EVERY)
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         with warnings.catch_warnings():

@@ -27,12 +27,15 @@ def add_no_cache(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-cache", action="store_true", help="read the recording itself; keep nothing")
 
 
-def open_path(args: argparse.Namespace) -> Trace:
-    """The recording that the arguments name, with a progress bar if it is large."""
+def open_path(args: argparse.Namespace, *, of_ranks: bool = False) -> Trace:
+    """The recording that the arguments name, with a progress bar if it is large.
+
+    A folder with recordings of the ranks of one job means the lowest rank, where `of_ranks` allows it.
+    """
     from foretrace.ingest import open_trace
     from foretrace.present import terminal
 
-    path = _take_run(args) or find_recording(args.path)
+    path = _take_run(args) or find_recording(args.path, of_ranks=of_ranks)
     with terminal.reading(path) as progress:
         return open_trace(path, cache=not args.no_cache, progress=progress)
 
@@ -44,6 +47,19 @@ def open_rich(args: argparse.Namespace) -> Trace:
 
     with terminal.reading(args.rich) as progress:
         return open_trace(args.rich, cache=not args.no_cache, progress=progress)
+
+
+def open_ranks(path: Path, *, no_cache: bool) -> list[Trace]:
+    """The recordings of the other ranks of the job that one is of, where they lie beside it."""
+    from foretrace.ingest import open_trace
+    from foretrace.ingest.ranks import find_others
+    from foretrace.present import terminal
+
+    opened = []
+    for each in find_others(path):
+        with terminal.reading(each) as progress:
+            opened.append(open_trace(each, cache=not no_cache, progress=progress))
+    return opened
 
 
 def _take_run(args: argparse.Namespace) -> Path | None:
@@ -59,8 +75,9 @@ def _take_run(args: argparse.Namespace) -> Path | None:
     return recorded.path
 
 
-def find_recording(path: Path) -> Path:
-    """The file itself, the one to read in a Run, or the one recording in a folder."""
+def find_recording(path: Path, *, of_ranks: bool = False) -> Path:
+    """The file itself, the one to read in a Run, or the one recording in a folder; of several ranks, the lowest."""
+    from foretrace.ingest.ranks import lowest_rank
     from foretrace.ingest.run import find_recorded
 
     if not path.is_dir():
@@ -73,6 +90,8 @@ def find_recording(path: Path) -> Path:
         raise InputError(f"{path}: no recording in this folder")
     if len(found) == 1:
         return found[0]
+    if of_ranks and (lowest := lowest_rank(found)) is not None:
+        return lowest
     names = ", ".join(visible(str(each.relative_to(path))) for each in found[:_LISTED])
     more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
     raise UsageError(f"{path}: {len(found)} recordings in this folder, name one: {names}{more}")

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """PATH, the measured step time and how to print."""
     parser.add_argument(
-        "path", metavar="PATH", type=Path, nargs="?", help="a recording, or a folder with one"
+        "path",
+        metavar="PATH",
+        type=Path,
+        nargs="?",
+        help="a recording, or a folder with one, or with those of the ranks of one job",
     )
     _input.add_no_cache(parser)
     parser.add_argument(
@@ -48,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
         return
     if args.path is None:
         raise UsageError("diagnose needs a PATH, or --explain RULE")
-    print_diagnosis(_input.open_path(args), args)
+    print_diagnosis(_input.open_path(args, of_ranks=True), args)
 
 
 def print_diagnosis(
@@ -61,7 +65,12 @@ def print_diagnosis(
     from foretrace.present import findings, terminal
 
     rich = partial(_input.open_rich, args) if getattr(args, "rich", None) else None
-    case = Case(trace, step_ns=args.step_ms * 1e6 if args.step_ms else None, open_rich=rich)
+    case = Case(
+        trace,
+        step_ns=args.step_ms * 1e6 if args.step_ms else None,
+        open_rich=rich,
+        open_ranks=partial(_input.open_ranks, trace.path, no_cache=args.no_cache),
+    )
     try:
         case.require_replay()
     except MissingDataError as reason:
@@ -76,7 +85,8 @@ def print_diagnosis(
     elif args.format == "md":
         _output.print_text(findings.to_markdown(found, case.step_ns, trace.path.name))
     else:
-        results, missing = summary.analyse(trace, parts)
+        at_hand = case.result if case.trace is trace else None
+        results, missing = summary.analyse(trace, parts, run=at_hand)
         terminal.show_diagnosis(trace, results, missing, found, case.step_ns)
 
 

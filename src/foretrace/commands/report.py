@@ -54,12 +54,18 @@ def run(args: argparse.Namespace) -> None:
     sessions = []
     for number, path in enumerate(args.paths, 1):
         named = argparse.Namespace(path=path, no_cache=args.no_cache, step_ms=args.step_ms)
-        trace = _input.open_path(named)  # of a Run, its measured step comes along
+        trace = _input.open_path(named, of_ranks=True)  # of a Run, its measured step comes along
         group, label = place_of(trace.path, trace.path)
         rich = partial(_input.open_rich, named) if getattr(named, "rich", None) else None
         sessions.append(
             Session(
-                trace, run_id=str(number), group=group, label=label, step_ms=named.step_ms, open_rich=rich
+                trace,
+                run_id=str(number),
+                group=group,
+                label=label,
+                step_ms=named.step_ms,
+                open_rich=rich,
+                open_ranks=partial(_input.open_ranks, trace.path, no_cache=args.no_cache),
             )
         )
     made = report.make(sessions, budget_bytes=args.budget, steps=args.steps)

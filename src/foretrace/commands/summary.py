@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from foretrace.commands import _input, _output
@@ -41,16 +43,22 @@ def print_page(trace: Trace, args: argparse.Namespace) -> None:
         terminal.show_page(trace, results, missing)
 
 
-def analyse(trace: Trace, parts: tuple[str, ...] | None = None) -> tuple[list[Result], dict[str, str]]:
-    """The results of the parts, all of them if none are named, and the reason for each that is missing."""
+def analyse(
+    trace: Trace, parts: tuple[str, ...] | None = None, *, run: Callable[..., Result] | None = None
+) -> tuple[list[Result], dict[str, str]]:
+    """The results of the parts, all of them if none are named, and the reason for each that is missing.
+
+    `run` makes one of them by its name, where some may be at hand.
+    """
     from foretrace import analyze
 
+    run = run or partial(analyze.run, trace)
     results, missing = [], {}
     top = "kernels" if trace.has_device else "operators"
     for name in parts or (*PARTS, top):
         options = {"python": "no"} if name == "operators" else {}
         try:
-            results.append(analyze.run(trace, name, **options))
+            results.append(run(name, **options))
         except MissingDataError as error:
             missing[name] = str(error)
     return results, missing

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,7 +19,8 @@ from foretrace.analyze import device_roles
 from foretrace.analyze.result import Result
 from foretrace.diagnose.excerpt import Excerpt, chosen_steps, excerpt
 from foretrace.diagnose.finding import Place
-from foretrace.errors import MissingDataError
+from foretrace.diagnose.source import exact_line
+from foretrace.errors import ForetraceError, MissingDataError
 from foretrace.hardware import Device
 from foretrace.predict.calibrate import Calibration, calibrate, calibrate_pair
 from foretrace.predict.program import Program, build
@@ -39,16 +42,24 @@ class Case:
     """A trace, its analyses, and its steps ready to be replayed. Of a long recording, a Case takes enough steps.
 
     `open_rich` opens a recording of the same program with stacks, where there is one: times are not taken from it.
+    `open_ranks` opens the recordings of the other ranks of the same job; it may find that there are none.
     """
 
     def __init__(
-        self, trace: Trace, *, step_ns: float | None = None, open_rich: Callable[[], Trace] | None = None
+        self,
+        trace: Trace,
+        *,
+        step_ns: float | None = None,
+        open_rich: Callable[[], Trace] | None = None,
+        open_ranks: Callable[[], Sequence[Trace]] | None = None,
     ) -> None:
         self.whole = trace
         self.measured_step_ns = step_ns
         self._open_rich = open_rich
+        self._open_ranks = open_ranks
         self._results: dict[str, Result] = {}
         self._kept: dict[str, Any] = {}
+        self._callers: dict[int, list[int]] = {}
 
     @cached_property
     def _excerpt(self) -> Excerpt | None:
@@ -85,6 +96,25 @@ class Case:
     def rich(self) -> Case | None:
         """The rich recording of the same program, at the same step time."""
         return Case(self._open_rich(), step_ns=self.measured_step_ns) if self._open_rich else None
+
+    def other_ranks(self) -> tuple[Case, ...]:
+        """The other ranks of the same job, with the same steps: opened here, and not kept, for they may be many.
+
+        Raises MissingDataError where one cannot be read.
+        """
+        try:
+            others = self._open_ranks() if self._open_ranks else ()
+        except ForetraceError as error:
+            raise MissingDataError(str(error)) from error
+        return tuple(Case(self._same_steps(each)) for each in others)
+
+    def _same_steps(self, other: Trace) -> Trace:
+        """Of another rank's recording the steps that are looked at in this one."""
+        if self._excerpt is None:
+            return other
+        numbers = {step.number for step in self.trace.steps}
+        steps = tuple(step for step in other.steps if step.number in numbers)
+        return excerpt(other, steps).trace if steps else other
 
     @cached_property
     def calibration(self) -> Calibration:
@@ -159,10 +189,13 @@ class Case:
         return calling
 
     def callers(self, op: int) -> list[int]:
-        """The operator and those around it, innermost first."""
-        found = [op]
-        while (parent := self._calling_op[found[-1]]) >= 0 and len(found) < _LONGEST_WALK:
-            found.append(parent)
+        """The operator and those around it, innermost first; not to be changed."""
+        found = self._callers.get(op)
+        if found is None:
+            found = [op]
+            while (parent := self._calling_op[found[-1]]) >= 0 and len(found) < _LONGEST_WALK:
+                found.append(parent)
+            self._callers[op] = found
         return found
 
     def places(self, op_ids: Sequence[int], *, limit: int = 3) -> tuple[Place, ...]:
@@ -174,13 +207,19 @@ class Case:
         stacks = self.trace.stacks
         known = ops.drop_nulls("stack_id")
         if known.is_empty() or stacks.is_empty():
-            names = self.trace.spans["name"].cast(pl.String).gather(list(op_ids)).value_counts(sort=True)
-            return tuple(Place(None, None, name) for name in names["name"].head(limit))
-        lines: dict[Place, int] = {}
-        for stack, count in known["stack_id"].value_counts(sort=True).iter_rows():
-            place = self.user_frame(stack)
-            lines[place] = lines.get(place, 0) + count
-        return tuple(sorted(lines, key=lambda place: -lines[place])[:limit])
+            counted = self.trace.spans["name"].cast(pl.String).gather(list(op_ids)).value_counts(sort=True)
+            return tuple(Place(None, None, name) for name in counted["name"].head(limit))
+        lines: dict[Place, Counter[str]] = {}
+        names = self.trace.spans["name"]
+        for stack, op, count in known.group_by("stack_id", "asked_id", maintain_order=True).len().iter_rows():
+            asked = lines.setdefault(self.user_frame(stack), Counter())
+            asked[str(names[self.callers(op)[-1]])] += count
+        most = sorted(lines, key=lambda place: -lines[place].total())[:limit]
+        return tuple(self.exact(place, lines[place]) for place in most)
+
+    def exact(self, place: Place, operators: Mapping[str, int]) -> Place:
+        """The place with the line that called these operators, where the source is beside the recording or here."""
+        return exact_line(place, operators, (Path.cwd(), self.trace.path.parent))
 
     @cached_property
     def _frames(self) -> list[tuple[int | None, str | None, int | None, str]]:
@@ -200,9 +239,16 @@ class Case:
         return innermost or Place(None, None, "unknown")
 
     def _with_forward_stack(self, ops: pl.DataFrame) -> pl.DataFrame:
-        """Operators with the stack of their forward operator where they have none: autograd's thread runs no Python."""
+        """Operators with the stack of their forward operator where they have none: autograd's thread runs no Python.
+
+        `asked_id` is the operator whose stack it is.
+        """
         forward = self.trace.ops.select(
             pl.col("span_id").alias("forward_id"), pl.col("stack_id").alias("_forward")
         )
         joined = ops.join(forward, on="forward_id", how="left", maintain_order="left")
-        return joined.with_columns(stack_id=pl.coalesce("stack_id", "_forward"))
+        own = pl.col("stack_id").is_not_null()
+        return joined.with_columns(
+            asked_id=pl.when(own).then("span_id").otherwise("forward_id"),
+            stack_id=pl.coalesce("stack_id", "_forward"),
+        )

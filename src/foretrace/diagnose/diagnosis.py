@@ -12,6 +12,7 @@ from foretrace.errors import MissingDataError
 from foretrace.predict.prediction import Prediction, predict
 
 _HIGH, _MEDIUM = 0.10, 0.03  # of the step
+_NOT_TRUSTED = "Not promised: this recording is not to be trusted."
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,8 @@ def _judged(case: Case, finding: Finding) -> Finding:
     if finding.change is None:
         return finding
     predicted = predict(case.calibration, (finding.change,))
+    if predicted.verdict == "gain" and case.result("trust").values["verdict"] == "no":
+        predicted = replace(predicted, verdict="uncertain", basis=f"{predicted.basis} {_NOT_TRUSTED}")
     return replace(finding, predicted=predicted, severity=_severity(predicted))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from foretrace.analyze.trust import judge
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.predict.program import build
@@ -28,11 +27,12 @@ def profiler_overhead(case: Case) -> Iterator[Finding]:
     Use instead
     Record without stacks, shapes and memory for times, and with them for names; time the step before profiling.
     """
-    notes = [note for note in judge(case.trace).notes if note.code in _CODES and note.severity != "info"]
+    told = case.result("trust").table.select("code", "weight", "says").iter_rows()
+    notes = {code: says for code, weight, says in told if code in _CODES and weight != "info"}
     ratio = _slowdown(case)
     if not notes and (ratio is None or ratio < _SLOWER):
         return
-    says = notes[0].says if notes else ""
+    says = next(iter(notes.values()), "")
     if ratio is not None and ratio >= _SLOWER:
         says = f"Recorded steps take {ratio:.2g} times as long as without a profiler."
     yield Finding(
@@ -43,7 +43,7 @@ def profiler_overhead(case: Case) -> Iterator[Finding]:
             "Take times from a light recording, and names from a rich one.",
             "profile(activities=[CPU, CUDA], record_shapes=False, with_stack=False, profile_memory=False)",
         ),
-        evidence={"slowdown_ratio": ratio, **{note.code: note.says for note in notes}},
+        evidence={"slowdown_ratio": ratio, **notes},
         unless="the GPU is the limit: then its times hold.",
     )
 

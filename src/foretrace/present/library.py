@@ -26,6 +26,7 @@ from isal import isal_zlib
 from foretrace import cache as trace_cache
 from foretrace.errors import ForetraceError, InputError, MissingDataError
 from foretrace.ingest import READERS, open_trace
+from foretrace.ingest.ranks import find_others
 from foretrace.ingest.run import find_recorded
 from foretrace.ingest.source import Progress, open_source
 from foretrace.present import payload
@@ -230,6 +231,7 @@ class Library:
                 label=run.label,
                 step_ms=self._step_ms or measured_ms,
                 open_rich=partial(open_trace, rich, cache=self._cache) if rich else None,
+                open_ranks=partial(self._other_ranks, run.path),
             )
             # Measured on large recordings: the other tables and what analyses keep are twice the spans.
             run.size_bytes = 3 * int(trace.spans.estimated_size())
@@ -240,6 +242,15 @@ class Library:
             return
         run.state, run.says, run.progress_pct = "ready", None, None
         self._forget_beyond(HELD_BYTES, keep=run)
+
+    def _other_ranks(self, path: Path) -> list[Trace]:
+        """The recordings of the other ranks of the same job, from the library where they are in it."""
+        found = []
+        for each in find_others(path):
+            with self._lock:
+                run = self._runs.get(identity(each))
+            found.append(self._recording(each, None) if run is None else self.session(run).trace)
+        return found
 
     def _recording(self, path: Path, progress: Progress | None) -> Trace:
         """The recording; one that was not read before is kept in the cache later, when nobody waits for it."""

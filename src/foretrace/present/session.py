@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock, RLock
 from typing import Any, Generic, TypeVar
 
@@ -55,6 +55,7 @@ class Session:
         label: str | None = None,
         step_ms: float | None = None,
         open_rich: Callable[[], Trace] | None = None,
+        open_ranks: Callable[[], Sequence[Trace]] | None = None,
         left_out: tuple[str, ...] = (),
     ) -> None:
         self.trace = trace
@@ -65,7 +66,12 @@ class Session:
         self.label = label or variant or program
         self.step_ms = step_ms
         self.left_out = left_out  # what a report had to drop, in words
-        self.case = Case(trace, step_ns=step_ms * 1e6 if step_ms else None, open_rich=open_rich)
+        self.case = Case(
+            trace,
+            step_ns=step_ms * 1e6 if step_ms else None,
+            open_rich=open_rich,
+            open_ranks=open_ranks,
+        )
         self._lock = Lock()
         self._made: dict[str, Any] = {}
         self._making: dict[str, RLock] = {}

@@ -1,0 +1,87 @@
+"""Ranks of one job: which recordings beside one another are of its ranks, told from how the files begin.
+
+No recording is read for it: torch.profiler writes the rank and the number of ranks before the first event.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from foretrace.errors import ForetraceError
+from foretrace.ingest.run import other_ranks
+from foretrace.ingest.source import open_source
+
+_DISTRIBUTED = re.compile(rb'"distributedInfo"\s*:\s*(?=\{)')
+_LOOKED_AT = 1_000  # files of one folder
+
+
+@dataclass(frozen=True)
+class _Member:
+    """What the beginning of a recording says of its rank."""
+
+    path: Path
+    rank: int
+    world_size: int
+    backend: str
+
+    @property
+    def job(self) -> tuple[int, str]:
+        """What all ranks of a job have in common."""
+        return self.world_size, self.backend
+
+    @property
+    def name(self) -> str:
+        """The file's name without its rank: `#.json` for both `0.json` and `1.json`."""
+        return re.sub(rf"(?<!\d)0*{self.rank}(?!\d)", "#", self.path.name)
+
+
+def find_others(path: Path) -> tuple[Path, ...]:
+    """The recordings of the other ranks of the same job, by rank: of its Run, or beside it; none where that is not plain."""
+    in_run = other_ranks(path)
+    if in_run is not None:
+        return in_run
+    mine = _member(path)
+    if mine is None or mine.world_size < 2:
+        return ()
+    beside = [each for each in sorted(path.parent.iterdir())[:_LOOKED_AT] if each != path and each.is_file()]
+    found = [each for each in map(_member, beside) if each and each.job == mine.job]
+    if not _distinct([mine, *found]):  # several recordings of a rank: those that are named alike
+        found = [each for each in found if each.name == mine.name]
+    return _by_rank(found) if _distinct([mine, *found]) else ()
+
+
+def lowest_rank(paths: Sequence[Path]) -> Path | None:
+    """The recording of the lowest rank, where all are of different ranks of one job."""
+    members = [each for each in map(_member, paths) if each]
+    one_job = len(members) == len(paths) and len({each.job for each in members}) == 1
+    return _by_rank(members)[0] if one_job and _distinct(members) else None
+
+
+def _member(path: Path) -> _Member | None:
+    try:
+        head = open_source(path).head
+    except ForetraceError:
+        return None  # not readable is no rank; naming the file itself tells why
+    match = _DISTRIBUTED.search(head)
+    if match is None:
+        return None
+    try:
+        facts, _ = json.JSONDecoder().raw_decode(head[match.end() :].decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None  # longer than the beginning that was looked at, or damaged
+    rank, size = facts.get("rank"), facts.get("world_size")
+    if type(rank) is not int or type(size) is not int or not 0 <= rank < size:
+        return None
+    return _Member(path, rank, size, str(facts.get("backend")))
+
+
+def _distinct(members: Sequence[_Member]) -> bool:
+    return len({each.rank for each in members}) == len(members)
+
+
+def _by_rank(members: Sequence[_Member]) -> tuple[Path, ...]:
+    return tuple(each.path for each in sorted(members, key=lambda each: each.rank))
