@@ -15,6 +15,8 @@ from pathlib import Path
 
 from foretrace.diagnose.finding import Place
 
+Functions = dict[tuple[int, str], dict[str, tuple[int, ...]]]
+
 _MOST_BYTES = 4 << 20
 _SYNTAX: Mapping[type[ast.AST], str] = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.MatMult: "matmul", ast.Pow: "pow",
@@ -65,11 +67,19 @@ def _line(called: Mapping[str, tuple[int, ...]], operators: Mapping[str, int]) -
     return score.most_common(1)[0][0] if score else None
 
 
-@lru_cache(maxsize=256)
-def _functions(path: Path) -> dict[tuple[int, str], dict[str, tuple[int, ...]]]:
+def _functions(path: Path) -> Functions:
     """For each function of a file, by its first line and name: what it calls, and on which lines."""
     try:
-        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+        facts = path.stat()
+    except OSError:
+        return {}
+    return _parsed(path, facts.st_size, facts.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _parsed(path: Path, size: int, _changed_ns: int) -> Functions:
+    try:
+        if not path.is_file() or size > _MOST_BYTES:
             return {}
         tree = ast.parse(path.read_bytes())
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
