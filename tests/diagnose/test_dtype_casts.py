@@ -74,6 +74,74 @@ def test_the_scaling_of_quantised_weights_goes_with_their_cast(tmp_path: Path) -
     assert found.predicted.after_ns.point / 1e3 == pytest.approx(800, rel=0.02)
 
 
+def test_casts_around_an_operator_that_computes_in_fp32_inside(tmp_path: Path) -> None:
+    """A norm of 400 µs in fp32: without the casts it takes 85 % of that in bf16, and nothing speaks against it."""
+    norm = Op("aten::native_layer_norm", "vectorized_layer_norm_kernel", 400, [[1024, 1024], [], [1024], [1024], []],
+              [FP32, "ScalarList", FP32, FP32, "Scalar"], ("aten::layer_norm",))  # fmt: skip
+    ops = [cast(BF16, FP32), norm, cast(FP32, BF16), work(400)]
+    (found,) = findings(dtype_casts, device_bound(tmp_path, ops), step_us=1000)
+    assert found.predicted
+    assert found.predicted.verdict == "gain"
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(0.85 * 400 + 400, rel=0.02)
+
+
+def test_what_autograd_casts_around_the_same_operator_goes_where_the_program_asked_for_it(
+    tmp_path: Path,
+) -> None:
+    """SiLU in fp32, forward and backward: 55 % of each is left. The same casts by autocast alone are its own affair."""
+
+    def around(op: str, outer: str) -> list[Op]:
+        middle = Op(op, ADD, 300, [[1 << 20], [1 << 20]], [FP32, FP32])
+        return [cast(BF16, FP32, outer=(outer,)), middle, cast(FP32, BF16, outer=(outer,))]
+
+    backward = around("aten::silu_backward", "autograd::engine::evaluate_function: ToCopyBackward0")
+    ops = [*around("aten::silu", "aten::to"), work(400), *backward]
+    (found,) = findings(dtype_casts, device_bound(tmp_path, ops), step_us=1400)
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(400 + 2 * 0.55 * 300, rel=0.02)
+    by_autocast = [work(400), *backward]
+    assert findings(dtype_casts, device_bound(tmp_path, by_autocast), step_us=900) == []
+
+
+def linear(outer: str = "aten::linear") -> Op:
+    around = {"Input Dims": [[64, 256], [1024, 256], []]} if outer == "aten::linear" else {}
+    sides = [[64, 256], [256, 1024]]
+    return Op("aten::mm", "gemm", 300, sides, [BF16, BF16], (outer, "aten::matmul"), around=around)
+
+
+def made_anew() -> list[Op]:
+    """A weight from int8, less its zero point, times its scale."""
+    weight = [1024, 256]
+    return [
+        Op("aten::copy_", CAST, 200, [weight, weight, []], [BF16, "signed char", "Scalar"], ("aten::to",)),
+        Op("aten::sub", ADD, 100, [weight, [1024, 1], []], [BF16, BF16, "Scalar"]),
+        Op("aten::mul", ADD, 100, [weight, [1024, 1]], [BF16, BF16]),
+    ]
+
+
+@pytest.mark.parametrize(("outer", "verdict"), [("aten::linear", "gain"), ("", "uncertain")])
+def test_weights_made_anew_in_every_step(tmp_path: Path, outer: str, verdict: str) -> None:
+    """What was done to the weight goes with its cast. Of a plain product it may be no weight."""
+    product = linear() if outer else Op("aten::mm", "gemm", 300, [[64, 256], [256, 1024]], [BF16, BF16])
+    (found,) = findings(dtype_casts, device_bound(tmp_path, [*made_anew(), product, work(300)]), step_us=1000)
+    assert found.predicted
+    assert found.predicted.verdict == verdict
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(600, rel=0.02)
+
+
+def test_weights_that_are_trained_have_to_be_made_anew(tmp_path: Path) -> None:
+    weight = [1024, 256]
+    trained = Op("aten::copy_", CAST, 50, [weight, weight, []], [BF16, FP32, "Scalar"], ("aten::to",))
+    backward = Op("aten::mm", ADD, 800, told={"Sequence number": 3, "Fwd thread id": 1})
+    assert findings(dtype_casts, device_bound(tmp_path, [trained, linear(), backward]), step_us=1150) == []
+
+
+def test_what_is_kept_is_not_undone_by_the_next_cast(tmp_path: Path) -> None:
+    """master.sub_(grad.float()); weight.copy_(master), for one weight after the other."""
+    one = [cast(BF16, FP32), work(1_000), cast(FP32, BF16, outer=())]
+    assert findings(dtype_casts, device_bound(tmp_path, [*one, *one]), step_us=2400) == []
+
+
 def test_without_shapes_it_could_not_look(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match="record_shapes"):
         list(dtype_casts(Case(device_bound(tmp_path, [Op("aten::copy_", CAST, 100)]))))

@@ -61,13 +61,71 @@ def test_matrix_products_and_other_sizes_part_chains(tmp_path: Path) -> None:
     assert findings(unfused_elementwise, device_bound(tmp_path, ops), step_us=1850) == []
 
 
-def test_the_loss_and_the_optimizer_are_left_out(tmp_path: Path) -> None:
+def log_softmax(dur: float = 300) -> Op:
     shapes, dtypes = [[4096, COUNT // 4096], [], []], ["float", "Scalar", "Scalar"]
-    loss = Op("aten::_log_softmax", "void cunn_SoftMaxForward<4, float>", 300, shapes, dtypes)
+    return Op("aten::_log_softmax", "void cunn_SoftMaxForward<4, float>", dur, shapes, dtypes)
+
+
+def test_the_loss_and_the_optimizer_are_left_out(tmp_path: Path) -> None:
+    picked = Op("aten::nll_loss_forward", "nll_loss_forward_reduce_cuda_kernel_2d", 10, [[4096, COUNT // 4096], [4096]],
+                ["float", "long int"])  # fmt: skip
     updates = [Op("aten::_foreach_add_", "multi_tensor_apply_kernel", 300, [[], []], ["TensorList", ""])] * 4
-    assert (
-        findings(unfused_elementwise, device_bound(tmp_path, [unary(), loss, *updates]), step_us=1640) == []
-    )
+    ops = [unary(), log_softmax(), picked, *updates]
+    assert findings(unfused_elementwise, device_bound(tmp_path, ops), step_us=1650) == []
+
+
+def test_a_loss_of_the_programs_own_is_a_chain_like_any_other(tmp_path: Path) -> None:
+    """The slowest reduction in it stays as it was."""
+    ops = [unary(), log_softmax(), unary(), unary(), matmul()]
+    (found,) = findings(unfused_elementwise, device_bound(tmp_path, ops), step_us=3 * 140 + 300 + 500)
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(301 + 500, rel=0.02)
+
+
+def test_a_gate_takes_the_product_in_between_as_its_other_operand(tmp_path: Path) -> None:
+    """silu(x @ a) * (x @ b): the first product's result and the second's are read once, the chain's result written."""
+    wide = [8192, COUNT // 8192]
+
+    def product(dur: float = 500) -> Op:
+        return Op(
+            "aten::mm", GEMM, dur, [[8192, 512], [512, COUNT // 8192]], ["c10::BFloat16", "c10::BFloat16"]
+        )
+
+    gate = Op("aten::mul", ADD, 210, [wide, wide], ["float", "float"])
+    square = Op("aten::mul", ADD, 210, [wide, wide], ["float", "float"])
+    ops = [product(), Op("aten::sigmoid", ADD, 140, [wide], ["float"]), square, product(), gate, matmul()]
+    (found,) = findings(unfused_elementwise, device_bound(tmp_path, ops), step_us=3 * 500 + 560)
+    fused_us = (1 + 0.5 + 0.5 + 1) * BYTES / BANDWIDTH * 1e6 + 1
+    assert found.predicted
+    assert found.evidence["chains_per_step_count"] == 1
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(3 * 500 + fused_us, rel=0.02)
+
+
+def test_copies_alone_are_no_chain(tmp_path: Path) -> None:
+    """Each has to read and write all of its tensor, in one kernel or in two."""
+    copy = Op("aten::copy_", ADD, 200, [[COUNT], [COUNT], []], ["float", "float", "Scalar"])
+    assert findings(unfused_elementwise, device_bound(tmp_path, [copy, copy, matmul()]), step_us=900) == []
+
+
+def test_what_is_changed_in_place_may_live_on(tmp_path: Path) -> None:
+    """Half of reading and writing it; a copy into a tensor is written, and what follows begins anew."""
+    changed = Op("aten::sub_", ADD, 210, [[COUNT], [COUNT], []], ["float", "float", "Scalar"])
+    stored = Op("aten::copy_", CAST, 110, [[COUNT], [COUNT], []], ["c10::BFloat16", "float", "Scalar"])
+    ops = [unary(), changed, stored, unary(), unary(), matmul()]
+    (found,) = findings(unfused_elementwise, device_bound(tmp_path, ops), step_us=3 * 140 + 320 + 500)
+    # First operand; the other of sub_ and its own there and back; the copy in half precision; operand and result again.
+    fused_us = (1 + 0.5 + 1 + 0.5 + 1 + 1) * BYTES / BANDWIDTH * 1e6 + 1
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(fused_us + 500, rel=0.02)
+
+
+def test_where_the_step_follows_the_host_compiled_code_launches_less(tmp_path: Path) -> None:
+    """20 operators of 20 µs each and one product: one launch of 36 µs, and 16 µs more for the product."""
+    ops = [unary(dur=5, count=1 << 16) for _ in range(20)] + [matmul(5)]
+    (found,) = findings(unfused_elementwise, device_bound(tmp_path, ops), step_us=21 * 20)
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(36 + 36, rel=0.25)
+    assert found.predicted.speedup.low < 1.5
 
 
 def test_compiled_kernels_are_fused_already(tmp_path: Path) -> None:

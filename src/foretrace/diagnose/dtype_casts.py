@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import polars as pl
 
+from foretrace.analyze import work_models
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
-from foretrace.diagnose.redundant_copies import device_copies, removed
+from foretrace.diagnose.host_time import host_time
+from foretrace.diagnose.redundant_copies import device_copies
+from foretrace.predict import fusion
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
 
@@ -25,7 +30,16 @@ _WEIGHTS_AT = {
     "aten::linear": (1, 2), "aten::conv1d": (1, 2), "aten::conv2d": (1, 2), "aten::conv3d": (1, 2),
     "aten::_convolution": (1, 2), "aten::convolution": (1, 2),
 }  # fmt: skip
-_QUANTISED = ("int8", "uint8", "fp8_e4m3", "fp8_e5m2")
+_PRODUCTS = ("aten::matmul", "aten::mm", "aten::addmm")
+_NOT_TRAINED = "the weights are changed between steps, or layers that autocast leaves in fp32 need them so."
+# Operators that compute in fp32 inside, whatever their input's type: a cast before and one back behind change nothing.
+_WIDE_INSIDE = re.compile(
+    r"aten::(?:native_layer_norm|native_group_norm|native_batch_norm|cudnn_batch_norm|_fused_rms_norm|_?(?:log_)?softmax|"
+    r"gelu|silu|mish|relu|elu|leaky_relu|hardswish|sigmoid|tanh|softplus|clamp_min)_?(?:_backward)?(?:_data)?$"
+)
+_QUANTISED = ("int8", "uint8", "fp8")
+# Of the same operator on half the bytes: H200, activations, and norms, which stay below the bandwidth in bf16.
+_HALF_TIME, _HALF_TIME_OF_ROWS = 0.55, 0.85
 
 
 @rule
@@ -36,11 +50,14 @@ def dtype_casts(case: Case) -> Iterator[Finding]:
     Follows casts on the device that come one after another on equally many elements. Where the type returns to
     the one that the first cast began with, all of them could go. They must take 2 % of the GPU's time, or of the
     host's where the step follows the host; the shares below are meant so too.
-    Where nothing is trained, casts of weights and biases by torch.autocast are found from 3 % on: the weights stay
-    as they are, so that they could be cast once.
-    Other casts that the program asks for itself (autocast's own are not among them) are found from 10 % on, with
-    the scaling right behind a cast from a quantised type. They are replayed as gone; nothing is promised, for the
-    wider type may be needed.
+    Where nothing is trained, casts of weights and biases are found from 3 % on, by torch.autocast or by the program,
+    with what else is done to the weight behind them, such as the scaling of a quantised one: the weights stay as
+    they are, so that all of that could be done once. A weight is known by its shape, as the second operand of a linear
+    layer or convolution; of a plain product of two matrices, nothing is promised.
+    Casts to fp32 and back around one operator that computes in fp32 inside (a norm, a softmax, an activation) undo each
+    other as well. Without them that operator moves half as much: 55 % of its time is left, of a norm or softmax 85 %.
+    Other casts that the program asks for itself (autocast's own are not among them) are found from 10 % on. They are
+    replayed as gone; nothing is promised, for the wider type may be needed.
 
     Why it matters
     Each cast reads and writes the whole tensor and computes nothing.
@@ -52,25 +69,51 @@ def dtype_casts(case: Case) -> Iterator[Finding]:
     """
     device_ns = max(int(case.program.task_dur_ns.sum()), 1)
     copies = device_copies(case)
+    weights = _remade(case, copies)
+    yield from _of_weights(case, weights, device_ns)
+    copies = copies.filter(~pl.col("task").is_in(weights["task"].implode()))
+    # What the program copies into a tensor of its own is kept, whatever is cast next.
+    kept = [op for op in copies["op_id"] if len(case.callers(op)) == 1]
+    copies = copies.filter(~pl.col("op_id").is_in(kept))
     trips = _round_trips(copies)
-    yield from _of_weights(case, copies.filter(~pl.col("task").is_in(trips)), device_ns)
-    mine = copies.filter(pl.col("task").is_in(trips))
-    spent, edit = int(mine["dur_ns"].sum()), removed(case, mine)
+    rest = copies.filter(~pl.col("task").is_in(trips))
+    inside = _around_one(case, rest, set(trips))
+    mine = copies.filter(pl.col("task").is_in([*trips, *inside]))
+    spent, edit = int(mine["dur_ns"].sum()), _removed(case, mine)
     if mine.is_empty() or _share(case, edit, spent / device_ns) < _LEAST_SHARE:
-        yield from _asked_for(case, copies.filter(~pl.col("task").is_in(trips)), device_ns)
+        yield from _asked_for(case, rest.filter(~pl.col("task").is_in(list(inside))), device_ns)
         return
+    shorter = _shorter(case, {task for tasks in inside.values() for task in tasks})
     types = sorted(set(mine["source"]) | set(mine["target"]))
+    around = " around an operator that computes in fp32 in any case" if inside else ""
     yield Finding(
         rule="dtype-casts",
-        says=f"{mine.height / case.step_count:.0f} casts a step between {' and '.join(types)} undo each other and take "
-        f"{100 * spent / device_ns:.0f} % of the GPU's time.",
+        says=f"{mine.height / case.step_count:.0f} casts a step between {' and '.join(types)} undo each other{around} and "
+        f"take {100 * spent / device_ns:.0f} % of the GPU's time.",
         why="They read and write whole tensors and compute nothing.",
-        fix=Fix("Keep one type through the region.", "y = f(x)  # not f(x.float().to(x.dtype))"),
+        fix=Fix(
+            "Keep one type through the region.",
+            "y = F.layer_norm(x, shape)   # computes in fp32 inside: not F.layer_norm(x.float(), shape).to(x.dtype)"
+            if inside
+            else "y = f(x)  # not f(x.float().to(x.dtype))",
+        ),
         evidence=_evidence(case, mine, spent, device_ns),
         where=case.places(mine["op_id"].to_list()),
-        change=Change("casts there and back removed", edit),
-        unless="the rounding in between is wanted.",
+        change=Change(
+            "casts there and back removed", replace(edit, durations_ns=shorter, modelled=frozenset(shorter))
+        ),
+        unless="the rounding in between is wanted, or the result in fp32 is used elsewhere as well.",
     )
+
+
+def _shorter(case: Case, tasks: set[int]) -> dict[int, int]:
+    """How long operators take that move half as much."""
+    between = sorted(tasks)
+    ops = case.trace.spans["name"].gather(case.tasks["op_id"].gather(between)).cast(pl.String)
+    return {
+        task: round(int(case.program.task_dur_ns[task]) * (_HALF_TIME_OF_ROWS if rows else _HALF_TIME))
+        for task, rows in zip(between, ops.str.contains("norm|softmax"), strict=True)
+    }
 
 
 def _share(case: Case, edit: Edit, of_device: float) -> float:
@@ -79,31 +122,114 @@ def _share(case: Case, edit: Edit, of_device: float) -> float:
     return max(of_device, of_host) if case.calibration.host_bound else of_device
 
 
-def _of_weights(case: Case, copies: pl.DataFrame, device_ns: int) -> Iterator[Finding]:
-    """Autocast's casts of weights that no training changes."""
-    if case.trace.ops["forward_thread"].fill_null(0).gt(0).any():
-        return
-    casts = copies.filter(pl.col("source") != pl.col("target"))
-    casts = casts.filter(pl.Series(_casts_weight(case, casts["op_id"].to_list()), dtype=pl.Boolean))
+def _of_weights(case: Case, casts: pl.DataFrame, device_ns: int) -> Iterator[Finding]:
+    """Weights that no training changes, cast and scaled in every step."""
     if casts.is_empty():
         return
-    spent, edit = int(casts["dur_ns"].sum()), removed(case, casts)
+    spent, edit = int(casts["dur_ns"].sum()), _removed(case, casts)
     if _share(case, edit, spent / device_ns) < _LEAST_SHARE_WEIGHTS:
         return
+    certain = bool(casts["certain"].all())
     yield Finding(
         rule="dtype-casts",
-        says=f"{casts.height / case.step_count:.0f} casts of weights a step take {100 * spent / device_ns:.0f} % of the GPU's "
-        "time, though nothing changes the weights.",
-        why="torch.autocast casts a weight once for each region around it, or at each use without its cache.",
+        says=f"{casts.height / case.step_count:.0f} kernels that cast weights take {100 * spent / device_ns:.0f} % of the GPU's "
+        "time in every step, though nothing changes the weights.",
+        why="torch.autocast casts a weight once for each region around it, or at each use without its cache; so does .to().",
         fix=Fix(
             "Cast the weights once.",
-            "model = model.to(torch.bfloat16)   # for inference; not torch.autocast around fp32 weights",
+            "model = model.to(torch.bfloat16)   # for inference; not torch.autocast around fp32 weights\n"
+            "weight = quantised.to(x.dtype) * scale   # once, not at every step",
         ),
         evidence=_evidence(case, casts, spent, device_ns),
         where=case.places(casts["op_id"].to_list()),
-        change=Change("weights cast once", edit),
-        unless="the weights are changed between steps, or layers that autocast leaves in fp32 need them so.",
+        change=Change(
+            "weights cast once", edit, doubt="" if certain else "what is cast may be another in every step"
+        ),
+        unless=f"{_NOT_TRAINED[:-1]}, or memory for a second copy is short.",
     )
+
+
+def _remade(case: Case, copies: pl.DataFrame) -> pl.DataFrame:
+    """Casts of weights that nothing trains, with the pointwise work on them that follows; `certain` by the layer's name."""
+    empty = copies.head(0).with_columns(certain=pl.lit(value=True))
+    if case.trace.ops["forward_thread"].fill_null(0).gt(0).any():
+        return empty
+    known, likely, others = _weight_shapes(case)
+    casts = copies.filter(pl.col("source") != pl.col("target"))
+    shapes = [_shape(each) for each in casts["shapes"]]
+    by_autocast = _casts_weight(case, casts["op_id"].to_list())
+    by_shape = [shape in known | likely and shape not in others for shape in shapes]
+    casts = casts.with_columns(
+        mine=pl.Series([a or b for a, b in zip(by_autocast, by_shape, strict=True)], dtype=pl.Boolean),
+        certain=pl.Series(
+            [a or shape in known for a, shape in zip(by_autocast, shapes, strict=True)], dtype=pl.Boolean
+        ),
+    ).filter("mine")
+    if casts.is_empty():
+        return empty
+    return _with_following(case, casts.drop("mine"))
+
+
+def _with_following(case: Case, casts: pl.DataFrame) -> pl.DataFrame:
+    """The casts, and what is done to their results before anything else runs: pointwise, on as many elements."""
+    tasks = case.tasks.join(
+        case.trace.ops.select(
+            pl.col("span_id").alias("op_id"), *(pl.col(each).cast(pl.String) for each in ("shapes", "dtypes", "strides"))
+        ),
+        on="op_id", how="left", maintain_order="left",
+    )  # fmt: skip
+    ops = case.trace.spans["name"].gather(tasks["op_id"]).cast(pl.String)
+    calls = list(zip(ops, *(tasks[each] for each in ("shapes", "dtypes", "strides")), strict=True))
+    streams, told = tasks["stream"].to_list(), dict(casts.select("task", "certain").iter_rows())
+    found: dict[int, bool] = {}
+    for task, count in casts.select("task", "count").iter_rows():
+        at = task
+        while (
+            at < len(calls) and (at == task or _same_size(calls[at], count)) and streams[at] == streams[task]
+        ):
+            found[at] = told[task]
+            at += 1
+    mine = tasks.filter(pl.col("task").is_in(list(found)))
+    return mine.with_columns(certain=pl.Series([found[task] for task in mine["task"]], dtype=pl.Boolean))
+
+
+def _same_size(call: tuple[str | None, str | None, str | None, str | None], count: int) -> bool:
+    op, *arguments = call
+    pointwise = op is not None and (work_models.find(op) or ("",))[0] in ("elementwise", "copy")
+    moved = fusion.traffic(op, *arguments) if op and pointwise else None
+    return moved is not None and moved.count == count
+
+
+def _weight_shapes(case: Case) -> tuple[set[tuple[int, ...]], set[tuple[int, ...]], set[tuple[int, ...]]]:
+    """Shapes of weights by the layers' names, of the second of two matrices multiplied, and of what is no weight."""
+    names = (*_WEIGHTS_AT, *_PRODUCTS)
+    spans = case.trace.spans.filter((pl.col("kind") == "op") & pl.col("name").cast(pl.String).is_in(names))
+    calls = spans.select(pl.col("id").alias("span_id"), pl.col("name").cast(pl.String)).join(
+        case.trace.ops.select("span_id", pl.col("shapes").cast(pl.String)), on="span_id", how="left"
+    )
+    known: set[tuple[int, ...]] = set()
+    likely: set[tuple[int, ...]] = set()
+    others: set[tuple[int, ...]] = set()
+    for name, shapes in calls.select("name", "shapes").unique().drop_nulls().iter_rows():
+        tensors = [tuple(each) for each in json.loads(shapes) if isinstance(each, list) and each]
+        if name == "aten::addmm":
+            tensors = tensors[1:]
+        if len(tensors) < 2 or not all(isinstance(size, int) for each in tensors for size in each):
+            continue
+        others.add(tensors[0])
+        weight = tensors[1]
+        if name in _WEIGHTS_AT:
+            known |= {weight, weight[::-1]} if len(weight) == 2 else {weight}
+        elif len(weight) == 2:
+            likely |= {weight, weight[::-1]}
+    return known, likely - known, others
+
+
+def _shape(shapes: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(json.loads(shapes or "")[0])
+    except (TypeError, ValueError, LookupError):
+        return ()
 
 
 def _casts_weight(case: Case, ops: list[int]) -> list[bool]:
@@ -129,6 +255,39 @@ def _is_weight(cast: str | None, given: str | None, places: tuple[int, ...]) -> 
         return False
 
 
+def _around_one(case: Case, copies: pl.DataFrame, gone: set[int]) -> dict[int, list[int]]:
+    """Tasks of casts up and back with one operator that computes in fp32 inside between them, with the tasks of that."""
+    names = case.trace.spans["name"].cast(pl.String)
+    casts = {
+        row[0]: row[1:]
+        for row in copies.select("task", "source", "target", "count", "op_id", "stream").iter_rows()
+    }
+    ops, streams = case.tasks["op_id"].to_list(), case.tasks["stream"].to_list()
+    found: dict[int, list[int]] = {}
+    backward: dict[int, tuple[int, list[int]]] = {}
+    counts = set()
+    for task, (source, target, count, op, stream) in casts.items():
+        end = task + 1
+        while end < len(ops) and ops[end] == ops[task + 1] and streams[end] == stream:
+            end += 1
+        tasks = list(range(task + 1, end))
+        while end in gone:
+            end += 1
+        other = casts.get(end)
+        if target != "fp32" or other is None or other[:3] != (target, source, count) or ops[task + 1] is None:
+            continue
+        if not _WIDE_INSIDE.match(names[ops[task + 1]]) or not tasks:
+            continue
+        around = [names[case.callers(each)[-1]] for each in (op, other[3])]
+        if all(name in _ASKED for name in around):
+            counts.add(count)
+            found |= {task: tasks, end: tasks}
+        elif all("ToCopyBackward" in name for name in around):
+            backward |= {task: (count, tasks), end: (count, tasks)}
+    # What autograd casts may be autocast's doing: only where the program asked for the same in the forward pass.
+    return found | {task: tasks for task, (count, tasks) in backward.items() if count in counts}
+
+
 def _asked_for(case: Case, copies: pl.DataFrame, device_ns: int) -> Iterator[Finding]:
     """Casts of the program's own, with what only undoes a quantisation behind them."""
     casts = copies.filter(pl.col("source") != pl.col("target"))
@@ -138,7 +297,7 @@ def _asked_for(case: Case, copies: pl.DataFrame, device_ns: int) -> Iterator[Fin
     mine = pl.concat(
         (case.tasks.filter(pl.col("task").is_in(casts["task"].implode())), _scaling(case, casts))
     )
-    spent, edit = int(mine["dur_ns"].sum()), removed(case, mine)
+    spent, edit = int(mine["dur_ns"].sum()), _removed(case, mine)
     if casts.is_empty() or _share(case, edit, spent / device_ns) < _LEAST_SHARE_ASKED:
         return
     kinds = casts.group_by("source", "target").agg(pl.col("dur_ns").sum()).sort("dur_ns", descending=True)
@@ -161,12 +320,18 @@ def _asked_for(case: Case, copies: pl.DataFrame, device_ns: int) -> Iterator[Fin
 
 
 def _scaling(case: Case, casts: pl.DataFrame) -> pl.DataFrame:
-    """The multiplications right behind casts from quantised types: with the cast, they make the weight."""
+    """The multiplications right behind casts from quantised types: with the cast, they make what was quantised."""
     last = casts.filter(pl.col("source").is_in(_QUANTISED))["task"].to_numpy()
-    names = case.trace.spans["name"].cast(pl.String)
     following = case.tasks.filter(pl.col("task").is_in((last + 1).tolist()))
-    op = names.gather(following["op_id"])
+    op = case.trace.spans["name"].gather(following["op_id"]).cast(pl.String)
     return following.filter(op.is_in(("aten::mul", "aten::mul_")).fill_null(value=False))
+
+
+def _removed(case: Case, mine: pl.DataFrame) -> Edit:
+    """The edit without this work and the host time of what asked for it."""
+    return Edit(
+        removed_host=host_time(case, mine["op_id"].drop_nulls()), removed_tasks=mine["task"].to_numpy()
+    )
 
 
 def _evidence(case: Case, casts: pl.DataFrame, spent: int, device_ns: int) -> dict[str, Any]:

@@ -4,34 +4,87 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from math import ceil, prod
 
-import numpy as np
 import polars as pl
 
-from foretrace import intervals
-from foretrace.analyze.attention_pieces import CONTEXT, NO_PART, PARTS, SCORES, SOFTMAX, pieces, product
+from foretrace.analyze.attention_pieces import (
+    NO_PART,
+    PARTS,
+    SCORES,
+    SOFTMAX,
+    Matrices,
+    operands,
+    pieces,
+    product,
+)
+from foretrace.analyze.phases import BACKWARD, PHASES
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
+from foretrace.diagnose.host_time import host_time
 from foretrace.errors import MissingDataError
+from foretrace.hardware import Device
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
 
-# Of the tensor cores' peak, as scaled_dot_product_attention reaches it on an H200 (torch 2.11, long_context and
-# long_bidirectional of benchmarks/pairs).
-_FORWARD_SHARE, _BACKWARD_SHARE = 0.55, 0.50
-_BACKWARD_WORK = 2.5  # five matrix products instead of two: the scores are made again
+# What scaled_dot_product_attention takes on an H200 with torch 2.11, from 45 sizes in the corpus and benchmarks/pairs.
+# In half precision, two products a score forward and five backward at these shares of the tensor cores' peak, and one
+# and two exponentials at a sixteenth of the fp32 peak, as the special function units have it. In single precision, no
+# tensor cores: 30 to 47 TFLOP/s.
+_SHARE, _SHARE_FP32 = {False: 0.75, True: 0.60}, 0.55
+_PRODUCTS, _EXPONENTIALS = {False: 2, True: 5}, {False: 1, True: 2}
+_LAUNCH_NS = {False: 4_000, True: 10_000}
+_BANDWIDTH_SHARE = 0.80
+_TILE = 64  # rows and columns, at least, that a block computes
+_WIDEST = 256  # head sizes that flash kernels take
+_DIAGONAL = 256  # columns beyond the triangle that a causal kernel still computes, or waits for
+_MASK_COSTS = 1.5  # a mask or bias read from memory takes other kernels, of half to all of the speed
 _HOST_NS = 15_000  # of one fused call
 _LEAST_SHARE = 0.03
-_MASKS = ("aten::masked_fill", "aten::masked_fill_", "aten::where", "aten::tril", "aten::triu")
 _MAKES_MASK = (
-    "aten::tril",
-    "aten::triu",
-    "aten::fill_",
-    "aten::bitwise_not",
-    "aten::logical_not",
-    "aten::eq",
-)
+    "aten::tril", "aten::triu", "aten::fill_", "aten::bitwise_not", "aten::logical_not", "aten::eq", "aten::lt",
+    "aten::le", "aten::gt", "aten::ge", "aten::logical_and", "aten::bitwise_and", "aten::masked_fill",
+    "aten::masked_fill_",
+)  # fmt: skip
 _HALF = ("c10::Half", "c10::BFloat16")
+_NO_MASK, _CAUSAL, _MASKED = range(3)
+_SPARE_PRODUCTS = 1.5  # for each softmax: the recording may cut one off
+_SUMMED = (
+    "more than one product makes the scores, and a fused kernel takes the others only as a bias from memory"
+)
+
+
+@dataclass
+class _Attention:
+    """One size of scores, with what is known of how they come about."""
+
+    scores: Matrices
+    width: int
+    half: bool
+    mask: int = _NO_MASK
+    certain: bool = True  # that the mask is of this kind
+    fused: dict[int, bool] = field(
+        default_factory=dict
+    )  # tasks that stand for a fused kernel: whether backward
+
+    def ns(self, device: Device, backward: bool, mask: int) -> int:
+        """How long a fused kernel takes."""
+        count, rows, columns = self.scores
+        padded = count * _TILE**2 * ceil(rows / _TILE) * ceil(columns / _TILE)
+        flops = 2 * _PRODUCTS[backward] * self.width
+        if self.half:
+            peak = device.bf16_flops or device.fp16_flops
+            each = flops / (peak * _SHARE[backward]) + 16 * _EXPONENTIALS[backward] / device.fp32_flops
+        else:
+            each = flops / (device.fp32_flops * _SHARE_FP32)
+        work = min(0.5 * (1 + _DIAGONAL / columns), 1.0) if mask == _CAUSAL else 1.0
+        computing = padded * each * work * (_MASK_COSTS if mask == _MASKED else 1.0)
+        moved = (2 if self.half else 4) * count * self.width * 2 * (rows + columns)
+        moving = moved / (device.memory_bandwidth_bytes * _BANDWIDTH_SHARE)
+        # Backward, kernels before and behind the main one read and write as much again.
+        taken = computing + 2 * moving if backward else max(computing, moving)
+        return round(taken * 1e9) + _LAUNCH_NS[backward]
 
 
 @rule
@@ -39,10 +92,14 @@ def unfused_attention(case: Case) -> Iterator[Finding]:
     """Attention computed piece by piece, with its scores in memory.
 
     What it does
-    Finds softmaxes over [..., Tq, Tk] whose scores a batched multiply makes, with all operators that touch
-    those scores, and replaces each by one fused kernel: 4·B·H·Tq·Tk·d operations forward (half of it where
-    a mask is applied), 2.5 times as many backward, at 55 and 50 % of the device's peak.
-    Masks of [Tq, Tk] and copies of the heads that only the multiply needs go with it.
+    Finds softmaxes over [..., Tq, Tk], whole or written out with exp, whose scores one multiply makes and the next
+    sums up, with all operators that touch those scores, and replaces each by one fused kernel. That takes the longer
+    of moving queries, keys, values and results once, and 4·B·H·Tq·Tk·d operations at 75 % of the tensor cores' peak
+    with an exponential each; backward 2.5 times the operations at 60 %. In fp32 there are no tensor cores: 55 % of
+    the peak without. A mask of [Tq, Tk] counts as causal and leaves half of the work; any other mask or bias, for
+    which other kernels are taken, half as much again.
+    Masks of [Tq, Tk], copies of the heads that only the multiply needs, and the copy of the result that puts the
+    heads side by side go with it.
 
     Why it matters
     Every piece reads and writes the whole matrix of scores, whose size grows with the square of the sequence.
@@ -52,18 +109,25 @@ def unfused_attention(case: Case) -> Iterator[Finding]:
     """
     if case.trace.ops["shapes"].null_count() == case.trace.ops.height:
         raise MissingDataError(f"{case.trace.path.name}: no shapes recorded; record with record_shapes=True")
-    work = case.tasks.drop_nulls("op_id")
-    part = pieces(case.trace, work["op_id"].to_numpy())
-    mine = work.with_columns(part=pl.Series(part)).filter(pl.col("part") != NO_PART)
+    work = _work(case)
+    mine = work.filter(pl.col("part") != NO_PART)
     device_ns = int(case.program.task_dur_ns.sum())
     if mine.is_empty() or mine["dur_ns"].sum() < _LEAST_SHARE * max(device_ns, 1):
         return
     if case.device is None:
         raise MissingDataError(f"{case.trace.path.name}: the peaks of this device are not known")
-    kept = _fused(case, mine)
-    if not kept:
+    found = _attentions(mine)
+    if not found:
         return
-    mine = pl.concat((mine, _companions(case, work, mine)))
+    for each in found:
+        _see_mask(each, work.drop_nulls("shapes"))
+    mine = mine.filter(pl.col("shapes").is_in(_touching(mine, found)))
+    others = _companions(work, mine, found)
+    # Heads that come in half precision and are only multiplied in single.
+    raised = others.filter(pl.col("op") == "aten::copy_")["dtypes"].str.contains("|".join(_HALF)).any()
+    for each in found:
+        each.half |= raised
+    mine = pl.concat((mine, others))
     spent = int(mine["dur_ns"].sum())
     softmax = mine.filter(pl.col("part") == PARTS.index(SOFTMAX))
     yield Finding(
@@ -79,59 +143,106 @@ def unfused_attention(case: Case) -> Iterator[Finding]:
             "spans": softmax["id"].head(5).to_list(),
         },
         where=case.places(softmax["op_id"].unique().to_list()),
-        change=Change("attention fused", _edit(case, mine, kept)),
+        change=_change(case, case.device, mine, found),
         unless="the scores themselves are needed, or the mask is one that the fused kernels do not take.",
     )
 
 
-def _fused(case: Case, mine: pl.DataFrame) -> dict[int, int]:
-    """For each softmax, forward or backward, the task that stands for the fused kernel, and its duration."""
-    assert case.device is not None
-    softmax = (
-        mine.filter(pl.col("part") == PARTS.index(SOFTMAX)).group_by("op_id", maintain_order=True).first()
-    )
-    multiplies = mine.filter(pl.col("part").is_in((PARTS.index(SCORES), PARTS.index(CONTEXT))))
-    width = _head_width(case, multiplies)
-    if width is None:
-        return {}
-    ops = case.trace.ops.select(pl.col("span_id").alias("op_id"), "shapes", "dtypes")
-    names = case.trace.spans.select(pl.col("id").alias("op_id"), pl.col("name").cast(pl.String).alias("op"))
-    rows = softmax.join(ops, on="op_id", maintain_order="left").join(names, on="op_id", maintain_order="left")
-    touching = case.trace.spans["name"].cast(pl.String).gather(mine["op_id"])
-    masked = 0.5 if touching.is_in(_MASKS).any() else 1.0
-    peak = _peak(case, multiplies)
-    kept = {}
-    for task, op, shapes in rows.select("task", "op", "shapes").iter_rows():
-        scores = max(
-            (int(np.prod(each)) for each in json.loads(shapes) if isinstance(each, list) and each), default=0
-        )
-        flops = 4.0 * scores * width * masked
-        backward = "backward" in op
-        rate = peak * (_BACKWARD_SHARE if backward else _FORWARD_SHARE)
-        kept[task] = round(flops * (_BACKWARD_WORK if backward else 1.0) / rate * 1e9)
-    return kept
-
-
-def _companions(case: Case, work: pl.DataFrame, mine: pl.DataFrame) -> pl.DataFrame:
-    """Masks as large as one matrix of scores, and copies of heads in the order that a batched multiply wants."""
-    scores = mine.filter(pl.col("part") == PARTS.index(SCORES))["op_id"].unique()
-    ops = case.trace.ops.filter(pl.col("span_id").is_in(scores.implode()))
-    masks, heads = set(), set()
-    for shapes in ops["shapes"].unique().drop_nulls().cast(pl.String):
-        tensors = [each for each in json.loads(shapes) if isinstance(each, list) and len(each) == 3]
-        if len(tensors) >= 2:
-            (batch, rows, width), (_, _, columns) = tensors[-2:]
-            masks.add((rows, columns))
-            heads |= {(batch, *each) for each in ((rows, width), (width, columns), (columns, width))}
-    rest = work.filter(~pl.col("task").is_in(mine["task"].implode()))
-    rest = rest.with_columns(op=case.trace.spans["name"].gather(rest["op_id"]).cast(pl.String))
-    rest = rest.filter(pl.col("op").is_in((*_MAKES_MASK, "aten::copy_"))).join(
-        case.trace.ops.select(pl.col("span_id").alias("op_id"), pl.col("shapes").cast(pl.String)),
-        on="op_id", how="left", maintain_order="left",
+def _work(case: Case) -> pl.DataFrame:
+    """Device work with its operator's name and arguments, whether it is of a backward pass, and its part in attention."""
+    work = case.tasks.drop_nulls("op_id").join(
+        case.roles.select("id", backward=pl.col("phase") == PHASES.index(BACKWARD)),
+        on="id", how="left", maintain_order="left",
     )  # fmt: skip
-    kinds = rest.select("op", "shapes").unique()
+    arguments = case.trace.ops.select(
+        pl.col("span_id").alias("op_id"), *(pl.col(each).cast(pl.String) for each in ("shapes", "dtypes"))
+    )
+    work = work.join(arguments, on="op_id", how="left", maintain_order="left")
+    return work.with_columns(
+        op=case.trace.spans["name"].gather(work["op_id"]).cast(pl.String),
+        part=pl.Series(pieces(case.trace, work["op_id"].to_numpy())),
+    )
+
+
+def _attentions(mine: pl.DataFrame) -> list[_Attention]:
+    """By the size of their scores, those with heads that are no wider than flash kernels take."""
+    made = (
+        mine.filter(pl.col("part") == PARTS.index(SCORES))
+        .sort("dur_ns")
+        .group_by("op_id", maintain_order=True)
+    )
+    found: dict[Matrices, _Attention] = {}
+    for shapes, dtypes, task, backward in (
+        made.last().select("shapes", "dtypes", "task", "backward").iter_rows()
+    ):
+        multiplied = product(shapes)
+        if multiplied is None:
+            continue
+        made_here, width = multiplied.made, multiplied.left.columns
+        turned = Matrices(made_here.batch, made_here.columns, made_here.rows)
+        scores = turned if turned in found else made_here
+        if width > _WIDEST:
+            continue
+        half = any(each in (dtypes or "") for each in _HALF)
+        each = found.setdefault(scores, _Attention(scores, width, half))
+        each.width = min(each.width, width)
+        each.fused[task] = bool(backward)
+    return list(found.values())
+
+
+def _see_mask(each: _Attention, work: pl.DataFrame) -> None:
+    """Whether its scores are masked, from the operands beside them and from operators that cut triangles."""
+    count, rows, columns = each.scores
+    if rows == 1:
+        return  # one token a step: what it may see is all there is
+    squares, others, cut = False, False, False
+    for op, shapes in (
+        work.filter(pl.col("part") != PARTS.index(SOFTMAX)).select("op", "shapes").unique().iter_rows()
+    ):
+        cut |= op in ("aten::tril", "aten::triu") and _first(shapes)[-2:] == [rows, columns]
+        if each.scores not in operands(shapes):
+            continue
+        for tensor in _tensors(shapes):
+            if len(tensor) < 2 or tensor[-1] != columns or prod(tensor) >= count * rows * columns:
+                continue
+            alike = tensor[-2] == rows and (len(tensor) == 2 or tensor[-3] == 1)
+            squares |= alike and rows == columns
+            others |= tensor[-2] in (1, rows) and len(tensor) > 2 and not (alike and rows == columns)
+    each.mask = _MASKED if others else _CAUSAL if squares or cut else _NO_MASK
+    # That a mask from elsewhere is a triangle, or could be left to the kernel, shapes do not tell.
+    each.certain = each.mask == _NO_MASK or (each.mask == _CAUSAL and cut)
+
+
+def _touching(mine: pl.DataFrame, found: list[_Attention]) -> list[str]:
+    """The shapes of operators that work on the scores of these."""
+    scores = {each.scores for each in found} | {
+        Matrices(n, b, a) for each in found for n, a, b in (each.scores,)
+    }
+    return [
+        shapes
+        for shapes in mine["shapes"].unique().drop_nulls()
+        if not scores.isdisjoint(operands(shapes)) or ((made := product(shapes)) and made.made in scores)
+    ]
+
+
+def _companions(work: pl.DataFrame, mine: pl.DataFrame, found: list[_Attention]) -> pl.DataFrame:
+    """Masks as large as one matrix of scores, copies of heads for a batched multiply, and of the result for what follows."""
+    masks, heads, results = set(), set(), set()
+    for each in found:
+        (count, rows, columns), width = each.scores, each.width
+        masks.add((rows, columns))
+        heads |= {(count, *sides) for sides in ((width, columns), (columns, width))}
+        if rows > 1:  # else what is written into a cache looks the same
+            heads.add((count, rows, width))
+            results.add((count, rows, width))
+    rest = work.filter(~pl.col("task").is_in(mine["task"].implode()))
+    kinds = rest.select("op", "shapes").unique().drop_nulls()
     goes = [
-        (op in _MAKES_MASK and _ends(shapes) in masks) or (op == "aten::copy_" and _batched(shapes) in heads)
+        (op in _MAKES_MASK and _is_mask(shapes, masks))
+        or (
+            op == "aten::copy_"
+            and (_heads(shapes) in heads or _result(shapes) in results or _is_mask4(shapes, masks))
+        )
         for op, shapes in kinds.iter_rows()
     ]
     kinds = kinds.filter(pl.Series(goes, dtype=pl.Boolean))
@@ -139,57 +250,70 @@ def _companions(case: Case, work: pl.DataFrame, mine: pl.DataFrame) -> pl.DataFr
     return rest.join(kinds, on=["op", "shapes"], how="semi").with_columns(part).select(mine.columns)
 
 
-def _first(shapes: str | None) -> list[int]:
-    tensors = json.loads(shapes) if shapes else []
-    return next(
-        (each for each in tensors if isinstance(each, list) and each and isinstance(each[0], int)), []
-    )
+def _tensors(shapes: str) -> list[list[int]]:
+    return [
+        each for each in json.loads(shapes) if isinstance(each, list) and each and isinstance(each[0], int)
+    ]
 
 
-def _ends(shapes: str | None) -> tuple[int, ...]:
-    """The last two dimensions of a tensor that holds one such matrix."""
+def _first(shapes: str) -> list[int]:
+    return next(iter(_tensors(shapes)), [])
+
+
+def _is_mask(shapes: str, masks: set[tuple[int, int]]) -> bool:
+    """[Tq, Tk], or the same for every head."""
     shape = _first(shapes)
-    return tuple(shape[-2:]) if len(shape) >= 2 and int(np.prod(shape[:-2])) == 1 else ()
+    alone = len(shape) >= 2 and prod(shape[:-2]) == 1
+    return (alone and tuple(shape[-2:]) in masks) or _is_mask4(shapes, masks)
 
 
-def _batched(shapes: str | None) -> tuple[int, ...]:
-    """[B, H, x, y] as the multiply sees it: [B·H, x, y]."""
+def _is_mask4(shapes: str, masks: set[tuple[int, int]]) -> bool:
+    """[B, 1, Tq, Tk]."""
     shape = _first(shapes)
-    return (shape[0] * shape[1], *shape[2:]) if len(shape) == 4 else ()
+    return len(shape) == 4 and shape[1] == 1 and shape[2] > 1 and tuple(shape[-2:]) in masks
 
 
-def _peak(case: Case, multiplies: pl.DataFrame) -> float:
-    """Of the type that the matrices are multiplied in: half precision, else what single precision has."""
-    assert case.device is not None
-    ops = case.trace.ops.filter(pl.col("span_id").is_in(multiplies["op_id"].implode()))
-    half = ops["dtypes"].cast(pl.String).str.contains("|".join(_HALF)).any()
-    best = case.device.bf16_flops or case.device.fp16_flops
-    return float((best if half else None) or case.device.tf32_flops or case.device.fp32_flops or best or 1e12)
+def _heads(shapes: str) -> tuple[int, ...]:
+    """[B, H, x, y], or with groups of heads between, as the multiply sees it: [B·H, x, y]."""
+    shape = _first(shapes)
+    return (prod(shape[:-2]), *shape[-2:]) if len(shape) >= 4 else ()
 
 
-def _head_width(case: Case, multiplies: pl.DataFrame) -> int | None:
-    """The dimension that is summed over when scores are made."""
-    scores = multiplies.filter(pl.col("part") == PARTS.index(SCORES))
-    ops = case.trace.ops.filter(pl.col("span_id").is_in(scores["op_id"].implode()))
-    widths = []
-    for shapes in ops["shapes"].unique().drop_nulls().cast(pl.String):
-        tensors = [each for each in json.loads(shapes) if isinstance(each, list) and len(each) == 3]
-        if product(shapes) and len(tensors) >= 2:
-            widths.append(tensors[-2][2])
-    return min(widths) if widths else None
+def _result(shapes: str) -> tuple[int, ...]:
+    """[B, T, H, d], as the multiply saw it: [B·H, T, d]."""
+    shape = _first(shapes)
+    return (shape[0] * shape[2], shape[1], shape[3]) if len(shape) == 4 else ()
 
 
-def _edit(case: Case, mine: pl.DataFrame, kept: dict[int, int]) -> Edit:
+def _change(case: Case, device: Device, mine: pl.DataFrame, found: list[_Attention]) -> Change:
     """Only the tasks that stand for fused kernels stay; the operators' host time goes, less one call's each."""
+    kept = {task: each.ns(device, back, each.mask) for each in found for task, back in each.fused.items()}
     gone = mine.filter(~pl.col("task").is_in(list(kept)))
     calls = mine.filter(pl.col("task").is_in(list(kept)))["call"].unique().to_list()
-    spans = case.trace.spans.filter(pl.col("id").is_in(mine["op_id"].unique().implode()))
-    start = (spans["start_ns"] - case.program.start_ns).to_numpy()
-    host = intervals.union(start, start + spans["dur_ns"].fill_null(0).to_numpy())
-    return Edit(
-        removed_host=host,
+    edit = Edit(
+        removed_host=host_time(case, mine["op_id"]),
         removed_tasks=gone["task"].to_numpy(),
         durations_ns=kept,
         modelled=frozenset(kept),
         added_host_ns=dict.fromkeys(calls, _HOST_NS),
     )
+    others = []
+    for mask in (_NO_MASK, _CAUSAL, _MASKED) if not all(each.certain for each in found) else ():
+        other = {
+            task: each.ns(device, back, each.mask if each.certain else mask)
+            for each in found
+            for task, back in each.fused.items()
+        }
+        others.append(replace(edit, durations_ns=other))
+    doubt = "" if not any(_summed(each, mine) for each in found) else _SUMMED
+    return Change("attention fused", edit, others=tuple(others), doubt=doubt)
+
+
+def _summed(each: _Attention, mine: pl.DataFrame) -> bool:
+    """Whether more products than one make the scores of one softmax, as terms of positions do."""
+    forward = mine.filter((pl.col("part") == PARTS.index(SOFTMAX)) & ~pl.col("op").str.contains("backward"))
+    normalised = forward.filter(
+        pl.Series([each.scores in operands(shapes) for shapes in forward["shapes"]], dtype=pl.Boolean)
+    )
+    products = sum(not backward for backward in each.fused.values())
+    return products > _SPARE_PRODUCTS * normalised["op_id"].n_unique()

@@ -60,6 +60,7 @@ class Link(NamedTuple):
     dur_ns: int
     reduces: bool
     traffic: Traffic
+    stores: bool = False  # the program itself copies into a tensor that it keeps
 
 
 class Fused(NamedTuple):
@@ -90,16 +91,21 @@ def traffic(op: str, shapes: str | None, dtypes: str | None, strides: str | None
 def fused_ns(device: Device, links: list[Link]) -> int:
     """How long one kernel in place of the chain takes."""
     moved, instructions, last, seen = 0.0, 0, 0, -1
+    fresh = True  # what comes next is not the result of what came before
     for link in links:
         if link.op_id == seen:  # one operator with several kernels counts once
             continue
         each = link.traffic
         # The first operand comes from the operator before; the others, nobody knows.
-        moved += sum(each.reads) if seen == -1 else _MAYBE * sum(each.reads[1:])
-        moved += each.rest + (each.writes if each.rearranges else 0)
+        moved += sum(each.reads) if fresh else _MAYBE * sum(each.reads[1:])
+        if not fresh and link.op.endswith("_") and link.op != "aten::copy_":
+            # Changed in place: the chain's own tensor, or one that lives on.
+            moved += _MAYBE * (sum(each.reads[:1]) + each.writes)
+        written = each.rearranges or link.stores
+        moved += each.rest + (each.writes if written else 0)
         name = link.op.removeprefix("aten::").removesuffix("_")
         instructions += each.count * _INSTRUCTIONS.get(name, _OTHER_INSTRUCTIONS)
-        seen, last = link.op_id, 0 if each.rearranges else each.writes
+        seen, last, fresh = link.op_id, 0 if written else each.writes, link.stores
     moving = (moved + last) / (device.memory_bandwidth_bytes * _BANDWIDTH_SHARE) * 1e9
     computing = instructions / (device.fp32_flops / 2) * 1e9  # a peak counts a multiply-add as two
     # A batch norm reads everything before it writes any: it keeps all its kernels.
