@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from diagnose.kernels import ADD, Op, device_bound
+from diagnose.kernels import ADD, CAST, Op, device_bound
 
 from foretrace.diagnose.layout_conversions import layout_conversions
 from tests.diagnose.loops import findings
@@ -25,6 +25,38 @@ def test_conversions_are_worth_their_time(tmp_path: Path) -> None:
     assert "1 conversions" in found.says
     assert found.predicted
     assert found.predicted.after_ns.point / 1e3 == pytest.approx(700, rel=0.02)
+
+
+def test_copies_of_permuted_tensors_go_with_the_conversions(tmp_path: Path) -> None:
+    """Layer norm over channels copies what was permuted from a planar tensor; in channels-last order it is there."""
+    shape, planar = [64, 32, 32, 96], [98304, 32, 1, 1024]
+    copy = Op(
+        "aten::copy_", CAST, 100, [shape, shape, []], ["float", "float", "Scalar"], ("aten::layer_norm",),
+        told={"Input Strides": [[98304, 3072, 96, 1], planar, []]},
+    )  # fmt: skip
+    trace = device_bound(tmp_path, [op(CONVERTS, 300), copy, op(ADD, 600)])
+    (found,) = findings(layout_conversions, trace, step_us=1000)
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(600, rel=0.02)
+
+
+def test_convolutions_of_one_dimension_have_no_other_layout(tmp_path: Path) -> None:
+    forward = Op(
+        "aten::cudnn_convolution", CONVERTS, 300, [[8, 64, 1, 999]], ["c10::Half"], ("aten::conv1d",)
+    )
+    backward = Op(
+        "aten::convolution_backward", CONVERTS, 300, [[8, 64, 999], [8, 64, 999]], ["c10::Half"] * 2
+    )
+    assert findings(layout_conversions, device_bound(tmp_path, [forward, backward]), step_us=600) == []
+
+
+def test_nothing_is_promised_around_norms_for_planar_tensors(tmp_path: Path) -> None:
+    norm = Op("aten::native_group_norm", ADD, 100)
+    (found,) = findings(
+        layout_conversions, device_bound(tmp_path, [op(CONVERTS, 300), norm, op(ADD, 600)]), step_us=1000
+    )
+    assert found.predicted
+    assert found.predicted.verdict == "uncertain"
 
 
 def test_depthwise_kernels_take_a_third_in_channels_last_order(tmp_path: Path) -> None:

@@ -38,12 +38,28 @@ def test_a_padded_product_runs_at_the_rate_of_the_others(tmp_path: Path) -> None
     assert "50304" in found.fix.code
 
 
+def test_tf32_loads_four_at_once(tmp_path: Path) -> None:
+    kernel = "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align1>"
+    (found,) = findings(
+        misaligned_gemm, device_bound(tmp_path, [product(kernel, 8000, 8192, 4003, 4096, ["float", "float"])])
+    )
+    h200 = match(str(H200["name"]))
+    assert h200
+    padded = (time_ns(h200, "tf32", Size(1, 8192, 4032, 4096), 4) or 0) / 1e3
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(padded, rel=0.02)
+    assert found.evidence["sizes"] == [4003]
+
+
 @pytest.mark.parametrize(
     "op",
     [
         product(PIECEWISE, 4000, 8192, 50304, 768),  # aligned
         product(PIECEWISE, 4000, 3, 8192, 8192),  # rows of a small batch
         product(PIECEWISE, 4000, 8192, 50257, 768, ["float", "float"]),
+        product(
+            PIECEWISE.replace("bf16_s16816gemm_bf16", "s1688gemm"), 4000, 8192, 4004, 768, ["float", "float"]
+        ),
         product(ALIGNED, 4000, 8193, 8192, 768),  # a kernel that takes nothing misaligned
     ],
 )

@@ -126,3 +126,41 @@ def test_an_idle_gpu_does_not_wait_for_products(tmp_path: Path) -> None:
     """Operators of 20 µs on the host, kernels of 5 µs: shorter ones change nothing."""
     trace = device_bound(tmp_path, [product(SGEMM, 5) for _ in range(10)])
     assert findings(no_tensor_cores, trace, step_us=200) == []
+
+
+def test_a_slow_kernel_gains_no_more_than_the_ratio_of_the_peaks(tmp_path: Path) -> None:
+    trace = device_bound(tmp_path, [product(SGEMM, 29_000), Op("aten::add", ADD, 100)])
+    (found,) = findings(no_tensor_cores, trace, step_us=29_100)
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(100 + 29_000 * 66.9 / 494.7, rel=0.02)
+
+
+def test_products_of_few_rows_wait_for_memory(tmp_path: Path) -> None:
+    """Eight rows: 4 FLOPs a byte of the weight, where the CUDA cores do 14 while a byte arrives."""
+    trace = device_bound(tmp_path, [product(SGEMM, 500, [[8, 8192], [8192, 8192]])])
+    assert findings(no_tensor_cores, trace, step_us=500) == []
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_groups_of_few_channels_stay_on_the_cuda_cores(tmp_path: Path, channels: int) -> None:
+    kernel = (
+        "void cudnn::cnn::conv2d_grouped_direct_kernel<false, true, false, false, 0, 0, int, float, float>"
+    )
+    shapes = [[8, 64, 128, 128], [64, channels, 7, 7], *([[]] * 7)]
+    dtypes = ["float", "float", "ScalarList", "ScalarList", "ScalarList", *(["Scalar"] * 4)]
+    inputs = ["", "", "[3, 3]", "[1, 1]", "[1, 1]", str(64 // channels), "False", "False", "True"]
+    convolution = Op("aten::cudnn_convolution", kernel, 2900, shapes, dtypes, inputs=inputs)
+    for found in findings(no_tensor_cores, device_bound(tmp_path, [convolution]), step_us=2900):
+        assert found.predicted is None
+
+
+def test_fp64_is_worth_half_of_every_kernel_and_perhaps_tf32(tmp_path: Path) -> None:
+    """2,700 µs of a product are as long in fp32 on the CUDA cores; 1,000 µs of an addition become 500."""
+    dgemm = "void cutlass::Kernel2<cutlass_80_tensorop_d884gemm_128x64_16x3_nn_align1>"
+    add = "void at::native::vectorized_elementwise_kernel<2, at::native::CUDAFunctor_add<double>>"
+    ops = [Op("aten::mm", dgemm, 2700, SHAPES, ["double", "double"]), Op("aten::add", add, 1000)]
+    (found,) = findings(no_tensor_cores, device_bound(tmp_path, ops), step_us=3700)
+    assert "fp64" in found.says
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(3200, rel=0.02)
+    assert found.predicted.speedup.high > 3700 / (PRODUCT_US + 500)

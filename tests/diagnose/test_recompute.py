@@ -15,7 +15,7 @@ NODE = "autograd::engine::evaluate_function: CheckpointFunctionBackward"
 STEPS, LENGTH = 4, 100.0
 
 
-def training(folder: Path, *, checkpoint: bool, scale: float = 1) -> Trace:
+def training(folder: Path, *, checkpoint: bool, scale: float = 1, again: str = "aten::linear") -> Trace:
     """Forward 300 µs, the same again inside the backward if checkpointed, backward 600 µs; the host runs ahead."""
     recording = Recording(deviceProperties=[H200])
     ready = 0.0
@@ -34,7 +34,7 @@ def training(folder: Path, *, checkpoint: bool, scale: float = 1) -> Trace:
         operator("aten::linear", at, 300, 10 * number + 1, 0)
         recording.op(NODE, at + 20, at + 90, **{"Sequence number": 10 * number + 1, "Fwd thread id": 1})
         if checkpoint:
-            operator("aten::linear", at + 30, 300, 10 * number + 2, 0)
+            operator(again, at + 30, 300, 10 * number + 2, 0)
         operator("aten::mm", at + 60, 600, 10 * number + 1, 1)
     return recording.open(folder)
 
@@ -50,6 +50,12 @@ def test_work_done_twice_is_worth_its_time(tmp_path: Path) -> None:
 
 def test_a_plain_backward_is_no_fault(tmp_path: Path) -> None:
     assert findings(recompute, training(tmp_path, checkpoint=False), step_us=900) == []
+
+
+def test_a_backward_that_is_differentiated_computes_nothing_again(tmp_path: Path) -> None:
+    """create_graph=True gives the backward's operators numbers of their own, but the forward pass called no such ones."""
+    trace = training(tmp_path, checkpoint=True, again="aten::mm")
+    assert findings(recompute, trace, step_us=1200) == []
 
 
 def test_on_the_host_all_of_the_node_goes_that_comes_before_its_own_operators(tmp_path: Path) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import polars as pl
 
 from foretrace.analyze.flops import op_work
+from foretrace.diagnose import copy_readers
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
+from foretrace.diagnose.redundant_copies import device_copies, removed
+from foretrace.errors import MissingDataError
 from foretrace.predict.changes import Change
-from foretrace.predict.edits import Edit
+from foretrace.predict.edits import Edit, merge
 
 # Normalisation and pooling kernels for NCHW; those for NHWC are bound by memory.
 _PLANAR = r"batch_norm_(collect_statistics|transform_input|backward_reduce|backward_elemt|backward)_?(kernel|cuda)|max_pool_(forward|backward)_nchw"
@@ -23,6 +27,11 @@ _DEPTHWISE = r"conv_depthwise2d_(?:forward|backward|grad_weight)_kernel"
 _DEPTHWISE_FACTOR = 0.35
 _LEAST_SHARE = 0.02
 _FASTER_KERNELS = 1.15  # normalisation and pooling have faster kernels for channels-last tensors too
+_SEQUENCE = re.compile(r"aten::conv(?:_transpose)?1d$")
+_THREE = re.compile(r"\[\[\d+, \d+, \d+\],")  # the first tensor has three dimensions
+# Norms that copy channels-last tensors into planar ones first: around them conversions stay, by slower kernels.
+_PLANAR_ONLY = ("aten::native_group_norm", "aten::instance_norm")
+_PLANAR_ONLY_DOUBT = "group and instance norm take planar tensors alone, so that conversions stay around them"
 
 
 @rule
@@ -31,7 +40,10 @@ def layout_conversions(case: Case) -> Iterator[Finding]:
 
     What it does
     Looks for cuDNN's and MIOpen's layout conversion kernels that take at least 2 % of the GPU's time, and for
-    torch's depthwise kernels in half precision, in place of which cuDNN has faster ones for channels last.
+    torch's depthwise kernels in half precision, in place of which cuDNN has faster ones for channels last. Copies by
+    torch between the two orders, such as layer norm's of a permuted tensor, go with the conversions. Convolutions of
+    one dimension are left out: torch has no other layout for them. Nothing is promised where group or instance norm
+    runs, which has no kernel for channels last.
 
     Why it matters
     Tensor cores want channels last. A model in the default layout pays for the conversion at every layer,
@@ -42,12 +54,14 @@ def layout_conversions(case: Case) -> Iterator[Finding]:
     """
     case.trace.require("kernels", "no kernels recorded; record with ProfilerActivity.CUDA")
     mine = case.tasks.filter(pl.col("name").cast(pl.String).str.contains(_CONVERTS))
+    mine = mine.filter(~_of_sequences(case, mine))
     device_ns = int(case.program.task_dur_ns.sum())
     depthwise = _depthwise(case)
     spent = int(mine["dur_ns"].sum())
     slow_ns = int(depthwise["dur_ns"].sum())
     if spent + slow_ns < _LEAST_SHARE * max(device_ns, 1):
         return
+    copies = _copies_between_orders(case)
     new = _planar(case) if spent else {}
     for task, dur in depthwise.select("task", "dur_ns").iter_rows():
         new[task] = round(dur * _DEPTHWISE_FACTOR)
@@ -77,11 +91,49 @@ def layout_conversions(case: Case) -> Iterator[Finding]:
         where=case.places((mine if converting else depthwise)["op_id"].drop_nulls().unique().to_list()),
         change=Change(
             "conversions removed, normalisation, pooling and depthwise convolutions in channels-last order",
-            Edit(removed_tasks=mine["task"].to_numpy(), durations_ns=new, modelled=frozenset(new)),
+            merge(
+                (
+                    Edit(removed_tasks=mine["task"].to_numpy(), durations_ns=new, modelled=frozenset(new)),
+                    removed(case, copies),
+                )
+            ),
             upside=_FASTER_KERNELS,
+            doubt=_PLANAR_ONLY_DOUBT if _planar_only(case) else "",
         ),
         unless="a layer has no channels-last kernel: then its conversion stays.",
     )
+
+
+def _copies_between_orders(case: Case) -> pl.DataFrame:
+    """Copies by torch itself of a planar tensor into channels-last order or back, as layer norm makes of a permuted one."""
+    try:
+        copies = device_copies(case).filter(pl.col("source") == pl.col("target"))
+    except MissingDataError:
+        return case.tasks.clear()
+    between = [
+        len(lying) > 1 and any(one.ordered and other.turned for one, other in (lying[:2], lying[1::-1]))
+        for lying in (copy_readers.tensors(*row) for row in copies.select("shapes", "strides").iter_rows())
+    ]
+    return copies.filter(pl.Series(between, dtype=pl.Boolean))
+
+
+def _of_sequences(case: Case, mine: pl.DataFrame) -> pl.Series:
+    """Whether a convolution of one dimension converts: its tensors of three have no channels-last order."""
+    names = case.trace.spans["name"].cast(pl.String)
+    shapes = dict(case.trace.ops.select("span_id", pl.col("shapes").cast(pl.String)).iter_rows())
+    found = {
+        op: any(
+            _SEQUENCE.match(names[each]) or _THREE.match(shapes.get(each) or "") for each in case.callers(op)
+        )
+        for op in mine["op_id"].drop_nulls().unique()
+    }
+    return pl.Series([found.get(op, False) for op in mine["op_id"]], dtype=pl.Boolean)
+
+
+def _planar_only(case: Case) -> bool:
+    """Whether a norm runs that takes planar tensors alone."""
+    names = case.trace.spans["name"].unique().cast(pl.String)
+    return bool(names.is_in(_PLANAR_ONLY).any())
 
 
 def _depthwise(case: Case) -> pl.DataFrame:

@@ -10,6 +10,7 @@ import polars as pl
 from foretrace.diagnose import products
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
+from foretrace.hardware import Device
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
 
@@ -17,12 +18,18 @@ _LEAST_SHARE = 0.03  # of the GPU's time; of the step, for what tensor cores wou
 _LEAST_BUSY = 1 / 3  # of the step: a GPU that works less waits for the host, not for products
 _CAST_HOST_NS = 20_000  # autocast casts both operands of a product: two operators more
 _HALF_BYTES, _SINGLE_BYTES = 2, 4
+_LEAST_CHANNELS = 16  # of a group of a convolution: the depth of one step of the tensor cores
 _TF32 = Fix(
     "Let single precision use the tensor cores (TF32), or compute in bf16 under autocast, which is faster still.",
     'torch.set_float32_matmul_precision("high")\n'
     "torch.backends.cudnn.allow_tf32 = True\n"
     "# or, faster still:\n"
     'with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = model(x)',
+)
+_DOUBLE = r"\bdouble\b"  # in the templates of torch's kernels
+_SINGLE = Fix(
+    "Convert data and model to fp32; NumPy's arrays are fp64 unless told otherwise.",
+    "x = torch.from_numpy(array).float()\nmodel = model.float()",
 )
 _AUTOCAST = Fix(
     "Compute in fp16 under autocast: this GPU's tensor cores take nothing else.",
@@ -38,9 +45,11 @@ def no_tensor_cores(case: Case) -> Iterator[Finding]:
     Looks for kernels that multiply matrices without tensor cores, by their names, and take at least 3 % of the
     GPU's time. Each is replaced by a TF32 product of its size (fp16 where the GPU has no TF32): the larger of
     its FLOPs at 65 % of the peak, less what the last wave of 128 x 128 tiles leaves idle, and its bytes at 80 %
-    of the bandwidth. In a convolution a tile is filled as far as its channels reach, and planar (NCHW) tensors are
+    of the bandwidth, and no more than the ratio of the peaks: what a kernel loses otherwise, it loses on tensor cores
+    too. Products of few rows, which wait for memory, and groups of few channels stay. In a convolution a tile is filled as far as its channels reach, and planar (NCHW) tensors are
     read and written once more, for they are converted. Nothing is said where the GPU works less than a third of
-    the step: it waits for the host, not for products.
+    the step: it waits for the host, not for products. Products in fp64 are replaced by fp32's, and every other kernel
+    of fp64 takes half of its time.
 
     Why it matters
     The tensor cores multiply several times faster than the CUDA cores: 494 TFLOP/s in TF32 on an H200, 67 in
@@ -54,6 +63,9 @@ def no_tensor_cores(case: Case) -> Iterator[Finding]:
     if device_ns < _LEAST_BUSY * case.step_ns * case.step_count:
         return
     found = products.kernels(case)
+    doubles = found.filter(pl.col("operand_dtype") == "fp64")
+    if int(doubles["dur_ns"].sum()) >= _LEAST_SHARE * max(device_ns, 1):
+        yield _in_double(case, doubles, device_ns)
     mine = found.filter(
         ~pl.col("tensor_cores").fill_null(value=True) & (pl.col("operand_dtype").fill_null("fp32") == "fp32")
     )
@@ -67,6 +79,48 @@ def no_tensor_cores(case: Case) -> Iterator[Finding]:
     if shorter and before - sum(shorter.values()) < _LEAST_SHARE * case.step_ns * case.step_count:
         return
     yield _finding(case, mine, shorter, spent / device_ns, tf32=tf32)
+
+
+def _in_double(case: Case, mine: pl.DataFrame, device_ns: int) -> Finding:
+    spent = int(mine["dur_ns"].sum())
+    return Finding(
+        rule="no-tensor-cores",
+        says=f"{mine.height / case.step_count:.0f} matrix products a step run in fp64: {100 * spent / device_ns:.0f} % of the "
+        "GPU's time.",
+        why="Every tensor is twice as large as in fp32, and TF32 and bf16 are out of reach.",
+        fix=_SINGLE,
+        evidence={
+            "products_ns": spent // case.step_count,
+            "products_pct": 100 * spent / device_ns,
+            "kernels_per_step_count": mine.height / case.step_count,
+            "spans": mine["id"].head(5).to_list(),
+        },
+        where=case.places(mine.sort("dur_ns", descending=True)["op_id"].drop_nulls().to_list()),
+        change=_change_to_single(case, mine),
+        unless="the results need fp64's 52 bits of mantissa.",
+    )
+
+
+def _change_to_single(case: Case, mine: pl.DataFrame) -> Change | None:
+    """The products in fp32, with TF32 at the better end, and half the bytes for every other kernel of fp64."""
+    if case.device is None:
+        return None
+    rest = case.tasks.filter(pl.col("name").cast(pl.String).str.contains(_DOUBLE))
+    rest = rest.filter(~pl.col("task").is_in(mine["task"].implode()))
+    halved = {task: dur // 2 for task, dur in rest.select("task", "dur_ns").iter_rows()}
+    single, tf32 = (
+        Edit(durations_ns=halved | _products_in(case.device, dtype, mine), modelled=frozenset(halved))
+        for dtype in ("fp32", "tf32")
+    )
+    return Change("everything in fp32", single, others=(tf32,))
+
+
+def _products_in(device: Device, dtype: str, mine: pl.DataFrame) -> dict[int, int]:
+    new: dict[int, int] = {}
+    for task, dur, op, shapes in mine.select("task", "dur_ns", "op", "shapes").iter_rows():
+        if product := products.size(op or "", shapes):
+            new[task] = min(dur, products.time_ns(device, dtype, product, _SINGLE_BYTES) or dur)
+    return new
 
 
 def _finding(case: Case, mine: pl.DataFrame, shorter: dict[int, int], share: float, *, tf32: bool) -> Finding:
@@ -100,8 +154,16 @@ def _shorter(case: Case, mine: pl.DataFrame, *, tf32: bool) -> dict[int, int]:
     for task, dur, op, shapes in mine.select("task", "dur_ns", "op", "shapes").iter_rows():
         product = products.size(op or "", shapes)
         if product is not None:
-            shorter[task] = min(dur, products.time_ns(case.device, dtype, product, item_bytes) or dur)
+            new = products.time_ns(case.device, dtype, product, item_bytes) or dur
+            new = max(new, round(dur * case.device.fp32_flops / peak))
+            shorter[task] = dur if _bound_by_memory(case.device, product) else min(dur, new)
     return shorter | _shorter_wholes(case, mine, peak)
+
+
+def _bound_by_memory(device: Device, product: products.Size) -> bool:
+    """Whether the CUDA cores multiply faster than the memory delivers: few rows, such as those of one request."""
+    computing = product.flops / device.fp32_flops
+    return product.bytes(_SINGLE_BYTES) / device.memory_bandwidth_bytes > computing
 
 
 def _shorter_wholes(case: Case, mine: pl.DataFrame, peak: float) -> dict[int, int]:
@@ -130,11 +192,17 @@ def _shorter_wholes(case: Case, mine: pl.DataFrame, peak: float) -> dict[int, in
 
 
 def _used_share(shapes: str | None) -> float:
-    """Of a tile, what the narrower side of a convolution's weight fills: few channels leave most of it idle."""
+    """Of a tile, what the narrower side of a convolution's weight fills: few channels leave most of it idle.
+
+    Groups of few channels, as in depthwise convolutions, use the tensor cores for nothing.
+    """
     try:
-        weight = next(each for each in reversed(json.loads(shapes or "")) if len(each) > 2)
-        return min(int(min(weight[:2])) / products.TILE, 1.0)
-    except (ValueError, TypeError, StopIteration):
+        *_, given, weight = (each for each in json.loads(shapes or "") if len(each) > 2)
+        out, channels = int(weight[0]), int(weight[1])
+        if channels < _LEAST_CHANNELS and int(given[1]) > channels:
+            return 0.0
+        return min(min(out, channels) / products.TILE, 1.0)
+    except (ValueError, TypeError, LookupError):
         return 1.0
 
 

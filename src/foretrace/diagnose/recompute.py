@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from itertools import takewhile
 
 import numpy as np
 import polars as pl
@@ -16,6 +18,7 @@ from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
 
 _LEAST_SHARE = 0.03
+_NODE = re.compile(r"^autograd::|Backward\d*$")
 
 
 @rule
@@ -23,8 +26,8 @@ def recompute(case: Case) -> Iterator[Finding]:
     """What activation checkpointing costs.
 
     What it does
-    Looks for forward operators that run inside the backward pass and take at least 3 % of the GPU's time. The
-    prediction is the step without them.
+    Looks for operators of the forward pass, by name and shapes, that run again inside the backward pass and take at
+    least 3 % of the GPU's time. The prediction is the step without them.
 
     Why it matters
     Checkpointing trades time for memory: activations are not kept but computed again, about a third more work.
@@ -38,6 +41,7 @@ def recompute(case: Case) -> Iterator[Finding]:
     phases = case.roles.select("id", "phase")
     work = case.tasks.join(phases, on="id", how="left", maintain_order="left")
     mine = work.filter(pl.col("phase") == PHASES.index(RECOMPUTE))
+    mine = mine.filter(_repeats(case, mine))
     spent = int(mine["dur_ns"].sum())
     if spent < _LEAST_SHARE * device_ns:
         return
@@ -62,9 +66,33 @@ def recompute(case: Case) -> Iterator[Finding]:
             "nothing computed again",
             Edit(removed_host=_host(case, mine), removed_tasks=mine["task"].to_numpy()),
         ),
-        unless="the activations do not fit without it; or the backward itself is differentiated (create_graph=True), "
-        "which looks the same.",
+        unless="the activations do not fit without it.",
     )
+
+
+def _repeats(case: Case, mine: pl.DataFrame) -> pl.Series:
+    """Whether the forward pass called the same before: what a backward that is differentiated calls, it did not."""
+    names = case.trace.spans["name"].cast(pl.String)
+    shapes = dict(case.trace.ops.select("span_id", pl.col("shapes").cast(pl.String)).iter_rows())
+    forward = case.keep("calls of the forward", lambda: _forward_calls(case))
+    outermost: dict[int, bool] = {}
+    for op in mine["op_id"].drop_nulls().unique():
+        inside = list(takewhile(lambda each: not _NODE.search(names[each]), case.callers(op)))
+        outermost[op] = bool(inside) and (names[inside[-1]], shapes.get(inside[-1])) in forward
+    return pl.Series([outermost.get(op, True) for op in mine["op_id"]], dtype=pl.Boolean)
+
+
+def _forward_calls(case: Case) -> set[tuple[str, str | None]]:
+    """Name and shapes of the operators that no other operator of torch calls, nor a node of autograd."""
+    spans = case.trace.spans
+    above = spans["name"].gather(spans["parent_id"]).cast(pl.String)
+    is_op = (spans["kind"].gather(spans["parent_id"]) == "op").fill_null(value=False)
+    called = is_op & above.str.contains(f"^aten::|{_NODE.pattern}").fill_null(value=False)
+    outer = spans.filter((spans["kind"] == "op") & ~called).select("id", pl.col("name").cast(pl.String))
+    ops = case.trace.ops.filter(pl.col("forward_id").is_null() & (pl.col("forward_thread").fill_null(0) == 0))
+    ops = ops.select("span_id", pl.col("shapes").cast(pl.String))
+    told = outer.join(ops, left_on="id", right_on="span_id")
+    return set(told.select("name", "shapes").iter_rows())
 
 
 def _host(case: Case, mine: pl.DataFrame) -> Intervals:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
 
@@ -11,58 +12,113 @@ import polars as pl
 
 from foretrace import intervals
 from foretrace.analyze.work_models.call import parse
-from foretrace.diagnose import growing
+from foretrace.diagnose import copy_readers, growing, one_hot
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
+from foretrace.diagnose.products import BANDWIDTH_SHARE, LAUNCH_NS
 from foretrace.errors import MissingDataError
 from foretrace.predict.changes import Change
-from foretrace.predict.edits import Edit
+from foretrace.predict.edits import Edit, merge
 
 _LEAST_SHARE = 0.02
 _ASKED = ("aten::contiguous", "aten::clone")
-# A view behind the copy may need its order, and an operator in place needs a tensor of its own.
-_NEEDS_COPY = (
-    r"^aten::(?:view|_unsafe_view|view_as|flatten|unflatten|reshape|_reshape_alias|as_strided|select|slice|split|"
+_REPEATS = ("aten::repeat", "aten::repeat_interleave", "aten::tile", "aten::reshape", "aten::flatten")
+# Of these, the order is that of heads which enable_gqa knows: each comes several times in a row.
+_IN_A_ROW = ("aten::repeat_interleave", "aten::reshape", "aten::flatten")
+_TIMES = (
+    5,
+    2,
+)  # batch, heads, times, tokens, width: how many dimensions, and the place of the times among them
+# Where strides were not recorded: a view behind the copy may need its order, and an operator in place its own tensor.
+_NEEDS_COPY = re.compile(
+    r"aten::(?:view|_unsafe_view|view_as|flatten|unflatten|reshape|_reshape_alias|as_strided|select|slice|split|"
     r"split_with_sizes|chunk|unbind|unsqueeze|squeeze|transpose|permute|t|narrow|unfold|expand|detach|\w+_)$"
 )
 # Operators that are nothing but the copy in them, or the scaling of what was quantised.
-_COPIES = re.compile(r"aten::(?:to|_to_copy|type_as|contiguous|clone|copy_|mul|mul_)$")
+_COPIES = re.compile(
+    r"aten::(?:to|_to_copy|type_as|contiguous|clone|copy_|mul|mul_|repeat|repeat_interleave|tile|reshape|flatten)$"
+)
 _FAR = 1 << 40
+_ITEM_BYTES = {
+    "fp32": 4,
+    "fp64": 8,
+    "fp16": 2,
+    "bf16": 2,
+    "fp8": 1,
+    "int64": 8,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+_FIX = Fix("Leave the call out.", "y = x.transpose(1, 2) @ w  # not x.transpose(1, 2).contiguous() @ w")
+_REPEAT_FIX = Fix(
+    "Let what follows repeat: by broadcasting, expand() in place of repeat(), or enable_gqa=True in attention.",
+    "y = x[:, None] + z  # not x[:, None].repeat(1, n, 1) + z\n"
+    "y = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)  # not k.repeat_interleave(4, 1)",
+)
 
 
 @rule
 def redundant_copies(case: Case) -> Iterator[Finding]:
-    """Calls of .contiguous() and .clone() whose copy nothing behind them needs, and torch.cat that copies all to add a little.
+    """Copies by contiguous(), clone() or repeat() that nothing behind them needs, and torch.cat that copies all to add a little.
 
     What it does
     Looks for copies on the device, without a change of type, that the program itself asks for by contiguous() or
-    clone(), and that neither a view nor an operator in place follows. They must take 2 % of the GPU's time.
-    Looks as well for torch.cat, outside of autograd, one part of which is nine tenths of the result or more and
-    whose result another torch.cat copies again. The replay copies only what is new.
+    clone(), and for elements repeated by repeat(), repeat_interleave() or expand().reshape(). What reads such a copy is
+    known by its shape and strides: a copy is needless if that could read the original. It could not where a view of
+    the copy is no view of the original, where it works in place, or where it would bring its input into order itself,
+    as norms, softmax and convolutions do. A pointwise operator that would read rows that are not dense saves one pass
+    over the tensor, unless a matrix product made them, which can write any order. Attention takes repeated heads of
+    keys and values unrepeated. One-hot tensors that are multiplied are replaced by a lookup of rows. All of one kind
+    must take 2 % of the GPU's time.
+    Looks as well for torch.cat whose result another torch.cat copies again to add a tenth or less, or that moves a window
+    along, unless autograd keeps the parts for a backward pass. The replay copies only what is new.
 
     Why it matters
     A copy reads and writes the whole tensor. Matrix products, attention and pointwise operators read tensors in
-    any order. A cache that grows by torch.cat is copied as a whole for every token.
+    any order, and repeat elements as they read. A cache that grows by torch.cat is copied as a whole for every token.
 
     Use instead
-    Leave the call out, or move it to where a view fails without it. Write what is new into a buffer of the final
-    length: cache[:, :, at] = new, and read cache[:, :, : at + 1].
+    Leave the call out, or move it to where a view fails without it; expand() in place of repeat();
+    scaled_dot_product_attention(..., enable_gqa=True). Write what is new into a buffer of the final length:
+    cache[:, :, at] = new, and read cache[:, :, : at + 1].
     """
     device_ns = max(int(case.program.task_dur_ns.sum()), 1)
     grown = growing.growing(case)
     if int(grown["dur_ns"].sum()) >= _LEAST_SHARE * device_ns:
         yield _grown(case, grown, device_ns)
+    if lookups := one_hot.lookups(case):
+        yield from _looked_up(case, lookups, device_ns)
     copies = device_copies(case).filter(pl.col("source") == pl.col("target"))
-    mine = copies.filter(pl.Series([_needless(case, op) for op in copies["op_id"]], dtype=pl.Boolean))
+    found = [_without(case, *row) for row in copies.select("op_id", "shapes", "strides").iter_rows()]
+    copies = copies.with_columns(
+        how=pl.Series([each.how for each in found], dtype=pl.String),
+        repeated=pl.Series([each.repeated for each in found], dtype=pl.Boolean),
+        reader=pl.Series([each.reader for each in found], dtype=pl.Int64),
+        times=pl.Series([each.times for each in found], dtype=pl.Int64),
+    )
+    for repeated in (False, True):
+        mine = copies.filter((pl.col("how") != "not") & (pl.col("repeated") == repeated))
+        if mine.height and int(mine["dur_ns"].sum()) >= _LEAST_SHARE * device_ns:
+            yield _needless(case, mine, device_ns, repeated=repeated)
+
+
+def _needless(case: Case, mine: pl.DataFrame, device_ns: int, *, repeated: bool) -> Finding:
     spent = int(mine["dur_ns"].sum())
-    if mine.is_empty() or spent < _LEAST_SHARE * device_ns:
-        return
-    yield Finding(
+    by, why, fix = (
+        ("repeat() or expand()", "What follows can repeat the elements as it reads them.", _REPEAT_FIX)
+        if repeated
+        else (
+            "contiguous() or clone()",
+            "They move whole tensors into an order that what follows does not need.",
+            _FIX,
+        )
+    )
+    return Finding(
         rule="redundant-copies",
-        says=f"{mine.height / case.step_count:.0f} copies a step by contiguous() or clone() take "
-        f"{100 * spent / device_ns:.0f} % of the GPU's time.",
-        why="They move whole tensors into an order that what follows does not need.",
-        fix=Fix("Leave the call out.", "y = x.transpose(1, 2) @ w  # not x.transpose(1, 2).contiguous() @ w"),
+        says=f"{mine.height / case.step_count:.0f} copies a step by {by} take {100 * spent / device_ns:.0f} % of the GPU's time.",
+        why=why,
+        fix=fix,
         evidence={
             "copies_ns": spent // case.step_count,
             "copies_pct": 100 * spent / device_ns,
@@ -70,8 +126,59 @@ def redundant_copies(case: Case) -> Iterator[Finding]:
             "spans": mine["id"].head(5).to_list(),
         },
         where=case.places(mine["op_id"].to_list()),
-        change=Change("copies removed", removed(case, mine)),
+        change=Change("copies removed", _edit(case, mine)),
         unless="the copy is changed in place later, or an operator behind it is slower on the other order.",
+    )
+
+
+def _edit(case: Case, mine: pl.DataFrame) -> Edit:
+    """The step without the copies; those of rows that are not dense are read as slowly by what follows."""
+    gone = removed(case, mine.filter(pl.col("how") == "well"))
+    kept = mine.filter(pl.col("how") == "slowly")
+    shorter: dict[int, int] = {}
+    if case.device is not None:
+        rate = case.device.memory_bandwidth_bytes * BANDWIDTH_SHARE / 1e9
+        for task, dur, count, dtype in kept.select("task", "dur_ns", "count", "target").iter_rows():
+            shorter[task] = max(dur - round(2 * count * _ITEM_BYTES.get(dtype, 4) / rate), 0)
+    return merge((gone, Edit(durations_ns=shorter | _single_query(case, mine))))
+
+
+def _single_query(case: Case, mine: pl.DataFrame) -> dict[int, int]:
+    """Attention of one query reads its keys and values once: unrepeated ones, that many times faster."""
+    times = {
+        op: times for op, times in mine.select("reader", "times").iter_rows() if op is not None and times > 1
+    }
+    if not times:
+        return {}
+    work = case.tasks.drop_nulls("op_id")
+    outermost = [case.callers(op)[-1] for op in work["op_id"]]
+    return {
+        task: max(dur // times[op], min(dur, LAUNCH_NS))
+        for op, (task, dur) in zip(outermost, work.select("task", "dur_ns").iter_rows(), strict=True)
+        if op in times
+    }
+
+
+def _looked_up(case: Case, lookups: list[one_hot.Lookup], device_ns: int) -> Iterator[Finding]:
+    made, multiplied = one_hot.tasks(case, lookups)
+    spent = int(made["dur_ns"].sum()) + int(multiplied["dur_ns"].sum())
+    if case.device is None or spent < _LEAST_SHARE * device_ns:
+        return
+    yield Finding(
+        rule="redundant-copies",
+        says=f"{len(lookups) / case.step_count:.0f} one-hot tensors a step are made and multiplied: "
+        f"{100 * spent / device_ns:.0f} % of the GPU's time.",
+        why="All but one of each row's products are with zero.",
+        fix=Fix("Look the rows up.", "y = F.embedding(ids, table)  # not F.one_hot(ids, n).float() @ table"),
+        evidence={
+            "copies_ns": spent // case.step_count,
+            "copies_pct": 100 * spent / device_ns,
+            "copies_per_step_count": len(lookups) / case.step_count,
+            "spans": multiplied["id"].head(5).to_list(),
+        },
+        where=case.places([each.product for each in lookups]),
+        change=Change("rows looked up", one_hot.edit(case, case.device, lookups, made, multiplied)),
+        unless="the tensor is made soft later.",
     )
 
 
@@ -106,6 +213,10 @@ def device_copies(case: Case) -> pl.DataFrame:
 
     `order` counts by one from a task to the next of its step and stream, and by more to any other.
     """
+    return case.keep("copies", lambda: _device_copies(case))
+
+
+def _device_copies(case: Case) -> pl.DataFrame:
     case.trace.require("kernels", "no kernels recorded; record with ProfilerActivity.CUDA")
     work = case.tasks.filter(pl.col("kind") != "set")
     step = pl.Series(case.program.step[work["call"].to_numpy()], dtype=pl.Int64)
@@ -115,7 +226,8 @@ def device_copies(case: Case) -> pl.DataFrame:
     host = pl.col("name").cast(pl.String).str.contains("HtoD|DtoH|HtoH|Host")
     work = work.filter((op == "aten::copy_").fill_null(value=False) & ~host)
     ops = case.trace.ops.select(
-        pl.col("span_id").alias("op_id"), *(pl.col(c).cast(pl.String) for c in ("shapes", "dtypes"))
+        pl.col("span_id").alias("op_id"),
+        *(pl.col(c).cast(pl.String) for c in ("shapes", "dtypes", "strides")),
     )
     work = work.join(ops, on="op_id", how="left", maintain_order="left")
     if work.height and work["shapes"].null_count() == work.height:
@@ -139,14 +251,63 @@ def _told(shapes: str | None, dtypes: str | None) -> tuple[str | None, str | Non
     return target.dtype, source.dtype, target.count
 
 
-def _needless(case: Case, op: int) -> bool:
+@dataclass(frozen=True)
+class _Without:
+    """How what follows would do without a copy: "well", "slowly" or "not"."""
+
+    how: str
+    repeated: bool = False
+    reader: int | None = None
+    times: int = 1  # how many times as much attention of one query reads
+
+
+def _without(case: Case, op: int, shapes: str | None, strides: str | None) -> _Without:
     """Whether the program asked for this copy itself and what follows can do without."""
     names = case.trace.spans["name"]
     outermost = case.callers(op)[-1]
-    if str(names[outermost]) not in _ASKED:
-        return False
-    following = _next_op(case, outermost)
-    return following is None or not pl.Series([following]).str.contains(_NEEDS_COPY)[0]
+    asked = str(names[outermost])
+    lying = copy_readers.tensors(shapes, strides)
+    original = lying[1] if len(lying) > 1 else None
+    repeats = original is not None and bool(original.repeated)
+    if asked not in _ASKED and not (repeats and asked in _REPEATS):
+        return _Without("not")
+    if original is None:  # of a single element, or strides were not recorded
+        following = _next_op(case, outermost)
+        return _Without("not" if following and _NEEDS_COPY.match(following) else "well")
+    copy = lying[0] if asked == "aten::clone" and not repeats else copy_readers.ordered(original.shape)
+    if asked == "aten::contiguous" and _formatted(case, outermost):
+        return _Without("not")  # into channels-last order: `layout-conversions` looks at that
+    found = copy_readers.reader(case, outermost, copy, original, reshaped=asked in _REPEATS)
+    if found is None:
+        following = _next_op(case, outermost)
+        needed = repeats or (following is not None and _NEEDS_COPY.match(following))
+        return _Without("not" if needed else "well")
+    heads = asked in _IN_A_ROW and (len(original.shape), *original.repeated) == _TIMES
+    any_order = copy_readers.from_product(case, outermost)
+    backend = _inside(case, found.op)
+    how = copy_readers.readable(found, copy, heads=heads, backend=backend, any_order=any_order)
+    query = found.tensors[0].shape if found.tensors else ()
+    times = original.shape[_TIMES[1]] if heads and len(query) > 1 and query[-2] == 1 else 1
+    return _Without(how, repeats, found.op, times)
+
+
+def _formatted(case: Case, op: int) -> bool:
+    """Whether contiguous() was asked for an order of its own, such as channels last."""
+    return op in case.keep("contiguous in another order", lambda: _all_formatted(case))
+
+
+def _all_formatted(case: Case) -> set[int]:
+    ops = case.trace.ops.filter(pl.col("inputs").cast(pl.String).str.contains(r'^\["", "[1-9]"\]$'))
+    names = case.trace.spans["name"].gather(ops["span_id"]).cast(pl.String)
+    return set(ops.filter(names == "aten::contiguous")["span_id"])
+
+
+def _inside(case: Case, op: int) -> str:
+    """The names of the operators inside of one."""
+    spans = case.trace.spans
+    end = spans["start_ns"][op] + (spans["dur_ns"][op] or 0)
+    near = spans.slice(op + 1, 16).filter((pl.col("kind") == "op") & (pl.col("start_ns") < end))
+    return " ".join(near["name"].cast(pl.String))
 
 
 def _next_op(case: Case, op: int) -> str | None:
