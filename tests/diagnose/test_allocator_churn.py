@@ -45,6 +45,23 @@ def test_asynchronous_calls_are_the_allocators_own_business(tmp_path: Path) -> N
     assert findings(allocator_churn, loop(tmp_path, 1_000, body), step_us=1_000) == []
 
 
+def test_what_comes_right_before_memory_is_given_back_goes_too(tmp_path: Path) -> None:
+    """2 ms in which nothing is called, then cudaFree: gc.collect() and empty_cache(). It may be something else."""
+
+    def body(recording: Recording, at: float) -> None:
+        launches(recording, at, 50)
+        recording.runtime("cudaFree", at + 2_500, at + 2_600)
+        recording.runtime("cudaFree", at + 2_600, at + 2_700)
+        recording.runtime("cudaMalloc", at + 2_700, at + 3_000)
+
+    (found,) = findings(allocator_churn, loop(tmp_path, 3_000, body), step_us=3_000)
+    assert found.predicted is not None
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(
+        500, rel=0.25
+    )  # the launches, fitted to the step
+    assert found.predicted.speedup.low < 3_000 / 2_500
+
+
 def test_without_steps_it_cannot_look(tmp_path: Path) -> None:
     recording = Recording().runtime("cudaMalloc", 0, 500)
     launches(recording, 500, 50)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from builders import Recording
 
-from foretrace.diagnose.finding import Place
+from foretrace.diagnose.finding import Finding, Place
 from foretrace.diagnose.host_sync import host_sync
 from tests.diagnose.loops import findings, launches, loop
 
@@ -56,6 +56,9 @@ def test_the_line_is_the_programs_own(tmp_path: Path) -> None:
 
     (found,) = findings(host_sync, loop(tmp_path, 1_000, body), step_us=1_000)
     assert found.where[0] == Place("train.py", 12, "step")
+    (tmp_path / "train.py").write_text("\n" * 11 + "def step(loss):\n    x = loss * 2\n    return x.item()\n")
+    (found,) = findings(host_sync, loop(tmp_path, 1_000, body), step_us=1_000)
+    assert found.where[0] == Place("train.py", 14, "step")
 
 
 def test_no_wait_no_finding(tmp_path: Path) -> None:
@@ -78,3 +81,82 @@ def test_waits_for_the_size_of_a_result_promise_nothing(tmp_path: Path) -> None:
     assert found.predicted.verdict == "uncertain"
     assert found.predicted.speedup.low <= 1.0
     assert "Not promised: what follows has as many rows as the values decide" in found.predicted.basis
+
+
+def test_the_work_around_a_wait_stays(tmp_path: Path) -> None:
+    """A check inside torch.linalg.inv waits for its 1 ms of kernels; without the check these still run."""
+
+    def body(recording: Recording, at: float) -> None:
+        recording.op("aten::linalg_inv", at, at + 1_010)
+        recording.launch(at + 5, "lu", at + 10, at + 1_000, call=2)
+        recording.op("aten::_linalg_check_errors", at + 10, at + 1_004)
+        item(recording, at + 10, at + 1_004)
+        launches(recording, at + 1_010, 10)
+
+    (found,) = findings(host_sync, loop(tmp_path, 1_112, body), step_us=1_112)
+    assert found.evidence["op"] == "aten::item"
+    assert found.predicted is not None
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(1_000, rel=0.05)
+
+
+def test_a_bare_synchronize_needs_nothing_in_its_place(tmp_path: Path) -> None:
+    """Ten times 90 µs of launches and a wait of 10: 900 µs are left."""
+
+    def body(recording: Recording, at: float) -> None:
+        for part in range(10):
+            launches(recording, at + part * 100, 9)
+            recording.runtime("cudaDeviceSynchronize", at + part * 100 + 90, at + part * 100 + 100)
+
+    (found,) = findings(host_sync, loop(tmp_path, 1_000, body), step_us=1_000)
+    assert found.predicted is not None
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(900, rel=0.03)
+    assert found.predicted.speedup.low > 0.9
+
+
+def to_host(recording: Recording, at: float, rows: int) -> None:
+    """A tensor of 1,000 elements copied to the host, sorted there for 5 ms with so many rows, and copied back."""
+    recording.op("aten::to", at, at + 30, **{"Input Dims": [[1000], []]})
+    name = "Memcpy DtoH (Device -> Pageable)"
+    recording.launch(at + 10, name, at + 15, at + 20, category="gpu_memcpy", call=12, bytes=4000)
+    recording.op("aten::sort", at + 40, at + 5_040, **{"Input Dims": [[rows], []]})
+    recording.op("aten::to", at + 5_050, at + 5_080, **{"Input Dims": [[1000], []]})
+    name = "Memcpy HtoD (Pageable -> Device)"
+    recording.launch(at + 5_060, name, at + 5_065, at + 5_066, category="gpu_memcpy", call=4, bytes=4000)
+
+
+def sorting(folder: Path, rows: int) -> list[Finding]:
+    def body(recording: Recording, at: float) -> None:
+        launches(recording, at, 90)
+        to_host(recording, at + 900, rows)
+        recording.op("aten::add", at + 5_990, at + 6_000)
+
+    return findings(host_sync, loop(folder, 6_000, body), step_us=6_000)
+
+
+def test_work_on_the_host_with_what_was_copied_goes_too(tmp_path: Path) -> None:
+    """5 of 6 ms go with the sort of what was copied; of the rest, how much is launching is fitted to the step."""
+    (found,) = sorting(tmp_path, 1_000)
+    assert found.evidence["host_work_ns"] == 5_000_000
+    assert found.predicted is not None
+    assert found.predicted.verdict == "gain"
+    assert 700 < found.predicted.after_ns.point / 1e3 < 1_000
+
+
+def test_other_work_of_the_host_behind_a_copy_stays(tmp_path: Path) -> None:
+    assert sorting(tmp_path, 77) == []  # the copy alone is nothing
+
+
+def test_a_check_for_nan_goes_with_the_operators_that_make_it(tmp_path: Path) -> None:
+    """Of 300 µs, isnan, any and the read take 120; one launch of 10 takes their place."""
+
+    def body(recording: Recording, at: float) -> None:
+        launches(recording, at, 18)
+        for number, name in enumerate(("aten::isnan", "aten::any")):
+            start = at + 180 + 40 * number
+            recording.op(name, start, start + 40)
+            recording.launch(start + 30, name, start + 40, start + 78, call=2)
+        item(recording, at + 260, at + 300)
+
+    (found,) = findings(host_sync, loop(tmp_path, 300, body), step_us=300)
+    assert found.predicted is not None
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(190, rel=0.05)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 import polars as pl
@@ -24,9 +27,16 @@ from foretrace.predict.program import LAUNCH
 
 _LEAST_SHARE = 0.02  # of the host's time
 _MOST_LAUNCHES = 4  # that computing on the device may take instead: compare, select, multiply, reduce
-# Operators whose result is as large as the values of their input decide.
-_SHAPED = (
-    r"^aten::(?:nonzero|masked_select|_?unique\w*|unique_consecutive|repeat_interleave|argwhere|bincount)\b"
+_LONG_OP_NS = 50_000  # of an operator that launches nothing: it computes, and for longer than a launch takes
+# Checks for numbers that are none, and what makes one value of them.
+_CHECKS = r"^aten::(?:isnan|isinf|isfinite)$"
+_CHECKING = r"^aten::(?:isnan|isinf|isfinite|any|all|logical_\w+|bitwise_\w+|__\w+__|sum|is_nonzero|item)$"
+_COPIES = r"^aten::(?:to|_to_copy|copy_|_copy_from)$"
+# Operators that can be left out with their wait. Others, such as those of torch.linalg, do more than to bring a value.
+_READS = (
+    r"^aten::(?:to|_to_copy|copy_|_copy_from|item|_local_scalar_dense|is_nonzero|equal|allclose|nonzero\w*|argwhere|where"
+    r"|masked_select|index|index_put_?|_index_put_impl_|_?unique\w*|unique_consecutive|repeat_interleave|bincount|histc"
+    r"|one_hot|tensor_split)$"
 )
 _LINE = re.compile(r"(?:backward of )?(.+)\((\d+)\): (.+)")
 
@@ -40,6 +50,9 @@ def host_sync(case: Case) -> Iterator[Finding]:
     if they and the operators around them take at least 2 % of the host's time. The replay takes each operator that
     waited out and puts one launch in its place: what depended on the value must now be computed on the device. At
     best not even that, at worst the operator stays, without its wait, and four launches follow: the range says so.
+    Where torch.isnan, isinf or isfinite makes what is read, these operators go as well: nothing else needs them.
+    A bare torch.cuda.synchronize() needs nothing in its place. Where a tensor is brought to the host and operators of at
+    least 50 µs compute on it there, these go too, each for one launch, and so does the copy back.
     Where most of the waiting is for the size of a result (nonzero, a mask as index), nothing is promised: without
     the wait, what follows may have more rows to work on.
 
@@ -55,17 +68,23 @@ def host_sync(case: Case) -> Iterator[Finding]:
     wait_ns = int((program.call_end_ns - program.call_start_ns)[calls].sum())
     host = HostSpans(case.trace)
     outer = _outermost(case, host, calls)
-    around = intervals.union(host.start_ns[outer], host.end_ns[outer])
-    if not len(calls) or around.total_ns < _LEAST_SHARE * program.measured_host_ns:
+    detours = _detours(case, host, calls, outer)
+    around = intervals.union(host.start_ns[_checks(case, host, outer)], host.end_ns[outer])
+    if not len(calls) or around.total_ns + detours.work_ns < _LEAST_SHARE * program.measured_host_ns:
         return
     ops, lines = _origins(case, host, calls, outer)
     names = pl.Series(ops).value_counts(sort=True)
     culprit = str(names.row(0)[0])
     makes = f" and {names.height - 1} more make" if names.height > 1 else " makes"
+    computes = (
+        f" Operators on the host then work on it for {detours.work_ns / case.step_count / 1e6:.3g} ms."
+        if detours.work_ns
+        else ""
+    )
     yield Finding(
         rule="host-sync",
         says=f"{culprit}{makes} the host wait for the GPU {len(calls) / case.step_count:.3g} times a step, "
-        f"{wait_ns / case.step_count / 1e6:.3g} ms in all.",
+        f"{wait_ns / case.step_count / 1e6:.3g} ms in all.{computes}",
         why="While it waits it launches nothing, and afterwards the GPU waits for the next launch.",
         fix=Fix(
             "Keep the value on the device, or read it rarely.",
@@ -76,13 +95,23 @@ def host_sync(case: Case) -> Iterator[Finding]:
             "calls_per_step_count": len(calls) / case.step_count,
             "wait_ns": wait_ns // case.step_count,
             "wait_pct": 100 * wait_ns / max(program.measured_host_ns, 1),
+            "host_work_ns": detours.work_ns // case.step_count,
             "op": culprit,
             "spans": program.call_span[calls][:5].tolist(),
         },
         where=lines,
-        change=_change(case, calls, outer, around),
+        change=_change(case, calls, outer, around, detours),
         unless="the program needs the value to decide what to do next.",
     )
+
+
+@dataclass(frozen=True)
+class _Detours:
+    """Work that the host does on tensors that it waited for, before it launches again."""
+
+    spans: NDArray[np.int64]  # long operators, and those that copy back
+    before: NDArray[np.int64]  # for each long operator, the call behind it
+    work_ns: int
 
 
 def waiting_calls(case: Case) -> NDArray[np.int64]:
@@ -95,10 +124,91 @@ def waiting_calls(case: Case) -> NDArray[np.int64]:
 
 
 def _outermost(case: Case, host: HostSpans, calls: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The outermost of torch's own operators around each call, or the call itself."""
+    """The outermost operator around each call that only brings a value, or the call itself."""
     ids = case.program.call_span[calls].astype(np.int64)
-    outer = host.outermost(ids, host.named("^aten::", "op"))
+    outer = host.outermost(ids, host.named(_READS, "op"))
     return np.where(outer == NOBODY, ids, outer)
+
+
+def _checks(case: Case, host: HostSpans, outer: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each operator that reads a value, the check for numbers that are none that it began with; else itself."""
+    tracks = case.trace.spans["track_id"].to_numpy()
+    ids = _outermost_operators(case, host)
+    ids = ids[np.lexsort((host.start_ns[ids], tracks[ids]))]
+    place = {span: at for at, span in enumerate(ids.tolist())}
+    checks, checking = host.named(_CHECKS, "op")[ids], host.named(_CHECKING, "op")[ids]
+    found = outer.copy()
+    for at, read in enumerate(outer.tolist()):
+        first = place.get(read, 0)
+        while first and checking[first - 1] and tracks[ids[first - 1]] == tracks[read] and not checks[first]:
+            first -= 1
+        if len(ids) and checks[first] and read in place:
+            found[at] = ids[first]
+    return found
+
+
+def _detours(case: Case, host: HostSpans, calls: NDArray[np.int64], outer: NDArray[np.int64]) -> _Detours:
+    """After each copy to the host: long operators that launch nothing, from one on that takes what was copied."""
+    program = case.program
+    launching = np.flatnonzero(np.diff(program.task_from) > 0)
+    alone, start, end = _alone(case, host)
+    sizes = _sizes(case)
+    to_device = set(case.trace.copies.filter(pl.col("direction") == "HtoD")["span_id"].to_list())
+    spans, before, work_ns = [], [], 0
+    copies = host.named(_COPIES, "op")[outer]
+    for call, copy in zip(calls[copies].tolist(), outer[copies].tolist(), strict=True):
+        place = int(np.searchsorted(launching, call, "right"))
+        if place == len(launching):
+            continue
+        behind = int(launching[place])
+        until = int(program.call_start_ns[behind]) + program.start_ns
+        between = np.flatnonzero((start >= host.end_ns[copy]) & (end <= until))
+        taken = [at for at in between.tolist() if sizes.get(int(alone[at]), set()) & sizes.get(copy, set())]
+        long = [
+            at for at in between.tolist() if taken and at >= taken[0] and end[at] - start[at] >= _LONG_OP_NS
+        ]
+        if not long:
+            continue
+        spans += alone[long].tolist()
+        before += [behind] * len(long)
+        work_ns += int((end - start)[long].sum())
+        if to_device & set(
+            program.task_span[program.task_from[behind] : program.task_from[behind + 1]].tolist()
+        ):
+            back = host.outermost(program.call_span[[behind]].astype(np.int64), host.named(_COPIES, "op"))
+            spans += back[back != NOBODY].tolist()
+    return _Detours(np.array(spans, np.int64), np.array(before, np.int64), work_ns)
+
+
+def _alone(case: Case, host: HostSpans) -> tuple[NDArray[np.int64], ...]:
+    """The outermost operators in which no call is made, on the threads that make calls, with start and end."""
+    ids = _outermost_operators(case, host)
+    start, end = host.start_ns[ids], host.end_ns[ids]
+    calls = np.sort(case.program.call_start_ns) + case.program.start_ns
+    free = np.searchsorted(calls, start) == np.searchsorted(calls, end)
+    order = np.argsort(start[free], kind="stable")
+    return ids[free][order], start[free][order], end[free][order]
+
+
+def _outermost_operators(case: Case, host: HostSpans) -> NDArray[np.int64]:
+    """Torch's operators on the threads that make calls, without those inside others."""
+    tracks = case.trace.spans["track_id"].gather(case.program.call_span).unique().implode()
+    ops = host.named("^aten::", "op") & case.trace.spans["track_id"].is_in(tracks).to_numpy()
+    ids = np.flatnonzero(ops)
+    outermost: NDArray[np.int64] = ids[host.outermost(ids, ops) == ids]
+    return outermost
+
+
+def _sizes(case: Case) -> dict[int, set[int]]:
+    """For each operator, how many elements its tensors have; numbers are left out."""
+    ops = case.trace.ops.select("span_id", pl.col("shapes").cast(pl.String)).drop_nulls()
+    parsed = {text: _elements(text) for text in ops["shapes"].unique()}
+    return {span: parsed[text] for span, text in ops.iter_rows()}
+
+
+def _elements(shapes: str) -> set[int]:
+    plain = [each for each in json.loads(shapes) if each and all(isinstance(size, int) for size in each)]
+    return {prod(each) for each in plain} - {1}
 
 
 def _origins(
@@ -107,11 +217,15 @@ def _origins(
     """The names of what waited, and the lines behind them."""
     ids = case.program.call_span[calls].astype(np.int64)
     ops = case.trace.spans["name"].cast(pl.String).gather(outer).to_list()
-    counted = Places(case.trace, host).lines(ids).drop_nulls().value_counts(sort=True)
+    lines = Places(case.trace, host).lines(ids)
+    counted = lines.drop_nulls().value_counts(sort=True)
     if counted.is_empty():
         shown = pl.Series("op", ops).value_counts(sort=True)["op"].head(3)
         return ops, tuple(Place(None, None, name) for name in shown)
-    return ops, tuple(_place(text) for text in counted.to_series(0).head(3))
+    waiting: dict[str, Counter[str]] = {}
+    for line, op in zip(lines, ops, strict=True):
+        waiting.setdefault(line, Counter())[op] += 1
+    return ops, tuple(case.exact(_place(text), waiting[text]) for text in counted.to_series(0).head(3))
 
 
 def _place(text: str) -> Place:
@@ -120,26 +234,39 @@ def _place(text: str) -> Place:
 
 
 def _change(
-    case: Case, calls: NDArray[np.int64], outer: NDArray[np.int64], around: intervals.Intervals
+    case: Case,
+    calls: NDArray[np.int64],
+    outer: NDArray[np.int64],
+    around: intervals.Intervals,
+    detours: _Detours,
 ) -> Change:
     """One launch in the place of each operator that waited; at best nothing, at worst all of it and more."""
     program = case.program
     launches = np.flatnonzero(program.kind == LAUNCH)
     cost = dense_ns(program) + program.base_ns
     usual = int(np.median(cost[launches])) if len(launches) else 10_000
-    first = calls[np.unique(outer, return_index=True)[1]]
-    gone = intervals.Intervals(around.start - program.start_ns, around.end - program.start_ns)
-    length = program.call_end_ns - program.call_start_ns
-    inside = intervals.covered_ns(gone, program.call_start_ns, program.call_end_ns)
-    whole = np.flatnonzero((inside == length) & (length > 0))
-    without = Edit(removed_host=gone, removed_calls=whole)
+    bare = np.isin(outer, program.call_span)  # no operator brings a value: nothing takes its place
+    first = calls[~bare][np.unique(outer[~bare], return_index=True)[1]]
+    host = HostSpans(case.trace)
+    work = intervals.union(host.start_ns[detours.spans], host.end_ns[detours.spans])
+    without = _removed(
+        case, intervals.union(*(np.concatenate(each) for each in zip(around, work, strict=True)))
+    )
     shaped = _shaped_by_values(case, calls)
+
+    def launched(count: int) -> dict[int, int]:
+        """Host time of so many launches for each operator that is gone."""
+        added = dict.fromkeys(first.tolist(), count * usual)
+        for call in detours.before.tolist():
+            added[call] = added.get(call, 0) + count * usual
+        return added
+
     return Change(
         "waits replaced by one launch each",
-        replace(without, added_host_ns=dict.fromkeys(first.tolist(), usual)),
+        replace(without, added_host_ns=launched(1)),
         others=(
             without,
-            Edit(unwaited_calls=calls, added_host_ns=dict.fromkeys(first.tolist(), _MOST_LAUNCHES * usual)),
+            replace(_removed(case, work), unwaited_calls=calls, added_host_ns=launched(_MOST_LAUNCHES)),
         ),
         doubt="what follows has as many rows as the values decide, and without the wait it may have more"
         if shaped
@@ -147,10 +274,19 @@ def _change(
     )
 
 
+def _removed(case: Case, spans: intervals.Intervals) -> Edit:
+    """Stretches of the recording left out, with the calls that lie in them."""
+    program = case.program
+    gone = intervals.Intervals(spans.start - program.start_ns, spans.end - program.start_ns)
+    length = program.call_end_ns - program.call_start_ns
+    inside = intervals.covered_ns(gone, program.call_start_ns, program.call_end_ns)
+    return Edit(removed_host=gone, removed_calls=np.flatnonzero((inside == length) & (length > 0)))
+
+
 def _shaped_by_values(case: Case, calls: NDArray[np.int64]) -> bool:
     """Whether most of the waiting is for the size of a result, such as that of nonzero or of a mask as index."""
     host = HostSpans(case.trace)
     ids = case.program.call_span[calls].astype(np.int64)
-    within = host.nearest(ids, host.named(_SHAPED, "op")) != NOBODY
+    within = host.nearest(ids, host.named(capture.SHAPED, "op")) != NOBODY
     wait = (case.program.call_end_ns - case.program.call_start_ns)[calls]
     return bool(wait[within].sum() > 0.5 * wait.sum())

@@ -16,6 +16,7 @@ from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
 
 _SMALL_BYTES = 64 << 10
+_NUMBER_BYTES = 16  # one or two numbers: an argument of a kernel, or a constant, rather than data
 _LEAST_PER_STEP, _LEAST_SHARE = 3, 0.02  # of the host's time
 _COPYING = (
     r"^aten::(?:to|_to_copy|copy_|_copy_from|lift_fresh|item|fill_|index_put_|full|scalar_tensor|tensor)$"
@@ -32,8 +33,8 @@ def tiny_copies(case: Case) -> Iterator[Finding]:
 
     What it does
     Looks for at least three copies a step of less than 64 KB from the host, whose operators take at least 2 %
-    of the host's time. The replay keeps the first copy of each step and drops the others with their
-    operators and waits, and with the operators on the host that made what is copied, where these begin with one
+    of the host's time. The replay keeps the first copy of each step, if it is of more than two numbers, and drops the
+    others with their operators and waits, and with the operators on the host that made what is copied, where these begin with one
     that takes no tensor, such as torch.arange: what they make is the same each time. The range includes that they
     are still called, on the device.
 
@@ -51,7 +52,8 @@ def tiny_copies(case: Case) -> Iterator[Finding]:
     if mine.height < _LEAST_PER_STEP * case.step_count:
         return
     step = pl.Series("step", case.program.step[mine["call"].to_numpy()])
-    dropped = mine.with_columns(step).filter(pl.int_range(pl.len()).over("step") > 0)
+    several = pl.int_range(pl.len()).over("step") > 0
+    dropped = mine.with_columns(step).filter(several | (pl.col("size_bytes") <= _NUMBER_BYTES))
     host = _operators(case, dropped["launch_id"].drop_nulls().cast(pl.Int64).to_numpy())
     if host.total_ns < _LEAST_SHARE * case.program.measured_host_ns:
         return

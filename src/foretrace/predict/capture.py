@@ -17,6 +17,13 @@ from foretrace.trace import Trace
 _GRAPH_LAUNCH_NS = 15_000  # replaying a graph from Python, as measured on the H200's host
 _GRAPH = r"^(?:cuda|hip|cu)GraphLaunch"
 _COMMUNICATES = r"(?i)nccl|rccl|all_?reduce|reduce_?scatter|all_?gather"
+# Operators whose result is as large as the values of their input decide.
+SHAPED = (
+    r"^aten::(?:nonzero|masked_select|_?unique\w*|unique_consecutive|repeat_interleave|argwhere|bincount)\b"
+)
+WAITS = "the host waits for the device within the step"
+_LEAST_PER_PIECE = 40  # launches of a graph, on average: ten times what its replay takes the host
+_ALIKE = 2 / 3  # of the steps: one that writes a log, or was the first, does not stand for the program
 _FREES = r"^(?:cuda|hip)(?:Free|HostFree)|^cuMem"
 
 
@@ -43,19 +50,58 @@ def capturable(trace: Trace, program: Program) -> NDArray[np.bool_]:
 
 def obstacle(trace: Trace, program: Program) -> str | None:
     """Why the steps cannot be captured as they are; None where nothing stands against it."""
+    if found := _preventing(trace, program):
+        return found
+    if _waits_inside(trace, program):
+        return WAITS
+    return _changing(trace, program)
+
+
+def between_waits(trace: Trace, program: Program, captured: NDArray[np.bool_]) -> str | None:
+    """Why not even what lies between the host's waits can be captured, a graph for each piece."""
+    if found := _preventing(trace, program):
+        return found
+    if not _waits_inside(trace, program):
+        return None
+    if _shaped(trace, program):
+        return "the host waits within the step for how large a result is"
+    launches = int((captured & (np.diff(program.task_from) > 0)).sum())
+    pieces = len(edit(program, captured).added_host_ns)
+    return WAITS if launches < _LEAST_PER_PIECE * pieces else None
+
+
+def doubt(trace: Trace, program: Program) -> str:
+    """Why it is not sure that graphs of the recorded launches do what the program does; empty where it is."""
+    if _waits_inside(trace, program):
+        return f"{WAITS}, and what it reads may decide what it launches"
+    return _changing(trace, program) or ""
+
+
+def _changing(trace: Trace, program: Program) -> str | None:
+    """Why it is not known that the steps are alike; None where they are."""
+    if len(trace.steps) < 2:
+        return "fewer than two steps are marked, so it is not known that they repeat"
+    return None if _repeats(trace, program) else "the steps do not launch the same kernels in the same shapes"
+
+
+def _preventing(trace: Trace, program: Program) -> str | None:
+    """What no graph can hold."""
     names = trace.spans["name"].cast(pl.String).gather(program.call_span)
     if names.str.contains(_GRAPH).any():
         return "it has one already"
-    if _waits_inside(trace, program):
-        return "the host waits for the device within the step"
     later = names.filter(pl.Series(program.step > 0))
     if (later.str.contains(runtime_calls.ALLOCATE) & ~later.str.contains(runtime_calls.ASYNC)).any():
         return "memory is allocated from the driver within the step"
     if task_table(trace, program)["name"].cast(pl.String).str.contains(_COMMUNICATES).any():
         return "it communicates with other ranks"
-    if len(trace.steps) < 2:
-        return "fewer than two steps are marked, so it is not known that they repeat"
-    return None if _repeats(trace, program) else "the steps do not launch the same kernels in the same shapes"
+    return None
+
+
+def _shaped(trace: Trace, program: Program) -> bool:
+    """Whether the host waits for the size of a result that the values decide."""
+    host = runtime_calls.HostSpans(trace)
+    ids = program.call_span[waiting_calls(trace, program)].astype(np.int64)
+    return bool((host.nearest(ids, host.named(SHAPED, "op")) != runtime_calls.NOBODY).any())
 
 
 def edit(program: Program, captured: NDArray[np.bool_]) -> Edit:
@@ -95,9 +141,12 @@ def waiting_calls(trace: Trace, program: Program) -> NDArray[np.int64]:
 
 
 def _repeats(trace: Trace, program: Program) -> bool:
-    """Whether every step launches the same kernels with the same grids."""
+    """Whether most steps launch the same kernels with the same grids, from operators on the same shapes."""
     grids = trace.kernels.select(pl.col("span_id").alias("id"), "grid_x", "grid_y", "grid_z")
     tasks = task_table(trace, program).join(grids, on="id", how="left", maintain_order="left")
-    columns = tasks.select("name", "kind", "grid_x", "grid_y", "grid_z", "step")
+    shapes = trace.ops.select(pl.col("span_id").alias("op_id"), "shapes")
+    tasks = tasks.join(shapes, on="op_id", how="left", maintain_order="left")
+    columns = tasks.select("name", "kind", "grid_x", "grid_y", "grid_z", "shapes", "step")
     parts = columns.partition_by("step", maintain_order=True, include_key=False)
-    return len(parts) == len(trace.steps) and all(part.equals(parts[0]) for part in parts[1:])
+    alike = max((sum(part.equals(other) for other in parts) for part in parts), default=0)
+    return alike >= max(_ALIKE * len(trace.steps), 2)
