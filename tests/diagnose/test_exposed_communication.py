@@ -10,6 +10,7 @@ from builders import Recording
 from foretrace.diagnose.exposed_communication import exposed_communication
 from tests.diagnose.loops import findings, launches, loop
 
+TO_HOST, FROM_HOST = "Memcpy DtoH (Device -> Pinned)", "Memcpy HtoD (Pinned -> Device)"
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
@@ -45,17 +46,16 @@ def test_no_collective_no_finding(tmp_path: Path) -> None:
     assert findings(exposed_communication, trace) == []
 
 
-def copying(stream: int) -> Recording:
-    """A host far ahead; each step computes 600 µs and copies 400 µs from pinned memory."""
+def copying(stream: int, *, way: str = TO_HOST, computing: int = 600) -> Recording:
+    """A host far ahead; each step of 1,000 µs computes and then copies to or from pinned memory."""
     recording = Recording()
     for number in range(3):
         recording.step(number, 10 * number, 10 * number + 10)
         at, begin = 10 * number, 20 + 1_000 * number
-        recording.launch(at + 1, "gemm", begin, begin + 600)
-        start = begin + 600 if stream == 7 else begin
-        recording.launch(
-            at + 5, "Memcpy DtoH (Device -> Pinned)", start, start + 400, category="gpu_memcpy", stream=stream
-        )
+        recording.launch(at + 1, "gemm", begin, begin + computing)
+        start = begin + computing if stream == 7 else begin
+        end = begin + 1_000 if stream == 7 else begin + 1_000 - computing
+        recording.launch(at + 5, way, start, end, category="gpu_memcpy", stream=stream)
     return recording
 
 
@@ -71,3 +71,17 @@ def test_copies_in_the_computing_stream_could_run_beside_it(tmp_path: Path) -> N
 
 def test_copies_in_a_stream_of_their_own_are_no_finding(tmp_path: Path) -> None:
     assert findings(exposed_communication, copying(20).open(tmp_path), step_us=600) == []
+
+
+def test_what_comes_from_the_host_can_be_fetched_ahead(tmp_path: Path) -> None:
+    (found,) = findings(exposed_communication, copying(7, way=FROM_HOST).open(tmp_path), step_us=1_000)
+    assert found.predicted is not None
+    assert found.predicted.speedup.point == pytest.approx(1_000 / (1_000 - 0.75 * 400), rel=0.02)
+
+
+def test_copies_hide_behind_no_more_than_is_computed(tmp_path: Path) -> None:
+    """900 µs of copies beside 100 µs of kernels: 900 are left, whatever is done."""
+    (found,) = findings(exposed_communication, copying(7, computing=100).open(tmp_path), step_us=1_000)
+    assert found.predicted is not None
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(900, rel=0.02)
+    assert found.predicted.verdict != "gain"

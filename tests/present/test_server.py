@@ -527,6 +527,16 @@ def test_ranks_of_a_folder_are_shown_together(page: Path, folder: Path) -> None:
 
 
 @needs_corpus
+def test_a_rank_beside_the_others_tells_which_one_is_late() -> None:
+    library = Library([CORPUS / "other" / "multirank_gloo"], cache=False, settle_s=0)
+    (third,) = (run["id"] for run in library.runs()["runs"] if run["name"] == "rank3")
+    overview = json.loads(gzip.decompress(library.resource(third, "overview", {}).body))
+    (found,) = (each for each in overview["findings"] if each["rule"] == "straggler")
+    assert found["title"] == "One rank keeps the others waiting"
+    assert found["says"].startswith("Rank 2 arrives 6.72 ms a step after the median rank")
+
+
+@needs_corpus
 def test_the_light_pass_of_a_run_takes_its_lines_from_the_rich_one(tmp_path: Path) -> None:
     rank = tmp_path / "run" / "rank0"
     rank.mkdir(parents=True)

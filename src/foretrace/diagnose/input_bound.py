@@ -1,13 +1,15 @@
-"""The program waits for its data loader."""
+"""The program waits for its input."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import polars as pl
 
 from foretrace import intervals
 from foretrace.analyze import runtime_calls
+from foretrace.diagnose import ahead
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, Place, rule
 from foretrace.intervals import Intervals
@@ -22,18 +24,29 @@ _FEWEST, _USUAL, _MOST = 4, 6, 12
 # In the main process operators of the loader use all cores; a worker has one thread. How much longer they take
 # there is not recorded: twice, at worst three times, at best not at all.
 _INTRA_USUAL, _INTRA_MOST = 2.0, 3.0
+_MOSTLY = 0.5
+_WHY = "Nothing is launched until the batch is there."
+_LOADER = (
+    "loader = DataLoader(dataset, num_workers=8, persistent_workers=True, pin_memory=True, prefetch_factor=4)"
+)
 
 
 @rule
 def input_bound(case: Case) -> Iterator[Finding]:
-    """Steps wait for a DataLoader while the GPU has nothing to do.
+    """Steps wait for their input, from a DataLoader or made in line, while the GPU has nothing to do.
 
     What it does
     Looks for waits for a DataLoader or DataPipe of at least 5 % of the step. Loading in the main process is
     replayed in workers: a step then takes the longer of the rest and load · t / W, for W = 6 workers (the range
     is from 4 to 12, for the recording does not say how many there could be), where t is 1 for Python and 2
     (1 to 3) for the time in torch's own operators, which have all cores in the main process and one in a worker.
-    Where workers load already, twice as many are tried, and the range includes that they do not help.
+    Where workers load already, twice as many are tried: a step then takes the longer of the rest and half of what it
+    takes now. The range includes that they do not help, and that nothing is waited for any more.
+    Beside a loader or without one, it looks for stretches of Python or operators on the host, as host-stall does, right before a copy
+    to the device, unless they begin with results of the same step. Where most of that time is in operators, they are
+    replayed in workers as above; else in a thread, in which Python runs only while the main thread waits for the
+    device, and at best in workers. Where steps bring results to the host, nothing is promised: the next input may
+    depend on them.
 
     Why it matters
     Nothing is launched until the batch is there.
@@ -42,28 +55,27 @@ def input_bound(case: Case) -> Iterator[Finding]:
     DataLoader(..., num_workers=8, persistent_workers=True, pin_memory=True), or cheaper preparation.
     """
     waits = _waits(case)
-    if waits.is_empty():
-        return
     start = (waits["start_ns"] - case.program.start_ns).to_numpy()
     host = intervals.clip(
         intervals.union(start, start + waits["dur_ns"].to_numpy()), 0, case.program.measured_host_ns
     )
     share = host.total_ns / max(case.program.measured_host_ns, 1)
+    yield from _made_in_line(case)
     if share < _LEAST_SHARE:
         return
-    workers = waits["name"].cast(pl.String).str.contains("_MultiProcessing").any()
+    workers = waits["name"].cast(pl.String).str.contains("MultiProcessing").any()
     change = _more_workers(case, host) if workers else _in_workers(case, host)
     loader = "its workers are too slow" if workers else "the main process loads it"
     yield Finding(
         rule="input-bound",
         says=f"{100 * share:.0f} % of the host's time, {host.total_ns / case.step_count / 1e6:.3g} ms a step, is spent "
         f"waiting for the DataLoader: {loader}.",
-        why="Nothing is launched until the batch is there.",
+        why=_WHY,
         fix=Fix(
             "Load in worker processes, ahead of the step."
             if not workers
             else "Use more workers, or prepare less.",
-            "loader = DataLoader(dataset, num_workers=8, persistent_workers=True, pin_memory=True, prefetch_factor=4)",
+            _LOADER,
         ),
         evidence={
             "wait_ns": host.total_ns // case.step_count,
@@ -76,6 +88,41 @@ def input_bound(case: Case) -> Iterator[Finding]:
         change=change,
         unless="the machine has fewer cores than workers, or what limits loading is the disk.",
     )
+
+
+def _made_in_line(case: Case) -> Iterator[Finding]:
+    """Input that the program makes on the host right before it is copied."""
+    work = [each for each in ahead.host_work(case) if each.feeds and not each.answers]
+    host = ahead.spent(work)
+    share = host.total_ns / case.step_count / case.step_ns
+    if not ahead.recurs(case, work) or share < _LEAST_SHARE:
+        return
+    operators = sum(each.operators_ns for each in work) / host.total_ns
+    yield Finding(
+        rule="input-bound",
+        says=f"{host.total_ns / case.step_count / 1e6:.3g} ms a step go by on the host before what it has made is copied "
+        "to the device.",
+        why=_WHY,
+        fix=Fix(
+            "Prepare the next batch in worker processes, or in a thread, while the GPU computes.", _LOADER
+        ),
+        evidence={
+            "wait_ns": host.total_ns // case.step_count,
+            "wait_pct": 100 * share,
+            "loader": "in the step",
+            "operators_pct": 100 * operators,
+            "spans": _copied_by(case, host),
+        },
+        change=_prepared_ahead(case, host, operators),
+        unless="what is prepared depends on what the step before computed.",
+    )
+
+
+def _copied_by(case: Case, host: Intervals) -> list[int]:
+    """The first calls after some work of the host."""
+    calls = np.searchsorted(case.program.call_start_ns, host.end[:5]) % len(case.program.call_span)
+    spans: list[int] = case.program.call_span[calls].tolist()
+    return spans
 
 
 def _waits(case: Case) -> pl.DataFrame:
@@ -92,32 +139,45 @@ def _waits(case: Case) -> pl.DataFrame:
 def _in_workers(case: Case, host: Intervals) -> Change:
     """The wait gone, and what the workers cannot deliver in time added to every step."""
     operators = _operators_share(case, host)
-
-    def edit(workers: int, intra: float) -> Edit:
-        return _delivered(case, host, (1 + (intra - 1) * operators) / workers)
-
     return Change(
         f"data loaded by {_USUAL} workers ({_FEWEST} to {_MOST})",
-        edit(_USUAL, _INTRA_USUAL),
-        others=(edit(_FEWEST, _INTRA_MOST), edit(_MOST, 1.0)),
+        _by_workers(case, host, operators, _USUAL, _INTRA_USUAL),
+        others=_fewest_and_most(case, host, operators),
     )
 
 
-def _delivered(case: Case, host: Intervals, part: float) -> Edit:
-    """Loading beside the step, at this part of what it takes now."""
-    gone = Edit(removed_host=host)
-    without = edits.apply(case.program, gone)
-    load_ns = int(case.program.gap_ns.sum() - without.gap_ns.sum()) / case.step_count
-    late = max(load_ns * part - step_ns(without), 0)
-    calls = [int(call) for call in case.program.step_calls if call < len(case.program.kind)]
-    return Edit(removed_host=host, added_host_ns=dict.fromkeys(calls, round(late)) if late else {})
+def _by_workers(case: Case, host: Intervals, operators: float, workers: int, intra: float) -> Edit:
+    return ahead.beside(case, host, (1 + (intra - 1) * operators) / workers)
+
+
+def _fewest_and_most(case: Case, host: Intervals, operators: float) -> tuple[Edit, Edit]:
+    return (
+        _by_workers(case, host, operators, _FEWEST, _INTRA_MOST),
+        _by_workers(case, host, operators, _MOST, 1.0),
+    )
+
+
+def _prepared_ahead(case: Case, host: Intervals, operators: float) -> Change:
+    """Operators leave Python to others, so that workers of either sort help; Python in a thread has to wait its turn."""
+    back = case.trace.copies.filter(
+        (pl.col("direction") == "DtoH") & (pl.col("size_bytes") > ahead.NUMBER_BYTES)
+    )
+    doubt = "the next input may depend on the results that come to the host" if back.height else ""
+    fewest, most = _fewest_and_most(case, host, operators)
+    if operators >= _MOSTLY:
+        usual = _by_workers(case, host, operators, _USUAL, _INTRA_USUAL)
+        says = f"input prepared by {_USUAL} workers ({_FEWEST} to {_MOST})"
+        return Change(says, usual, others=(fewest, most), doubt=doubt)
+    return Change("input prepared by a thread", ahead.in_thread(case, host), others=(most,), doubt=doubt)
 
 
 def _more_workers(case: Case, host: Intervals) -> Change:
-    """Twice the workers halve the wait for them, if there are cores for them."""
-    starts, ends = host
-    half = Intervals(starts, starts + (ends - starts) // 2)
-    return Change("twice the workers", Edit(removed_host=half), others=(Edit(), Edit(removed_host=host)))
+    """Workers who are waited for set the pace: twice as many halve the step, down to the rest, if there are cores."""
+    without = step_ns(edits.apply(case.program, Edit(removed_host=host)))
+    late = max(step_ns(case.program) / 2 - without, 0)
+    calls = [int(call) for call in case.program.step_calls if call < len(case.program.kind)]
+    twice = Edit(removed_host=host, added_host_ns=dict.fromkeys(calls, round(late)))
+    return Change("twice the workers", twice, others=(Edit(), Edit(removed_host=host)))
 
 
 def _operators_share(case: Case, host: Intervals) -> float:

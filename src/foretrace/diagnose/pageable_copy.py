@@ -1,8 +1,9 @@
-"""Copies between pageable memory and the device hold the host and run at a fraction of the bus."""
+"""Copies that the host waits for: from and to pageable memory, or from pinned memory without non_blocking."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -11,10 +12,16 @@ from numpy.typing import NDArray
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.predict.changes import Change
-from foretrace.predict.edits import Edit
-from foretrace.predict.program import SYNC
+from foretrace.predict.edits import Edit, merge
+from foretrace.predict.program import BLOCKING_COPY, SYNC
+from foretrace.predict.steady import step_ns
 
 _LARGE_BYTES = 1 << 20
+_STAGED_BYTES = (
+    64 << 10
+)  # CUDA stages smaller pageable copies and returns at once; many of them are tiny-copies
+_MANY_SMALL = 3  # a step: from here on they are tiny-copies
+_LEAST_GAIN = 1.02  # of the step, for less than a megabyte to be worth a word
 # Pinned memory over PCIe 5 x16 moved 55.4 GB/s on the H200 of the corpus; older buses take their own peak.
 _PINNED_SHARE = 0.87
 _TO_DEVICE = Fix(
@@ -31,71 +38,122 @@ _TO_HOST = Fix(
 
 @rule
 def pageable_copy(case: Case) -> Iterator[Finding]:
-    """Large copies between the device and pageable host memory.
+    """Copies between the device and the host that hold the host: pageable ones, and pinned ones that are waited for.
 
     What it does
-    Looks for copies of at least 1 MB between the device and pageable memory. Those to the device are replayed at
-    87 % of the bus, beside the kernels and not waited for; those to the host at the same speed, behind the kernels,
-    and not waited for. The range includes that the host must wait for what it receives.
+    Looks for copies of more than 64 KB between the device and pageable memory, and for copies to the device of any
+    size and from any memory whose operator waits for them; where they move less than 1 MB a step, only if not waiting
+    would make it 2 % faster. Many small ones are left to tiny-copies. Copies to the device are replayed at 87 % of the
+    bus, beside the kernels and not waited for; at worst they take turns with the kernels, as they do in one stream.
+    Those to the host are replayed at the same speed, behind the kernels, and not waited for. The range includes that
+    the host must wait for what it receives.
 
     Why it matters
-    The driver stages such a copy through its own pinned buffer: the call returns only when nearly all of it
-    has been moved, several times slower than the bus allows, and nothing else is launched meanwhile.
+    The driver stages a pageable copy through its own pinned buffer: the call returns only when nearly all of it
+    has been moved, several times slower than the bus allows. And where the host waits, for the copy and for all
+    that the device had to do before it, nothing else is launched meanwhile.
 
     Use instead
     DataLoader(..., pin_memory=True) and tensor.to(device, non_blocking=True). Towards the host,
     pinned.copy_(tensor, non_blocking=True) and an event to wait for before it is read.
     """
     copies = case.trace.require("copies", "no copies recorded; record with ProfilerActivity.CUDA")
-    large = copies.filter(pl.col("pageable") & (pl.col("size_bytes") >= _LARGE_BYTES))
     found = case.tasks.join(
-        large.select(pl.col("span_id").alias("id"), "size_bytes", "direction"), on="id", maintain_order="left"
+        copies.select(pl.col("span_id").alias("id"), "size_bytes", "direction", "pageable"),
+        on="id",
+        maintain_order="left",
+    ).with_columns(pl.col("pageable").fill_null(value=False))
+    staged = pl.col("pageable") & (pl.col("size_bytes") > _STAGED_BYTES)
+    to_host = found.filter((pl.col("direction") == "DtoH") & staged)
+    to_device = found.filter(pl.col("direction") == "HtoD")
+    awaited = pl.Series(waited(case, to_device["call"].to_numpy()), dtype=pl.Boolean)
+    to_device = to_device.filter(staged | awaited)
+    small = to_device["size_bytes"] <= _STAGED_BYTES
+    if small.sum() >= _MANY_SMALL * case.step_count:
+        to_device = to_device.filter(~small)
+    groups = tuple(_Group(case, each) for each in (to_device, to_host) if not each.is_empty())
+    if groups:
+        yield from _finding(case, groups)
+
+
+def waited(case: Case, calls: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """For calls that copy, whether the host waits: within the call, or in one of the same operator right behind it."""
+    program = case.program
+    behind = np.minimum(calls + 1, len(program.kind) - 1)
+    op = case.trace.spans["op_id"].fill_null(-1).cast(pl.Int64).gather(program.call_span).to_numpy()
+    same = (op[calls] == op[behind]) & (op[calls] >= 0)
+    held: NDArray[np.bool_] = program.kind[calls] == BLOCKING_COPY
+    held |= same & (program.kind[behind] == SYNC)
+    return held
+
+
+class _Group:
+    """The copies of one direction, and the edits that make them pinned and unawaited: as hoped for, and at worst."""
+
+    def __init__(self, case: Case, copies: pl.DataFrame) -> None:
+        self.copies = copies
+        self.to_host = copies["direction"][0] == "DtoH"
+        self.moved_bytes, self.dur_ns = int(copies["size_bytes"].sum()), int(copies["dur_ns"].sum())
+        self.hoped, self.worst = _edits(case, copies, to_host=self.to_host)
+
+    def says(self, steps: int) -> str:
+        """How many, how much, from or to where."""
+        memory = "pageable memory" if self.copies["pageable"].any() else "pinned memory"
+        return (
+            f"{self.copies.height / steps:.3g} copies a step move {self.moved_bytes / steps / 1e6:.3g} MB "
+            f"{'to' if self.to_host else 'from'} {memory} at {self.moved_bytes / max(self.dur_ns, 1):.3g} GB/s"
+        )
+
+
+def _finding(case: Case, groups: tuple[_Group, ...]) -> Iterator[Finding]:
+    """One finding for both directions: who pins memory pins it for both."""
+    moved, time = sum(each.moved_bytes for each in groups), sum(each.dur_ns for each in groups)
+    change = Change(
+        "copies pinned and not waited for",
+        merge(each.hoped for each in groups),
+        others=(merge(each.worst for each in groups),),
     )
-    for direction in ("HtoD", "DtoH"):
-        mine = found.filter(pl.col("direction") == direction)
-        if not mine.is_empty():
-            yield _finding(case, mine, to_host=direction == "DtoH")
-
-
-def _finding(case: Case, mine: pl.DataFrame, *, to_host: bool) -> Finding:
-    moved, time = int(mine["size_bytes"].sum()), int(mine["dur_ns"].sum())
-    return Finding(
+    if moved < _LARGE_BYTES * case.step_count:
+        gain = step_ns(case.program) / max(step_ns(change.applied(case.program)), 1)
+        if gain < _LEAST_GAIN:
+            return
+    to_host = groups[-1].to_host
+    all_copies = pl.concat(each.copies for each in groups)
+    yield Finding(
         rule="pageable-copy",
-        says=f"{mine.height / case.step_count:.3g} copies a step move {moved / case.step_count / 1e6:.3g} MB "
-        f"{'to' if to_host else 'from'} pageable memory at {moved / max(time, 1):.3g} GB/s.",
+        says="; ".join(each.says(case.step_count) for each in groups) + ". The host waits for them.",
         why="The host stands still until each has arrived, and the bus is mostly idle.",
-        fix=_TO_HOST if to_host else _TO_DEVICE,
+        fix=_TO_HOST if groups[0].to_host else _TO_DEVICE,
         evidence={
-            "copies_per_step_count": mine.height / case.step_count,
+            "copies_per_step_count": all_copies.height / case.step_count,
             "moved_bytes": moved // case.step_count,
             "bytes_per_s": moved / max(time, 1) * 1e9,
-            "spans": mine["id"].head(5).to_list(),
+            "spans": all_copies["id"].head(5).to_list(),
         },
-        where=case.places(mine["op_id"].drop_nulls().to_list()),
-        change=_change(case, mine, to_host=to_host),
+        where=case.places(all_copies["op_id"].drop_nulls().to_list()),
+        change=change,
         unless="the host needs the values at once: then only the copy's own speed is gained."
         if to_host
         else "the host has no other work to launch meanwhile, or the data is made just before it is copied.",
     )
 
 
-def _change(case: Case, mine: pl.DataFrame, *, to_host: bool) -> Change:
-    """At the speed of pinned memory, without a wait; what goes to the host may have to be waited for all the same."""
+def _edits(case: Case, mine: pl.DataFrame, *, to_host: bool) -> tuple[Edit, Edit]:
+    """At the speed of pinned memory, without a wait; at worst in turn with the kernels, or waited for by the host."""
     bus = case.device.pcie_bytes if case.device and case.device.pcie_bytes else 32e9
+    slow = mine.filter(pl.col("pageable") & (pl.col("size_bytes") > _STAGED_BYTES))
     durations = {
         task: min(dur, round(size / (bus * _PINNED_SHARE) * 1e9))
-        for task, dur, size in mine.select("task", "dur_ns", "size_bytes").iter_rows()
+        for task, dur, size in slow.select("task", "dur_ns", "size_bytes").iter_rows()
     }
-    modelled, calls = frozenset(durations), mine["call"].unique().to_numpy()
+    faster = Edit(durations_ns=durations, modelled=frozenset(durations))
+    calls = mine["call"].unique().to_numpy()
+    waits = np.unique(np.concatenate((calls, _waits_behind(case, calls))))
+    unawaited = replace(faster, unwaited_calls=waits)
     if to_host:
-        waits = np.unique(np.concatenate((calls, _waits_behind(case, calls))))
-        edit = Edit(durations_ns=durations, modelled=modelled, unwaited_calls=waits)
-        awaited = Edit(durations_ns=durations, modelled=modelled)
-        return Change("copies into pinned memory and not waited for", edit, others=(awaited,))
+        return unawaited, faster
     stream = len(case.program.stream_free_ns)
-    moved = dict.fromkeys(durations, stream)
-    edit = Edit(durations_ns=durations, modelled=modelled, unwaited_calls=calls, moved_tasks=moved)
-    return Change("copies pinned and not waited for", edit)
+    return replace(unawaited, moved_tasks=dict.fromkeys(mine["task"].to_list(), stream)), unawaited
 
 
 def _waits_behind(case: Case, calls: NDArray[np.int64]) -> NDArray[np.int64]:

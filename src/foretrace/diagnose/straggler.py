@@ -14,7 +14,7 @@ from foretrace.diagnose import before_arrival
 from foretrace.diagnose.arrivals import Late, Matches, lateness, match
 from foretrace.diagnose.before_arrival import Activity
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.exposed_communication import _ordered
+from foretrace.diagnose.exposed_communication import ordered
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
@@ -253,7 +253,7 @@ def _waiting(found: _Straggler) -> tuple[Callable[[float], Edit] | None, str]:
         return None, f"rank {found.own_rank} does not wait for it itself"
     on_device = mine.filter(pl.col("on") == "device")
     tasks = found.case.tasks.join(on_device.select("id", "key"), on="id", maintain_order="left")
-    if tasks.height and not _ordered(found.case, tasks):
+    if tasks.height and not ordered(found.case, tasks):
         return None, "the recording does not tell what waits for the collectives' streams"
     waits = {key: wait for late in found.lates for key, wait in late.waits_ns.items()}
     shorter = {

@@ -20,10 +20,10 @@ TITLES = {
     "loop-optimizer": "The optimizer updates one tensor at a time",
     "recompute": "The forward pass is computed twice",
     "low-occupancy": "Kernels have too few blocks for this GPU",
-    "pageable-copy": "Input is copied from pageable memory",
+    "pageable-copy": "Copies hold the host up",
     "host-stall": "The host stalls between launches",
     "launch-bound": "Launching takes longer than the work",
-    "input-bound": "The GPU waits for the data loader",
+    "input-bound": "The GPU waits for its input",
     "host-sync": "The host waits for the GPU within a step",
     "tiny-copies": "Many tiny copies between host and GPU",
     "allocator-churn": "GPU memory is allocated and freed in the step",
@@ -31,7 +31,7 @@ TITLES = {
     "small-batch": "The batch is too small for this GPU",
     "cold-start": "The first steps are warming up",
     "exposed-communication": "Communication is not hidden",
-    "straggler": "Some ranks keep the others waiting",
+    "straggler": "One rank keeps the others waiting",
     "memory-pressure": "GPU memory is nearly full",
     "profiler-overhead": "The profiler slows the host down",
 }
@@ -46,10 +46,10 @@ LABELS = {
     "loop-optimizer": "Optimizer",
     "recompute": "Recomputation",
     "low-occupancy": "Occupancy",
-    "pageable-copy": "Pageable copies",
+    "pageable-copy": "Blocking copies",
     "host-stall": "Host stalls",
     "launch-bound": "Launch overhead",
-    "input-bound": "Data loading",
+    "input-bound": "Input",
     "host-sync": "Host syncs",
     "tiny-copies": "Tiny copies",
     "allocator-churn": "Allocator",
@@ -72,6 +72,10 @@ _HEADLINES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
         f"{e['chains_pct']:.0f} % of GPU time goes to chains of pointwise kernels"
     ),
     "layout-conversions": lambda e: f"{e['conversions_pct']:.0f} % of GPU time only changes layouts",
+    "straggler": lambda e: (
+        f"Rank {e['late_rank']} keeps {counted(e['waiting_ranks_count'], 'other')} waiting, "
+        f"{format_value('_ns', e['late_ns'])} a step"
+    ),
 }
 
 

@@ -102,7 +102,7 @@ def _bars(session: Session, each: Finding, spans: NDArray[np.int64]) -> list[dic
     # Without a change, spans are examples and not all that there is.
     if on_device.height and each.change is not None:
         return _device_bars(session, on_device)
-    if each.rule == "input-bound" and (inside := _loading_bars(session, on_host)):
+    if each.rule == "input-bound" and on_host.height and (inside := _loading_bars(session, on_host)):
         return inside
     timed = [(name, value) for name, value in each.evidence.items() if name.endswith("_ns") and value]
     if timed:
