@@ -30,6 +30,7 @@ from foretrace.trace import Trace
 Kept = TypeVar("Kept")
 
 _LONGEST_WALK = 64  # operators around an operator
+_NAMED_OPS = 2_000  # enough to tell which line of a function called them
 # About the recording as it began, or at its fullest: not to be told from some of its steps.
 _OF_THE_WHOLE = ("cold-start", "memory")
 # Frames of libraries: the line to change is the user's.
@@ -60,6 +61,7 @@ class Case:
         self._results: dict[str, Result] = {}
         self._kept: dict[str, Any] = {}
         self._callers: dict[int, list[int]] = {}
+        self._user_frames: dict[int, Place] = {}
 
     @cached_property
     def _excerpt(self) -> Excerpt | None:
@@ -209,13 +211,14 @@ class Case:
         if known.is_empty() or stacks.is_empty():
             counted = self.trace.spans["name"].cast(pl.String).gather(list(op_ids)).value_counts(sort=True)
             return tuple(Place(None, None, name) for name in counted["name"].head(limit))
-        lines: dict[Place, Counter[str]] = {}
+        times: Counter[Place] = Counter()
+        for stack, count in known["stack_id"].value_counts(sort=True).iter_rows():
+            times[self.user_frame(stack)] += count
+        asked: dict[Place, Counter[str]] = {place: Counter() for place in times}
         names = self.trace.spans["name"]
-        for stack, op, count in known.group_by("stack_id", "asked_id", maintain_order=True).len().iter_rows():
-            asked = lines.setdefault(self.user_frame(stack), Counter())
-            asked[str(names[self.callers(op)[-1]])] += count
-        most = sorted(lines, key=lambda place: -lines[place].total())[:limit]
-        return tuple(self.exact(place, lines[place]) for place in most)
+        for stack, op in known.select("stack_id", "asked_id").head(_NAMED_OPS).iter_rows():
+            asked[self.user_frame(stack)][str(names[self.callers(op)[-1]])] += 1
+        return tuple(self.exact(place, asked[place]) for place, _ in times.most_common(limit))
 
     def exact(self, place: Place, operators: Mapping[str, int]) -> Place:
         """The place with the line that called these operators, where the source is beside the recording or here."""
@@ -227,6 +230,11 @@ class Case:
 
     def user_frame(self, stack: int) -> Place:
         """The innermost frame of a stack outside libraries, else the innermost with a file."""
+        if stack not in self._user_frames:
+            self._user_frames[stack] = self._find_user_frame(stack)
+        return self._user_frames[stack]
+
+    def _find_user_frame(self, stack: int) -> Place:
         innermost: Place | None = None
         node: int | None = stack
         while node is not None:

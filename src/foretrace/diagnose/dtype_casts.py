@@ -16,6 +16,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.diagnose.host_time import host_time
 from foretrace.diagnose.redundant_copies import device_copies
+from foretrace.diagnose.shapes import tensor_shapes
 from foretrace.predict import fusion
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
@@ -211,10 +212,8 @@ def _weight_shapes(case: Case) -> tuple[set[tuple[int, ...]], set[tuple[int, ...
     likely: set[tuple[int, ...]] = set()
     others: set[tuple[int, ...]] = set()
     for name, shapes in calls.select("name", "shapes").unique().drop_nulls().iter_rows():
-        tensors = [tuple(each) for each in json.loads(shapes) if isinstance(each, list) and each]
-        if name == "aten::addmm":
-            tensors = tensors[1:]
-        if len(tensors) < 2 or not all(isinstance(size, int) for each in tensors for size in each):
+        tensors = tensor_shapes(shapes)[1 if name == "aten::addmm" else 0 :]
+        if len(tensors) < 2:
             continue
         others.add(tensors[0])
         weight = tensors[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from foretrace.analyze.runtime_calls import NOBODY, HostSpans
 from foretrace.analyze.source_places import Places
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, Place, rule
+from foretrace.diagnose.shapes import tensor_shapes
 from foretrace.errors import MissingDataError
 from foretrace.predict import capture
 from foretrace.predict.calibrate import dense_ns
@@ -207,8 +207,7 @@ def _sizes(case: Case) -> dict[int, set[int]]:
 
 
 def _elements(shapes: str) -> set[int]:
-    plain = [each for each in json.loads(shapes) if each and all(isinstance(size, int) for size in each)]
-    return {prod(each) for each in plain} - {1}
+    return {prod(each) for each in tensor_shapes(shapes)} - {1}
 
 
 def _origins(

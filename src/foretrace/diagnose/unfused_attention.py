@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
@@ -23,6 +22,7 @@ from foretrace.analyze.phases import BACKWARD, PHASES
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.diagnose.host_time import host_time
+from foretrace.diagnose.shapes import tensor_shapes
 from foretrace.errors import MissingDataError
 from foretrace.hardware import Device
 from foretrace.predict.changes import Change
@@ -199,10 +199,10 @@ def _see_mask(each: _Attention, work: pl.DataFrame) -> None:
     for op, shapes in (
         work.filter(pl.col("part") != PARTS.index(SOFTMAX)).select("op", "shapes").unique().iter_rows()
     ):
-        cut |= op in ("aten::tril", "aten::triu") and _first(shapes)[-2:] == [rows, columns]
+        cut |= op in ("aten::tril", "aten::triu") and _first(shapes)[-2:] == (rows, columns)
         if each.scores not in operands(shapes):
             continue
-        for tensor in _tensors(shapes):
+        for tensor in tensor_shapes(shapes):
             if len(tensor) < 2 or tensor[-1] != columns or prod(tensor) >= count * rows * columns:
                 continue
             alike = tensor[-2] == rows and (len(tensor) == 2 or tensor[-3] == 1)
@@ -250,14 +250,8 @@ def _companions(work: pl.DataFrame, mine: pl.DataFrame, found: list[_Attention])
     return rest.join(kinds, on=["op", "shapes"], how="semi").with_columns(part).select(mine.columns)
 
 
-def _tensors(shapes: str) -> list[list[int]]:
-    return [
-        each for each in json.loads(shapes) if isinstance(each, list) and each and isinstance(each[0], int)
-    ]
-
-
-def _first(shapes: str) -> list[int]:
-    return next(iter(_tensors(shapes)), [])
+def _first(shapes: str) -> tuple[int, ...]:
+    return next(iter(tensor_shapes(shapes)), ())
 
 
 def _is_mask(shapes: str, masks: set[tuple[int, int]]) -> bool:

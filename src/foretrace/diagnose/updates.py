@@ -6,7 +6,6 @@ clipped or set to zero.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from math import ceil
 
@@ -18,6 +17,7 @@ from foretrace import intervals
 from foretrace.analyze import work_models
 from foretrace.analyze.phases import BACKWARD, PHASES, RECOMPUTE
 from foretrace.diagnose.case import Case
+from foretrace.diagnose.shapes import tensor_shapes
 from foretrace.intervals import Intervals
 from foretrace.predict.edits import Edit
 
@@ -103,7 +103,7 @@ def _over_tensors(run: pl.DataFrame) -> bool:
 
 def _rank(shapes: str) -> int:
     """The number of dimensions of the largest tensor."""
-    return max((len(each) for each in json.loads(shapes) if isinstance(each, list)), default=0)
+    return max(map(len, tensor_shapes(shapes)), default=0)
 
 
 def stretches(case: Case, calls: NDArray[np.int64]) -> Intervals:

@@ -1,0 +1,27 @@
+"""The shapes that an operator was called with, read from the recording's text.
+
+Not a rule itself; rules that compare tensors share it.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+
+
+@lru_cache(maxsize=16384)
+def tensor_shapes(text: str) -> tuple[tuple[int, ...], ...]:
+    """Those of its tensors with at least one dimension, in order; none where the text is damaged."""
+    try:
+        listed = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    if not isinstance(listed, list):
+        return ()
+    return tuple(
+        tuple(each) for each in listed if isinstance(each, list) and each and all(map(_is_size, each))
+    )
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
