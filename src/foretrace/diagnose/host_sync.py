@@ -64,13 +64,15 @@ def host_sync(case: Case) -> Iterator[Finding]:
     Keep values on the device: torch.where instead of `if x.item()`; read losses every 100 steps.
     """
     calls = waiting_calls(case)
+    if not len(calls):
+        return
     program = case.program
     wait_ns = int((program.call_end_ns - program.call_start_ns)[calls].sum())
     host = HostSpans(case.trace)
     outer = _outermost(case, host, calls)
     detours = _detours(case, host, calls, outer)
     around = intervals.union(host.start_ns[_checks(case, host, outer)], host.end_ns[outer])
-    if not len(calls) or around.total_ns + detours.work_ns < _LEAST_SHARE * program.measured_host_ns:
+    if around.total_ns + detours.work_ns < _LEAST_SHARE * program.measured_host_ns:
         return
     ops, lines = _origins(case, host, calls, outer)
     names = pl.Series(ops).value_counts(sort=True)
@@ -150,23 +152,25 @@ def _checks(case: Case, host: HostSpans, outer: NDArray[np.int64]) -> NDArray[np
 def _detours(case: Case, host: HostSpans, calls: NDArray[np.int64], outer: NDArray[np.int64]) -> _Detours:
     """After each copy to the host: long operators that launch nothing, from one on that takes what was copied."""
     program = case.program
+    copies = host.named(_COPIES, "op")[outer]
+    if not copies.any():
+        return _Detours(np.empty(0, np.int64), np.empty(0, np.int64), 0)
     launching = np.flatnonzero(np.diff(program.task_from) > 0)
     alone, start, end = _alone(case, host)
     sizes = _sizes(case)
     to_device = set(case.trace.copies.filter(pl.col("direction") == "HtoD")["span_id"].to_list())
     spans, before, work_ns = [], [], 0
-    copies = host.named(_COPIES, "op")[outer]
     for call, copy in zip(calls[copies].tolist(), outer[copies].tolist(), strict=True):
         place = int(np.searchsorted(launching, call, "right"))
         if place == len(launching):
             continue
         behind = int(launching[place])
         until = int(program.call_start_ns[behind]) + program.start_ns
-        between = np.flatnonzero((start >= host.end_ns[copy]) & (end <= until))
-        taken = [at for at in between.tolist() if sizes.get(int(alone[at]), set()) & sizes.get(copy, set())]
-        long = [
-            at for at in between.tolist() if taken and at >= taken[0] and end[at] - start[at] >= _LONG_OP_NS
+        between = [
+            at for at in range(*np.searchsorted(start, (host.end_ns[copy], until))) if end[at] <= until
         ]
+        taken = [at for at in between if sizes.get(int(alone[at]), set()) & sizes.get(copy, set())]
+        long = [at for at in between if taken and at >= taken[0] and end[at] - start[at] >= _LONG_OP_NS]
         if not long:
             continue
         spans += alone[long].tolist()
