@@ -219,3 +219,20 @@ def test_no_trust_takes_a_promise_back(sample: foretrace.Trace, monkeypatch: pyt
     assert (doubted.rule, doubted.predicted.verdict) == (trusted.rule, "uncertain")
     assert doubted.predicted.speedup == trusted.predicted.speedup
     assert "not to be trusted" in doubted.predicted.basis
+
+
+# What each faulty program of the corpus was written to show; matmul_add's steps are too small for anything else.
+FIRST = {
+    "decode_launch_bound": "launch-bound", "elementwise_chain": "unfused-elementwise", "fp32_gemm": "no-tensor-cores",
+    "host_stall": "host-stall", "item_sync": "host-sync", "matmul_add": "launch-bound",
+    "naive_attention": "unfused-attention", "nchw_conv": "layout-conversions", "pageable_h2d": "pageable-copy",
+    "slow_dataloader": "input-bound",
+}  # fmt: skip
+
+
+@needs_corpus
+@pytest.mark.parametrize("form", ["lite", "rich"])
+@pytest.mark.parametrize("name", FIRST)
+def test_the_fault_comes_first(name: str, form: str) -> None:
+    found, _ = diagnosed(f"{name}.slow.{form}")
+    assert found.findings[0].rule == FIRST[name]

@@ -53,7 +53,8 @@ class Work:
 def host_work(case: Case) -> tuple[Work, ...]:
     """Long stretches in which the host calls no runtime: Python, waiting, operators on the host.
 
-    Of at least 300 µs each; also of 100 to 300 µs, where those are at least 15 % of the steps.
+    Of at least 300 µs each; also of 100 to 300 µs, where those are at least 15 % of the recorded time, in which they are
+    as much longer as the rest of the host's work.
     """
     return case.keep("host work", lambda: _host_work(case))
 
@@ -104,7 +105,7 @@ def _host_work(case: Case) -> tuple[Work, ...]:
     dur = found.end - found.start
     chosen = dur >= _LEAST_NS
     short = (dur >= _SHORT_NS) & ~chosen
-    if dur[short].sum() >= _SHORT_SHARE * case.step_ns * case.step_count:
+    if dur[short].sum() >= _SHORT_SHARE * case.program.measured_host_ns:
         chosen |= short
     found = Intervals(found.start[chosen], found.end[chosen])
     sizes = case.trace.copies.select(pl.col("span_id").alias("id"), "direction", "size_bytes")

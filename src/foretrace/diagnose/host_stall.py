@@ -27,10 +27,11 @@ def host_stall(case: Case) -> Iterator[Finding]:
     What it does
     Looks for stretches of at least 300 µs, outside data loaders and optimizers, in which the host calls no runtime and
     either no operator begins or ends or operators compute on the host; together they take at least 5 % of a step, in
-    most steps. Stretches of 100 to 300 µs count where they take 15 %. The replay takes them out. Where most of that time
-    makes what is copied to the device next, it may have to be spent all the same: the range includes a Python thread
-    that does it while the main thread waits for the device. Where the work also starts from results of the same step,
-    as an environment does that answers a policy, or where fewer than two steps were recorded, nothing is promised.
+    most steps. Stretches of 100 to 300 µs count where they take 15 % of the recorded time. The replay takes them out.
+    Where most of that time makes what is copied to the device next, it may have to be spent all the same: the range
+    includes a Python thread that does it while the main thread waits for the device. Where the work also starts from
+    results of the same step, as an environment does that answers a policy, or where fewer than two steps were recorded,
+    nothing is promised.
 
     Why it matters
     Nothing is launched meanwhile. Once the GPU has finished what is queued, it waits.
