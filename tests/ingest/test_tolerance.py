@@ -20,7 +20,7 @@ from tests.ingest.comparison import READERS, assert_says_which_file
 
 Open = Callable[[bytes], foretrace.Trace]
 HEAD = b'{"schemaVersion": 1, "traceEvents": ['
-GUARD_S = 20  # against a hang, not a measure of speed
+GUARD_S = 20  # of this process, whatever else runs: against a hang, not a measure of speed
 
 
 @pytest.fixture(params=READERS)
@@ -339,14 +339,14 @@ PATHOLOGICAL = {
 
 @pytest.mark.parametrize("case", PATHOLOGICAL)
 def test_nothing_hangs(case: str, read: Open) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     try:
         trace = read(PATHOLOGICAL[case])
     except InputError as error:
         assert_says_which_file(error, "trace.json")
     else:
         assert trace.meta["events"] > 0
-    assert time.monotonic() - began < GUARD_S
+    assert time.process_time() - began < GUARD_S
 
 
 def test_a_sample_with_every_byte_doubled(read: Open) -> None:
