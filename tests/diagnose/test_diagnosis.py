@@ -236,3 +236,13 @@ FIRST = {
 def test_the_fault_comes_first(name: str, form: str) -> None:
     found, _ = diagnosed(f"{name}.slow.{form}")
     assert found.findings[0].rule == FIRST[name]
+
+
+def test_a_rich_recording_that_nobody_asks_for_is_not_opened(sample: foretrace.Trace) -> None:
+    def opened() -> foretrace.Trace:
+        raise AssertionError("it was opened")
+
+    case = Case(sample, step_ns=50e6, open_rich=opened)
+    assert diagnose(case, (_rule("content"),)).checked == ("content",)
+    with pytest.raises(AssertionError, match="it was opened"):
+        diagnose(case, (_rule("nowhere", _finding("nowhere", None)),))

@@ -20,6 +20,7 @@ import polars as pl
 from foretrace.analyze.call_tree import NOBODY, Array
 from foretrace.analyze.per_name import by_name
 from foretrace.analyze.phases import parents
+from foretrace.analyze.tensor_shapes import tensor_shapes
 from foretrace.trace import Trace
 
 SCORES, SOFTMAX, DROPOUT, CONTEXT, BETWEEN = (
@@ -159,7 +160,7 @@ def _normalised_along(shapes: str, inputs: str | None) -> int:
     """The dimension of a softmax, counted from the end; -1 where it was not recorded."""
     try:
         dimension = int(json.loads(inputs or "")[1])
-        dimensions = len(_tensors(shapes)[0])
+        dimensions = len(tensor_shapes(shapes)[0])
     except (ValueError, TypeError, LookupError):
         return -1
     return dimension if dimension < 0 else dimension - dimensions
@@ -194,25 +195,16 @@ def _touch(shapes: str, scores: set[Matrices]) -> int:
 @lru_cache(maxsize=16384)
 def operands(shapes: str) -> tuple[Matrices, ...]:
     """The operands that are matrices or batches of them, from an operator's recorded shapes."""
-    return tuple(Matrices(prod(each[:-2]), each[-2], each[-1]) for each in _tensors(shapes) if len(each) >= 2)
+    return tuple(
+        Matrices(prod(each[:-2]), each[-2], each[-1]) for each in tensor_shapes(shapes) if len(each) >= 2
+    )
 
 
 @lru_cache(maxsize=16384)
 def product(shapes: str) -> Product | None:
     """What a multiply of these operands multiplies; baddbmm's come after what it adds to."""
-    tensors = [each for each in _tensors(shapes) if len(each) in (2, 3)]
+    tensors = [each for each in tensor_shapes(shapes) if len(each) in (2, 3)]
     if len(tensors) < 2 or len(tensors[-2]) != len(tensors[-1]):
         return None
     left, right = (Matrices(prod(each[:-2]), each[-2], each[-1]) for each in tensors[-2:])
     return Product(left, right) if left.batch == right.batch and left.columns == right.rows else None
-
-
-def _tensors(shapes: str) -> list[list[int]]:
-    """The shapes of the operator's tensors; lists of tensors and other arguments are left out."""
-    try:
-        listed = json.loads(shapes)
-    except ValueError:
-        return []
-    if not isinstance(listed, list):
-        return []
-    return [each for each in listed if isinstance(each, list) and each and all(type(n) is int for n in each)]

@@ -30,8 +30,8 @@ _SETTLE_LIMIT = 15  # times settle_s: some programs never settle
 _LOOK_EVERY_NS = 50_000_000
 _RICH_TO_LIGHT = 12  # bytes of a rich file for each of a light one, generously
 _TOO_LONG = 5  # times record_s: a window that holds a validation or a checkpoint is closed early
-_LET_GO_S = 0.2
-_CALM_LIMIT_S = 2.0
+_LET_GO_S = 0.2  # for torch's threads, before a rank is stopped
+_CALM_LIMIT_S = 2.0  # beyond warm_s, for steps to take what was measured
 
 
 class Recorder:

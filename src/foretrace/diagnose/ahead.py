@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from foretrace import intervals
 from foretrace.analyze import runtime_calls
-from foretrace.analyze.runtime_calls import HostSpans
 from foretrace.diagnose.case import Case
 from foretrace.intervals import Intervals
 from foretrace.predict import edits
@@ -153,7 +152,7 @@ def _tracks(case: Case) -> pl.Series:
 
 def _without_calls(case: Case) -> Intervals:
     """Time in operators that call no runtime, other than those that compile."""
-    host, program = HostSpans(case.trace), case.program
+    host, program = case.host, case.program
     mine = host.kind("op") & ~host.named(_COMPILES, "op")
     mine &= case.trace.spans["track_id"].is_in(_tracks(case)).to_numpy()
     ids = np.flatnonzero(mine)
@@ -197,8 +196,7 @@ def _communicating(case: Case) -> Intervals:
         & pl.col("track_id").is_in(on_host.implode())
         & pl.col("name").cast(pl.String).str.contains(_RANKS)
     )
-    start = (spans["start_ns"] - case.program.start_ns).to_numpy()
-    return intervals.union(start, start + spans["dur_ns"].fill_null(0).to_numpy())
+    return case.during(spans)
 
 
 def _annotated(case: Case, pattern: str) -> Intervals:
@@ -208,5 +206,4 @@ def _annotated(case: Case, pattern: str) -> Intervals:
         & pl.col("track_id").is_in(_tracks(case))
         & pl.col("name").cast(pl.String).str.contains(pattern)
     )
-    start = (spans["start_ns"] - case.program.start_ns).to_numpy()
-    return intervals.union(start, start + spans["dur_ns"].fill_null(0).to_numpy())
+    return case.during(spans)

@@ -125,17 +125,8 @@ def places(case: Case, known: Activity, part: str, windows: Sequence[Window]) ->
         for span in windows
         for start, end in zip(*known.stretches(part, span), strict=True)
     )
-    python = case.trace.spans.filter(pl.col("kind") == "python").join(
-        case.trace.python.select(pl.col("span_id").alias("id"), "stack_id"), on="id", maintain_order="left"
-    )
-    found: dict[Place, None] = {}
-    for _, middle in longest[: -_LONGEST - 1 : -1]:
-        around = python.filter(
-            (pl.col("start_ns") <= middle) & (pl.col("start_ns") + pl.col("dur_ns") > middle)
-        ).sort("depth")
-        if not around.is_empty() and around["stack_id"][-1] is not None:
-            found[case.user_frame(around["stack_id"][-1])] = None
-    return tuple(found)[:3]
+    found = (place for _, middle in longest[: -_LONGEST - 1 : -1] if (place := case.frame_at(middle)))
+    return tuple(dict.fromkeys(found))[:3]
 
 
 def _either(*sets: Intervals) -> Intervals:

@@ -14,14 +14,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from foretrace import analyze
+from foretrace import analyze, intervals
 from foretrace.analyze import device_roles
 from foretrace.analyze.result import Result
+from foretrace.analyze.runtime_calls import HostSpans
 from foretrace.diagnose.excerpt import Excerpt, chosen_steps, excerpt
 from foretrace.diagnose.finding import Place
 from foretrace.diagnose.source import exact_line
 from foretrace.errors import ForetraceError, MissingDataError
 from foretrace.hardware import Device
+from foretrace.intervals import Intervals
 from foretrace.predict.calibrate import Calibration, calibrate, calibrate_pair
 from foretrace.predict.program import Program, build
 from foretrace.predict.tasks import device_of, task_table
@@ -171,6 +173,16 @@ class Case:
         """The device work that was launched in the recording, with what it is for."""
         return device_roles.classified(self.trace)
 
+    @cached_property
+    def host(self) -> HostSpans:
+        """The host's spans, with who called them."""
+        return HostSpans(self.trace)
+
+    def during(self, spans: pl.DataFrame) -> Intervals:
+        """When these spans ran, in nanoseconds since the program's start."""
+        start = (spans["start_ns"] - self.program.start_ns).to_numpy()
+        return intervals.union(start, start + spans["dur_ns"].fill_null(0).to_numpy())
+
     def keep(self, name: str, make: Callable[[], Kept]) -> Kept:
         """What `make` gives, made once: for what several rules need."""
         if name not in self._kept:
@@ -245,6 +257,21 @@ class Case:
                     return Place(file, line, function)
             node = parent
         return innermost or Place(None, None, "unknown")
+
+    @cached_property
+    def _python(self) -> pl.DataFrame:
+        frames = self.trace.python.select(pl.col("span_id").alias("id"), "stack_id")
+        return self.trace.spans.filter(pl.col("kind") == "python").join(
+            frames, on="id", maintain_order="left"
+        )
+
+    def frame_at(self, at_ns: int) -> Place | None:
+        """The user's innermost Python frame at a moment of the recording; None where none was recorded."""
+        around = self._python.filter(
+            (pl.col("start_ns") <= at_ns) & (pl.col("start_ns") + pl.col("dur_ns") > at_ns)
+        ).sort("depth")
+        stack = around["stack_id"][-1] if around.height else None
+        return None if stack is None else self.user_frame(stack)
 
     def _with_forward_stack(self, ops: pl.DataFrame) -> pl.DataFrame:
         """Operators with the stack of their forward operator where they have none: autograd's thread runs no Python.

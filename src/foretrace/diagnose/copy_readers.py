@@ -37,9 +37,8 @@ _ORDERS = re.compile(
     r"aten::(?:cross_entropy|nll|ctc)_loss|aten::\w*conv|aten::(?:lstm|gru|rnn)|aten::\w*(?:pool|upsample|grid_sampler|"
     r"pixel_)|aten::(?:cdist|im2col|col2im|cumsum|sort|topk|_fft|fft_)"
 )
-_CHANNELS_LAST = re.compile(
-    r"aten::\w*(?:conv|batch_norm|pool)"
-)  # of those, what takes channels-last order as it is
+# Of those, what takes channels-last order as it is.
+_CHANNELS_LAST = re.compile(r"aten::\w*(?:conv|batch_norm|pool)")
 _ATTENTION = re.compile(r"aten::_?scaled_dot_product|aten::_\w*attention")
 _PRODUCT = re.compile(r"aten::(?:linear|matmul|mm|bmm|addmm|baddbmm|einsum|mv|dot|__rmatmul__)$")
 _POINTWISE = re.compile(

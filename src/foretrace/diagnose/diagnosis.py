@@ -38,8 +38,7 @@ def diagnose(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
 
     Lines, and what a light recording cannot show, come from the rich one of the same program where there is one.
     """
-    found = _of_one(case, rules)
-    return found if case.rich is None else _joined(found, case.rich, rules)
+    return _joined(_of_one(case, rules), case, rules)
 
 
 def _of_one(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
@@ -58,10 +57,14 @@ def _of_one(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
     return Diagnosis(tuple(findings), tuple(checked), tuple(unchecked), _combined(case, findings))
 
 
-def _joined(found: Diagnosis, rich: Case, rules: tuple[Rule, ...]) -> Diagnosis:
+def _joined(found: Diagnosis, case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
     unchecked = {each.rule for each in found.unchecked}
     nowhere = {each.rule for each in found.findings if not any(place.file for place in each.where)}
-    other = _of_one(rich, tuple(each for each in rules if each.name in unchecked | nowhere))
+    asked = tuple(each for each in rules if each.name in unchecked | nowhere)
+    rich = case.rich if asked else None
+    if rich is None:
+        return found
+    other = _of_one(rich, asked)
     findings = [_placed(each, found, other) if each.rule in nowhere else each for each in found.findings]
     findings += [_from(rich, each) for each in other.findings if each.rule in unchecked]
     looked = {each.rule for each in other.findings} | set(other.checked)

@@ -12,11 +12,11 @@ from typing import Any
 import polars as pl
 
 from foretrace.analyze import work_models
+from foretrace.analyze.tensor_shapes import tensor_shapes
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.diagnose.host_time import host_time
 from foretrace.diagnose.redundant_copies import device_copies
-from foretrace.diagnose.shapes import tensor_shapes
 from foretrace.predict import fusion
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import polars as pl
-
 from foretrace.diagnose import ahead
 from foretrace.diagnose.ahead import Work
 from foretrace.diagnose.case import Case
@@ -84,15 +82,6 @@ def _change(case: Case, work: tuple[Work, ...]) -> Change:
 
 def _frames(case: Case, work: tuple[Work, ...]) -> tuple[Place, ...]:
     """The user's innermost Python frame in the middle of the longest stretches."""
-    python = case.trace.spans.filter(pl.col("kind") == "python").join(
-        case.trace.python.select(pl.col("span_id").alias("id"), "stack_id"), on="id", maintain_order="left"
-    )
-    places: dict[Place, None] = {}
-    for each in sorted(work, key=lambda each: -each.dur_ns)[:6]:
-        middle = (each.start_ns + each.end_ns) // 2 + case.program.start_ns
-        around = python.filter(
-            (pl.col("start_ns") <= middle) & (pl.col("start_ns") + pl.col("dur_ns") > middle)
-        ).sort("depth")
-        if not around.is_empty() and around["stack_id"][-1] is not None:
-            places[case.user_frame(around["stack_id"][-1])] = None
-    return tuple(places)
+    longest = sorted(work, key=lambda each: -each.dur_ns)[:6]
+    middles = ((each.start_ns + each.end_ns) // 2 + case.program.start_ns for each in longest)
+    return tuple(dict.fromkeys(place for at in middles if (place := case.frame_at(at))))

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from foretrace import intervals
 from foretrace.analyze.runtime_calls import NOBODY, HostSpans
 from foretrace.analyze.source_places import Places
+from foretrace.analyze.tensor_shapes import tensor_shapes
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, Place, rule
-from foretrace.diagnose.shapes import tensor_shapes
 from foretrace.errors import MissingDataError
 from foretrace.predict import capture
 from foretrace.predict.calibrate import dense_ns
@@ -68,7 +68,7 @@ def host_sync(case: Case) -> Iterator[Finding]:
         return
     program = case.program
     wait_ns = int((program.call_end_ns - program.call_start_ns)[calls].sum())
-    host = HostSpans(case.trace)
+    host = case.host
     outer = _outermost(case, host, calls)
     detours = _detours(case, host, calls, outer)
     around = intervals.union(host.start_ns[_checks(case, host, outer)], host.end_ns[outer])
@@ -250,7 +250,7 @@ def _change(
     usual = int(np.median(cost[launches])) if len(launches) else 10_000
     bare = np.isin(outer, program.call_span)  # no operator brings a value: nothing takes its place
     first = calls[~bare][np.unique(outer[~bare], return_index=True)[1]]
-    host = HostSpans(case.trace)
+    host = case.host
     work = intervals.union(host.start_ns[detours.spans], host.end_ns[detours.spans])
     without = _removed(
         case, intervals.union(*(np.concatenate(each) for each in zip(around, work, strict=True)))
@@ -288,7 +288,7 @@ def _removed(case: Case, spans: intervals.Intervals) -> Edit:
 
 def _shaped_by_values(case: Case, calls: NDArray[np.int64]) -> bool:
     """Whether most of the waiting is for the size of a result, such as that of nonzero or of a mask as index."""
-    host = HostSpans(case.trace)
+    host = case.host
     ids = case.program.call_span[calls].astype(np.int64)
     within = host.nearest(ids, host.named(capture.SHAPED, "op")) != NOBODY
     wait = (case.program.call_end_ns - case.program.call_start_ns)[calls]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from foretrace import intervals
 from foretrace.diagnose.case import Case
 from foretrace.intervals import Intervals
 
@@ -20,5 +19,4 @@ def host_time(case: Case, ops: Iterable[int]) -> Intervals:
     for op in mine:
         spans.update([each for each in case.callers(op) if each not in elsewhere][-1:])
     taken = case.trace.spans.select("start_ns", "dur_ns")[sorted(spans)]
-    start = (taken["start_ns"] - case.program.start_ns).to_numpy()
-    return intervals.union(start, start + taken["dur_ns"].fill_null(0).to_numpy())
+    return case.during(taken)

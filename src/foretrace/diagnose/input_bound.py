@@ -192,14 +192,5 @@ def _operators_share(case: Case, host: Intervals) -> float:
 
 
 def _callers(case: Case, waits: pl.DataFrame) -> tuple[Place, ...]:
-    """The user's frame around the wait; the loader's name where no stack was recorded."""
-    python = case.trace.spans.filter(pl.col("kind") == "python").join(
-        case.trace.python.select(pl.col("span_id").alias("id"), "stack_id"), on="id", maintain_order="left"
-    )
-    first, dur = waits["start_ns"][0], waits["dur_ns"][0]
-    around = python.filter(
-        (pl.col("start_ns") <= first) & (pl.col("start_ns") + pl.col("dur_ns") >= first + dur)
-    ).sort("depth")
-    if around.is_empty() or around["stack_id"][-1] is None:
-        return (Place(None, None, str(waits["name"][0])),)
-    return (case.user_frame(around["stack_id"][-1]),)
+    """The user's frame around the first wait; the loader's name where no stack was recorded."""
+    return (case.frame_at(int(waits["start_ns"][0])) or Place(None, None, str(waits["name"][0])),)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from foretrace import intervals
 from foretrace.analyze import work_models
-from foretrace.analyze.runtime_calls import NOBODY, HostSpans
+from foretrace.analyze.runtime_calls import NOBODY
 from foretrace.analyze.work_models.call import parse
 from foretrace.diagnose import updates
 from foretrace.diagnose.case import Case
@@ -143,7 +143,7 @@ def _penalty(case: Case, found: updates.Updates) -> Edit | None:
     if "reduction" not in families or 2 * nodes["forward_id"].n_unique() < len(mine):
         return None
     spans = nodes["span_id"].cast(pl.Int64).to_numpy()
-    host, program = HostSpans(case.trace), case.program
+    host, program = case.host, case.program
     start = np.concatenate((host.start_ns[spans] - program.start_ns, found.host.start))
     end = np.concatenate((host.end_ns[spans] - program.start_ns, found.host.end))
     gone = intervals.union(start, end)
@@ -221,8 +221,7 @@ def _ranges(case: Case) -> pl.DataFrame:
 
 def _union(ranges: pl.DataFrame, has_fused: bool, case: Case) -> Intervals:
     mine = ranges.filter(pl.col("optimizer").is_in(_HAVE_FUSED).fill_null(value=False) == has_fused)
-    start = (mine["start_ns"] - case.program.start_ns).to_numpy()
-    return intervals.union(start, start + mine["dur_ns"].fill_null(0).to_numpy())
+    return case.during(mine)
 
 
 def _within(case: Case, ranges: Intervals) -> NDArray[np.bool_]:
@@ -232,7 +231,7 @@ def _within(case: Case, ranges: Intervals) -> NDArray[np.bool_]:
 
 def _zeroed(case: Case) -> pl.DataFrame:
     """The launches of `aten::zero_` on tensors that were there before, at least twenty in a row."""
-    host = HostSpans(case.trace)
+    host = case.host
     ids = case.tasks["op_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()
     outer = host.outermost(ids, host.named("^aten::", "op"))
     zeroes = host.named(r"^aten::zero_$", "op")[outer] & (outer != NOBODY)
@@ -242,7 +241,7 @@ def _zeroed(case: Case) -> pl.DataFrame:
 
 def _added(case: Case) -> pl.DataFrame:
     """The launches that add to gradients that are there already."""
-    host = HostSpans(case.trace)
+    host = case.host
     ids = case.tasks["op_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()
     adds = host.named(r"^aten::add_$", "op")[ids] & (ids != NOBODY)
     adds &= host.nearest(ids, host.named(_ACCUMULATES, "op")) != NOBODY
@@ -251,7 +250,7 @@ def _added(case: Case) -> pl.DataFrame:
 
 def _operators(case: Case, calls: NDArray[np.int64]) -> Intervals:
     """The host time of the outermost of torch's operators around these calls."""
-    host = HostSpans(case.trace)
+    host = case.host
     outer = host.outermost(calls, host.named("^aten::", "op"))
     spans = np.unique(np.where(outer == NOBODY, calls, outer))
     start = case.program.start_ns

@@ -12,7 +12,6 @@ from math import prod
 import numpy as np
 import polars as pl
 
-from foretrace import intervals
 from foretrace.diagnose import copy_readers, products
 from foretrace.diagnose.case import Case
 from foretrace.hardware import Device
@@ -90,8 +89,6 @@ def edit(
         task: min(dur, products.LAUNCH_NS + round(moved * _ITEM_BYTES / rate))
         for task, dur, moved in multiplied.select("task", "dur_ns", "moved").iter_rows()
     }
-    spans = case.trace.spans[sorted({op for each in found for op in each.made_by})]
-    start = (spans["start_ns"] - case.program.start_ns).to_numpy()
-    host = intervals.union(start, start + spans["dur_ns"].fill_null(0).to_numpy())
+    host = case.during(case.trace.spans[sorted({op for each in found for op in each.made_by})])
     gone = made["task"].to_numpy().astype(np.int64)
     return Edit(removed_host=host, removed_tasks=gone, durations_ns=new, modelled=frozenset(new))

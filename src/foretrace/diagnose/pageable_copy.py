@@ -17,9 +17,8 @@ from foretrace.predict.program import BLOCKING_COPY, SYNC
 from foretrace.predict.steady import step_ns
 
 _LARGE_BYTES = 1 << 20
-_STAGED_BYTES = (
-    64 << 10
-)  # CUDA stages smaller pageable copies and returns at once; many of them are tiny-copies
+# CUDA stages smaller pageable copies and returns at once; many of them are tiny-copies.
+_STAGED_BYTES = 64 << 10
 _MANY_SMALL = 3  # a step: from here on they are tiny-copies
 _LEAST_GAIN = 1.02  # of the step, for less than a megabyte to be worth a word
 # Pinned memory over PCIe 5 x16 moved 55.4 GB/s on the H200 of the corpus; older buses take their own peak.

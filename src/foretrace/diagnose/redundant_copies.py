@@ -10,7 +10,6 @@ from itertools import takewhile
 
 import polars as pl
 
-from foretrace import intervals
 from foretrace.analyze.work_models.call import parse
 from foretrace.diagnose import copy_readers, growing, one_hot
 from foretrace.diagnose.case import Case
@@ -327,7 +326,5 @@ def removed(case: Case, mine: pl.DataFrame) -> Edit:
     for op in mine["op_id"]:
         asked = list(takewhile(lambda each: _COPIES.match(names[each]), case.callers(op)))
         outer.update(asked[-1:])
-    spans = case.trace.spans[sorted(outer)]
-    start = (spans["start_ns"] - case.program.start_ns).to_numpy()
-    host = intervals.union(start, start + spans["dur_ns"].fill_null(0).to_numpy())
+    host = case.during(case.trace.spans[sorted(outer)])
     return Edit(removed_host=host, removed_tasks=mine["task"].to_numpy())

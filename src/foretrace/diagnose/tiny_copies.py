@@ -89,7 +89,7 @@ def _without(case: Case, host: intervals.Intervals) -> Edit:
 
 def _operators(case: Case, calls: NDArray[np.int64]) -> intervals.Intervals:
     """The host time of the outermost copying operators around these calls; of the call where there is none."""
-    host = HostSpans(case.trace)
+    host = case.host
     outer = host.outermost(calls, host.named(_COPYING, "op"))
     spans = np.unique(np.where(outer == NOBODY, calls, outer))
     return intervals.union(
@@ -99,7 +99,7 @@ def _operators(case: Case, calls: NDArray[np.int64]) -> intervals.Intervals:
 
 def _made(case: Case, copies: intervals.Intervals) -> intervals.Intervals:
     """The copies with the operators before each that made a constant for it, launching nothing."""
-    host, program = HostSpans(case.trace), case.program
+    host, program = case.host, case.program
     outer = _outermost_operators(case, host)
     start, end = host.start_ns[outer] - program.start_ns, host.end_ns[outer] - program.start_ns
     calls = np.sort(program.call_start_ns[np.diff(program.task_from) > 0])

@@ -19,10 +19,10 @@ from foretrace.analyze.attention_pieces import (
     product,
 )
 from foretrace.analyze.phases import BACKWARD, PHASES
+from foretrace.analyze.tensor_shapes import tensor_shapes
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.diagnose.host_time import host_time
-from foretrace.diagnose.shapes import tensor_shapes
 from foretrace.errors import MissingDataError
 from foretrace.hardware import Device
 from foretrace.predict.changes import Change

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from foretrace import intervals
 from foretrace.analyze import work_models
 from foretrace.analyze.phases import BACKWARD, PHASES, RECOMPUTE
+from foretrace.analyze.tensor_shapes import tensor_shapes
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.shapes import tensor_shapes
 from foretrace.intervals import Intervals
 from foretrace.predict.edits import Edit
 

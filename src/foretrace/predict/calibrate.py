@@ -75,8 +75,8 @@ def calibrate(trace: Trace, program: Program, *, step_ns: float | None = None) -
 def calibrate_pair(light: tuple[Trace, Program], rich: tuple[Trace, Program]) -> Calibration:
     """The light program, at the shorter of the steps that a light and a rich recording of it suggest.
 
-    A host wanders, and then it is slower: of two estimates the shorter one is nearer to the truth
-    (benchmarks/steps.py prints both).
+    A host wanders, and then it is slower: of two estimates the shorter one is nearer to the truth (benchmarks/steps.py
+    prints both for folders that hold both recordings).
     """
     made, other = calibrate(*light), calibrate(*rich)
     if other.step_ns < made.step_ns:

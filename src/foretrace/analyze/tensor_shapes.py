@@ -1,7 +1,4 @@
-"""The shapes that an operator was called with, read from the recording's text.
-
-Not a rule itself; rules that compare tensors share it.
-"""
+"""The shapes of the tensors that an operator was called with, read from the recording's text."""
 
 from __future__ import annotations
 
