@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -944,8 +945,21 @@ def healthy_momentum(fixed: bool) -> Step:
     "ones zero: same loss, 0.9 % more work",
 )
 def healthy_swiglu(fixed: bool) -> Step:
+    return _swiglu(24 if fixed else 0)
+
+
+@pair(
+    "p",
+    "unfused-elementwise",
+    "unfused-elementwise",
+    "healthy_swiglu; change: its loss under torch.compile, same work",
+)
+def swiglu_promise(fixed: bool) -> Step:
+    return _swiglu(0, compiled if fixed else lambda call: call)
+
+
+def _swiglu(more: int, wrap: Callable[..., Any] = lambda call: call) -> Step:
     width, hidden = size(1024, 32), size(2728, 40)
-    more = 24 if fixed else 0
     model = nn.ParameterList()
     for _ in range(size(6, 2)):
         model.append(F.pad(rand(2, hidden, width, dtype=BF16) * 0.03, (0, 0, 0, more)).flatten(0, 1))
@@ -959,4 +973,4 @@ def healthy_swiglu(fixed: bool) -> Step:
             h = h + F.linear(F.silu(one) * two, down)
         return h.float().square().mean()
 
-    return trainer(model, adamw(model), loss_of)
+    return trainer(model, adamw(model), wrap(loss_of))

@@ -678,7 +678,7 @@ class _Pictures(Dataset):  # type: ignore[type-arg]
         return noise
 
 
-def _from_loader(workers: int, rounds: int, widths: tuple[int, ...]) -> Step:
+def _from_loader(workers: int, rounds: int, widths: tuple[int, ...], *, graph: bool = False) -> Step:
     pin = device() == "cuda"
     loader = DataLoader(
         _Pictures(rounds),
@@ -691,12 +691,20 @@ def _from_loader(workers: int, rounds: int, widths: tuple[int, ...]) -> Step:
     model = conv_stack(widths).to(device()).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=pin)
 
-    def loss_of() -> Tensor:
-        x = next(batches).to(device(), non_blocking=True)
+    def loss_of(x: Tensor) -> Tensor:
         with autocast():
             return model(x.contiguous(memory_format=torch.channels_last)).float().square().mean()
 
-    return trainer(model, optimizer, loss_of)
+    if not graph:
+        return trainer(model, optimizer, lambda: loss_of(next(batches).to(device(), non_blocking=True)))
+    kept = next(batches).to(device())
+    replay = graphed(trainer(model, optimizer, lambda: loss_of(kept)))
+
+    def step() -> None:
+        kept.copy_(next(batches), non_blocking=True)
+        replay()
+
+    return step
 
 
 @pair("a", "data loading", "input-bound", "pictures made in the training process; fixed: num_workers=6")
@@ -823,11 +831,22 @@ def healthy_logging(fixed: bool) -> Step:
     return step
 
 
+_LOADER_WIDTHS = (8,) if TINY else (128, 128, 256, 256, 256, 512, 512, 512)
+
+
 @pair("a", "healthy", "input-bound", "a loader whose workers keep up; change: twice as many workers")
 def healthy_loader(fixed: bool) -> Step:
-    return _from_loader(
-        size(8 if fixed else 4, 1), 2, (8,) if TINY else (128, 128, 256, 256, 256, 512, 512, 512)
-    )
+    return _from_loader(size(8 if fixed else 4, 1), 2, _LOADER_WIDTHS)
+
+
+@pair(
+    "p",
+    "launch-bound",
+    "launch-bound",
+    "healthy_loader; change: its step, optimizer included, as a CUDA graph into which each batch is copied, same work",
+)
+def loader_promise(fixed: bool) -> Step:
+    return _from_loader(size(4, 1), 2, _LOADER_WIDTHS, graph=fixed)
 
 
 @pair(
