@@ -6,8 +6,9 @@ Programs are those of benchmarks/pairs, slow variants, as a user would run them:
 a process that no profiler ever enters, recorded by `foretrace run --stop-after-capture`, and timed alone again: a host
 wanders. FOLDER gets the Run's rank.json and the light recording of each, and all of them in capture.tar;
 `--judge FOLDER` reads those (it needs polars, not torch) and prints the table: step alone before and after, step
-reported and how far it is from the middle and from the nearer of the two, GPU step of the light pass, kernels without a
-launch, cost.
+reported and how far it is from the middle and from the nearer of the two; the GPU's step in the device pass, which
+records nothing of the host, its share of work, and how far that step is from the reported one; the same of the light pass;
+kernels without a launch; cost.
 """
 
 from __future__ import annotations
@@ -109,8 +110,8 @@ def judge(folder: Path) -> None:
     import foretrace
     from foretrace import analyze
 
-    print("program          alone ms           run ms  middle  nearer  GPU step ms    diff  orphans  verdict    light  "
-          "in all  source")  # fmt: skip
+    print("program          alone ms           run ms  middle  nearer   device pass: step busy    diff"
+          "   light pass: step    diff  orphans  verdict    light  in all  source")  # fmt: skip
     for path in sorted(folder.glob("*.json")):
         facts: dict[str, Any] = json.loads(path.read_text())
         trace = foretrace.open(folder / f"{path.stem}.light.json.gz")
@@ -120,9 +121,11 @@ def judge(folder: Path) -> None:
         low, high = sorted(facts["alone_ms"])
         nearer = max(low / run - 1, 0.0) * -1 + max(run / high - 1, 0.0)
         gpu = float(overview["step_gpu_ns"] or 0) / 1e6
+        device = facts.get("device_time") or {"step_ns": float("nan"), "busy_ns": float("nan")}
+        step, busy = device["step_ns"] / 1e6, device["busy_ns"] / device["step_ns"]
         light = next(each for each in facts["passes"] if each["kind"] == "light")
         print(f"{path.stem:16} {low:7.3f}-{high:7.3f} {run:8.3f} {run / ((low + high) / 2) - 1:+7.1%} {nearer:+7.1%} "
-              f"{gpu:12.3f} {gpu / run - 1:+7.1%} "
+              f"{step:19.3f} {busy:5.0%} {step / run - 1:+7.1%} {gpu:18.3f} {gpu / run - 1:+7.1%} "
               f"{overview['orphan_count']:7}  {trust:9} {light['file_bytes'] / 2**20:4.1f} MiB {facts['took_s']:5.1f} s  "
               f"{facts['step_source']}")  # fmt: skip
 

@@ -700,9 +700,9 @@ def _from_loader(workers: int, rounds: int, widths: tuple[int, ...], *, graph: b
     kept = next(batches).to(device())
     replay = graphed(trainer(model, optimizer, lambda: loss_of(kept)))
 
-    def step() -> None:
+    def step() -> Any:
         kept.copy_(next(batches), non_blocking=True)
-        replay()
+        return replay()
 
     return step
 

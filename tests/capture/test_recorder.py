@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from foretrace.capture.device_time import DeviceTime, device_time
 from foretrace.capture.options import CaptureOptions, Switches
-from foretrace.capture.plan import make_plan, read_plan, write_plan
+from foretrace.capture.plan import Plan, Window, make_plan, read_plan, write_plan
 from foretrace.capture.recorder import Recorder
 from foretrace.capture.run_folder import RunFolder
-from foretrace.capture.timing import BlockTimer, Pace, summarise
+from foretrace.capture.timing import BlockTimer, Pace, StepTimes, summarise
 
 
 def fast(path: Path, **more: Any) -> CaptureOptions:
@@ -146,7 +147,113 @@ def test_a_given_schedule_is_kept() -> None:
     ]
 
 
+def test_a_device_is_timed_alone_first() -> None:
+    windows = make_plan(CaptureOptions("x"), at=0, step_ns=20e6, ranks=1, device=True).windows
+    assert [(each.kind, each.warm, each.active) for each in windows] == [
+        ("device", 25, 50),
+        ("light", 25, 10),
+        ("rich", 25, 3),
+    ]
+    given = make_plan(CaptureOptions("x", warmup=1), at=0, step_ns=20e6, ranks=1, device=True)
+    assert [each.kind for each in given.windows] == ["light", "rich"]
+
+
+def test_how_long_a_device_works_in_a_step(tmp_path: Path) -> None:
+    """Two steps of 100 us: kernels at 0-40 and 30-60, a copy at 100-110, a kernel at 150-200; the host does not count."""
+
+    def event(category: str, begin: float, end: float) -> dict[str, Any]:
+        return {"ph": "X", "cat": category, "name": "x", "ts": 1000 + begin, "dur": end - begin}
+
+    events = [
+        event("kernel", 150, 200),
+        event("kernel", 0, 40),
+        event("kernel", 30, 60),
+        event("cuda_runtime", -500, 900),
+        event("gpu_memcpy", 100, 110),
+    ]
+    path = tmp_path / "device.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    assert device_time(path, 2) == DeviceTime(step_ns=100_000, busy_ns=60_000, steps=2)
+    path.write_text(json.dumps({"traceEvents": events[3:4]}))
+    assert device_time(path, 2) is None
+
+
 # --- recording ----------------------------------------------------------------------------------------------
+
+
+class MadeUpPass:
+    """A light pass of one step that takes what it is told."""
+
+    device_time = None
+    recording = False
+    recorded_s = 0.0
+
+    def __init__(self, window: Window, path: Path, step_ns: int) -> None:
+        self.window, self.path, self._step_ns = window, path, step_ns
+
+    def warmed(self, count: int) -> bool:
+        return True
+
+    def open(self, count: int) -> None:
+        self.recording = True
+
+    def step(self, count: int) -> bool:
+        return True
+
+    def close(self) -> bool:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(str(self._step_ns))
+        return True
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "kind": "light", "file": self.path.name, "step_ns": self._step_ns, "steps": 1, "warmup_steps": 0,
+            "warmup_s": 0, "record_s": 0, "file_bytes": 1,
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("low_ms", "windows_ms", "recorded", "kept_ms"),
+    [
+        (19.0, [20.3], 1, 20.3),  # as measured
+        (19.0, [22.0, 20.1], 2, 20.1),  # the clock had fallen, and rose again
+        (19.0, [21.0, 22.0, 21.5], 3, 21.0),  # it does not: the nearest stays
+        (19.9, [21.0], 1, 21.0),  # a steady device: this is what recording costs
+        (19.0, [40.0], 1, 40.0),  # the profiler slows the host down
+    ],
+)
+def test_a_light_pass_of_another_clock_is_recorded_anew(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    low_ms: float,
+    windows_ms: list[float],
+    recorded: int,
+    kept_ms: float,
+) -> None:
+    lengths = iter(windows_ms)
+    made: list[MadeUpPass] = []
+
+    def open_pass(window: Window, options: CaptureOptions, path: Path, *_: object) -> MadeUpPass:
+        made.append(MadeUpPass(window, path, round(next(lengths) * 1e6)))
+        return made[-1]
+
+    monkeypatch.setattr("foretrace.capture.recorder.open_pass", open_pass)
+    monkeypatch.setattr("foretrace.capture.recorder._has_cuda", lambda: True)
+    monkeypatch.setattr("foretrace.capture.environment.describe_process", dict)
+    folder = RunFolder(tmp_path / "run").create()
+    recorder = Recorder(fast(folder.path), folder, 0, world_size=1)
+    recorder._times = StepTimes(20_000_000, round(low_ms * 1e6), 20_100_000, 10, (20_000_000,), "")
+    recorder._plan = Plan((Window("light", 0, 0, 0, 1),))
+    recorder._phase = recorder._record
+    for _ in range(20):
+        recorder.step()
+    assert len(made) == recorded
+    assert recorder.status == "complete"
+    kept = rank_facts(folder)["passes"]
+    assert [(each["file"], each["step_ns"]) for each in kept] == [("light.json", round(kept_ms * 1e6))]
+    files = sorted(each.name for each in (folder.path / "rank0").iterdir())
+    assert files == ["light.json", "rank.json"]
+    assert (folder.path / "rank0" / "light.json").read_text() == str(round(kept_ms * 1e6))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from foretrace.errors import UsageError
 
 VARIABLE = "FORETRACE_CAPTURE"  # the environment variable that carries the options into the program
 LIGHT, RICH, MEMORY = "light", "rich", "memory"
+DEVICE = "device"  # only what the device does, so that the host runs nearly as fast as ever; leaves no file
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Switches:
 
 
 LIGHT_SWITCHES = Switches(record_shapes=True)  # shapes cost little, and the rules need them
+DEVICE_SWITCHES = Switches(cpu=False)
 RICH_SWITCHES = Switches(
     record_shapes=True, profile_memory=True, with_stack=True, with_modules=True, with_flops=True
 )
@@ -88,7 +90,7 @@ class CaptureOptions:
 
     def switches(self, kind: str) -> Switches:
         """Those of one pass."""
-        return self.rich if kind == RICH else self.light
+        return {RICH: self.rich, DEVICE: DEVICE_SWITCHES}.get(kind, self.light)
 
     def wants_rank(self, rank: int) -> bool:
         """Whether this rank is to be recorded."""

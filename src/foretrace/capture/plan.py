@@ -11,11 +11,12 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from foretrace.capture.options import LIGHT, MEMORY, RICH, CaptureOptions
+from foretrace.capture.options import DEVICE, LIGHT, MEMORY, RICH, CaptureOptions
 
 FILE = "plan.json"
-_ACTIVE = {LIGHT: 10, RICH: 3, MEMORY: 3}  # steps recorded, of short steps
-_WINDOW_S = {LIGHT: 2.0, RICH: 1.0, MEMORY: 1.0}  # steps that are longer are recorded fewer times
+_ACTIVE = {DEVICE: 50, LIGHT: 10, RICH: 3, MEMORY: 3}  # steps recorded, of short steps
+# Steps that are longer are recorded fewer times. A device's clock moves up and down within about a second.
+_WINDOW_S = {DEVICE: 1.0, LIGHT: 2.0, RICH: 1.0, MEMORY: 1.0}
 _LEAST_WARM = 2
 _LEAD_S, _LEAST_LEAD = 1.0, 5  # so far ahead of the leader the plan begins, for the others to see it in time
 
@@ -53,19 +54,24 @@ class Plan:
         return self.windows[-1].closes if self.windows else 0
 
 
-def make_plan(options: CaptureOptions, *, at: int, step_ns: float | None, ranks: int) -> Plan:
-    """The plan of the leader, which has just passed boundary `at`."""
+def make_plan(
+    options: CaptureOptions, *, at: int, step_ns: float | None, ranks: int, device: bool = False
+) -> Plan:
+    """The plan of the leader, which has just passed boundary `at`; `device`: whether there is one to time."""
     step_s = (step_ns or 20e6) / 1e9
     lead = max(_LEAST_LEAD, math.ceil(_LEAD_S / step_s)) if ranks > 1 and options.wait is None else 0
     kinds = [each for _ in range(options.repeat) for each in options.passes]
     if options.memory_history:
         kinds.append(MEMORY)
+    given = options.wait is not None or options.warmup is not None or options.active is not None
+    if device and LIGHT in options.passes and not given:
+        kinds.insert(0, DEVICE)
     windows: list[Window] = []
     start = at + lead
-    for index, kind in enumerate(kinds):
+    for kind in kinds:
         warm = options.warmup if options.warmup is not None else _warm_steps(options, kind, step_s)
         active = options.active or _active_steps(kind, step_s)
-        number = index // max(len(options.passes), 1) if kind != MEMORY else 0
+        number = sum(each.kind == kind for each in windows)
         windows.append(Window(kind, number, start, warm, active))
         start = windows[-1].closes + (options.wait if options.wait is not None else 1)
     return Plan(tuple(windows))

@@ -1,6 +1,7 @@
 """The Recorder: told at each step's end, it times steps without a profiler and then records passes of them.
 
-settle -> time unprofiled steps -> light pass (the truth for time) -> rich pass (the truth for names) -> memory.
+settle -> time unprofiled steps -> device pass (how long the device works) -> light pass (the truth for time) ->
+rich pass (the truth for names) -> memory.
 The order matters: once a profiler has run, the host of that process may stay slower. What was measured is written
 after each part, so a program that dies leaves what came before. No fault in here may reach the program.
 """
@@ -18,10 +19,11 @@ from statistics import median
 from typing import Any
 
 from foretrace.capture import environment
-from foretrace.capture.options import LIGHT, MEMORY, CaptureOptions
+from foretrace.capture.device_time import DeviceTime
+from foretrace.capture.options import DEVICE, LIGHT, MEMORY, CaptureOptions
 from foretrace.capture.plan import Plan, Window, make_plan, read_plan, write_plan
 from foretrace.capture.run_folder import RunFolder
-from foretrace.capture.timing import BlockTimer, Pace, StepTimes, summarise
+from foretrace.capture.timing import BlockTimer, Pace, StepTimes, summarise, unlike
 from foretrace.capture.window import Pass, open_pass, peak_host_bytes, synchronize
 
 COMPLETE, PARTIAL = "complete", "partial"
@@ -32,6 +34,7 @@ _RICH_TO_LIGHT = 12  # bytes of a rich file for each of a light one, generously
 _TOO_LONG = 5  # times record_s: a window that holds a validation or a checkpoint is closed early
 _LET_GO_S = 0.2  # for torch's threads, before a rank is stopped
 _CALM_LIMIT_S = 2.0  # beyond warm_s, for steps to take what was measured
+_MOST_AGAIN = 2  # times that a light pass is recorded anew
 
 
 class Recorder:
@@ -66,7 +69,10 @@ class Recorder:
         self._next = 0  # the window that comes, or is open
         self._pass: Pass | None = None
         self._passes: list[dict[str, Any]] = []
+        self._profiled: list[dict[str, Any]] = []  # those, and what did not stay
         self._pace: Pace | None = None
+        self._again = 0  # times that the light pass was recorded anew, since the device's clock had moved
+        self._device_time: DeviceTime | None = None
         self._cost_ns = 0
         self._foreign: Callable[[], bool] = bool
         self._foreign_steps = 0  # steps in which the program's own profiler ran
@@ -215,7 +221,9 @@ class Recorder:
 
     def _make_plan(self) -> None:
         step_ns = self._times.median_ns if self._times else None
-        self._plan = make_plan(self.options, at=self._count, step_ns=step_ns, ranks=self._world_size)
+        self._plan = make_plan(
+            self.options, at=self._count, step_ns=step_ns, ranks=self._world_size, device=_has_cuda()
+        )
         if self._world_size > 1 and self.options.wait is None:
             write_plan(self._folder.path, self._plan)
         self._save()
@@ -264,10 +272,14 @@ class Recorder:
             return
         skipped = self._why_not(window)
         if skipped:
-            self.notes.append(f"{window.kind} pass left out: {skipped}")
-            self._next += 1
+            if window.kind != DEVICE and not self._again:
+                self.notes.append(f"{window.kind} pass left out: {skipped}")
+            self._go_on()
             return
-        self._pass = open_pass(window, self.options, self._path(window), self._count, self._facts_in_trace())
+        path = self._path(window)
+        if self._again:
+            path = path.with_name(f".{path.name}")
+        self._pass = open_pass(window, self.options, path, self._count, self._facts_in_trace())
         self._pace = self._pace_of(window)
         if self._pass.warmed(self._count):
             self._pass.open(self._count)
@@ -285,8 +297,20 @@ class Recorder:
         if too_long:
             self.notes.append(f"{window.kind} pass closed early: it took longer than planned")
         self._keep_pass()
-        self._next += 1
+        if not too_long and self._clock_moved(window):
+            self._again += 1
+        else:
+            self._go_on()
         self._save()
+
+    def _go_on(self) -> None:
+        self._next, self._again = self._next + 1, 0
+
+    def _clock_moved(self, window: Window) -> bool:
+        """Whether the light pass shows a device that was not as fast as while it was timed; then, once more."""
+        if window.kind != LIGHT or self._pace is None or self._times is None or self._again == _MOST_AGAIN:
+            return False
+        return self._times.wander and unlike(self._passes[-1]["step_ns"], self._times.median_ns)
 
     def _pace_of(self, window: Window) -> Pace | None:
         """What the window's opening waits for; ranks count steps and do not wait."""
@@ -298,16 +322,36 @@ class Recorder:
     def _keep_pass(self) -> None:
         done, self._pass = self._pass, None
         assert done is not None
-        facts = done.close()
-        if facts is not None:
+        stays, facts = done.close(), done.facts()
+        self._profiled.append(facts)
+        self._device_time = done.device_time or self._device_time
+        if not stays:
+            return
+        if not self._again:
             self._passes.append(facts)
+        elif self._nearer(facts, self._passes[-1]):
+            kept = self._path(done.window)
+            done.path.replace(kept)
+            self._passes[-1] = {**facts, "file": kept.name}
+        else:
+            done.path.unlink()
+
+    def _nearer(self, one: dict[str, Any], two: dict[str, Any]) -> bool:
+        """Whether the steps of one pass are nearer to what was measured than those of the other."""
+        measured = self._times.median_ns if self._times else 0
+        return bool(abs(one["step_ns"] - measured) < abs(two["step_ns"] - measured))
 
     def _interrupt_pass(self, why: str) -> None:
         if self._pass is None:
             return
         kind = self._pass.window.kind
         complete_steps = self._pass.steps_recorded
-        self._next += 1
+        spare = self._again or kind == DEVICE
+        self._go_on()
+        if spare:
+            lost, self._pass = self._pass, None
+            lost.abandon()
+            return
         if complete_steps < 1 or threading.get_ident() != self._thread:
             lost, self._pass = self._pass, None
             lost.abandon()
@@ -364,7 +408,7 @@ class Recorder:
         return reason
 
     def _finish_all(self) -> None:
-        wanted = {each.kind for each in self._plan.windows} if self._plan else set()
+        wanted = {each.kind for each in self._plan.windows} - {DEVICE} if self._plan else set()
         missing = wanted - {each["kind"] for each in self._passes}
         if missing and not self._silent:
             reason = "; ".join(self.notes) or f"{', '.join(sorted(missing))} not recorded"
@@ -390,6 +434,7 @@ class Recorder:
             "world_size": self._world_size,
             "step_source": self.step_source,
             "unprofiled": self._times.to_dict() if self._times else None,
+            "device_time": self._device_time.to_dict() if self._device_time else None,
             "passes": self._passes,
             "cost_s": round(self._cost_s(), 3),
             "peak_host_bytes": peak_host_bytes(),
@@ -403,7 +448,7 @@ class Recorder:
     def _cost_s(self) -> float:
         """Time in here, and how much longer the profiled steps took than unprofiled ones."""
         cost = self._cost_ns / 1e9
-        for each in self._passes if self._times else ():
+        for each in self._profiled if self._times else ():
             assert self._times is not None
             steps = each["steps"] + each["warmup_steps"]
             cost += max(0.0, each["warmup_s"] + each["record_s"] - steps * self._times.median_ns / 1e9)

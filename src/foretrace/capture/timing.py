@@ -36,6 +36,11 @@ class StepTimes:
     blocks_ns: tuple[int, ...]
     stopped_because: str
 
+    @property
+    def wander(self) -> bool:
+        """Whether blocks differ by more than steady ones do."""
+        return self.high_ns - self.low_ns > SPREAD * self.median_ns
+
     def to_dict(self) -> dict[str, Any]:
         """As rank.json holds it."""
         return {**self.__dict__, "blocks_ns": list(self.blocks_ns)}
@@ -115,6 +120,11 @@ class Pace:
             return False
         off = abs((at_ns - self._ends[-1 - self._count]) / self._count / self._step_ns - 1)
         return off <= _AS_MEASURED or off >= _SLOWED_DOWN or at_ns - self._ends[0] > self._limit_ns
+
+
+def unlike(step_ns: float, measured_ns: float) -> bool:
+    """Whether a step is off what was measured as far as a device's clock moves, and not as a slowed host is."""
+    return SPREAD < abs(step_ns / measured_ns - 1) < _SLOWED_DOWN
 
 
 def summarise(blocks: Sequence[tuple[int, int]], because: str) -> StepTimes | None:

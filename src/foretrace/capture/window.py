@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from foretrace.capture import external
+from foretrace.capture.device_time import DeviceTime, device_time
 from foretrace.capture.labels import ModuleLabels
-from foretrace.capture.options import LIGHT, MEMORY, CaptureOptions, Switches
+from foretrace.capture.options import DEVICE, LIGHT, MEMORY, CaptureOptions, Switches
 from foretrace.capture.plan import Window
 
 _HISTORY_ENTRIES = 200_000
@@ -28,6 +29,8 @@ def open_pass(window: Window, options: CaptureOptions, path: Path, count: int, f
     """The pass for a window, its warm-up begun."""
     if window.kind == MEMORY:
         return MemoryPass(window, path)
+    if window.kind == DEVICE:
+        return DevicePass(window, options.switches(DEVICE), path, count, facts)
     labels = ModuleLabels() if options.labels and window.kind != LIGHT else None
     if window.kind in external.TOOLS:
         return ExternalPass(window, path, labels)
@@ -48,6 +51,8 @@ class Pass(ABC):
         self._start_s = self._write_s = 0.0
         self._begun_at = -1
         self._first_step = 0
+        self._in_window = 0  # steps between its opening and its end, the lead included
+        self.device_time: DeviceTime | None = None
 
     def warmed(self, count: int) -> bool:
         """Whether the warm-up is over; a pass that began late warms up all the same."""
@@ -66,6 +71,7 @@ class Pass(ABC):
             self._labels.start()
         synchronize()
         self._first_step = count + self._lead + 1
+        self._in_window = self._lead
         self._open(count)
         self.recording = True
         self._opened_ns = time.perf_counter_ns()
@@ -77,17 +83,23 @@ class Pass(ABC):
             self._begin_steps(count)
             return False
         self.steps_recorded += 1
+        self._in_window += 1
         if self.steps_recorded >= self.window.active:
             return True
         self._step(count)
         return False
 
-    def close(self) -> dict[str, Any] | None:
-        """Ends recording, writes the file, and says what it took."""
+    def close(self) -> bool:
+        """Ends recording and writes the file; whether one stays."""
+        synchronize()  # so that its length is the device's too
         self._closed_ns = time.perf_counter_ns()
         self._unlabel()
-        written = self._close()
-        return self._facts() if written else None
+        return self._close()
+
+    @property
+    def step_ns(self) -> float:
+        """How long a step took in the window that was closed."""
+        return (self._closed_ns - self._opened_ns) / max(self._in_window, 1)
 
     def abandon(self) -> None:
         """Ends it without a file."""
@@ -98,7 +110,8 @@ class Pass(ABC):
         if self._labels is not None:
             self._labels.stop()
 
-    def _facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
+        """What a closed pass took."""
         return {
             "kind": self.window.kind,
             "file": self.path.name,
@@ -108,6 +121,7 @@ class Pass(ABC):
             "start_s": round(self._start_s, 4),
             "warmup_s": round((self._opened_ns - self._began_ns) / 1e9, 4),
             "warmup_steps": self._first_step - self._begun_at - 1,
+            "step_ns": round(self.step_ns),
             "record_s": round((self._closed_ns - self._opened_ns) / 1e9, 4),
             "write_s": round(self._write_s, 4),
             "file_bytes": self.path.stat().st_size if self.path.exists() else 0,
@@ -194,15 +208,19 @@ class ProfilerPass(Pass):
             self._profiler.step()
 
     def _close(self) -> bool:
-        with _Ours():
-            self._profiler.stop()  # waits for the device, after the last step has ended
         began = time.perf_counter_ns()
+        self._export().replace(self.path)
+        self._write_s = (time.perf_counter_ns() - began) / 1e9
+        return True
+
+    def _export(self) -> Path:
+        """The recording under a name that nobody takes for a whole one."""
+        with _Ours():
+            self._profiler.stop()
         partial = self.path.with_name(f".{self.path.stem}.partial.json")
         self._profiler.export_chrome_trace(str(partial))
-        partial.replace(self.path)
-        self._write_s = (time.perf_counter_ns() - began) / 1e9
         self._profiler = None
-        return True
+        return partial
 
     def _abandon(self) -> None:
         with _Ours():
@@ -211,6 +229,18 @@ class ProfilerPass(Pass):
 
     def _switches(self) -> dict[str, Any]:
         return asdict(self._chosen)
+
+
+class DevicePass(ProfilerPass):
+    """A window under torch.profiler that records the device alone: how long it works in a step. No file stays."""
+
+    def _close(self) -> bool:
+        recorded = self._export()
+        try:
+            self.device_time = device_time(recorded, self._in_window)
+        finally:
+            recorded.unlink()
+        return False
 
 
 class MemoryPass(Pass):

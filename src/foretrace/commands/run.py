@@ -303,6 +303,13 @@ def _say_what_was_recorded(recorded: Run, elapsed_s: float, say: Callable[[str],
             f"({times['low_ns'] / 1e6:.4g} to {times['high_ns'] / 1e6:.4g}, {times['steps']} steps; "
             f"a step ends at {source})"
         )
+        device = first.get("device_time")
+        if device:
+            share = device["busy_ns"] / device["step_ns"]
+            say(
+                f"the GPU works {device['busy_ns'] / 1e6:.4g} ms of a step, {share:.0%} of the time "
+                "(only the GPU recorded: the host hardly slowed down)"
+            )
     else:
         say(f"no unprofiled step time (a step ends at {source})")
     passes = [each for rank in recorded.ranks for each in rank.facts.get("passes") or ()]
