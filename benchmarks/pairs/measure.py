@@ -33,6 +33,7 @@ os.environ.setdefault(
 
 import blind  # noqa: F401  (registers its programs)
 import fresh  # noqa: F401  (registers its programs)
+import held_out  # noqa: F401  (registers its programs)
 import later  # noqa: F401  (registers its programs)
 import torch
 import unseen  # noqa: F401  (registers its programs)
