@@ -57,8 +57,8 @@ def test_what_comes_right_before_memory_is_given_back_goes_too(tmp_path: Path) -
     (found,) = findings(allocator_churn, loop(tmp_path, 3_000, body), step_us=3_000)
     assert found.predicted is not None
     assert found.predicted.after_ns.point / 1e3 == pytest.approx(
-        500, rel=0.25
-    )  # the launches, fitted to the step
+        500 / 1.8, rel=0.25
+    )  # the launches, on a host that is not recorded: the step says little about them
     assert found.predicted.speedup.low < 3_000 / 2_500
 
 

@@ -198,3 +198,39 @@ def test_casts_that_cost_only_the_host_are_found_where_the_step_follows_it(tmp_p
     (found,) = findings(dtype_casts, device_bound(tmp_path, [there, back, work(15)]), step_us=60)
     assert found.predicted
     assert found.predicted.after_ns.point / 1e3 == pytest.approx(20, rel=0.1)
+
+
+def test_what_else_autocast_casts_goes_where_the_model_is_kept_in_half_precision(tmp_path: Path) -> None:
+    """300 µs of weights and 100 of an activation. With autocast's cache alone, 300: the other end of the range."""
+    weight, x = [4096, 4096], [64, 4096]
+    told = {"Input Dims": [x, weight, []]}
+
+    def under_linear(shape: list[int], dur: float) -> Op:
+        outer = ("aten::linear", "aten::to", "aten::_to_copy")
+        return Op("aten::copy_", CAST, dur, [shape, shape, []], [BF16, FP32, "Scalar"], outer, around=told)
+
+    trace = device_bound(tmp_path, [under_linear(weight, 300), under_linear(x, 100), work(600)])
+    (found,) = findings(dtype_casts, trace, step_us=1000)
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(600, rel=0.02)
+    assert found.predicted.after_ns.high / 1e3 >= 700
+
+
+def test_layers_in_fp32_within_a_bf16_model_are_found_and_not_promised(tmp_path: Path) -> None:
+    """Two casts of 100 µs, a product in fp32 and what scales its result: the casts go, the rest is half as much."""
+    left, right = [8192, 4096], [4096, 4096]
+    product = Op("aten::mm", "sgemm", 8_000, [left, right], [FP32, FP32], ("aten::linear",))
+    scaled = Op("aten::mul", ADD, 200, [left, []], [FP32, "double"])
+    other = Op("aten::mm", "gemm", 1_000, [left, right], [BF16, BF16])
+    trace = device_bound(tmp_path, [other, cast(BF16, FP32), product, scaled, cast(FP32, BF16)])
+    (found,) = findings(dtype_casts, trace, step_us=9_400)
+    tiles, waves = 64 * 32, 16  # of 132 blocks each
+    in_bf16 = 2 * 8192 * 4096 * 4096 / (989e12 * 0.65 * tiles / (waves * 132)) * 1e6 + 2
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(1_000 + in_bf16 + 110, rel=0.02)
+    assert found.predicted.verdict == "uncertain"
+
+
+def test_work_in_half_precision_between_casts_is_no_layer_in_fp32(tmp_path: Path) -> None:
+    product = Op("aten::mm", "gemm", 2_000, [[4096, 4096], [4096, 4096]], [BF16, BF16])
+    assert findings(dtype_casts, device_bound(tmp_path, [cast(BF16, FP32), product, cast(FP32, BF16)])) == []

@@ -186,3 +186,32 @@ def test_what_was_seen_once_is_not_promised(tmp_path: Path) -> None:
     assert found.predicted.speedup.point > 2
     assert found.predicted.verdict == "uncertain"
     assert "fewer than two recorded steps" in found.predicted.basis
+
+
+def test_results_that_are_read_between_pieces_of_work_go_with_it(tmp_path: Path) -> None:
+    """Four results, each followed by 700 or 90 µs of Python: only the first of them is still read, and the kernel is left."""
+
+    def body(recording: Recording, at: float) -> None:
+        kernel(recording, at, 200)
+        for number, (begin, size) in enumerate(((212, 1_000), (930, 1_000), (1_045, 1_000), (1_765, 1_000))):
+            result(recording, at + (12 if number == 0 else begin - 2), at + begin, size=size)
+
+    found = stalled(tmp_path, body)
+    assert found.predicted
+    assert found.predicted.verdict == "gain"
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(225, rel=0.1)
+    assert found.predicted.after_ns.high / 1e3 > 225 + 50  # where the results are still read
+
+
+def test_what_is_read_before_the_next_launch_stays(tmp_path: Path) -> None:
+    """A kernel between two readings: the second is of what it computes, and each has its own work."""
+
+    def body(recording: Recording, at: float) -> None:
+        kernel(recording, at, 200)
+        result(recording, at + 12, at + 212, size=1_000)
+        kernel(recording, at + 1_000, 200)
+        result(recording, at + 1_012, at + 1_212, size=1_000)
+
+    found = stalled(tmp_path, body)
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(450, rel=0.1)

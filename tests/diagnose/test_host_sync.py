@@ -84,7 +84,10 @@ def test_waits_for_the_size_of_a_result_promise_nothing(tmp_path: Path) -> None:
 
 
 def test_the_work_around_a_wait_stays(tmp_path: Path) -> None:
-    """A check inside torch.linalg.inv waits for its 1 ms of kernels; without the check these still run."""
+    """A check inside torch.linalg.inv waits for its 1 ms of kernels; without the check these still run.
+
+    Unrecorded, the ten launches after it take 50 us, not 100.
+    """
 
     def body(recording: Recording, at: float) -> None:
         recording.op("aten::linalg_inv", at, at + 1_010)
@@ -93,7 +96,7 @@ def test_the_work_around_a_wait_stays(tmp_path: Path) -> None:
         item(recording, at + 10, at + 1_004)
         launches(recording, at + 1_010, 10)
 
-    (found,) = findings(host_sync, loop(tmp_path, 1_112, body), step_us=1_112)
+    (found,) = findings(host_sync, loop(tmp_path, 1_112, body), step_us=1_062)
     assert found.evidence["op"] == "aten::item"
     assert found.predicted is not None
     assert found.predicted.after_ns.point / 1e3 == pytest.approx(1_000, rel=0.05)
@@ -134,12 +137,12 @@ def sorting(folder: Path, rows: int) -> list[Finding]:
 
 
 def test_work_on_the_host_with_what_was_copied_goes_too(tmp_path: Path) -> None:
-    """5 of 6 ms go with the sort of what was copied; of the rest, how much is launching is fitted to the step."""
+    """5 of 6 ms go with the sort of what was copied; the rest, 1 ms of launching as recorded, is 1.8 times as fast without."""
     (found,) = sorting(tmp_path, 1_000)
     assert found.evidence["host_work_ns"] == 5_000_000
     assert found.predicted is not None
     assert found.predicted.verdict == "gain"
-    assert 700 < found.predicted.after_ns.point / 1e3 < 1_000
+    assert 500 < found.predicted.after_ns.point / 1e3 < 700
 
 
 def test_other_work_of_the_host_behind_a_copy_stays(tmp_path: Path) -> None:
@@ -160,3 +163,72 @@ def test_a_check_for_nan_goes_with_the_operators_that_make_it(tmp_path: Path) ->
     (found,) = findings(host_sync, loop(tmp_path, 300, body), step_us=300)
     assert found.predicted is not None
     assert found.predicted.after_ns.point / 1e3 == pytest.approx(190, rel=0.05)
+
+
+def passes(recording: Recording, at: float, first: str) -> None:
+    """20 passes of 50 µs: a kernel, a wait of 30 µs for it, another kernel; then 50 launches of 10 µs."""
+    for number in range(20):
+        start = at + number * 50
+        for name, begin, dur in ((first, start, 28), ("aten::sum", start + 40, 1)):
+            recording.op(name, begin, begin + 10, **{"Input Dims": [[100, 16]], "Input type": ["float"]})
+            few = {"blocks per SM": 0.01, "warps per SM": 0.1}
+            recording.launch(begin + 8, name, begin + 10, begin + 10 + dur, call=1.5, **few)
+        item(recording, start + 10, start + 40)
+    launches(recording, at + 1_000, 50)
+
+
+def test_a_loop_over_pieces_is_done_at_once(tmp_path: Path) -> None:
+    """One pass of two kernels and a launch in the place of the wait stays of twenty: 30 µs before the 500."""
+    trace = loop(tmp_path, 1_500, lambda recording, at: passes(recording, at, "aten::eq"))
+    (found,) = findings(host_sync, trace, step_us=1_500)
+    assert found.predicted is not None
+    assert found.predicted.speedup.point == pytest.approx(1_500 / 530, rel=0.05)
+    assert found.predicted.speedup.low < 1_500 / 1_100  # one launch of 10 µs for each wait
+    assert "loops that wait in each pass done for all at once" in found.predicted.basis
+
+
+def test_a_loop_that_goes_on_with_what_it_made_keeps_its_passes(tmp_path: Path) -> None:
+    """Nothing is picked and all passes have the same shapes: only the waits go, 20 µs each."""
+    trace = loop(tmp_path, 1_500, lambda recording, at: passes(recording, at, "aten::mul"))
+    (found,) = findings(host_sync, trace, step_us=1_500)
+    assert found.predicted is not None
+    assert found.predicted.speedup.point == pytest.approx(1_500 / 1_100, rel=0.05)
+
+
+def test_a_loop_with_products_keeps_its_passes(tmp_path: Path) -> None:
+    def body(recording: Recording, at: float) -> None:
+        for number in range(20):
+            recording.op("aten::select", at + number * 50, at + number * 50 + 1)
+        passes(recording, at, "aten::mm")
+
+    (found,) = findings(host_sync, loop(tmp_path, 1_500, body), step_us=1_500)
+    assert found.predicted is not None
+    assert found.predicted.speedup.point == pytest.approx(1_500 / 1_100, rel=0.05)
+
+
+def anomalies(recording: Recording, at: float) -> None:
+    """Ten operators that take 100 µs, 90 of them before they launch; ten functions of 20 µs, each checked for 60 µs."""
+    for number in range(10):
+        start, told = at + number * 100, {"Sequence number": 10_000 * round(at) + number}
+        recording.op("aten::gelu", start, start + 100, **told, **{"Fwd thread id": 0})
+        recording.launch(start + 95, "gelu", start + 100, start + 101, call=4)
+    for number in reversed(range(10)):
+        start, told = at + 1_000 + (9 - number) * 80, {"Sequence number": 10_000 * round(at) + number}
+        function = "autograd::engine::evaluate_function: GeluBackward0"
+        recording.op(function, start, start + 80, **told, **{"Fwd thread id": 1})
+        recording.op("GeluBackward0", start, start + 20, **told, **{"Fwd thread id": 1})
+        recording.launch(start + 12, "gelu_backward", start + 20, start + 21, call=4)
+        for name, begin, end in (("isnan", 20, 40), ("_is_any_true", 40, 60), ("item", 60, 80)):
+            recording.op(f"aten::{name}", start + begin, start + end)
+            if name != "item":
+                recording.launch(start + begin + 10, name, start + end, start + end + 1, call=4)
+        recording.runtime("cudaStreamSynchronize", start + 65, start + 78)
+
+
+def test_anomaly_detection_left_on(tmp_path: Path) -> None:
+    """Without checks the backward takes 200 µs; forward operators begin as soon as others: 10 and not 95 µs."""
+    (found,) = findings(host_sync, loop(tmp_path, 1_800, anomalies), step_us=1_800)
+    assert "anomaly detection is on" in found.says
+    assert found.predicted is not None
+    assert found.predicted.verdict == "gain"
+    assert found.predicted.speedup.point == pytest.approx(1_800 / (10 * 15 + 10 * 20), rel=0.1)

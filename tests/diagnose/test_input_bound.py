@@ -109,7 +109,7 @@ def test_input_that_may_depend_on_results_is_not_promised(tmp_path: Path) -> Non
 
 
 def test_python_in_a_thread_runs_only_while_the_host_waits(tmp_path: Path) -> None:
-    """3 ms of Python, then a kernel of 2 ms that is waited for: a thread leaves the 3 ms, and 20 µs of launching."""
+    """3 ms of Python, then a kernel of 2 ms that is waited for: workers leave the kernel, a thread 3 ms and the launches."""
 
     def body(recording: Recording, at: float) -> None:
         copied(recording, at + 3_000)
@@ -120,18 +120,21 @@ def test_python_in_a_thread_runs_only_while_the_host_waits(tmp_path: Path) -> No
     (found,) = findings(input_bound, loop(tmp_path, 5_030, body), step_us=5_030)
     assert found.predicted is not None
     assert found.predicted.verdict == "gain"
-    assert found.predicted.after_ns.point / 1e3 == pytest.approx(3_030, rel=0.03)
-    assert found.predicted.after_ns.low / 1e3 < 2_030  # workers would not hold up Python
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(2_030, rel=0.03)
+    assert found.predicted.after_ns.high / 1e3 > 3_000
 
 
 def test_python_of_a_host_that_never_waits_gains_nothing_in_a_thread(tmp_path: Path) -> None:
+    """3 ms of Python and 200 launches of 10 µs: workers bring an input every 0.5 ms, a thread is no faster than the step."""
+
     def body(recording: Recording, at: float) -> None:
         copied(recording, at + 3_000)
         launches(recording, at + 3_010, 200)
 
     (found,) = findings(input_bound, loop(tmp_path, 5_030, body), step_us=5_030)
     assert found.predicted is not None
-    assert found.predicted.speedup.point == pytest.approx(1, abs=0.02)
+    assert found.predicted.after_ns.point < 2_010_000
+    assert found.predicted.speedup.low < 1
     assert found.predicted.verdict == "uncertain"
 
 

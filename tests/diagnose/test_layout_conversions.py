@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from builders import Recording
 from diagnose.kernels import ADD, CAST, Op, device_bound
 
 from foretrace.diagnose.layout_conversions import layout_conversions
-from tests.diagnose.loops import findings
+from tests.diagnose.loops import findings, loop
 
 CONVERTS = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true>"
 DEPTHWISE = "void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<3, c10::BFloat16, int>"
@@ -71,3 +72,16 @@ def test_depthwise_kernels_take_a_third_in_channels_last_order(tmp_path: Path) -
 @pytest.mark.parametrize("kernel", [ADD, DEPTHWISE.replace("c10::BFloat16", "float")])
 def test_nothing_to_convert_no_finding(tmp_path: Path, kernel: str) -> None:
     assert findings(layout_conversions, device_bound(tmp_path, [op(kernel, 500)]), step_us=500) == []
+
+
+def test_on_the_host_launches_of_conversions_go_with_what_leads_to_them(tmp_path: Path) -> None:
+    """A convolution of 100 µs, 40 of which are for the second of its three launches."""
+
+    def body(recording: Recording, at: float) -> None:
+        recording.op("aten::cudnn_convolution", at, at + 100, **{"Input Dims": [[64, 8, 8, 8]]})
+        for start, kernel in ((30, ADD), (70, CONVERTS), (90, ADD)):
+            recording.launch(at + start - 10, kernel, at + start + 1, at + start + 6, call=10)
+
+    (found,) = findings(layout_conversions, loop(tmp_path, 100, body), step_us=100)
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(60, rel=0.05)

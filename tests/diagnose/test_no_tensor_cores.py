@@ -164,3 +164,19 @@ def test_fp64_is_worth_half_of_every_kernel_and_perhaps_tf32(tmp_path: Path) -> 
     assert found.predicted
     assert found.predicted.after_ns.point / 1e3 == pytest.approx(3200, rel=0.02)
     assert found.predicted.speedup.high > 3700 / (PRODUCT_US + 500)
+
+
+def test_a_model_that_is_only_served_may_be_kept_in_bf16(tmp_path: Path) -> None:
+    """That is the better end of the range: the product at bf16's rate, half the bytes for the rest; not in training."""
+    ops = [product(SGEMM, 2900), Op("aten::add", ADD, 600, [[1 << 26]], ["float"])]
+    (served,) = findings(no_tensor_cores, device_bound(tmp_path, ops), step_us=3500)
+    assert served.predicted
+    after = served.predicted.after_ns
+    assert after.point / 1e3 == pytest.approx(PRODUCT_US + 600, rel=0.02)
+    assert after.low / 1e3 < PRODUCT_US / 2 + 0.55 * 600
+    backward = Op(
+        "aten::add", ADD, 600, [[1 << 26]], ["float"], told={"Sequence number": 1, "Fwd thread id": 1}
+    )
+    (trained,) = findings(no_tensor_cores, device_bound(tmp_path, [ops[0], backward]), step_us=3500)
+    assert trained.predicted
+    assert trained.predicted.after_ns.low > 1.5 * after.low

@@ -24,9 +24,12 @@ def copies(recording: Recording, at: float, count: int, *, size: int = 80) -> No
         recording.runtime("cudaStreamSynchronize", start + 105, start + 108)
 
 
-@pytest.mark.parametrize(("size", "left"), [(80, 2_200), (8, 2_000)])
+@pytest.mark.parametrize(("size", "left"), [(80, 2_200 + 9 * 100), (8, 2_000)])
 def test_ten_small_copies_a_step(tmp_path: Path, size: int, left: float) -> None:
-    """2 of 4 ms are copies; all but the first can go, and of single numbers that one too."""
+    """2 of 4 ms are copies, by two operators each, and 2 ms by 20 operators more: an operator takes 100 µs.
+
+    All but the first can go, and of single numbers that one too; data is put together by an operator for each.
+    """
 
     def body(recording: Recording, at: float) -> None:
         copies(recording, at, 10, size=size)
@@ -38,6 +41,7 @@ def test_ten_small_copies_a_step(tmp_path: Path, size: int, left: float) -> None
     assert found.predicted is not None
     assert found.predicted.verdict == "gain"
     assert found.predicted.speedup.point == pytest.approx(4_000 / left, rel=0.03)
+    assert found.predicted.speedup.high >= 4_000 / 2_200 * 0.97  # where it lies together already
 
 
 @pytest.mark.parametrize(("count", "size"), [(2, 8), (10, 1 << 20)])
@@ -49,9 +53,12 @@ def test_few_or_large_copies_are_no_finding(tmp_path: Path, count: int, size: in
     assert findings(tiny_copies, loop(tmp_path, 4_000, body), step_us=4_000) == []
 
 
-@pytest.mark.parametrize(("maker", "saved"), [("aten::arange", 9 * 300), ("aten::sort", 9 * 200)])
+@pytest.mark.parametrize(("maker", "saved"), [("aten::arange", 9 * 300), ("aten::sort", 9 * 100)])
 def test_constants_are_made_once(tmp_path: Path, maker: str, saved: float) -> None:
-    """Before each copy the host works for 100 µs; on a constant, that need not be done again."""
+    """Before each copy the host works for 100 µs; on a constant, that need not be done again.
+
+    An operator takes 100 µs: what is no constant is packed, and of the 200 µs of its copy 100 are left.
+    """
 
     def body(recording: Recording, at: float) -> None:
         for number in range(10):

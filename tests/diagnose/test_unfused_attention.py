@@ -171,3 +171,12 @@ def test_scores_that_are_sums_of_products_are_not_promised(tmp_path: Path) -> No
 )  # fmt: skip
 def test_what_no_fused_kernel_does(tmp_path: Path, ops: list[Op]) -> None:
     assert findings(unfused_attention, device_bound(tmp_path, ops), step_us=sum(op.dur for op in ops)) == []
+
+
+@pytest.mark.parametrize("shape", [[4, 16, LENGTH, WIDTH], Q], ids=["heads apart", "heads and batch as one"])
+def test_queries_scaled_beforehand_need_not_be(tmp_path: Path, shape: list[int]) -> None:
+    """The fused kernel scales the scores. A product of two tensors of that shape is something else."""
+    scaled = Op("aten::mul", ADD, 300, [shape, []], [BF16, "double"])
+    gated = Op("aten::mul", ADD, 300, [shape, shape], [BF16, BF16])
+    after = after_us(tmp_path, [scaled, gated, *attention(1_000), rest(1_000)])
+    assert after == pytest.approx(1_300 + fused_us(), rel=0.03)

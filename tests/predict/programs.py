@@ -68,7 +68,7 @@ class Draft:
             + np.cumsum([0, *(base for _, base, *_ in self.calls)])[:-1]
         )
         return Program(
-            start_ns=0, gap_ns=column(self.calls, 0, np.int64), gap_ops=np.zeros(count, np.int32),
+            start_ns=0, gap_ns=column(self.calls, 0, np.int64), gap_ops=np.zeros(count, np.int32), quiet_ns=np.zeros(count, np.int64),
             gap_frames=np.zeros(count, np.int32), base_ns=column(self.calls, 1, np.int64),
             in_driver=np.zeros(count, bool), kind=column(self.calls, 2, np.uint8), stream=column(self.calls, 3, np.int32),
             wake_ns=column(self.calls, 4, np.int64), call_span=np.arange(count, dtype=np.uint32),

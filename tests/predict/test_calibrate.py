@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 from builders import Recording
-from diagnose.loops import launches, loop
+from diagnose.loops import H200, launches, loop
 
 from foretrace.predict.calibrate import Calibration, calibrate, calibrate_pair, dense_ns
 from foretrace.predict.program import build
 from foretrace.trace import Trace
 
-# 500 operators of 10 µs: less 0.5 µs for recording each, and at least 1.2 times slower as recorded, 7.92 µs at most.
-DENSE_US = 500 * (8.5 - 0.5 + 1.5) / 1.2
+# 500 operators of 10 µs: less 0.5 µs for recording each, and 1.8 times slower as recorded.
+DENSE_US = 500 * (8.5 - 0.5 + 1.5) / 1.8
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
@@ -31,27 +31,70 @@ def fitted(trace: Trace, step_us: float) -> tuple[Calibration, float, float]:
     return found, pure.sum() / steps / 1e3, (dense.sum() + found.program.base_ns.sum()) / steps / 1e3
 
 
-def test_a_longer_step_is_longer_in_what_recording_does_not_touch(tmp_path: Path) -> None:
-    """10 ms measured: the dense host is no slower than recorded, so that the rest is Python's."""
-    found, pure, dense = fitted(program(tmp_path), 10_000)
+@pytest.mark.parametrize(("step_us", "python_us"), [(10_000, 6_875), (7_000, 4_500), (6_500, 4_117)])
+def test_of_all_hosts_that_explain_a_step_the_likeliest_is_taken(
+    tmp_path: Path, step_us: float, python_us: float
+) -> None:
+    """5 ms of Python, 2.64 of operators: at f times the operators, f to the power of 5/2.64 times the Python."""
+    factor = (python_us / 5_000) ** (DENSE_US / 5_000)
+    assert python_us + factor * DENSE_US == pytest.approx(step_us, rel=0.01)
+    found, pure, dense = fitted(program(tmp_path), step_us)
     assert found.representative
-    assert dense == pytest.approx(DENSE_US, rel=0.02)
-    assert pure == pytest.approx(10_000 - DENSE_US, rel=0.02)
+    assert pure == pytest.approx(python_us, rel=0.03)
+    assert dense == pytest.approx(factor * DENSE_US, rel=0.05)
 
 
-def test_a_shorter_step_is_shorter_in_its_dense_part(tmp_path: Path) -> None:
-    found, pure, dense = fitted(program(tmp_path), 7_000)
-    assert found.representative
-    assert pure == pytest.approx(5_000, rel=0.03)  # 40 µs an event count as dense
-    assert dense == pytest.approx(2_000, rel=0.1)
-
-
-def test_python_may_take_a_tenth_less_where_the_dense_part_cannot_tell(tmp_path: Path) -> None:
-    """At a fifth, the dense part still takes 0.8 ms: 5.5 ms need less than 5 of Python, 3 ms less than there can be."""
-    found, pure, _ = fitted(program(tmp_path), 5_500)
-    assert found.representative
-    assert pure == pytest.approx(4_500, rel=0.04)
+def test_python_is_not_much_shorter_than_recorded(tmp_path: Path) -> None:
+    """3 ms cannot be: 4 of Python are left, and 0.8 of operators."""
     assert not fitted(program(tmp_path), 3_000)[0].representative
+
+
+def test_a_step_of_python_says_little_about_the_dense_host(tmp_path: Path) -> None:
+    """7.64 ms are as estimated; of a part of 2.64 ms they tell less than of the whole, and ranges are wider."""
+    mostly = fitted(program(tmp_path), 5_000 + DENSE_US)[0]
+    (tmp_path / "dense").mkdir()
+    dense = fitted(
+        loop(tmp_path / "dense", 5_000, lambda recording, at: launches(recording, at, 500)), DENSE_US
+    )[0]
+    assert not mostly.dense_told
+    assert dense.dense_told
+
+
+def test_long_quiet_within_a_gap_of_operators_is_pure(tmp_path: Path) -> None:
+    """Ten operators of 10 µs and 900 µs of Python before each launch: 40 µs an operator would make half of it dense."""
+
+    def body(recording: Recording, at: float) -> None:
+        for number in range(5):
+            start = at + number * 1_000
+            for each in range(10):
+                recording.op("aten::view", start + 10 * each, start + 10 * each + 9)
+            launches(recording, start + 990, 1)
+
+    recorded = build(loop(tmp_path, 5_000, body))
+    pure = recorded.gap_ns - dense_ns(recorded)
+    assert pure.sum() / 3e3 == pytest.approx(5 * (900 - 40), rel=0.02)
+
+
+def test_a_thread_is_made_ready_once(tmp_path: Path) -> None:
+    """The first call of autograd's thread comes 3 ms late, in the first step only: the profiler's doing."""
+
+    def made(name: str, late: float) -> float:
+        recording = Recording(deviceProperties=[H200])
+        at = 0.0
+        for number in range(3):
+            begin, extra = at, late if number == 0 else 0.0
+            launches(recording, at, 20)
+            at += 200 + extra
+            for _ in range(20):
+                recording.op("aten::mul", at, at + 10, thread=2)
+                recording.launch(at + 8, "mul_kernel", at + 10, at + 11, call=1.5, thread=2)
+                at += 10
+            recording.step(number, begin, at)
+        (tmp_path / name).mkdir()
+        trace = recording.open(tmp_path / name)
+        return calibrate(trace, build(trace)).step_ns
+
+    assert made("late", 3_000) == pytest.approx(made("at once", 0), rel=0.01)
 
 
 def test_operators_of_a_loader_are_no_sign_of_launches(tmp_path: Path) -> None:
@@ -66,7 +109,7 @@ def test_operators_of_a_loader_are_no_sign_of_launches(tmp_path: Path) -> None:
     found, pure, dense = fitted(loop(tmp_path, 10_000, body), 5_000 + DENSE_US)
     assert found.representative
     assert pure == pytest.approx(5_000, rel=0.02)
-    assert dense == pytest.approx(DENSE_US, rel=0.02)
+    assert dense == pytest.approx(DENSE_US, rel=0.05)
 
 
 def test_of_two_recordings_the_shorter_step_is_taken(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import polars as pl
@@ -18,7 +19,7 @@ from foretrace.diagnose.case import Case
 from foretrace.intervals import Intervals
 from foretrace.predict import edits
 from foretrace.predict.edits import Edit
-from foretrace.predict.program import Program
+from foretrace.predict.program import SYNC, Program
 from foretrace.predict.steady import step_ns
 
 # Of one piece of work. Shorter ones belong to calling operators, unless there are so many of them: in recordings of
@@ -69,6 +70,66 @@ def spent(work: Iterable[Work]) -> Intervals:
     """The time of some work."""
     listed = list(work)
     return intervals.union([each.start_ns for each in listed], [each.end_ns for each in listed])
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Work of the host on results of the device, read one after another, and what is done for it alone."""
+
+    between: Edit  # what lies between its pieces: further results that are read, shorter pieces
+    all: Edit  # with the first result that is read
+
+
+def reading(case: Case, work: Iterable[Work]) -> Reading:
+    """What reads results for some work and would go with it.
+
+    Pieces belong together where nothing but results of more than one number comes or goes between them, and they are most
+    of that time. What makes the next input is no such work.
+    """
+    program = case.program
+    reads, stops = _reads_and_stops(case)
+    stretch = np.searchsorted(stops, program.call_start_ns[reads], "right")
+    between, everything = [], []
+    listed = sorted(work, key=lambda each: each.start_ns)
+    for number, pieces in groupby(
+        listed, key=lambda each: int(np.searchsorted(stops, each.start_ns, "right"))
+    ):
+        group, mine = list(pieces), reads[stretch == number]
+        start = group[0].start_ns
+        later = mine[program.call_start_ns[mine] >= start]
+        end = max([group[-1].end_ns, *program.call_end_ns[later].tolist()])
+        if any(each.feeds for each in group) or 2 * sum(each.dur_ns for each in group) < end - start:
+            continue
+        if len(later):
+            between.append((start, end))
+        if len(mine):
+            everything.append((min(start, int(program.call_start_ns[mine[0]])), end))
+    return Reading(_gone(case, between), _gone(case, everything))
+
+
+def _gone(case: Case, stretches: list[tuple[int, int]]) -> Edit:
+    """These stretches of the host's line, with all calls in them, gone."""
+    host = intervals.union([start for start, _ in stretches], [end for _, end in stretches])
+    inside = intervals.covered_ns(host, case.program.call_start_ns, case.program.call_end_ns) > 0
+    return Edit(removed_host=host, removed_calls=np.flatnonzero(inside))
+
+
+def _reads_and_stops(case: Case) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Calls that bring results of more than one number, with the waits behind them; when anything else is asked of the device.
+
+    The edges of steps are such moments too.
+    """
+    program = case.program
+    sizes = case.trace.copies.select(pl.col("span_id").alias("id"), "direction", "size_bytes")
+    tasks = case.tasks.select("id", "call").join(sizes, on="id", how="left", maintain_order="left")
+    results = (pl.col("direction") == "DtoH").fill_null(value=False) & (pl.col("size_bytes") > NUMBER_BYTES)
+    calls = tasks.group_by("call", maintain_order=True).agg(results.all().alias("reads"))
+    reads = calls.filter("reads")["call"].to_numpy().astype(np.int64)
+    others = calls.filter(~pl.col("reads"))["call"].to_numpy().astype(np.int64)
+    behind = (reads + 1)[reads + 1 < len(program.kind)]
+    waits = behind[program.kind[behind] == SYNC]
+    stops = np.sort(np.concatenate((program.call_start_ns[others], _edges(case))))
+    return np.unique(np.concatenate((reads, waits))), stops
 
 
 def beside(case: Case, host: Intervals, part: float) -> Edit:

@@ -142,7 +142,9 @@ class Reader:
 
 
 @dataclass(frozen=True)
-class _Call:
+class Call:
+    """An operator that the program calls itself, with its arguments."""
+
     op: int
     name: str
     shapes: str | None
@@ -181,7 +183,7 @@ def reader(case: Case, asked: int, copy: Lies, original: Lies, *, reshaped: bool
 
     `reshaped`: the result has another shape than the copy, and is known by the number of its elements.
     """
-    for call in _behind(case, asked):
+    for call in behind(case, asked):
         given = tensors(call.shapes, call.strides)
         first = given[:1] if _IN_PLACE.match(call.name) else ()
         if any(copy.holds(each) for each in first):
@@ -225,14 +227,19 @@ def _asked_shape(inputs: str | None, count: int) -> Shape | None:
     return tuple(count // max(rest, 1) if each == -1 else each for each in shape)
 
 
-def _behind(case: Case, op: int) -> Iterator[_Call]:
+def is_view(name: str) -> bool:
+    """Whether an operator of this name makes a view of what it is given."""
+    return (_FREE_VIEW.match(name) or _BOUND_VIEW.match(name)) is not None
+
+
+def behind(case: Case, op: int) -> Iterator[Call]:
     """The outermost operators that the same thread calls next."""
     calls, places = case.keep("outermost calls", lambda: _outermost(case))
     track, place = places.get(op, (-1, 0))
     yield from calls.get(track, [])[place + 1 : place + 1 + _LOOKED_AT]
 
 
-def _outermost(case: Case) -> tuple[dict[int, list[_Call]], dict[int, tuple[int, int]]]:
+def _outermost(case: Case) -> tuple[dict[int, list[Call]], dict[int, tuple[int, int]]]:
     spans = case.trace.spans
     kind = spans["kind"]
     parents = spans["parent_id"]
@@ -244,12 +251,12 @@ def _outermost(case: Case) -> tuple[dict[int, list[_Call]], dict[int, tuple[int,
         "start_ns", maintain_order=True
     )
     rows = rows.join(asked, left_on="id", right_on="span_id", how="left", maintain_order="left")
-    calls: dict[int, list[_Call]] = {}
+    calls: dict[int, list[Call]] = {}
     places: dict[int, tuple[int, int]] = {}
     for op, name, track, _, shapes, strides, inputs in rows.iter_rows():
         mine = calls.setdefault(track, [])
         places[op] = (track, len(mine))
-        mine.append(_Call(op, name, shapes, strides, inputs))
+        mine.append(Call(op, name, shapes, strides, inputs))
     return calls, places
 
 

@@ -13,6 +13,7 @@ import polars as pl
 
 from foretrace.analyze import work_models
 from foretrace.analyze.tensor_shapes import tensor_shapes
+from foretrace.diagnose import islands
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.diagnose.host_time import host_time
@@ -24,7 +25,6 @@ from foretrace.predict.edits import Edit
 # Of the GPU's time, or of the host's where the step follows that.
 _LEAST_SHARE = 0.02
 _LEAST_SHARE_ASKED = 0.10  # of casts that nothing undoes: fewer are what mixed precision costs
-_ASKED = ("aten::to", "aten::_to_copy", "aten::type_as", "aten::float", "aten::half", "aten::bfloat16")
 _LEAST_SHARE_WEIGHTS = 0.03
 # Operators under which autocast casts, with the places of their weights and biases.
 _WEIGHTS_AT = {
@@ -39,8 +39,7 @@ _WIDE_INSIDE = re.compile(
     r"gelu|silu|mish|relu|elu|leaky_relu|hardswish|sigmoid|tanh|softplus|clamp_min)_?(?:_backward)?(?:_data)?$"
 )
 _QUANTISED = ("int8", "uint8", "fp8")
-# Of the same operator on half the bytes: H200, activations, and norms, which stay below the bandwidth in bf16.
-_HALF_TIME, _HALF_TIME_OF_ROWS = 0.55, 0.85
+_HALF_TIME_OF_ROWS = 0.85  # as HALF_TIME, of norms, which stay below the bandwidth in bf16
 
 
 @rule
@@ -53,12 +52,15 @@ def dtype_casts(case: Case) -> Iterator[Finding]:
     host's where the step follows the host; the shares below are meant so too.
     Where nothing is trained, casts of weights and biases are found from 3 % on, by torch.autocast or by the program,
     with what else is done to the weight behind them, such as the scaling of a quantised one: the weights stay as
-    they are, so that all of that could be done once. A weight is known by its shape, as the second operand of a linear
-    layer or convolution; of a plain product of two matrices, nothing is promised.
+    they are, so that all of that could be done once. A model kept in half precision needs none of autocast's other casts
+    either; with its cache alone, the worse end of the range, those stay. A weight is known by its shape, as the second
+    operand of a linear layer or convolution; of a plain product of two matrices, nothing is promised.
     Casts to fp32 and back around one operator that computes in fp32 inside (a norm, a softmax, an activation) undo each
     other as well. Without them that operator moves half as much: 55 % of its time is left, of a norm or softmax 85 %.
-    Other casts that the program asks for itself (autocast's own are not among them) are found from 10 % on. They are
-    replayed as gone; nothing is promised, for the wider type may be needed.
+    Casts to fp32 and back around matrix products, as of layers kept in fp32 within a bf16 model, are replayed as gone,
+    forward and backward, with the products and pointwise work between them in half precision. Other casts that the
+    program asks for itself (autocast's own are not among them) are found from 10 % on, and replayed as gone. Of either,
+    nothing is promised, for the wider type may be needed.
 
     Why it matters
     Each cast reads and writes the whole tensor and computes nothing.
@@ -71,25 +73,29 @@ def dtype_casts(case: Case) -> Iterator[Finding]:
     device_ns = max(int(case.program.task_dur_ns.sum()), 1)
     copies = device_copies(case)
     weights = _remade(case, copies)
-    yield from _of_weights(case, weights, device_ns)
+    yield from _of_weights(case, weights, _by_autocast(case, copies, weights), device_ns)
     copies = copies.filter(~pl.col("task").is_in(weights["task"].implode()))
     # What the program copies into a tensor of its own is kept, whatever is cast next.
     kept = [op for op in copies["op_id"] if len(case.callers(op)) == 1]
     copies = copies.filter(~pl.col("op_id").is_in(kept))
+    layers = islands.found(case, copies)
+    around = list(_islands(case, copies, layers, device_ns))
+    yield from around
     trips = _round_trips(copies)
     rest = copies.filter(~pl.col("task").is_in(trips))
     inside = _around_one(case, rest, set(trips))
     mine = copies.filter(pl.col("task").is_in([*trips, *inside]))
     spent, edit = int(mine["dur_ns"].sum()), _removed(case, mine)
     if mine.is_empty() or _share(case, edit, spent / device_ns) < _LEAST_SHARE:
-        yield from _asked_for(case, rest.filter(~pl.col("task").is_in(list(inside))), device_ns)
+        told = [task for layer in layers for task in layer.casts] if around else []
+        yield from _asked_for(case, rest.filter(~pl.col("task").is_in([*inside, *told])), device_ns)
         return
     shorter = _shorter(case, {task for tasks in inside.values() for task in tasks})
     types = sorted(set(mine["source"]) | set(mine["target"]))
-    around = " around an operator that computes in fp32 in any case" if inside else ""
+    inner = " around an operator that computes in fp32 in any case" if inside else ""
     yield Finding(
         rule="dtype-casts",
-        says=f"{mine.height / case.step_count:.0f} casts a step between {' and '.join(types)} undo each other{around} and "
+        says=f"{mine.height / case.step_count:.0f} casts a step between {' and '.join(types)} undo each other{inner} and "
         f"take {100 * spent / device_ns:.0f} % of the GPU's time.",
         why="They read and write whole tensors and compute nothing.",
         fix=Fix(
@@ -112,7 +118,7 @@ def _shorter(case: Case, tasks: set[int]) -> dict[int, int]:
     between = sorted(tasks)
     ops = case.trace.spans["name"].gather(case.tasks["op_id"].gather(between)).cast(pl.String)
     return {
-        task: round(int(case.program.task_dur_ns[task]) * (_HALF_TIME_OF_ROWS if rows else _HALF_TIME))
+        task: round(int(case.program.task_dur_ns[task]) * (_HALF_TIME_OF_ROWS if rows else islands.HALF_TIME))
         for task, rows in zip(between, ops.str.contains("norm|softmax"), strict=True)
     }
 
@@ -123,7 +129,23 @@ def _share(case: Case, edit: Edit, of_device: float) -> float:
     return max(of_device, of_host) if case.calibration.host_bound else of_device
 
 
-def _of_weights(case: Case, casts: pl.DataFrame, device_ns: int) -> Iterator[Finding]:
+def _by_autocast(case: Case, copies: pl.DataFrame, weights: pl.DataFrame) -> pl.DataFrame:
+    """Where autocast casts weights, what else it casts: a model that is kept in half precision needs none of it."""
+    if weights.is_empty():
+        return copies.clear()
+    names = case.trace.spans["name"].cast(pl.String)
+    outer = {op: names[case.callers(op)[-1]] for op in copies["op_id"]}
+    if not any(outer.get(op) in _WEIGHTS_AT for op in weights["op_id"]):
+        return copies.clear()
+    asked = [op for op, name in outer.items() if name in islands.ASKED or len(case.callers(op)) == 1]
+    return copies.filter(
+        (pl.col("source") != pl.col("target"))
+        & ~pl.col("op_id").is_in(asked)
+        & ~pl.col("task").is_in(weights["task"].implode())
+    )
+
+
+def _of_weights(case: Case, casts: pl.DataFrame, others: pl.DataFrame, device_ns: int) -> Iterator[Finding]:
     """Weights that no training changes, cast and scaled in every step."""
     if casts.is_empty():
         return
@@ -144,7 +166,10 @@ def _of_weights(case: Case, casts: pl.DataFrame, device_ns: int) -> Iterator[Fin
         evidence=_evidence(case, casts, spent, device_ns),
         where=case.places(casts["op_id"].to_list()),
         change=Change(
-            "weights cast once", edit, doubt="" if certain else "what is cast may be another in every step"
+            "weights cast once",
+            edit if others.is_empty() else _removed(case, pl.concat((casts, others), how="diagonal")),
+            others=() if others.is_empty() else (edit,),  # with autocast's cache alone
+            doubt="" if certain else "what is cast may be another in every step",
         ),
         unless=f"{_NOT_TRAINED[:-1]}, or memory for a second copy is short.",
     )
@@ -278,7 +303,7 @@ def _around_one(case: Case, copies: pl.DataFrame, gone: set[int]) -> dict[int, l
         if not _WIDE_INSIDE.match(names[ops[task + 1]]) or not tasks:
             continue
         around = [names[case.callers(each)[-1]] for each in (op, other[3])]
-        if all(name in _ASKED for name in around):
+        if all(name in islands.ASKED for name in around):
             counts.add(count)
             found |= {task: tasks, end: tasks}
         elif all("ToCopyBackward" in name for name in around):
@@ -287,11 +312,45 @@ def _around_one(case: Case, copies: pl.DataFrame, gone: set[int]) -> dict[int, l
     return found | {task: tasks for task, (count, tasks) in backward.items() if count in counts}
 
 
+def _islands(
+    case: Case, copies: pl.DataFrame, found: list[islands.Island], device_ns: int
+) -> Iterator[Finding]:
+    """Casts around products that run in fp32 within a program of half precision."""
+    if not any(not island.backward for island in found):
+        return
+    mine = copies.filter(pl.col("task").is_in([task for island in found for task in island.casts]))
+    shorter = islands.in_half(case, [task for island in found for task in island.between])
+    edit = _removed(case, mine)
+    spent = int(mine["dur_ns"].sum())
+    saved = spent + sum(int(case.program.task_dur_ns[task]) - new for task, new in shorter.items())
+    if _share(case, edit, saved / device_ns) < _LEAST_SHARE_ASKED:
+        return
+    half = next(each for each in (*mine["source"], *mine["target"]) if each != "fp32")
+    yield Finding(
+        rule="dtype-casts",
+        says=f"{mine.height / case.step_count:.0f} casts a step between {half} and fp32 lie around matrix products in fp32: "
+        f"{100 * saved / device_ns:.0f} % of the GPU's time would go with both.",
+        why=f"The products run without the tensor cores' {half}, and the casts read and write whole tensors.",
+        fix=Fix(
+            "Keep these layers in the model's type too.",
+            "layer = layer.to(torch.bfloat16)   # not layer(x.float()).to(x.dtype) with a layer in fp32",
+        ),
+        evidence=_evidence(case, mine, spent, device_ns),
+        where=case.places(mine["op_id"].to_list()),
+        change=Change(
+            "casts removed, and what lies between in half precision",
+            replace(edit, durations_ns=shorter, modelled=frozenset(shorter)),
+            doubt="what comes after the cast may need the wider type",
+        ),
+        unless="these layers need fp32: an optimizer that adds small steps to their weights may.",
+    )
+
+
 def _asked_for(case: Case, copies: pl.DataFrame, device_ns: int) -> Iterator[Finding]:
     """Casts of the program's own, with what only undoes a quantisation behind them."""
     casts = copies.filter(pl.col("source") != pl.col("target"))
     names = case.trace.spans["name"].cast(pl.String)
-    asked = [names[case.callers(op)[-1]] in _ASKED for op in casts["op_id"]]
+    asked = [names[case.callers(op)[-1]] in islands.ASKED for op in casts["op_id"]]
     casts = casts.filter(pl.Series(asked, dtype=pl.Boolean))
     mine = pl.concat(
         (case.tasks.filter(pl.col("task").is_in(casts["task"].implode())), _scaling(case, casts))

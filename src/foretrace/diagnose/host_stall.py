@@ -9,7 +9,7 @@ from foretrace.diagnose.ahead import Work
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, Place, rule
 from foretrace.predict.changes import Change
-from foretrace.predict.edits import Edit
+from foretrace.predict.edits import Edit, merge
 
 _LEAST_SHARE = 0.05  # of the step
 
@@ -26,6 +26,8 @@ def host_stall(case: Case) -> Iterator[Finding]:
     Looks for stretches of at least 300 µs, outside data loaders and optimizers, in which the host calls no runtime and
     either no operator begins or ends or operators compute on the host; together they take at least 5 % of a step, in
     most steps. Stretches of 100 to 300 µs count where they take 15 % of the recorded time. The replay takes them out.
+    Where the work reads several results of the device one after another, the later reads, their waits and shorter work
+    between them go as well; the range includes that all of them stay, and that the first goes too.
     Where most of that time makes what is copied to the device next, it may have to be spent all the same: the range
     includes a Python thread that does it while the main thread waits for the device. Where the work also starts from
     results of the same step, as an environment does that answers a policy, or where fewer than two steps were recorded,
@@ -72,10 +74,12 @@ def _change(case: Case, work: tuple[Work, ...]) -> Change:
     feeding = [each for each in work if each.feeds]
     needed = 2 * sum(each.dur_ns for each in feeding) > total
     circular = 2 * sum(each.dur_ns for each in feeding if each.answers) > total
+    alone, reading = Edit(removed_host=host), ahead.reading(case, work)
+    ends = (alone, merge((alone, reading.all))) if len(reading.all.removed_calls) else ()
     return Change(
         "the stall removed",
-        Edit(removed_host=host),
-        others=(ahead.in_thread(case, host),) if needed else (),
+        merge((alone, reading.between)),
+        others=(*ends, ahead.in_thread(case, host)) if needed else ends,
         doubt=_CIRCULAR if circular else _ONCE if len(case.whole.steps) < _LEAST_STEPS else "",
     )
 

@@ -16,21 +16,24 @@ from foretrace import intervals
 from foretrace.analyze.runtime_calls import NOBODY, HostSpans
 from foretrace.analyze.source_places import Places
 from foretrace.analyze.tensor_shapes import tensor_shapes
+from foretrace.diagnose import anomaly, repeats
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, Place, rule
 from foretrace.errors import MissingDataError
 from foretrace.predict import capture
 from foretrace.predict.calibrate import dense_ns
 from foretrace.predict.changes import Change
-from foretrace.predict.edits import Edit
-from foretrace.predict.program import LAUNCH
+from foretrace.predict.edits import Edit, merge
+from foretrace.predict.program import LAUNCH, Program
 
 _LEAST_SHARE = 0.02  # of the host's time
 _MOST_LAUNCHES = 4  # that computing on the device may take instead: compare, select, multiply, reduce
+_LEAST_PASSES = 8  # of a loop: fewer may be layers, levels or parts that are each their own
+_MOSTLY = 0.8  # of the passes: in so many the host waits
 _LONG_OP_NS = 50_000  # of an operator that launches nothing: it computes, and for longer than a launch takes
 # Checks for numbers that are none, and what makes one value of them.
 _CHECKS = r"^aten::(?:isnan|isinf|isfinite)$"
-_CHECKING = r"^aten::(?:isnan|isinf|isfinite|any|all|logical_\w+|bitwise_\w+|__\w+__|sum|is_nonzero|item)$"
+_CHECKING = r"^aten::(?:isnan|isinf|isfinite|any|all|_is_any_true|_is_all_true|logical_\w+|bitwise_\w+|__\w+__|sum|is_nonzero|item)$"
 _COPIES = r"^aten::(?:to|_to_copy|copy_|_copy_from)$"
 # Operators that can be left out with their wait. Others, such as those of torch.linalg, do more than to bring a value.
 _READS = (
@@ -53,6 +56,9 @@ def host_sync(case: Case) -> Iterator[Finding]:
     Where torch.isnan, isinf or isfinite makes what is read, these operators go as well: nothing else needs them.
     A bare torch.cuda.synchronize() needs nothing in its place. Where a tensor is brought to the host and operators of at
     least 50 µs compute on it there, these go too, each for one launch, and so does the copy back.
+    A loop of at least eight passes over pieces that waits in nearly all of them, and multiplies no matrices, is replayed as
+    one pass on all pieces, forward and backward; at worst with one launch for each wait. Where autograd checks each
+    of its functions for NaN, anomaly detection is on: the checks go, and so does keeping the stack of each operator.
     Where most of the waiting is for the size of a result (nonzero, a mask as index), nothing is promised: without
     the wait, what follows may have more rows to work on.
 
@@ -61,7 +67,8 @@ def host_sync(case: Case) -> Iterator[Finding]:
     launched again. Where the host is slower than the GPU anyway, removing the wait gains nothing.
 
     Use instead
-    Keep values on the device: torch.where instead of `if x.item()`; read losses every 100 steps.
+    Keep values on the device: torch.where instead of `if x.item()`; read losses every 100 steps. Instead of a loop over
+    tensors that asks each, index_add, scatter_add or a comparison of all.
     """
     calls = waiting_calls(case)
     if not len(calls):
@@ -73,6 +80,9 @@ def host_sync(case: Case) -> Iterator[Finding]:
     detours = _detours(case, host, calls, outer)
     around = intervals.union(host.start_ns[_checks(case, host, outer)], host.end_ns[outer])
     if around.total_ns + detours.work_ns < _LEAST_SHARE * program.measured_host_ns:
+        return
+    if anomaly.detected(case, outer):
+        yield _left_on(case, outer, around, wait_ns)
         return
     ops, lines = _origins(case, host, calls, outer)
     names = pl.Series(ops).value_counts(sort=True)
@@ -104,6 +114,32 @@ def host_sync(case: Case) -> Iterator[Finding]:
         where=lines,
         change=_change(case, calls, outer, around, detours),
         unless="the program needs the value to decide what to do next.",
+    )
+
+
+def _left_on(case: Case, outer: NDArray[np.int64], around: intervals.Intervals, wait_ns: int) -> Finding:
+    """What torch.autograd.detect_anomaly does to each function."""
+    traced = anomaly.traced(case)
+    checks = _removed(case, around)
+    both = merge((checks, _removed(case, traced)))
+    slowed = anomaly.slowed(case, _together(around, traced))
+    warm = replace(both, removed_host=_removed(case, slowed.gone).removed_host)
+    return Finding(
+        rule="host-sync",
+        says=f"Autograd looks for NaN after each of its functions, {len(outer) / case.step_count:.3g} times a step, and "
+        f"waits for the answer: anomaly detection is on. Keeping the lines of the forward pass takes another "
+        f"{traced.total_ns / case.step_count / 1e6:.3g} ms.",
+        why="Each check launches three kernels and waits for them, and each operator walks the Python stack.",
+        fix=Fix("Turn it off, except to look for a NaN.", "torch.autograd.set_detect_anomaly(False)"),
+        evidence={
+            "calls_per_step_count": len(outer) / case.step_count,
+            "wait_ns": wait_ns // case.step_count,
+            "traced_ns": traced.total_ns // case.step_count,
+            "spans": outer[:5].tolist(),
+        },
+        where=(Place(None, None, "torch.autograd.set_detect_anomaly"),),
+        change=Change("no checks and no stacks kept", warm, others=(both,), upside=slowed.factor),
+        unless="the checks are made by functions of your own.",
     )
 
 
@@ -252,29 +288,67 @@ def _change(
     first = calls[~bare][np.unique(outer[~bare], return_index=True)[1]]
     host = case.host
     work = intervals.union(host.start_ns[detours.spans], host.end_ns[detours.spans])
-    without = _removed(
-        case, intervals.union(*(np.concatenate(each) for each in zip(around, work, strict=True)))
-    )
-    shaped = _shaped_by_values(case, calls)
+    without = _removed(case, _together(around, work))
+    loops = _loops(case, calls)
+    looped = np.concatenate([each.calls() for each in loops]) if loops else np.empty(0, np.int64)
+    lone = ~np.isin(calls, looped)
 
-    def launched(count: int) -> dict[int, int]:
-        """Host time of so many launches for each operator that is gone."""
-        added = dict.fromkeys(first.tolist(), count * usual)
+    def launched(count: int, but: NDArray[np.int64] = looped[:0]) -> dict[int, int]:
+        """Host time of so many launches for each operator that is gone, of one in a loop, and of none for some."""
+        added = {call: usual if call in within else count * usual for call in first.tolist()}
         for call in detours.before.tolist():
             added[call] = added.get(call, 0) + count * usual
-        return added
+        return {call: extra for call, extra in added.items() if call not in set(but.tolist())}
 
-    return Change(
-        "waits replaced by one launch each",
-        replace(without, added_host_ns=launched(1)),
-        others=(
-            without,
-            replace(_removed(case, work), unwaited_calls=calls, added_host_ns=launched(_MOST_LAUNCHES)),
-        ),
-        doubt="what follows has as many rows as the values decide, and without the wait it may have more"
-        if shaped
-        else "",
+    within = set(looped.tolist())
+    one_each = replace(without, added_host_ns=launched(1))
+    stays = replace(
+        merge((_removed(case, work), _removed(case, _only(around, program, calls[~lone])))),
+        unwaited_calls=calls[lone],
+        added_host_ns=launched(_MOST_LAUNCHES),
     )
+    doubt = (
+        "what follows has as many rows as the values decide, and without the wait it may have more"
+        if _shaped_by_values(case, calls)
+        else ""
+    )
+    if not loops:
+        return Change("waits replaced by one launch each", one_each, others=(without, stays), doubt=doubt)
+    at_once = repeats.at_once(case, loops)
+    gone = at_once.edit.removed_calls
+    return Change(
+        "loops that wait in each pass done for all at once, other waits replaced by one launch each",
+        replace(merge((without, at_once.edit)), added_host_ns=launched(1, gone)),
+        others=(merge((without, at_once.edit)), one_each, stays),
+        upside=repeats.UPSIDE,
+        doubt=doubt,
+    )
+
+
+def _loops(case: Case, calls: NDArray[np.int64]) -> list[repeats.Repeat]:
+    """Loops over pieces that wait in nearly every pass and only move, compare and reduce: for all it is one operation.
+
+    One with products in it is of layers or experts, each with weights of its own, or of tokens that follow each other.
+    """
+    found = []
+    for each in repeats.find(case, least=_LEAST_PASSES, shapes=False):
+        waits = np.diff(np.searchsorted(calls, each.line.first[list(each.starts)])) > 0
+        if waits.mean() < _MOSTLY or repeats.of_backward(case, each) or repeats.products(case, each):
+            continue
+        if repeats.takes_pieces(case, each):
+            found.append(each)
+    return repeats.apart(tuple(found))
+
+
+def _only(around: intervals.Intervals, program: Program, calls: NDArray[np.int64]) -> intervals.Intervals:
+    """Of some stretches of the recording, those in which one of these calls is made."""
+    start = np.sort(program.call_start_ns[calls]) + program.start_ns
+    mine = np.searchsorted(start, around.start) < np.searchsorted(start, around.end)
+    return intervals.Intervals(around.start[mine], around.end[mine])
+
+
+def _together(*stretches: intervals.Intervals) -> intervals.Intervals:
+    return intervals.union(*(np.concatenate(each) for each in zip(*stretches, strict=True)))
 
 
 def _removed(case: Case, spans: intervals.Intervals) -> Edit:

@@ -43,10 +43,9 @@ def input_bound(case: Case) -> Iterator[Finding]:
     Where workers load already, twice as many are tried: a step then takes the longer of the rest and half of what it
     takes now. The range includes that they do not help, and that nothing is waited for any more.
     Beside a loader or without one, it looks for stretches of Python or operators on the host, as host-stall does, right before a copy
-    to the device, unless they begin with results of the same step. Where most of that time is in operators, they are
-    replayed in workers as above; else in a thread, in which Python runs only while the main thread waits for the
-    device, and at best in workers. Where steps bring results to the host, nothing is promised: the next input may
-    depend on them.
+    to the device, unless they begin with results of the same step. They are replayed in workers as above. Where most of
+    that time is Python, the range includes a thread, which runs only while the main thread waits for the device. Where
+    steps bring results to the host, nothing is promised: the next input may depend on them.
 
     Why it matters
     Nothing is launched until the batch is there.
@@ -104,7 +103,8 @@ def _made_in_line(case: Case) -> Iterator[Finding]:
         "to the device.",
         why=_WHY,
         fix=Fix(
-            "Prepare the next batch in worker processes, or in a thread, while the GPU computes.", _LOADER
+            "Prepare the next batch in worker processes while the GPU computes; a thread shares Python with the step.",
+            _LOADER,
         ),
         evidence={
             "wait_ns": host.total_ns // case.step_count,
@@ -158,17 +158,17 @@ def _fewest_and_most(case: Case, host: Intervals, operators: float) -> tuple[Edi
 
 
 def _prepared_ahead(case: Case, host: Intervals, operators: float) -> Change:
-    """Operators leave Python to others, so that workers of either sort help; Python in a thread has to wait its turn."""
+    """Processes prepare beside the step; where it is Python that works, a thread at worst has to wait its turn."""
     back = case.trace.copies.filter(
         (pl.col("direction") == "DtoH") & (pl.col("size_bytes") > ahead.NUMBER_BYTES)
     )
-    doubt = "the next input may depend on the results that come to the host" if back.height else ""
-    fewest, most = _fewest_and_most(case, host, operators)
-    if operators >= _MOSTLY:
-        usual = _by_workers(case, host, operators, _USUAL, _INTRA_USUAL)
-        says = f"input prepared by {_USUAL} workers ({_FEWEST} to {_MOST})"
-        return Change(says, usual, others=(fewest, most), doubt=doubt)
-    return Change("input prepared by a thread", ahead.in_thread(case, host), others=(most,), doubt=doubt)
+    ends = _fewest_and_most(case, host, operators)
+    return Change(
+        f"input prepared by {_USUAL} workers ({_FEWEST} to {_MOST})",
+        _by_workers(case, host, operators, _USUAL, _INTRA_USUAL),
+        others=ends if operators >= _MOSTLY else (*ends, ahead.in_thread(case, host)),
+        doubt="the next input may depend on the results that come to the host" if back.height else "",
+    )
 
 
 def _more_workers(case: Case, host: Intervals) -> Change:

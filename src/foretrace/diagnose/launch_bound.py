@@ -6,17 +6,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
+from foretrace.analyze.phases import BACKWARD, PHASES
+from foretrace.diagnose import repeats
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.predict import capture
 from foretrace.predict.calibrate import dense_ns
 from foretrace.predict.changes import Change
+from foretrace.predict.edits import apply
 from foretrace.predict.program import BLOCKING_COPY, LAUNCH
+from foretrace.predict.steady import step_ns
 
 _BUSY_BELOW = 0.85  # of the step; above it there is little to gain from a faster host
 _LAUNCHING_SHARE = 0.25  # of the step that is spent on operators and launches
+_LEAST_PASSES = 4  # of a loop
+_LOOP_SHARE = 0.25  # of the launching that a loop takes, as of the step
 _SLOWEST_GRAPH_NS = 50_000  # of a call through torch.compile's guards
 _LONGEST_CALL_NS = 40_000  # a call that takes longer loads a module, allocates or waits, rather than launches
 
@@ -32,13 +39,17 @@ def launch_bound(case: Case) -> Iterator[Finding]:
     kernels. Copies from and to the host, data loading and long stretches without events stay as they are. So do waits
     within the step, if on average at least 40 launches lie between them and none is for the size of a result; the range
     includes that each graph takes the host 50 µs. Nothing is promised then, nor where the steps do not launch the same
-    kernels in the same shapes.
+    kernels in the same shapes. A loop of at least four passes, a quarter of the launching, whose results are put together
+    behind it (torch.stack, torch.cat) or written each to its place, is replayed as one pass on all pieces, if nothing in a
+    pass has the shape of what the one before made; at worst it is a graph, and nothing is promised where there can be none.
+    A loop without products that prepares a training step is captured by itself, and at best the whole step.
 
     Why it matters
     Every operator costs the host 5 to 20 µs, whatever its size. A kernel shorter than that leaves the GPU idle.
 
     Use instead
-    torch.compile(model, mode="reduce-overhead"), or a CUDA graph of the step, or a larger batch.
+    torch.compile(model, mode="reduce-overhead"), or a CUDA graph of the step, or a larger batch. Instead of a loop over
+    frames, samples or heads, one call on all of them.
     """
     case.trace.require("kernels", "no kernels recorded; record with ProfilerActivity.CUDA")
     program = case.program
@@ -52,11 +63,13 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         return
     launches = int((np.isin(program.kind, (LAUNCH, BLOCKING_COPY))).sum()) / steps
     obstacle = capture.between_waits(case.trace, program, captured)
+    loops = _loops(case, costs * captured)
     yield Finding(
         rule="launch-bound",
         says=f"The host needs {launching_ns / 1e6:.3g} ms a step for {launches:.0f} launches whose work takes the GPU "
         f"{busy_ns / 1e6:.3g} ms."
-        + (f" As it is, no CUDA graph can be made of it: {obstacle}." if obstacle else ""),
+        + (f" As it is, no CUDA graph can be made of it: {obstacle}." if obstacle else "")
+        + _told(loops),
         why="The GPU finishes each kernel before the next one is launched.",
         fix=Fix(
             "Launch the step as one CUDA graph, or put more work into each launch.",
@@ -72,18 +85,84 @@ def launch_bound(case: Case) -> Iterator[Finding]:
             "spans": case.tasks["id"].head(5).to_list(),
         },
         where=case.places(case.tasks["op_id"].drop_nulls().to_list()),
-        change=None if obstacle else _change(case, captured),
+        change=_change(case, captured, loops) if obstacle is None else _at_once(case, loops),
         unless="shapes or control flow change between steps that were not recorded, or the optimizer cannot be captured.",
     )
 
 
-def _change(case: Case, captured: NDArray[np.bool_]) -> Change:
-    """A graph for each run of launches; at worst each is called through guards and copies its inputs."""
+def _change(case: Case, captured: NDArray[np.bool_], loops: list[repeats.Repeat]) -> Change:
+    """A graph for each run of launches; at worst each is called through guards and copies its inputs.
+
+    A loop over pieces that do not follow from each other is done at once, and at worst as a graph. One that prepares a
+    training step is first to be captured: the range reaches to a graph of all.
+    """
     edit = capture.edit(case.program, captured)
     slower = dict.fromkeys(edit.added_host_ns, _SLOWEST_GRAPH_NS)
+    others = (replace(edit, added_host_ns=slower),) if len(edit.added_host_ns) > case.step_count else ()
+    doubt = capture.doubt(case.trace, case.program)
+    at_once = _at_once(case, loops)
+    if at_once and step_ns(apply(case.program, at_once.edit)) < step_ns(apply(case.program, edit)):
+        says = f"{at_once.says}, at worst its launches replayed as CUDA graphs"
+        return replace(at_once, says=says, others=(*at_once.others, edit, *others), doubt=doubt)
+    alone = [each for each in loops if _before_training(case, each)]
+    if alone:
+        mine = np.zeros(len(captured), bool)
+        mine[np.concatenate([each.calls() for each in alone])] = True
+        some = capture.edit(case.program, captured & mine)
+        return Change(
+            "a loop replayed as a CUDA graph, at best all launches", some, others=(edit, *others), doubt=doubt
+        )
+    return Change("launches replayed as CUDA graphs", edit, others=others, doubt=doubt)
+
+
+def _at_once(case: Case, loops: list[repeats.Repeat]) -> Change | None:
+    """Loops done for all pieces at once; where no graph can be made, also such as may not go on from pass to pass."""
+    differ = capture.differ(case.trace, case.program)
+    made = ((each, repeats.collected(case, each)) for each in loops)
+    apart = [
+        each
+        for each, shape in made
+        if shape is not None and not repeats.goes_on(case, each, shape, surely=differ)
+    ]
+    if not apart:
+        return None
+    found = repeats.at_once(case, apart)
     return Change(
-        "launches replayed as CUDA graphs",
-        edit,
-        others=(replace(edit, added_host_ns=slower),) if len(edit.added_host_ns) > case.step_count else (),
-        doubt=capture.doubt(case.trace, case.program),
+        "the passes of a loop done at once",
+        found.edit,
+        others=found.others,
+        upside=repeats.UPSIDE,
+        doubt="that no pass needs the one before is told by shapes alone",
     )
+
+
+def _loops(case: Case, costs: NDArray[np.int64]) -> list[repeats.Repeat]:
+    """Loops, without waits and outside of the backward pass, that take a good part of the launching."""
+    waiting = capture.waiting_calls(case.trace, case.program)
+    found = []
+    for each in repeats.find(case, least=_LEAST_PASSES, shapes=True):
+        calls = each.calls()
+        share = float(costs[calls].sum()) * case.step_count / max(float(costs.sum()), 1.0)
+        if share < _LOOP_SHARE or np.isin(waiting, calls).any() or repeats.of_backward(case, each):
+            continue
+        if not repeats.updates(case, each):
+            found.append(each)
+    return repeats.apart(tuple(found))
+
+
+def _told(loops: list[repeats.Repeat]) -> str:
+    if not loops:
+        return ""
+    count = len(loops[0].ops(0, 1))
+    return f" It calls {'one operator' if count == 1 else f'the same {count} operators'} {loops[0].passes} times a step."
+
+
+def _before_training(case: Case, found: repeats.Repeat) -> bool:
+    """Whether a loop only prepares a training step: no gradient passes it, it multiplies nothing, and a backward follows."""
+    calls = found.calls()
+    backward = case.tasks.join(case.roles.select("id", "phase"), on="id").filter(
+        pl.col("phase") == PHASES.index(BACKWARD), pl.col("step") == int(case.program.step[calls[0]])
+    )["call"]
+    if not len(backward) or int(backward.min()) < int(calls[-1]):  # type: ignore[arg-type]
+        return False
+    return not repeats.differentiated(case, found) and not repeats.products(case, found)

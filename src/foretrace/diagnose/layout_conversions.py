@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from foretrace import intervals
 from foretrace.analyze.flops import op_work
 from foretrace.diagnose import copy_readers
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.diagnose.redundant_copies import device_copies, removed
 from foretrace.errors import MissingDataError
+from foretrace.intervals import Intervals
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit, merge
 
@@ -93,7 +95,12 @@ def layout_conversions(case: Case) -> Iterator[Finding]:
             "conversions removed, normalisation, pooling and depthwise convolutions in channels-last order",
             merge(
                 (
-                    Edit(removed_tasks=mine["task"].to_numpy(), durations_ns=new, modelled=frozenset(new)),
+                    Edit(
+                        removed_host=_between_launches(case, mine),
+                        removed_tasks=mine["task"].to_numpy(),
+                        durations_ns=new,
+                        modelled=frozenset(new),
+                    ),
                     removed(case, copies),
                 )
             ),
@@ -101,6 +108,18 @@ def layout_conversions(case: Case) -> Iterator[Finding]:
             doubt=_PLANAR_ONLY_DOUBT if _planar_only(case) else "",
         ),
         unless="a layer has no channels-last kernel: then its conversion stays.",
+    )
+
+
+def _between_launches(case: Case, mine: pl.DataFrame) -> Intervals:
+    """The host's time from one launch of a convolution to the next, where that is of a conversion."""
+    program = case.program
+    work = case.tasks.select("call", "op_id", "task").unique("call", maintain_order=True).sort("call")
+    inside = (work["op_id"] == work["op_id"].shift(1)).fill_null(value=False)
+    work = work.with_columns(before=pl.col("call").shift(1)).filter(inside)
+    chosen = work.filter(pl.col("call").is_in(mine["call"].implode()))
+    return intervals.union(
+        program.call_end_ns[chosen["before"].to_numpy()], program.call_start_ns[chosen["call"].to_numpy()]
     )
 
 

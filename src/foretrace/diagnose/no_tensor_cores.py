@@ -10,7 +10,7 @@ import polars as pl
 from foretrace.diagnose import products
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
-from foretrace.hardware import Device
+from foretrace.hardware import Device, peak_flops
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
 
@@ -18,6 +18,10 @@ _LEAST_SHARE = 0.03  # of the GPU's time; of the step, for what tensor cores wou
 _LEAST_BUSY = 1 / 3  # of the step: a GPU that works less waits for the host, not for products
 _CAST_HOST_NS = 20_000  # autocast casts both operands of a product: two operators more
 _HALF_BYTES, _SINGLE_BYTES = 2, 4
+_HALF_TIME = 0.55  # of the same operator on half the bytes
+_LEAST_OF_ATTENTION = (
+    0.1  # fp32's fused kernels reach 55 % of their peak, bf16's 75 % less an exponential a score
+)
 _LEAST_CHANNELS = 16  # of a group of a convolution: the depth of one step of the tensor cores
 _TF32 = Fix(
     "Let single precision use the tensor cores (TF32), or compute in bf16 under autocast, which is faster still.",
@@ -48,7 +52,8 @@ def no_tensor_cores(case: Case) -> Iterator[Finding]:
     of the bandwidth, and no more than the ratio of the peaks: what a kernel loses otherwise, it loses on tensor cores
     too. Products of few rows, which wait for memory, and groups of few channels stay. In a convolution a tile is filled as far as its channels reach, and planar (NCHW) tensors are
     read and written once more, for they are converted. Nothing is said where the GPU works less than a third of
-    the step: it waits for the host, not for products. Products in fp64 are replaced by fp32's, and every other kernel
+    the step: it waits for the host, not for products. Where nothing is trained, a model may as well be kept in bf16: the
+    better end of the range is that, with half the bytes for every other kernel of fp32. Products in fp64 are replaced by fp32's, and every other kernel
     of fp64 takes half of its time.
 
     Why it matters
@@ -74,7 +79,7 @@ def no_tensor_cores(case: Case) -> Iterator[Finding]:
     if mine.is_empty() or spent < _LEAST_SHARE * max(device_ns, 1) or not capable:
         return
     tf32 = case.device is None or case.device.tf32_flops is not None
-    shorter = _shorter(case, mine, tf32=tf32)
+    shorter = _shorter(case, mine, dtype="tf32" if tf32 else "fp16")
     before = mine.filter(pl.col("task").is_in(list(shorter)))["dur_ns"].sum()
     if shorter and before - sum(shorter.values()) < _LEAST_SHARE * case.step_ns * case.step_count:
         return
@@ -137,19 +142,19 @@ def _finding(case: Case, mine: pl.DataFrame, shorter: dict[int, int], share: flo
         fix=_TF32 if tf32 else _AUTOCAST,
         evidence=evidence,
         where=case.places(mine.sort("dur_ns", descending=True)["op_id"].drop_nulls().to_list()),
-        change=_change(mine, shorter, tf32=tf32),
+        change=_change(case, mine, shorter, tf32=tf32),
         unless="the results need all of fp32's 23 bits of mantissa."
         if tf32
         else "the values leave fp16's range; casts of weights and activations cost time that is not counted here.",
     )
 
 
-def _shorter(case: Case, mine: pl.DataFrame, *, tf32: bool) -> dict[int, int]:
+def _shorter(case: Case, mine: pl.DataFrame, *, dtype: str) -> dict[int, int]:
     """The tasks with their time on tensor cores; none where device or shapes are not known."""
     if case.device is None:
         return {}
-    dtype, item_bytes = ("tf32", _SINGLE_BYTES) if tf32 else ("fp16", _HALF_BYTES)
-    peak = (case.device.tf32_flops if tf32 else case.device.fp16_flops) or 1.0
+    item_bytes = _SINGLE_BYTES if dtype == "tf32" else _HALF_BYTES
+    peak = peak_flops(case.device, dtype) or 1.0
     shorter: dict[int, int] = {}
     for task, dur, op, shapes in mine.select("task", "dur_ns", "op", "shapes").iter_rows():
         product = products.size(op or "", shapes)
@@ -158,6 +163,21 @@ def _shorter(case: Case, mine: pl.DataFrame, *, tf32: bool) -> dict[int, int]:
             new = max(new, round(dur * case.device.fp32_flops / peak))
             shorter[task] = dur if _bound_by_memory(case.device, product) else min(dur, new)
     return shorter | _shorter_wholes(case, mine, peak)
+
+
+def _in_half(case: Case, mine: pl.DataFrame) -> dict[int, int]:
+    """All that computes in fp32, in bf16: products and attention on tensor cores, the rest on half the bytes."""
+    assert case.device is not None
+    told = case.trace.ops.select(pl.col("span_id").alias("op_id"), single=pl.col("dtypes").cast(pl.String))
+    work = case.tasks.filter(pl.col("kind") == "kernel").join(told, on="op_id", maintain_order="left")
+    work = work.filter(pl.col("single").str.contains('"float"'))
+    attends = case.trace.spans["name"].gather(work["op_id"]).cast(pl.String).str.contains("attention")
+    faster = case.device.fp32_flops / (peak_flops(case.device, "bf16") or case.device.fp32_flops)
+    halved = {
+        task: round(dur * (max(faster, _LEAST_OF_ATTENTION) if attention else _HALF_TIME))
+        for task, dur, attention in zip(work["task"], work["dur_ns"], attends, strict=True)
+    }
+    return halved | _shorter(case, mine, dtype="bf16")
 
 
 def _bound_by_memory(device: Device, product: products.Size) -> bool:
@@ -206,11 +226,19 @@ def _used_share(shapes: str | None) -> float:
         return 1.0
 
 
-def _change(mine: pl.DataFrame, shorter: dict[int, int], *, tf32: bool) -> Change | None:
+def _change(case: Case, mine: pl.DataFrame, shorter: dict[int, int], *, tf32: bool) -> Change | None:
     """The products on tensor cores, with autocast's casts on the host where there is no TF32."""
     if not shorter:
         return None
     calls = mine.filter(pl.col("task").is_in(list(shorter)))["call"].to_list()
     host = {} if tf32 else dict.fromkeys(calls, _CAST_HOST_NS)
     edit = Edit(durations_ns=shorter, modelled=frozenset(shorter), added_host_ns=host)
-    return Change(f"matrix products in {'tf32' if tf32 else 'fp16'} on tensor cores", edit)
+    says = f"matrix products in {'tf32' if tf32 else 'fp16'} on tensor cores"
+    if not tf32 or case.trace.ops["forward_thread"].fill_null(0).gt(0).any():
+        return Change(says, edit)
+    half = _in_half(case, mine)
+    return Change(
+        f"{says}; at the better end of the range, all in bf16",
+        edit,
+        others=(Edit(durations_ns=half, modelled=frozenset(half)),),
+    )

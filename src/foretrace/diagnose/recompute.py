@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import takewhile
 
 import numpy as np
 import polars as pl
 
 from foretrace import intervals
-from foretrace.analyze.phases import PHASES, RECOMPUTE
+from foretrace.analyze.phases import BACKWARD, FORWARD, PHASES, RECOMPUTE
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.intervals import Intervals
@@ -19,6 +20,12 @@ from foretrace.predict.edits import Edit
 
 _LEAST_SHARE = 0.03
 _NODE = re.compile(r"^autograd::|Backward\d*$")
+# checkpoint(use_reentrant=False) calls this operator, and Python for every tensor that autograd saves, about one for each
+# launch, and again as it is needed: 7 to 16 µs in all with torch 2.13, by what is saved. Other checkpoints save nothing.
+_HOOKED = "_NoopSaveInputs"
+_HOOK_NS = {FORWARD: 6_000, BACKWARD: 4_000}
+_MOST_OF_GAP = 0.5  # of the host's time between launches, what the hooks take at most
+_ENTERING_NS = 250_000  # recorded, of one call of checkpoint() itself, at most
 
 
 @rule
@@ -27,7 +34,9 @@ def recompute(case: Case) -> Iterator[Finding]:
 
     What it does
     Looks for operators of the forward pass, by name and shapes, that run again inside the backward pass and take at
-    least 3 % of the GPU's time. The prediction is the step without them.
+    least 3 % of the GPU's time. The prediction is the step without them, and on the host without what checkpoint() does in
+    Python: once for each call, and 10 µs for each tensor that it saves in place of autograd, none to 20 at the ends of
+    the range. How many those are is not recorded; it is taken to be one for each launch that is repeated.
 
     Why it matters
     Checkpointing trades time for memory: activations are not kept but computed again, about a third more work.
@@ -62,12 +71,58 @@ def recompute(case: Case) -> Iterator[Finding]:
             "spans": mine["id"].head(5).to_list(),
         },
         where=case.places(mine["op_id"].drop_nulls().to_list()),
-        change=Change(
-            "nothing computed again",
-            Edit(removed_host=_host(case, mine), removed_tasks=mine["task"].to_numpy()),
-        ),
+        change=_change(case, work, mine),
         unless="the activations do not fit without it.",
     )
+
+
+def _change(case: Case, work: pl.DataFrame, mine: pl.DataFrame) -> Change:
+    again, tasks = _host(case, mine), mine["task"].to_numpy()
+    entered = _entering(case)
+    plain = Edit(removed_host=again, removed_tasks=tasks)
+    if not len(entered.start):
+        return Change("nothing computed again", plain)
+    hooked, twice = (
+        replace(plain, removed_host=_together(again, entered, _hooks(case, work, mine, times=times)))
+        for times in (1, 2)
+    )
+    return Change("nothing computed again", hooked, others=(plain, twice))
+
+
+def _together(*every: Intervals) -> Intervals:
+    return intervals.union(
+        np.concatenate([each.start for each in every]), np.concatenate([each.end for each in every])
+    )
+
+
+def _entering(case: Case) -> Intervals:
+    """When the host was in checkpoint() itself: from the last launch to the operator by which it keeps its inputs."""
+    program, spans = case.program, case.trace.spans
+    kept = spans.filter((spans["kind"] == "op") & (spans["name"].cast(pl.String) == _HOOKED))
+    start = (kept["start_ns"] - program.start_ns).to_numpy()
+    launched = np.sort(program.call_end_ns[np.diff(program.task_from) > 0])
+    before = np.searchsorted(launched, start, side="right")
+    since = np.where(before > 0, launched[np.maximum(before - 1, 0)], start)
+    return intervals.union(
+        np.maximum(since, start - _ENTERING_NS), start + kept["dur_ns"].fill_null(0).to_numpy()
+    )
+
+
+def _hooks(case: Case, work: pl.DataFrame, mine: pl.DataFrame, *, times: int) -> Intervals:
+    """Of the host's time between launches, forward and backward, what calls of Python for saved tensors take."""
+    program = case.program
+    before = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)[:-1]))
+    recorded = np.maximum(program.call_start_ns - before, 0)
+    saved = mine["call"].n_unique()
+    starts, ends = [], []
+    for phase, each_ns in _HOOK_NS.items():
+        calls = work.filter(pl.col("phase") == PHASES.index(phase))["call"].unique().to_numpy()
+        if not len(calls):
+            continue
+        share = times * each_ns * saved / max(int(program.gap_ns[calls].sum()), 1)
+        ends.append(program.call_start_ns[calls])
+        starts.append(ends[-1] - (recorded[calls] * min(share, _MOST_OF_GAP)).astype(np.int64))
+    return intervals.union(np.concatenate(starts), np.concatenate(ends)) if starts else intervals.EMPTY
 
 
 def _repeats(case: Case, mine: pl.DataFrame) -> pl.Series:

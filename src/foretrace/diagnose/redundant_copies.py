@@ -11,7 +11,7 @@ from itertools import takewhile
 import polars as pl
 
 from foretrace.analyze.work_models.call import parse
-from foretrace.diagnose import copy_readers, growing, one_hot
+from foretrace.diagnose import copy_readers, growing, one_hot, shifted
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.diagnose.products import BANDWIDTH_SHARE, LAUNCH_NS
@@ -68,8 +68,10 @@ def redundant_copies(case: Case) -> Iterator[Finding]:
     the copy is no view of the original, where it works in place, or where it would bring its input into order itself,
     as norms, softmax and convolutions do. A pointwise operator that would read rows that are not dense saves one pass
     over the tensor, unless a matrix product made them, which can write any order. Attention takes repeated heads of
-    keys and values unrepeated. One-hot tensors that are multiplied are replaced by a lookup of rows. All of one kind
-    must take 2 % of the GPU's time.
+    keys and values unrepeated. One-hot tensors that are multiplied are replaced by a lookup of rows. Logits
+    without the last few rows of each text, copied for a loss, are read where they lie, with labels to ignore for those
+    rows; where there is a backward pass, the gradient's copy back goes as well. All of one kind must take 2 % of the
+    GPU's time.
     Looks as well for torch.cat whose result another torch.cat copies again to add a tenth or less, or that moves a window
     along, unless autograd keeps the parts for a backward pass. The replay copies only what is new.
 
@@ -89,6 +91,8 @@ def redundant_copies(case: Case) -> Iterator[Finding]:
     if lookups := one_hot.lookups(case):
         yield from _looked_up(case, lookups, device_ns)
     copies = device_copies(case).filter(pl.col("source") == pl.col("target"))
+    if left_out := shifted.shifted(case, copies):
+        yield from _shifted(case, left_out, device_ns)
     found = [_without(case, *row) for row in copies.select("op_id", "shapes", "strides").iter_rows()]
     copies = copies.with_columns(
         how=pl.Series([each.how for each in found], dtype=pl.String),
@@ -178,6 +182,33 @@ def _looked_up(case: Case, lookups: list[one_hot.Lookup], device_ns: int) -> Ite
         where=case.places([each.product for each in lookups]),
         change=Change("rows looked up", one_hot.edit(case, case.device, lookups, made, multiplied)),
         unless="the tensor is made soft later.",
+    )
+
+
+def _shifted(case: Case, left_out: list[shifted.Shifted], device_ns: int) -> Iterator[Finding]:
+    mine = shifted.tasks(case, left_out)
+    spent = int(mine["dur_ns"].sum())
+    if spent < _LEAST_SHARE * device_ns:
+        return
+    yield Finding(
+        rule="redundant-copies",
+        says=f"All rows but those without a label are copied for the loss: {100 * spent / device_ns:.0f} % of the GPU's time "
+        "with the gradient's way back.",
+        why="The loss leaves out rows by itself whose label is to be ignored.",
+        fix=Fix(
+            "Shift the labels, not the logits.",
+            "labels = F.pad(labels[:, 1:], (0, 1), value=-100)   # not logits[:, :-1].contiguous()\n"
+            "loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())",
+        ),
+        evidence={
+            "copies_ns": spent // case.step_count,
+            "copies_pct": 100 * spent / device_ns,
+            "copies_per_step_count": len(left_out) / case.step_count,
+            "spans": mine["id"].head(5).to_list(),
+        },
+        where=case.places([each.op for each in left_out]),
+        change=Change("labels shifted in place of rows", shifted.edit(case, left_out, mine)),
+        unless="the copy is used for more than the loss.",
     )
 
 

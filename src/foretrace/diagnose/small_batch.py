@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import polars as pl
 
+from foretrace.diagnose import repeats
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.errors import MissingDataError
+from foretrace.predict.changes import Change
 
 _REACHED_BELOW = (
     0.5  # of the SMs, on average over the kernels' time: then twice the work may take the same time
 )
+
+_LEAST_PARTS = 2  # of a batch
 
 
 @rule
@@ -20,8 +25,10 @@ def small_batch(case: Case) -> Iterator[Finding]:
     """The GPU is busy with kernels that have fewer blocks than it has multiprocessors.
 
     What it does
-    Looks for programs whose kernels, weighted by their time, have blocks for less than half of the SMs. It predicts nothing: more items a step are other work, and a step would take longer; what falls is the time
-    per item.
+    Looks for programs whose kernels, weighted by their time, have blocks for less than half of the SMs. It predicts
+    nothing: more items a step are other work, and a step would take longer; what falls is the time per item. Where a step
+    runs forward and backward several times before one update, and the host or small kernels hold it back, one pass over
+    the whole batch is replayed. Nothing is promised of it: memory is not looked at.
 
     Why it matters
     A kernel that leaves SMs empty takes nearly as long as one that fills them: more items cost little.
@@ -38,12 +45,65 @@ def small_batch(case: Case) -> Iterator[Finding]:
     mine = case.tasks.filter(pl.col("kind") == "kernel").join(sizes, on="id", maintain_order="left")
     total = int(mine["dur_ns"].sum())
     filled = float((mine["blocks_per_sm"].clip(0, 1) * mine["dur_ns"]).sum()) / max(total, 1)
-    if not total or filled >= _REACHED_BELOW:
+    if not total:
         return
+    parts = _parts(case) if case.calibration.host_bound or filled < _REACHED_BELOW else []
+    if parts:
+        yield _accumulated(case, parts, filled)
+    elif filled < _REACHED_BELOW:
+        yield _small(case, mine, filled)
+
+
+def _parts(case: Case) -> list[repeats.Repeat]:
+    """Loops of forward and backward passes before one update."""
+    found = repeats.find(case, least=_LEAST_PARTS, shapes=True)
+    return repeats.apart(
+        tuple(
+            each
+            for each in found
+            if repeats.of_backward(case, each)
+            and repeats.differentiated(case, each)
+            and not repeats.updates(case, each)
+        )
+    )
+
+
+def _accumulated(case: Case, parts: list[repeats.Repeat], filled: float) -> Finding:
+    passes = max(each.passes for each in parts)
+    ops = np.concatenate([each.ops() for each in parts])
+    at_once = repeats.at_once(case, parts)
+    return Finding(
+        rule="small-batch",
+        says=f"{passes} times a step the same {len(parts[0].ops(0, 1))} operators run forward and backward, on a part "
+        f"of the batch each; kernels reach {100 * filled:.0f} % of the GPU's multiprocessors.",
+        why="Each part costs the host as much as the whole batch, and its kernels leave the GPU partly empty.",
+        fix=Fix(
+            "Run larger parts, all at once if memory allows it; scale the loss accordingly.",
+            "loss = model(batch).mean(); loss.backward()   # not: for part in batch.chunk(8)",
+        ),
+        evidence={
+            "parts_count": passes,
+            "filled_pct": 100 * filled,
+            "spans": ops[:5].tolist(),
+        },
+        where=case.places(ops.tolist()),
+        change=Change(
+            f"{passes} parts of the batch as one",
+            at_once.edit,
+            others=at_once.others,
+            upside=repeats.UPSIDE,
+            doubt="whether memory holds the whole batch is not looked at",
+        ),
+        unless="memory holds no larger part, or what the passes compute is not alike.",
+    )
+
+
+def _small(case: Case, mine: pl.DataFrame, filled: float) -> Finding:
+    total = int(mine["dur_ns"].sum())
     small = mine.filter(pl.col("blocks_per_sm") < 1)
     spent = int(small["dur_ns"].sum())
     longest = small.sort("dur_ns", descending=True)
-    yield Finding(
+    return Finding(
         rule="small-batch",
         says=f"Kernels reach only {100 * filled:.0f} % of the GPU's multiprocessors, averaged over their time; "
         f"{100 * spent / total:.0f} % of it goes to kernels with fewer blocks than there are multiprocessors.",

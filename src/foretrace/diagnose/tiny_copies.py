@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -12,6 +14,7 @@ from foretrace import intervals
 from foretrace.analyze.runtime_calls import NOBODY, HostSpans
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
+from foretrace.predict.calibrate import dense_ns
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
 
@@ -35,8 +38,9 @@ def tiny_copies(case: Case) -> Iterator[Finding]:
     Looks for at least three copies a step of less than 64 KB from the host, whose operators take at least 2 %
     of the host's time. The replay keeps the first copy of each step, if it is of more than two numbers, and drops the
     others with their operators and waits, and with the operators on the host that made what is copied, where these begin with one
-    that takes no tensor, such as torch.arange: what they make is the same each time. The range includes that they
-    are still called, on the device.
+    that takes no tensor, such as torch.arange: what they make is the same each time. For every other copy of more than two
+    numbers it adds an operator of the usual length, for what differs from step to step has to be put together on the
+    host. The range includes that constants are still made, on the device, and that what is copied lies together already.
 
     Why it matters
     Each costs an operator, a call and, from pageable memory, a wait for the device, to move a few bytes.
@@ -74,10 +78,19 @@ def tiny_copies(case: Case) -> Iterator[Finding]:
             "spans": mine["id"].head(5).to_list(),
         },
         where=case.places(mine["op_id"].drop_nulls().to_list()),
-        change=Change(
-            "small copies made once a step", _without(case, _made(case, host)), others=(_without(case, host),)
-        ),
+        change=_change(case, dropped, host),
         unless="the values are made on the host from what only it knows, and differ from copy to copy.",
+    )
+
+
+def _change(case: Case, dropped: pl.DataFrame, host: intervals.Intervals) -> Change:
+    """The copies gone, with what makes constants for them; what is no constant has to be packed."""
+    made = _made(case, host)
+    packed = _packed(case, dropped, host, made)
+    return Change(
+        "small copies made once a step",
+        replace(_without(case, made), added_host_ns=packed),
+        others=(_without(case, made), replace(_without(case, host), added_host_ns=packed)),
     )
 
 
@@ -85,6 +98,19 @@ def _without(case: Case, host: intervals.Intervals) -> Edit:
     program = case.program
     inside = intervals.covered_ns(host, program.call_start_ns, program.call_end_ns) > 0
     return Edit(removed_host=host, removed_calls=np.flatnonzero(inside))
+
+
+def _packed(
+    case: Case, dropped: pl.DataFrame, copies: intervals.Intervals, made: intervals.Intervals
+) -> dict[int, int]:
+    """Host work before copies of data that go with another: an operator each, as long as the recording's are."""
+    program = case.program
+    constant = intervals.covered_ns(made, copies.start - 1, copies.start) > 0
+    calls = dropped.filter(pl.col("size_bytes") > _NUMBER_BYTES)["call"].to_numpy()
+    around = np.searchsorted(copies.start, program.call_start_ns[calls], "right") - 1
+    operator = int(dense_ns(program).sum()) // max(int(program.gap_ops.sum()), 1)
+    added = Counter(calls[(around >= 0) & ~constant[around]].tolist())
+    return {call: count * operator for call, count in added.items()}
 
 
 def _operators(case: Case, calls: NDArray[np.int64]) -> intervals.Intervals:

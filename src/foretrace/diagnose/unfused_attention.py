@@ -47,6 +47,7 @@ _MAKES_MASK = (
     "aten::le", "aten::gt", "aten::ge", "aten::logical_and", "aten::bitwise_and", "aten::masked_fill",
     "aten::masked_fill_",
 )  # fmt: skip
+_SCALES = ("aten::mul", "aten::div")  # of queries or keys by a number: the fused kernel does that
 _HALF = ("c10::Half", "c10::BFloat16")
 _NO_MASK, _CAUSAL, _MASKED = range(3)
 _SPARE_PRODUCTS = 1.5  # for each softmax: the recording may cut one off
@@ -226,7 +227,7 @@ def _touching(mine: pl.DataFrame, found: list[_Attention]) -> list[str]:
 
 
 def _companions(work: pl.DataFrame, mine: pl.DataFrame, found: list[_Attention]) -> pl.DataFrame:
-    """Masks as large as one matrix of scores, copies of heads for a batched multiply, and of the result for what follows."""
+    """Masks as large as one matrix of scores, heads copied or scaled for a multiply, and the result copied for what follows."""
     masks, heads, results = set(), set(), set()
     for each in found:
         (count, rows, columns), width = each.scores, each.width
@@ -243,6 +244,7 @@ def _companions(work: pl.DataFrame, mine: pl.DataFrame, found: list[_Attention])
             op == "aten::copy_"
             and (_heads(shapes) in heads or _result(shapes) in results or _is_mask4(shapes, masks))
         )
+        or (op in _SCALES and len(tensor_shapes(shapes)) == 1 and _scaled(shapes) in heads)
         for op, shapes in kinds.iter_rows()
     ]
     kinds = kinds.filter(pl.Series(goes, dtype=pl.Boolean))
@@ -271,6 +273,11 @@ def _heads(shapes: str) -> tuple[int, ...]:
     """[B, H, x, y], or with groups of heads between, as the multiply sees it: [B·H, x, y]."""
     shape = _first(shapes)
     return (prod(shape[:-2]), *shape[-2:]) if len(shape) >= 4 else ()
+
+
+def _scaled(shapes: str) -> tuple[int, ...]:
+    """Heads as `_heads` has them, or batch and heads as one already."""
+    return _heads(shapes) or _first(shapes)
 
 
 def _result(shapes: str) -> tuple[int, ...]:

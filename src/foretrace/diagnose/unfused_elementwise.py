@@ -16,9 +16,11 @@ from foretrace.diagnose import products
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.diagnose.host_time import host_time
+from foretrace.diagnose.written_out import WrittenOut, written_out
 from foretrace.errors import MissingDataError
 from foretrace.predict import fusion
 from foretrace.predict.changes import Change
+from foretrace.predict.edits import Edit
 from foretrace.predict.fusion import Fused, Link
 from foretrace.predict.program import BLOCKING_COPY, SYNC
 from foretrace.units import counted
@@ -57,14 +59,16 @@ def unfused_elementwise(case: Case) -> Iterator[Finding]:
     operand of a gate. One kernel in their place takes the longest of: its outside operands, what lives on and its
     result at 80 % of the bandwidth; its instructions (a tanh has 22) at the peak rate; the slowest reduction in it as
     it was, and all of a batch norm. Where the step follows the host, compiled code launches less, but each launch
-    costs 1.8 times as much; elsewhere the host's time stays. Left out: torch's own losses, which are often computed
+    costs 1.8 times as much; elsewhere the host's time stays. There, if most of the gain is of chains that write out what
+    torch has as one operator (GELU, layer norm, RMS norm) and of their gradients, each is replaced by that operator,
+    which costs one launch, and nothing else changes. Left out: torch's own losses, which are often computed
     outside the compiled model, the optimizer, and attention's pieces, which have a rule of their own.
 
     Why it matters
     A pointwise kernel does next to nothing with each element but move it. Ten in a row move it twenty times.
 
     Use instead
-    model = torch.compile(model)
+    model = torch.compile(model); F.gelu, F.layer_norm or F.rms_norm for what is written out of them.
     """
     case.trace.require("kernels", "no kernels recorded; record with ProfilerActivity.CUDA")
     device_ns = max(int(case.program.task_dur_ns.sum()), 1)
@@ -90,12 +94,17 @@ def _finding(case: Case, work: pl.DataFrame, chains: list[_Chain], device_ns: in
     worst = chains[0].links
     top = [link.op_id for chain in chains if 2 * chain.saved_ns >= chains[0].saved_ns for link in chain.links]
     length = sum(len(chain.links) for chain in chains) / len(chains)
+    written = written_out(case, [chain.links for chain in chains])
     return Finding(
         rule="unfused-elementwise",
         says=f"{counted(round(len(chains) / case.step_count), 'chain')} of {length:.3g} pointwise kernels a step: "
         f"{100 * spent / device_ns:.0f} % of the GPU's time, fused {100 * fused / device_ns:.0f} %.",
         why="Each kernel of a chain reads and writes whole tensors that a fused one keeps in registers.",
-        fix=Fix("Compile the model, or the function that holds the chain.", "model = torch.compile(model)"),
+        fix=Fix(
+            "Compile the model, or the function that holds the chain"
+            + ("; or call what torch has as one operator." if written.calls else "."),
+            "\n".join(["model = torch.compile(model)", *(f"y = {call}   # or" for call in written.calls)]),
+        ),
         evidence={
             "chains_ns": spent // case.step_count,
             "chains_pct": 100 * spent / device_ns,
@@ -105,7 +114,7 @@ def _finding(case: Case, work: pl.DataFrame, chains: list[_Chain], device_ns: in
             "spans": [link.span for link in worst[:5]],
         },
         where=case.places(top),
-        change=_change(case, work, chains),
+        change=_change(case, work, chains, written),
         unless="shapes change from step to step, so that it is compiled over and over, or operators between hinder "
         "the compiler.",
     )
@@ -221,24 +230,68 @@ def _makes(kernels: list[tuple[int | None, str | None, str | None]], count: int)
     )
 
 
-def _change(case: Case, work: pl.DataFrame, chains: list[_Chain]) -> Change:
+def _change(case: Case, work: pl.DataFrame, chains: list[_Chain], written: WrittenOut) -> Change:
     """One kernel for each chain. Where the step follows the host: fewer launches, each of which costs more."""
     edit = fusion.edit(Fused([link.task for link in chain.links], chain.fused_ns, True) for chain in chains)
+    if not case.calibration.host_bound:
+        return Change("pointwise chains fused", edit)
+    compiled = _compiled(case, work, chains, edit)
+    if not _mostly(chains, written):
+        return Change("pointwise chains fused", compiled or edit, others=() if compiled is None else (edit,))
+    return Change(
+        "what torch has as one operator called as one", _by_operators(case, work, chains, written),
+        others=(compiled or edit,),
+    )  # fmt: skip
+
+
+def _mostly(chains: list[_Chain], written: WrittenOut) -> bool:
+    """Whether torch has operators for the chains that bring most."""
+    mine = sum(chain.saved_ns for place, chain in enumerate(chains) if place in written.chains)
+    return 2 * mine > sum(chain.saved_ns for chain in chains)
+
+
+def _launch_ns(case: Case) -> float:
+    """What one launch costs the host, with all that leads to it."""
+    program = case.program
+    launches = max(np.count_nonzero(np.diff(program.task_from)), 1)
+    return float((program.gap_ns.sum() + program.base_ns.sum()) / launches)
+
+
+def _compiled(case: Case, work: pl.DataFrame, chains: list[_Chain], edit: Edit) -> Edit | None:
+    """The host of compiled code; None where its launches cost more than the fewer ones save."""
     fused = sum(len(chain.links) for chain in chains)
     others = (
         work.filter((pl.col("phase") != PHASES.index(OPTIMIZER)) & (pl.col("kind") == "kernel")).height
         - fused
     )
     dearer = _COMPILED_COST * len(chains) + (_COMPILED_COST - 1) * others  # in launches of operators
-    if not case.calibration.host_bound or dearer >= fused:
-        return Change("pointwise chains fused", edit)
-    program = case.program
-    launch_ns = (program.gap_ns.sum() + program.base_ns.sum()) / max(
-        np.count_nonzero(np.diff(program.task_from)), 1
-    )
+    if dearer >= fused:
+        return None
     calls = case.tasks["call"].gather([chain.links[-1].task for chain in chains]).to_list()
-    added = dict.fromkeys(calls, round(launch_ns * dearer / len(chains)))
+    added = dict.fromkeys(calls, round(_launch_ns(case) * dearer / len(chains)))
     host = host_time(case, {link.op_id for chain in chains for link in chain.links})
-    return Change(
-        "pointwise chains fused", replace(edit, removed_host=host, added_host_ns=added), others=(edit,)
+    return replace(edit, removed_host=host, added_host_ns=added)
+
+
+def _by_operators(case: Case, work: pl.DataFrame, chains: list[_Chain], written: WrittenOut) -> Edit:
+    """One operator of torch in the place of each chain that writes one out, with what works on its rows."""
+    mine = [chain for place, chain in enumerate(chains) if place in written.chains]
+    edit = fusion.edit(Fused([link.task for link in chain.links], chain.fused_ns, True) for chain in mine)
+    ops = {link.op_id for chain in mine for link in chain.links}
+    links = {link.task for chain in mine for link in chain.links}
+    within = np.zeros(len(case.program.task_span), bool)
+    for chain in mine:
+        within[chain.links[0].task : chain.links[-1].task] = True
+    within[list(links)] = False
+    rows = work.filter(pl.Series(within) & pl.col("fusable"))
+    calls = case.tasks["call"].gather([chain.links[-1].task for chain in mine]).to_list()
+    host = host_time(case, ops | set(rows["op_id"]))
+    # One operator costs what those of the chains do on average, on the unprofiled host.
+    unprofiled = _launch_ns(case) * case.tasks["call"].n_unique() / max(case.program.measured_host_ns, 1)
+    each_ns = round(host.total_ns * unprofiled / (len(links) + rows.height))
+    return replace(
+        edit,
+        removed_tasks=np.concatenate((edit.removed_tasks, rows["task"].to_numpy())),
+        removed_host=host,
+        added_host_ns=dict.fromkeys(calls, each_ns),
     )

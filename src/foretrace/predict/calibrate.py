@@ -2,16 +2,19 @@
 
 Recording an event costs the host time, and a recorded host is slower altogether. Both are taken out of the
 dense parts of the host's line: those with events in them. A long stretch without any event (Python that
-calls nothing, a sleep, a data loader) is pure: it costs the same with and without a profiler.
+calls nothing, a sleep, a data loader) is pure: it costs the same with and without a profiler. A measured
+step tells how fast both were together.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import exp, log
+from statistics import NormalDist
 
 import numpy as np
 
-from foretrace.predict.program import Program
+from foretrace.predict.program import QUIET_NS, Program
 from foretrace.predict.steady import step_ns as steady_step_ns
 from foretrace.trace import Trace
 
@@ -34,14 +37,15 @@ LIGHT = Overhead(op_ns=500, call_ns=0, frame_ns=0, slowdown=1.8)
 RICH = Overhead(op_ns=500, call_ns=0, frame_ns=400, slowdown=2.0)
 
 _DENSE_NS_PER_EVENT = 40_000  # more than an operator or call needs: what is beyond it is not theirs
-_PURE_FROM_NS = 200_000
+_PURE_FROM_NS = QUIET_NS
 _LEAST_SHARE = 0.3  # no correction takes more than this of what was recorded
 _LATENCY_LIMIT_NS, _WAKE_LIMIT_NS = 6_000, 8_000
 _SCALES = (0.3, 6.0)  # how far the host may be from the recorded one
 _DEVICE_SCALES = (0.85, 1.15)
-_PURE_SCALES = (0.9, 1.5)  # how far the host's own work may be from the recorded one
-_LEAST_SLOWDOWN = 1.2  # of a recorded dense host
+_PURE_SCALES = (0.8, 1.5)  # how far the host's own work may be from the recorded one
 _REACHED = 0.02
+_SLOWEST_HOST = 1.5  # times the debiased one: recording slows a dense host by 1.2 times at least
+_HOST_SCATTER = 0.25  # of the logarithm of the host's time around its estimate (benchmarks/steps.py)
 _DEVICE_BOUND = 0.95  # of the measured step that the device's work fills by itself
 
 
@@ -55,11 +59,13 @@ class Calibration:
     known: bool  # whether the unprofiled step time was given
     representative: bool  # whether the replay can reach that time at all
     host_bound: bool
+    dense_told: bool = True  # whether the step says how fast the dense host is: where it is most of it
 
 
 def calibrate(trace: Trace, program: Program, *, step_ns: float | None = None) -> Calibration:
     """The program on an unprofiled host; with the measured `step_ns` where there is one."""
     rich = trace.python.height > 0 or trace.allocations.height > 0
+    program = _threads_ready(trace, program)
     dense = dense_ns(program)
     overhead = RICH if rich else LIGHT
     light = _debiased(program, dense, overhead)
@@ -69,7 +75,7 @@ def calibrate(trace: Trace, program: Program, *, step_ns: float | None = None) -
             f"the step time without a profiler is estimated from {'a rich' if rich else 'a light'} recording"
         )
         return Calibration(light, step, basis, False, True, _host_bound(light, step))
-    return _to_known(light, step_ns, overhead.slowdown / _LEAST_SLOWDOWN)
+    return _to_known(light, step_ns)
 
 
 def calibrate_pair(light: tuple[Trace, Program], rich: tuple[Trace, Program]) -> Calibration:
@@ -89,8 +95,10 @@ def calibrate_pair(light: tuple[Trace, Program], rich: tuple[Trace, Program]) ->
 def dense_ns(program: Program) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """For each gap, the part that belongs to its events."""
     allowance = _DENSE_NS_PER_EVENT * (program.gap_ops.astype(np.int64) + 1)
-    excess = program.gap_ns - allowance
-    return np.where(excess > _PURE_FROM_NS, allowance, program.gap_ns)
+    begin = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)[:-1]))
+    busy = np.maximum(program.call_start_ns - begin - program.quiet_ns, 0) + _DENSE_NS_PER_EVENT
+    allowance = np.where(program.quiet_ns > 0, np.minimum(allowance, busy), allowance)
+    return np.where(program.gap_ns - allowance > _PURE_FROM_NS, allowance, program.gap_ns)
 
 
 def scaled_host(program: Program, factor: float) -> Program:
@@ -99,6 +107,22 @@ def scaled_host(program: Program, factor: float) -> Program:
     gap = program.gap_ns - dense + (dense * factor).astype(np.int64)
     base = np.where(program.in_driver, program.base_ns, program.base_ns * factor)
     return replace(program, gap_ns=gap, base_ns=base.astype(np.int64))
+
+
+def _threads_ready(trace: Trace, program: Program) -> Program:
+    """The program without what the profiler does once when a thread, such as autograd's, makes its first call.
+
+    That takes 0.1 to 3 ms of the first step. The same call of the other steps shows what is left without it.
+    """
+    track = trace.spans["track_id"].gather(program.call_span).to_numpy()
+    gap = program.gap_ns.copy()
+    for each in np.unique(track[track != track[:1]]):
+        entered = np.flatnonzero(track == each)
+        _, places = np.unique(program.step[entered], return_index=True)
+        first, *others = entered[places].tolist()
+        if others:
+            gap[first] = min(gap[first], int(np.median(program.gap_ns[others])))
+    return replace(program, gap_ns=gap)
 
 
 def _debiased(
@@ -121,66 +145,81 @@ def _host_bound(program: Program, step: float) -> bool:
     return steady_step_ns(scaled_host(program, 1.1)) > step * 1.02
 
 
-def _to_known(program: Program, wanted: float, slowest_host: float) -> Calibration:
+def _to_known(program: Program, wanted: float) -> Calibration:
     """The program whose steady step is the measured one: by its host if that moves it, else by its device."""
-    program = _pure_fitted(program, wanted, slowest_host)
+    host = _Host(program)
     low, high = _SCALES
-    fastest, slowest = (steady_step_ns(scaled_host(program, factor)) for factor in (low, high))
-    device_fills_it = fastest > _DEVICE_BOUND * wanted  # then a slower host explains nothing
+    fastest, slowest = (steady_step_ns(host.scaled(factor)) for factor in (low, high))
+    device_fills_it = (
+        steady_step_ns(host.scaled(low, pure=0.0)) > _DEVICE_BOUND * wanted
+    )  # a host explains nothing
     if fastest <= wanted <= slowest and slowest > fastest * 1.01 and not device_fills_it:
         for _ in range(30):
             middle = (low * high) ** 0.5
-            if steady_step_ns(scaled_host(program, middle)) < wanted:
+            if steady_step_ns(host.scaled(middle)) < wanted:
                 low = middle
             else:
                 high = middle
-        fitted = scaled_host(program, high)
+        if high > _SLOWEST_HOST and fastest * _DEVICE_SCALES[1] > _DEVICE_BOUND * wanted:
+            return _by_device(program, wanted, fastest, slowest)  # slower than while it was recorded
+        fitted = host.scaled(high)
         step = steady_step_ns(fitted)
         floor = steady_step_ns(scaled_host(fitted, 0.5))
         basis = f"the host is fitted to the measured step: {high:.2f} times the estimate"
+        if host.pure.any() or host.tail:
+            basis += f", {host.pure_factor(high):.2f} times for what the recording does not slow"
         return Calibration(
-            fitted, wanted, basis, True, abs(step / wanted - 1) < _REACHED, floor < wanted * 0.98
+            fitted,
+            wanted,
+            basis,
+            True,
+            abs(step / wanted - 1) < _REACHED,
+            floor < wanted * 0.98,
+            host.dense_told,
         )
     return _by_device(program, wanted, fastest, slowest)
 
 
-def _pure_fitted(program: Program, wanted: float, slowest_host: float) -> Program:
-    """The program with other pure host time where no likely dense host explains the measured step.
+class _Host:
+    """The host of a program at other speeds: of all that explain a measured step, the likeliest.
 
-    Recording makes the dense host slower: where even `slowest_host` times the debiased one gives too short a step, what
-    is missing is in what the recording does not touch. Loading, sleeping and Python that calls nothing take longer or
-    shorter on other data or beside other processes.
+    Recording slows the dense host, by how much is known roughly; loading, sleeping and Python that calls nothing take
+    longer or shorter on other data or beside other processes. A step tells only their sum, D·a + P·b where a and b are the
+    logarithms of the two factors. In the recordings at hand both scatter alike, by about 0.2 (steps that are mostly dense
+    are half of the time within 10 % of the estimate, steps that are mostly pure 0.8 to 1.4 times as long): a² + b² is
+    least, for a given sum, where b/a = P/D.
     """
-    pure = program.gap_ns - dense_ns(program)
-    if not pure.any():
-        return program
-    slow = scaled_host(program, slowest_host)
-    if steady_step_ns(slow) >= wanted:
-        unreached = steady_step_ns(scaled_host(program, _SCALES[0])) > wanted
-        return _with_pure(program, pure, _PURE_SCALES[0]) if unreached else program
-    low, high = 1.0, _PURE_SCALES[1]
-    for _ in range(20):
-        middle = (low + high) / 2
-        if steady_step_ns(_with_pure(slow, pure, middle)) < wanted:
-            low = middle
-        else:
-            high = middle
-    return _with_pure(program, pure, high)
 
+    def __init__(self, program: Program) -> None:
+        self.program, self.dense = program, dense_ns(program)
+        self.pure = program.gap_ns - self.dense
+        between = np.zeros(len(self.pure), np.int64)
+        inside = program.step_calls < len(between)
+        np.add.at(between, program.step_calls[inside], program.between_ns[inside])
+        self.tail = program.tail_gap_ns if program.tail_gap_ns > _PURE_FROM_NS else 0
+        pure = float(np.maximum(self.pure - between, 0).sum() + self.tail)
+        dense = float(self.dense.sum() + program.base_ns[~program.in_driver].sum())
+        self._exponent = pure / max(dense, 1.0)
+        self.dense_told = dense >= pure
 
-def _with_pure(program: Program, pure: np.ndarray[tuple[int], np.dtype[np.int64]], factor: float) -> Program:
-    return replace(program, gap_ns=program.gap_ns + (pure * (factor - 1)).astype(np.int64))
+    def pure_factor(self, factor: float) -> float:
+        """How much longer the pure host is where the dense one is this much longer."""
+        return float(np.exp(np.clip(self._exponent * np.log(factor), *np.log(_PURE_SCALES))))
+
+    def scaled(self, factor: float, *, pure: float | None = None) -> Program:
+        """The program with its dense host this much longer, and the pure one as much as is likely then, or as is said."""
+        pure = self.pure_factor(factor) if pure is None else pure
+        scaled = scaled_host(self.program, factor)
+        return replace(
+            scaled,
+            gap_ns=scaled.gap_ns - self.pure + (self.pure * pure).astype(np.int64),
+            tail_gap_ns=scaled.tail_gap_ns - self.tail + round(self.tail * pure),
+        )
 
 
 def _by_device(program: Program, wanted: float, fastest: float, slowest: float) -> Calibration:
     """Where the host cannot explain the step, the device's tasks are scaled a little; beyond that, nothing fits."""
-    host_factor = 1.0
-    while (
-        host_factor > _SCALES[0]
-        and steady_step_ns(_device_scaled(scaled_host(program, host_factor), 0.01)) > wanted
-    ):
-        host_factor *= 0.9
-    fitted = scaled_host(program, host_factor)
+    fitted = scaled_host(program, _hidden_factor(steady_step_ns(_device_scaled(program, 0.01)), wanted))
     factor = float(np.clip(wanted / steady_step_ns(fitted), *_DEVICE_SCALES))
     fitted = _device_scaled(fitted, factor)
     step = steady_step_ns(fitted)
@@ -192,6 +231,17 @@ def _by_device(program: Program, wanted: float, fastest: float, slowest: float) 
         f"measured {wanted / 1e6:.3g} ms"
     )
     return Calibration(fitted, wanted, basis, True, reached, False)
+
+
+def _hidden_factor(host_ns: float, step_ns: float) -> float:
+    """How much longer than its estimate the host is that the device hides.
+
+    The estimate scatters, and the host takes no longer than the step: the median of what that leaves. Far below the step
+    it is the estimate itself.
+    """
+    normal = NormalDist()
+    shorter = normal.cdf(log(step_ns / host_ns) / _HOST_SCATTER)
+    return max(exp(_HOST_SCATTER * normal.inv_cdf(max(shorter, 1e-6) / 2)), _SCALES[0])
 
 
 def _device_scaled(program: Program, factor: float) -> Program:

@@ -81,7 +81,12 @@ def _changing(trace: Trace, program: Program) -> str | None:
     """Why it is not known that the steps are alike; None where they are."""
     if len(trace.steps) < 2:
         return "fewer than two steps are marked, so it is not known that they repeat"
-    return None if _repeats(trace, program) else "the steps do not launch the same kernels in the same shapes"
+    return "the steps do not launch the same kernels in the same shapes" if differ(trace, program) else None
+
+
+def differ(trace: Trace, program: Program) -> bool:
+    """Whether several steps are marked and too few of them are alike."""
+    return len(trace.steps) > 1 and not _repeats(trace, program)
 
 
 def _preventing(trace: Trace, program: Program) -> str | None:

@@ -14,7 +14,7 @@ from foretrace.predict.program import Program
 from foretrace.predict.steady import step_ns
 
 # How far the host may be from the calibrated one: its own scatter between runs of one program, where the
-# step time was measured and follows the host; more where it was not, or where the device hides it.
+# step time was measured and follows the host; more where it was not, or where the device or a stall hides it.
 _HOST_KNOWN, _HOST_UNKNOWN = 0.15, 0.35
 _MODEL = 0.2  # how far a modelled duration may be off
 # What is not modelled at all: 8 %, and more the more of the step a change takes away. With it, ranges cover four of five
@@ -50,7 +50,8 @@ def predict(calibration: Calibration, changes: tuple[Change, ...]) -> Prediction
     items = prod(change.items for change in changes)
     before = items * step_ns(calibration.program)
     point = before / _after_ns(calibration.program, changes)
-    spread = _HOST_KNOWN if calibration.known and calibration.host_bound else _HOST_UNKNOWN
+    told = calibration.known and calibration.host_bound and calibration.dense_told
+    spread = _HOST_KNOWN if told else _HOST_UNKNOWN
     ratios = [point]
     for host in (1 - spread, 1 + spread):
         program = scaled_host(calibration.program, host)

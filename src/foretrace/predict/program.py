@@ -36,6 +36,7 @@ _FREE_SYNC_NS = 3_000  # what a synchronising call costs when there is nothing t
 _WAKE_LIMIT_NS = 15_000  # a call that returns later than this after the work ended waited for something else
 _LONG_WAIT_NS = 20_000  # between two tasks of a stream: more than any hand-over takes
 _COPY_TAIL_NS = 50_000
+QUIET_NS = 200_000  # more than Python takes between two operators
 _PAGEABLE_STAGED_BYTES = 64 << 10  # CUDA stages smaller pageable copies and returns at once
 
 _SYNCS = re.compile(r"(cuda|hip|cu)(Device|Ctx|Stream|Event)Synchronize")
@@ -57,6 +58,7 @@ class Program:
     gap_ns: Times
     gap_ops: Numbers  # operators that began in the gap, outside of data loaders
     gap_frames: Numbers  # Python calls and allocations in it: what a rich recording pays for
+    quiet_ns: Times  # of the gap as recorded, long stretches in which no operator begins or ends
     base_ns: Times
     in_driver: NDArray[np.bool_]  # calls whose time is the driver's, and the same without a profiler
     kind: NDArray[np.uint8]
@@ -224,7 +226,7 @@ class _Builder:
         host_ns = self.window[1] - self.window[0]
         return Program(
             start_ns=self.window[0], gap_ns=np.maximum(gaps, 0), gap_ops=self._begun(("op",), loading=False),
-            gap_frames=self._begun(("python",)) + self._allocated(), base_ns=base, in_driver=_matches(self.names, _DRIVER), kind=kind, stream=stream, wake_ns=wake,
+            gap_frames=self._begun(("python",)) + self._allocated(), quiet_ns=self._quiet(), base_ns=base, in_driver=_matches(self.names, _DRIVER), kind=kind, stream=stream, wake_ns=wake,
             call_span=self.calls["id"].to_numpy(),
             call_start_ns=self.start, call_end_ns=self.end, step=(np.searchsorted(steps, self.start, "right") - 1).astype(np.int32),
             task_from=task_from, task_stream=self.stream_of, task_dur_ns=self.task_end - self.task_start,
@@ -243,6 +245,22 @@ class _Builder:
         if not loading:  # a loader computes on the host: its operators are no sign of launches
             start = start[intervals.covered_ns(self._loading(), start, start + 1) == 0]
         return self._count(start)
+
+    def _quiet(self) -> Times:
+        """Of each gap, the time in long stretches without the begin or end of an operator or call of the host's line."""
+        tracks = self.calls["track_id"].unique().implode()
+        events = self.trace.spans.filter(
+            pl.col("kind").is_in(("op", "runtime"))
+            & pl.col("track_id").is_in(tracks)
+            & pl.col("dur_ns").is_not_null()
+        )
+        start = (events["start_ns"] - self.window[0]).to_numpy()
+        ends = start + events["dur_ns"].to_numpy()
+        edges = np.sort(np.concatenate((start, ends, [0, self.window[1] - self.window[0]])))
+        long = np.diff(edges) >= QUIET_NS
+        quiet = Intervals(edges[:-1][long], edges[1:][long])
+        begin = np.concatenate(([0], np.maximum.accumulate(self.end)[:-1]))
+        return intervals.covered_ns(quiet, begin, np.maximum(self.start, begin))
 
     def _loading(self) -> Intervals:
         """The time in data loaders."""
