@@ -33,7 +33,7 @@ class Overhead:
     slowdown: float
 
 
-LIGHT = Overhead(op_ns=500, call_ns=0, frame_ns=0, slowdown=1.8)
+LIGHT = Overhead(op_ns=500, call_ns=0, frame_ns=0, slowdown=1.9)
 RICH = Overhead(op_ns=500, call_ns=0, frame_ns=400, slowdown=2.0)
 
 _DENSE_NS_PER_EVENT = 40_000  # more than an operator or call needs: what is beyond it is not theirs
