@@ -245,7 +245,7 @@ def chosen_experts(fixed: bool) -> Step:
 @pair(
     "g",
     "exposed copies",
-    "serial-streams",
+    "exposed-communication",
     "gradient buckets are sent to the host, as a CPU all-reduce wants them, after the whole backward pass; fixed: each "
     "on a side stream once full. Same buckets, same bytes, all there before the optimizer starts",
 )
