@@ -19,7 +19,8 @@ def profiler_overhead(case: Case) -> Iterator[Finding]:
 
     What it does
     Takes the trust report's notes on the profiler's own work and on costly recordings, where they limit what can be
-    concluded; and where the step time without a profiler is known, the recorded step against it.
+    concluded; and where the step time without a profiler is known, the recorded step against it, and what share of each
+    the GPU's work is.
 
     Why it matters
     Recorded host time is too long, so shares of it are wrong. GPU times of kernels are not affected.
@@ -34,7 +35,10 @@ def profiler_overhead(case: Case) -> Iterator[Finding]:
         return
     says = next(iter(notes.values()), "")
     if ratio is not None and ratio >= _SLOWER:
-        says = f"Recorded steps take {ratio:.2g} times as long as without a profiler."
+        says = (
+            f"Recorded steps take {ratio:.2g} times as long as without a profiler, where the GPU works "
+            f"{100 * _busy(case):.0f} % of the time, not {100 * _busy(case) / ratio:.0f} %."
+        )
     yield Finding(
         rule="profiler-overhead",
         says=says,
@@ -53,3 +57,10 @@ def _slowdown(case: Case) -> float | None:
     if case.measured_step_ns is None or not case.calibration.representative:
         return None
     return step_ns(build(case.trace)) / case.measured_step_ns
+
+
+def _busy(case: Case) -> float:
+    """The share of the measured step in which the GPU works, by what its work took in the recording."""
+    assert case.measured_step_ns is not None
+    work = float(case.program.task_dur_ns.sum()) / case.step_count
+    return min(work / case.measured_step_ns, 1.0)
