@@ -1119,10 +1119,20 @@ def healthy_ahead(fixed: bool) -> Step:
     "training",
 )
 def healthy_iou(fixed: bool) -> Step:
+    return _segmentation(on_device=fixed)
+
+
+@pair("p", "unfused-elementwise", "unfused-elementwise", "healthy_iou; change: its model compiled, same work")
+def iou_promise(fixed: bool) -> Step:
+    return _segmentation(wrap=compiled if fixed else lambda model: model)
+
+
+def _segmentation(*, on_device: bool = False, wrap: Callable[..., Any] = lambda model: model) -> Step:
     side, classes = size(192, 16), 4
-    model = UNet(size(96, 8), attention=False).to(device()).to(memory_format=torch.channels_last)
+    net = UNet(size(96, 8), attention=False).to(device()).to(memory_format=torch.channels_last)
+    model = wrap(net)
     x = rand(size(16, 1), 4, side, side).contiguous(memory_format=torch.channels_last)
-    target, optimizer = whole(classes, len(x), side, side), sgd(model)
+    target, optimizer = whole(classes, len(x), side, side), sgd(net)
     one = torch.ones(target.numel(), device=device())
 
     def step() -> Any:
@@ -1136,7 +1146,7 @@ def healthy_iou(fixed: bool) -> Step:
         table = torch.zeros(classes * classes, device=device()).scatter_add_(0, both, one)
         table = table.view(classes, classes)
         iou = (table.diag() / (table.sum(0) + table.sum(1) - table.diag()).clamp(min=1)).mean()
-        return iou if fixed else iou.item()
+        return iou if on_device else iou.item()
 
     return step
 
@@ -1149,8 +1159,20 @@ def healthy_iou(fixed: bool) -> Step:
     "there. Same times",
 )
 def healthy_times(fixed: bool) -> Step:
+    return _diffusion(on_device=fixed)
+
+
+@pair(
+    "p", "unfused-elementwise", "unfused-elementwise", "healthy_times; change: its model compiled, same work"
+)
+def times_promise(fixed: bool) -> Step:
+    return _diffusion(wrap=compiled if fixed else lambda model: model)
+
+
+def _diffusion(*, on_device: bool = False, wrap: Callable[..., Any] = lambda model: model) -> Step:
     batch, side = size(256, 2), size(32, 8)
-    model = UNet(size(128, 8), attention=True).to(device()).to(memory_format=torch.channels_last)
+    net = UNet(size(128, 8), attention=True).to(device()).to(memory_format=torch.channels_last)
+    model = wrap(net)
     x, noise = rand(batch, 4, side, side), rand(batch, 4, side, side)
     share = torch.linspace(0.9999, 0.98, 1000, device=device()).cumprod(0)
     drawn = [[(77 * n + 13 * m) % 1000 for m in range(batch)] for n in range(4)]
@@ -1158,14 +1180,14 @@ def healthy_times(fixed: bool) -> Step:
 
     def loss_of() -> Tensor:
         place = next(given)
-        times = ready[place] if fixed else torch.tensor(drawn[place]).to(device())
+        times = ready[place] if on_device else torch.tensor(drawn[place]).to(device())
         part = share[times].view(-1, 1, 1, 1)
         mixed = (part.sqrt() * x + (1 - part).sqrt() * noise).contiguous(memory_format=torch.channels_last)
         with autocast():
             guess = model(mixed)
         return F.mse_loss(guess.float(), noise)
 
-    return trainer(model, adamw(model), loss_of)
+    return trainer(net, adamw(net), loss_of)
 
 
 @pair(
