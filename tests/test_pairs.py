@@ -27,6 +27,8 @@ def load() -> dict[str, Any]:
         importlib.import_module("fresh")
         importlib.import_module("blind")
         importlib.import_module("held_out")
+        importlib.import_module("held_h")
+        importlib.import_module("held_i")
         return dict(importlib.import_module("programs").PAIRS)
     finally:
         sys.path.remove(str(FOLDER))
@@ -74,7 +76,7 @@ def test_variants_agree(name: str) -> None:
     """A pair is worth measuring only if its fix computes what the slow program computes."""
     slow, fixed = outcome(name, False), outcome(name, True)
     for before, after in zip(slow, fixed, strict=True):
-        if PAIRS[name].half in ("c", "d", "e", "f", "g", "p"):
+        if PAIRS[name].half in ("c", "d", "e", "f", "g", "h", "i", "p"):
             assert before
             assert after
         for one, other in zip(before, after, strict=False):
@@ -82,7 +84,9 @@ def test_variants_agree(name: str) -> None:
             torch.testing.assert_close(other, one, rtol=0.05, atol=0.05)
 
 
-@pytest.mark.parametrize(("half", "count"), [("c", 22), ("d", 26), ("e", 26), ("f", 24), ("g", 26)])
+@pytest.mark.parametrize(
+    ("half", "count"), [("c", 22), ("d", 26), ("e", 26), ("f", 24), ("g", 26), ("h", 24), ("i", 24)]
+)
 def test_enough_programs(half: str, count: int) -> None:
     unseen = [pair for pair in PAIRS.values() if pair.half == half]
     assert len(unseen) >= count

@@ -33,6 +33,8 @@ os.environ.setdefault(
 
 import blind  # noqa: F401  (registers its programs)
 import fresh  # noqa: F401  (registers its programs)
+import held_h  # noqa: F401  (registers its programs)
+import held_i  # noqa: F401  (registers its programs)
 import held_out  # noqa: F401  (registers its programs)
 import later  # noqa: F401  (registers its programs)
 import torch
