@@ -225,7 +225,11 @@ def test_layers_in_fp32_within_a_bf16_model_are_found_and_not_promised(tmp_path:
     trace = device_bound(tmp_path, [other, cast(BF16, FP32), product, scaled, cast(FP32, BF16)])
     (found,) = findings(dtype_casts, trace, step_us=9_400)
     tiles, waves = 64 * 32, 16  # of 132 blocks each
-    in_bf16 = 2 * 8192 * 4096 * 4096 / (989e12 * 0.65 * tiles / (waves * 132)) * 1e6 + 2
+    in_bf16 = (
+        2 * 8192 * 4096 * 4096 / (989e12 * 0.84 * tiles / (waves * 132)) * 1e6
+        + 2 * 8192 * 4096 / 4.8e12 * 1e6
+        + 2
+    )
     assert found.predicted
     assert found.predicted.after_ns.point / 1e3 == pytest.approx(1_000 + in_bf16 + 110, rel=0.02)
     assert found.predicted.verdict == "uncertain"

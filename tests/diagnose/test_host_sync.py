@@ -206,6 +206,45 @@ def test_a_loop_with_products_keeps_its_passes(tmp_path: Path) -> None:
     assert found.predicted.speedup.point == pytest.approx(1_500 / 1_100, rel=0.05)
 
 
+def experts(recording: Recording, at: float, stacked: int) -> None:
+    """Two layers of eight experts: nonzero with a wait of 20 µs, rows, a product with a slice, index_add_; 100 launches."""
+    few = {"blocks per SM": 0.01, "warps per SM": 0.1}
+    for number in range(16):
+        start = at + number * 50 + (100 if number >= 8 else 0)
+        recording.op("aten::nonzero", start, start + 20, **{"Input Dims": [[64]], "Input type": ["float"]})
+        recording.launch(start + 2, "nonzero", start + 4, start + 18, call=1.5, **few)
+        recording.runtime("cudaStreamSynchronize", start + 5, start + 20)
+        recording.op("aten::select", start + 20, start + 22, **{"Input Dims": [[stacked, 16, 32], [], []]})
+        for name, begin, dims in (
+            ("index", start + 22, [[64, 16], [4]]),
+            ("mm", start + 31, [[4, 16], [16, 32]]),
+            ("index_add_", start + 40, [[64, 32], [], [4], [4, 32], []]),
+        ):
+            recording.op(
+                f"aten::{name}",
+                begin,
+                begin + 9,
+                **{"Input Dims": dims, "Input type": ["float"] * len(dims)},
+            )
+            recording.launch(begin + 7, name, begin + 9, begin + 10, call=1.5, **few)
+    launches(recording, at + 400, 10)
+    launches(recording, at + 900, 90)
+
+
+@pytest.mark.parametrize(("stacked", "left"), [(8, 2 * (10 + 30)), (5, 16 * (10 + 30))])
+def test_experts_whose_weights_lie_together_are_a_batched_product(
+    tmp_path: Path, stacked: int, left: float
+) -> None:
+    """Of 800 µs of experts one pass a layer stays, with a launch of 10 µs for the wait; else each, with as much."""
+    trace = loop(tmp_path, 1_800, lambda recording, at: experts(recording, at, stacked))
+    (found,) = findings(host_sync, trace, step_us=1_800)
+    assert found.predicted is not None
+    assert found.predicted.verdict == "uncertain"  # the values decide how many rows there are
+    assert found.predicted.speedup.point == pytest.approx(1_800 / (1_000 + left), rel=0.05)
+    assert ("batched products" in found.predicted.basis) == (stacked == 8)
+    assert found.predicted.speedup.low <= 1.0
+
+
 def anomalies(recording: Recording, at: float) -> None:
     """Ten operators that take 100 µs, 90 of them before they launch; ten functions of 20 µs, each checked for 60 µs."""
     for number in range(10):

@@ -189,3 +189,39 @@ def test_a_loop_before_training_is_captured_by_itself(tmp_path: Path) -> None:
     assert found.predicted is not None
     assert found.predicted.speedup.point == pytest.approx(800 / 315, rel=0.05)
     assert found.predicted.speedup.high > 800 / (80 * 1.15 + 15)
+
+
+@pytest.mark.parametrize(
+    ("stacked", "picks", "found"), [(8, "index", True), (8, "relu", False), (5, "index", False)]
+)
+def test_experts_whose_weights_lie_together_are_done_at_once(
+    tmp_path: Path, stacked: int, picks: str, found: bool
+) -> None:
+    """Eight times three operators of 10 µs, one pass of which stays; then 26. Memory is allocated: there is no graph.
+
+    Not where no rows are picked, as in layers that follow each other, or where the weights have other than eight slices.
+    """
+
+    def body(recording: Recording, at: float) -> None:
+        few = {"blocks per SM": 0.01, "warps per SM": 0.1}
+        called = (
+            (picks, [[64, 16], [4]]),
+            ("mm", [[4, 16], [16, 32]]),
+            ("index_add_", [[64, 32], [], [4], [4, 32]]),
+        )
+        for number in range(8):
+            for place, (name, dims) in enumerate(called):
+                start = at + number * 30 + place * 10
+                types = ["float"] * len(dims)
+                recording.op(f"aten::{name}", start, start + 10, **{"Input Dims": dims, "Input type": types})
+                recording.launch(start + 8, name, start + 10, start + 11, call=1.5, **few)
+            taken = {"Input Dims": [[stacked, 16, 32], [], []]}
+            recording.op("aten::select", at + number * 30 + 11, at + number * 30 + 12, **taken)
+        recording.runtime("cudaMalloc", at + 240, at + 242)
+        launches(recording, at + 242, 26)
+
+    (made,) = findings(launch_bound, loop(tmp_path, 502, body), step_us=502)
+    assert (made.predicted is not None) == found
+    if made.predicted is not None:
+        assert made.predicted.speedup.point == pytest.approx(502 / (502 - 7 * 30), rel=0.05)
+        assert made.predicted.verdict == "uncertain"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from builders import Recording
-from diagnose.kernels import ADD, CAST, Op, device_bound
+from diagnose.kernels import ADD, CAST, H200, Op, device_bound
 
 from foretrace.diagnose.layout_conversions import layout_conversions
 from tests.diagnose.loops import findings, loop
@@ -67,6 +67,31 @@ def test_depthwise_kernels_take_a_third_in_channels_last_order(tmp_path: Path) -
     assert "depthwise" in found.says
     assert found.predicted
     assert found.predicted.after_ns.point / 1e3 == pytest.approx(400 + 0.35 * 600, rel=0.02)
+
+
+@pytest.mark.parametrize(("trained", "rate"), [(True, 0.35 / 1.6), (False, 0.55)])
+def test_batch_norm_is_faster_in_channels_last_order(tmp_path: Path, trained: bool, rate: float) -> None:
+    """2 x 134 MB: with statistics to collect in two kernels at 0.35 of the bandwidth, else in one at 0.55."""
+    shape = [64, 256, 64, 64]
+    kernels = [("transform_input", 400.0), ("collect_statistics", 400.0)][: 2 if trained else 1]
+    recording = Recording(deviceProperties=[H200])
+    length = 400 + sum(dur for _, dur in kernels)
+    for number in range(4):
+        at, begin = 100.0 * number, 100 + length * number
+        recording.step(number, at, at + 100)
+        recording.op("aten::cudnn_convolution", at, at + 20)
+        recording.launch(at + 2, CONVERTS, begin, begin + 400, call=4)
+        recording.op("aten::native_batch_norm", at + 30, at + 90, **{"Input Dims": [shape, [256], [256], [256], [256], [], [], []],
+                     "Input type": ["c10::Half", *["float"] * 4, "Scalar", "Scalar", "Scalar"]})  # fmt: skip
+        begin += 400
+        for place, (name, dur) in enumerate(kernels):
+            kernel = f"void at::native::batch_norm_{name}_kernel<c10::Half, c10::Half, float, true, int>"
+            recording.launch(at + 40 + 20 * place, kernel, begin, begin + dur, call=4)
+            begin += dur
+    (found,) = findings(layout_conversions, recording.open(tmp_path), step_us=length)
+    assert found.predicted
+    moved_us = 2 * 2 * 64 * 256 * 64 * 64 / (4.8e12 * rate) * 1e6
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(moved_us, rel=0.05)
 
 
 @pytest.mark.parametrize("kernel", [ADD, DEPTHWISE.replace("c10::BFloat16", "float")])

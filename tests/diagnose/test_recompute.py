@@ -66,7 +66,7 @@ def test_on_the_host_all_of_the_node_goes_that_comes_before_its_own_operators(tm
 
 
 def test_what_checkpoint_does_in_python_goes_with_it(tmp_path: Path) -> None:
-    """Of 300 µs, 60 are of the node, 40 lead into checkpoint(), and 10 go for the one tensor saved; none to 20 at the ends."""
+    """Of 300 µs, 60 are of the node, 40 lead into checkpoint(), and 20 go for two tensors saved; 10 to 30 at the ends."""
     recording = Recording(deviceProperties=[H200])
     for number in range(STEPS):
         at = number * 300.0
@@ -88,6 +88,6 @@ def test_what_checkpoint_does_in_python_goes_with_it(tmp_path: Path) -> None:
     (found,) = findings(recompute, recording.open(tmp_path), step_us=300)
     assert found.predicted
     after = found.predicted.after_ns
-    assert after.point / 1e3 == pytest.approx(300 - 60 - 40 - 10, rel=0.02)
-    assert after.low < 180e3
-    assert after.high > 240e3
+    assert after.point / 1e3 == pytest.approx(300 - 60 - 40 - 20, rel=0.02)
+    assert after.low < 170e3
+    assert after.high > 210e3

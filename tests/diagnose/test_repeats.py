@@ -48,3 +48,12 @@ def test_a_loop_in_a_loop(tmp_path: Path) -> None:
     every = repeats.find(case, least=4, shapes=False)
     assert every[0].passes == 4
     assert [each.passes for each in repeats.apart(every)] == [4, 4, 4]  # one a step
+
+
+def test_the_same_loop_in_two_places(tmp_path: Path) -> None:
+    """Each of two layers goes through five experts."""
+    experts = ("nonzero", "mm", "index_add_") * 5
+    assert found(calling(tmp_path, "linear", *experts, "softmax", "topk", *experts, "add")) == {
+        (5, 1),
+        (5, 18),
+    }

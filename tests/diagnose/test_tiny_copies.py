@@ -70,3 +70,47 @@ def test_constants_are_made_once(tmp_path: Path, maker: str, saved: float) -> No
     assert found.predicted is not None
     assert found.predicted.speedup.point == pytest.approx(5_000 / (5_000 - saved), rel=0.05)
     assert found.predicted.speedup.low < 5_000 / (5_000 - 9 * 200)
+
+
+def test_numbers_need_no_tensor_and_no_stack(tmp_path: Path) -> None:
+    """Twenty times torch.tensor(x).to(device), 100 µs, and 20 µs of Python; then 400 µs of torch.stack and 20 launches.
+
+    One copy stays, 50 µs, for what the stack made: of 20 · 120 + 400 µs, and the rest of 2 ms. At worst all is still
+    made on the host, and only the twenty copies of 50 µs go.
+    """
+
+    def body(recording: Recording, at: float) -> None:
+        for number in range(20):
+            start = at + number * 120
+            for place, name in enumerate(("empty", "to", "lift_fresh", "detach_")):
+                recording.op(f"aten::{name}", start + 12 * place, start + 12 * place + 12)
+            recording.op("aten::to", start + 50, start + 100).op("aten::copy_", start + 52, start + 100)
+            recording.launch(
+                start + 90, PAGEABLE, start + 94, start + 95, category="gpu_memcpy", call=4, bytes=4
+            )
+            recording.runtime("cudaStreamSynchronize", start + 95, start + 98)
+        recording.op("aten::stack", at + 2_400, at + 2_800)
+        recording.launch(at + 2_790, "cat_kernel", at + 2_800, at + 2_801, call=4)
+        launches(recording, at + 2_800, 20, every=100)
+
+    (found,) = findings(tiny_copies, loop(tmp_path, 4_800, body), step_us=4_800)
+    assert found.predicted is not None
+    assert found.predicted.speedup.point == pytest.approx(4_800 / 2_050, rel=0.03)
+    assert found.predicted.speedup.low < 4_800 / 3_800
+
+
+def test_what_is_stacked_behind_its_copies_is_copied_once(tmp_path: Path) -> None:
+    """Ten copies of 200 µs, then 100 µs of torch.stack: one copy stays, and nine operators of 100 µs pack the others.
+
+    The first copy of a step stays as well.
+    """
+
+    def body(recording: Recording, at: float) -> None:
+        copies(recording, at, 10)
+        recording.op("aten::stack", at + 2_000, at + 2_100)
+        recording.launch(at + 2_090, "cat_kernel", at + 2_100, at + 2_101, call=4)
+        launches(recording, at + 2_100, 20, every=100)
+
+    (found,) = findings(tiny_copies, loop(tmp_path, 4_100, body), step_us=4_100)
+    assert found.predicted is not None
+    assert found.predicted.speedup.point == pytest.approx(4_100 / (2 * 200 + 9 * 100 + 2_000), rel=0.03)

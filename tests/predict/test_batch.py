@@ -13,6 +13,7 @@ from diagnose.kernels import ADD, H200, Op, device_bound
 import foretrace
 from foretrace.commands import main
 from foretrace.errors import MissingDataError, UsageError
+from foretrace.predict.batch import growth
 from foretrace.predict.calibrate import calibrate
 from foretrace.predict.changes import Change, apply, parse
 from foretrace.predict.prediction import Prediction, predict, to_dict
@@ -79,6 +80,14 @@ def test_weights_that_are_read_do_not_grow(tmp_path: Path) -> None:
     change = grown(device_bound(tmp_path, [row]), 8)
     assert change.edit.stretched[0] == 1.0
     assert change.others[1].stretched[0] == pytest.approx(1.2)
+
+
+def test_weights_of_each_ones_own_grow(tmp_path: Path) -> None:
+    """Eight experts with a row each read 8192 x 8192 weights each: eight times as much."""
+    row = Op("aten::mm", GEMM, 40, [[1, 8192], [8192, 8192]], [HALF, HALF], args={"blocks per SM": 4.0})
+    trace = device_bound(tmp_path, [row])
+    stretched = growth(trace, build(trace), 8, weights=True).edit.stretched
+    assert stretched[0] == pytest.approx(8 * 2 * 8192 * 8194 / BANDWIDTH * 1e6 / 40, rel=0.01)
 
 
 def test_attention_reaches_a_third_of_the_peak(tmp_path: Path) -> None:

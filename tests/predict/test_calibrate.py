@@ -31,7 +31,9 @@ def fitted(trace: Trace, step_us: float) -> tuple[Calibration, float, float]:
     return found, pure.sum() / steps / 1e3, (dense.sum() + found.program.base_ns.sum()) / steps / 1e3
 
 
-@pytest.mark.parametrize(("step_us", "python_us"), [(10_000, 6_875), (7_000, 4_500), (6_500, 4_117)])
+@pytest.mark.parametrize(
+    ("step_us", "python_us"), [(10_000, 6_875), (7_000, 4_500), (6_500, 4_117), (4_500, 2_621)]
+)
 def test_of_all_hosts_that_explain_a_step_the_likeliest_is_taken(
     tmp_path: Path, step_us: float, python_us: float
 ) -> None:
@@ -45,7 +47,7 @@ def test_of_all_hosts_that_explain_a_step_the_likeliest_is_taken(
 
 
 def test_python_is_not_much_shorter_than_recorded(tmp_path: Path) -> None:
-    """3 ms cannot be: 4 of Python are left, and 0.8 of operators."""
+    """3 ms cannot be: half of the Python is left, 2.5 ms, and 0.8 of operators."""
     assert not fitted(program(tmp_path), 3_000)[0].representative
 
 

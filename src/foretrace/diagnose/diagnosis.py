@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from foretrace.diagnose import heat
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Rule
 from foretrace.errors import MissingDataError
@@ -102,7 +103,7 @@ def _located(case: Case, finding: Finding) -> Finding:
 def _judged(case: Case, finding: Finding) -> Finding:
     if finding.change is None:
         return finding
-    predicted = predict(case.calibration, (finding.change,))
+    predicted = predict(case.calibration, heat.slower(case, (finding.change,)))
     if predicted.verdict == "gain" and case.result("trust").values["verdict"] == "no":
         predicted = replace(predicted, verdict="uncertain", basis=f"{predicted.basis} {_NOT_TRUSTED}")
     return replace(finding, predicted=predicted, severity=_severity(predicted))
@@ -133,4 +134,4 @@ def _combined(case: Case, findings: list[Finding]) -> Prediction | None:
         and finding.predicted is not None
         and finding.predicted.verdict == "gain"
     )
-    return predict(case.calibration, changes) if changes else None
+    return predict(case.calibration, heat.slower(case, changes)) if changes else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -16,7 +16,7 @@ from foretrace import intervals
 from foretrace.analyze.runtime_calls import NOBODY, HostSpans
 from foretrace.analyze.source_places import Places
 from foretrace.analyze.tensor_shapes import tensor_shapes
-from foretrace.diagnose import anomaly, repeats
+from foretrace.diagnose import anomaly, experts, repeats
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, Place, rule
 from foretrace.errors import MissingDataError
@@ -29,6 +29,7 @@ from foretrace.predict.program import LAUNCH, Program
 _LEAST_SHARE = 0.02  # of the host's time
 _MOST_LAUNCHES = 4  # that computing on the device may take instead: compare, select, multiply, reduce
 _LEAST_PASSES = 8  # of a loop: fewer may be layers, levels or parts that are each their own
+_LEAST_EXPERTS = 4
 _MOSTLY = 0.8  # of the passes: in so many the host waits
 _LONG_OP_NS = 50_000  # of an operator that launches nothing: it computes, and for longer than a launch takes
 # Checks for numbers that are none, and what makes one value of them.
@@ -57,7 +58,9 @@ def host_sync(case: Case) -> Iterator[Finding]:
     A bare torch.cuda.synchronize() needs nothing in its place. Where a tensor is brought to the host and operators of at
     least 50 µs compute on it there, these go too, each for one launch, and so does the copy back.
     A loop of at least eight passes over pieces that waits in nearly all of them, and multiplies no matrices, is replayed as
-    one pass on all pieces, forward and backward; at worst with one launch for each wait. Where autograd checks each
+    one pass on all pieces, forward and backward; at worst with one launch for each wait. So is a loop over experts
+    whose weights are slices of one tensor, if all have as many rows: a batched product does it. If they have not, the range
+    reaches to that. Where autograd checks each
     of its functions for NaN, anomaly detection is on: the checks go, and so does keeping the stack of each operator.
     Where most of the waiting is for the size of a result (nonzero, a mask as index), nothing is promised: without
     the wait, what follows may have more rows to work on.
@@ -289,7 +292,7 @@ def _change(
     host = case.host
     work = intervals.union(host.start_ns[detours.spans], host.end_ns[detours.spans])
     without = _removed(case, _together(around, work))
-    loops = _loops(case, calls)
+    loops, mixture = _loops(case, calls), _experts(case, calls)
     looped = np.concatenate([each.calls() for each in loops]) if loops else np.empty(0, np.int64)
     lone = ~np.isin(calls, looped)
 
@@ -312,6 +315,22 @@ def _change(
         if _shaped_by_values(case, calls)
         else ""
     )
+    if mixture.loops:
+        batched = _batched(case, mixture, without, launched)
+        if mixture.alike:
+            return Change(
+                "loops over experts done as batched products, at worst waits replaced by one launch each",
+                batched[0],
+                others=(*batched[1:], one_each, stays),
+                upside=repeats.UPSIDE,
+                doubt=doubt,
+            )
+        return Change(
+            "waits replaced by one launch each, at best loops over experts done as batched products",
+            one_each,
+            others=(batched[0], without, stays),
+            doubt=doubt,
+        )
     if not loops:
         return Change("waits replaced by one launch each", one_each, others=(without, stays), doubt=doubt)
     at_once = repeats.at_once(case, loops)
@@ -338,6 +357,30 @@ def _loops(case: Case, calls: NDArray[np.int64]) -> list[repeats.Repeat]:
         if repeats.takes_pieces(case, each):
             found.append(each)
     return repeats.apart(tuple(found))
+
+
+def _experts(case: Case, calls: NDArray[np.int64]) -> experts.Experts:
+    """Loops of experts that wait in nearly every pass."""
+
+    def waits(each: repeats.Repeat) -> bool:
+        inside = np.diff(np.searchsorted(calls, each.line.first[list(each.starts)])) > 0
+        return bool(inside.mean() >= _MOSTLY)
+
+    return experts.find(case, least=_LEAST_EXPERTS, chosen=waits)
+
+
+def _batched(
+    case: Case,
+    mixture: experts.Experts,
+    without: Edit,
+    launched: Callable[[int, NDArray[np.int64]], dict[int, int]],
+) -> list[Edit]:
+    """All experts of a loop at once: as expected, and at both ends of what is not known of the device's time."""
+    made = repeats.at_once(case, list(mixture.loops), own_weights=True)
+    return [
+        replace(merge((without, each)), added_host_ns=launched(1, each.removed_calls))
+        for each in (made.edit, *made.others)
+    ]
 
 
 def _only(around: intervals.Intervals, program: Program, calls: NDArray[np.int64]) -> intervals.Intervals:

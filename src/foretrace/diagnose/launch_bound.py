@@ -10,13 +10,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace.analyze.phases import BACKWARD, PHASES
-from foretrace.diagnose import repeats
+from foretrace.diagnose import experts, repeats
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.predict import capture
 from foretrace.predict.calibrate import dense_ns
 from foretrace.predict.changes import Change
-from foretrace.predict.edits import apply
+from foretrace.predict.edits import apply, merge
 from foretrace.predict.program import BLOCKING_COPY, LAUNCH
 from foretrace.predict.steady import step_ns
 
@@ -42,6 +42,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
     kernels in the same shapes. A loop of at least four passes, a quarter of the launching, whose results are put together
     behind it (torch.stack, torch.cat) or written each to its place, is replayed as one pass on all pieces, if nothing in a
     pass has the shape of what the one before made; at worst it is a graph, and nothing is promised where there can be none.
+    So is a loop over experts whose weights are slices of one tensor: each picks as many rows and puts them back.
     A loop without products that prepares a training step is captured by itself, and at best the whole step.
 
     Why it matters
@@ -118,22 +119,36 @@ def _change(case: Case, captured: NDArray[np.bool_], loops: list[repeats.Repeat]
 def _at_once(case: Case, loops: list[repeats.Repeat]) -> Change | None:
     """Loops done for all pieces at once; where no graph can be made, also such as may not go on from pass to pass."""
     differ = capture.differ(case.trace, case.program)
-    made = ((each, repeats.collected(case, each)) for each in loops)
+    batched = _experts(case)
+    made = ((each, repeats.collected(case, each)) for each in loops if repeats.outside(each, batched))
     apart = [
         each
         for each, shape in made
         if shape is not None and not repeats.goes_on(case, each, shape, surely=differ)
     ]
-    if not apart:
+    if not apart and not batched:
         return None
-    found = repeats.at_once(case, apart)
+    both = [repeats.at_once(case, apart)] if apart else []
+    both += [repeats.at_once(case, batched, own_weights=True)] if batched else []
     return Change(
         "the passes of a loop done at once",
-        found.edit,
-        others=found.others,
+        merge(each.edit for each in both),
+        others=tuple(merge(ends) for ends in zip(*(each.others for each in both), strict=True)),
         upside=repeats.UPSIDE,
         doubt="that no pass needs the one before is told by shapes alone",
     )
+
+
+def _experts(case: Case) -> list[repeats.Repeat]:
+    """Loops over experts, all with as many rows, that do not wait and take a good part of the launching together."""
+    waiting = capture.waiting_calls(case.trace, case.program)
+    found = experts.find(
+        case, least=_LEAST_PASSES, chosen=lambda each: not np.isin(waiting, each.calls()).any()
+    )
+    calls = [each.calls() for each in found.loops]
+    costs = dense_ns(case.program) + np.minimum(case.program.base_ns, _LONGEST_CALL_NS)
+    share = float(costs[np.concatenate(calls)].sum()) / float(costs.sum()) if calls else 0.0
+    return list(found.loops) if found.alike and share >= _LOOP_SHARE else []
 
 
 def _loops(case: Case, costs: NDArray[np.int64]) -> list[repeats.Repeat]:

@@ -22,6 +22,10 @@ from foretrace.predict.edits import Edit, merge
 _PLANAR = r"batch_norm_(collect_statistics|transform_input|backward_reduce|backward_elemt|backward)_?(kernel|cuda)|max_pool_(forward|backward)_nchw"
 _NEAR_BANDWIDTH = 0.35  # of the bandwidth, as channels-last batch norm does in two measured pairs
 _PASSES = 1.6  # statistics need a pass of their own: 3 tensors moved for 2 forward, 5 for 3 backward
+_TRANSFORMS, _STATISTICS = "batch_norm_transform_input", "batch_norm_collect_statistics"
+_SERVED = (
+    0.55  # of the bandwidth, as batch norm's kernel for channels last reaches where the statistics are given
+)
 _CONVERTS = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|convertTensor_kernel|batched_transpose_\d+x\d+"
 # torch's own kernels for depthwise convolutions; for channels-last tensors cuDNN's take their place, which need 0.35 of
 # the time in two measured nets.
@@ -168,12 +172,17 @@ def _planar(case: Case) -> dict[int, int]:
         return {}
     work = op_work(case.trace).select(pl.col("span_id").alias("op_id"), "bytes")
     slow = case.tasks.filter(pl.col("name").cast(pl.String).str.contains(_PLANAR))
+    name = pl.col("name").cast(pl.String)
+    served = name.str.contains(_TRANSFORMS) & ~name.str.contains(_STATISTICS).any().over("op_id")
+    rate = pl.when(served).then(_SERVED).otherwise(_NEAR_BANDWIDTH / _PASSES)
     shared = slow.join(work, on="op_id", maintain_order="left").with_columns(
-        share=pl.col("dur_ns") / pl.col("dur_ns").sum().over("op_id")
+        share=pl.col("dur_ns") / pl.col("dur_ns").sum().over("op_id"),
+        rate=rate * case.device.memory_bandwidth_bytes,
     )
-    rate = case.device.memory_bandwidth_bytes * _NEAR_BANDWIDTH / _PASSES
     return {
         task: round(moved * share / rate * 1e9)
-        for task, dur, moved, share in shared.select("task", "dur_ns", "bytes", "share").iter_rows()
+        for task, dur, moved, share, rate in shared.select(
+            "task", "dur_ns", "bytes", "share", "rate"
+        ).iter_rows()
         if moved is not None and share is not None and moved * share / rate * 1e9 < dur
     }

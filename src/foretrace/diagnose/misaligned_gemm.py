@@ -24,7 +24,7 @@ _LOADS_PIECES = r"(?:align|ldg)[12](?:\D|$)"
 _PADDED = 64
 _ROWS_FROM = 64  # below, rows are a batch of requests or tokens, and kernels pad them themselves
 _LARGE_FLOPS = 1e9  # smaller products tell nothing about the rate that the device reaches
-_RATES = (0.4, 0.8)  # of the peak, what aligned products may be taken to reach
+_RATES = (0.6, 0.9)  # of the peak, what aligned products may be taken to reach
 
 
 @rule

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import polars as pl
@@ -19,6 +20,7 @@ _LEAST_BUSY = 1 / 3  # of the step: a GPU that works less waits for the host, no
 _CAST_HOST_NS = 20_000  # autocast casts both operands of a product: two operators more
 _HALF_BYTES, _SINGLE_BYTES = 2, 4
 _HALF_TIME = 0.55  # of the same operator on half the bytes
+_SHARE_WITHOUT = 0.75  # of fp32's peak, what products reach on the CUDA cores
 _LEAST_OF_ATTENTION = (
     0.1  # fp32's fused kernels reach 55 % of their peak, bf16's 75 % less an exponential a score
 )
@@ -30,6 +32,9 @@ _TF32 = Fix(
     "# or, faster still:\n"
     'with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = model(x)',
 )
+_TURNED = re.compile(
+    r"_nt_|_nt$"
+)  # in names of cuBLAS's kernels: neither operand lies as the tensor cores load TF32
 _DOUBLE = r"\bdouble\b"  # in the templates of torch's kernels
 _SINGLE = Fix(
     "Convert data and model to fp32; NumPy's arrays are fp64 unless told otherwise.",
@@ -48,9 +53,9 @@ def no_tensor_cores(case: Case) -> Iterator[Finding]:
     What it does
     Looks for kernels that multiply matrices without tensor cores, by their names, and take at least 3 % of the
     GPU's time. Each is replaced by a TF32 product of its size (fp16 where the GPU has no TF32): the larger of
-    its FLOPs at 65 % of the peak, less what the last wave of 128 x 128 tiles leaves idle, and its bytes at 80 %
-    of the bandwidth, and no more than the ratio of the peaks: what a kernel loses otherwise, it loses on tensor cores
-    too. Products of few rows, which wait for memory, and groups of few channels stay. In a convolution a tile is filled as far as its channels reach, and planar (NCHW) tensors are
+    its FLOPs at 84 % of the peak (52 % where both operands must be turned, as for a weight's gradient), less what the
+    last wave of tiles leaves idle, with its result written, and its bytes at 80 % of the bandwidth, and no more than the
+    ratio of the peaks: what a kernel loses otherwise, it loses on tensor cores too. Products of few rows, which wait for memory, and groups of few channels stay. A convolution reaches 65 %; its tiles are filled as far as its channels reach, and planar (NCHW) tensors are
     read and written once more, for they are converted. Nothing is said where the GPU works less than a third of
     the step: it waits for the host, not for products. Where nothing is trained, a model may as well be kept in bf16: the
     better end of the range is that, with half the bytes for every other kernel of fp32. Products in fp64 are replaced by fp32's, and every other kernel
@@ -124,7 +129,8 @@ def _products_in(device: Device, dtype: str, mine: pl.DataFrame) -> dict[int, in
     new: dict[int, int] = {}
     for task, dur, op, shapes in mine.select("task", "dur_ns", "op", "shapes").iter_rows():
         if product := products.size(op or "", shapes):
-            new[task] = min(dur, products.time_ns(device, dtype, product, _SINGLE_BYTES) or dur)
+            share = _SHARE_WITHOUT if dtype == "fp32" else products.PEAK_SHARE
+            new[task] = min(dur, products.time_ns(device, dtype, product, _SINGLE_BYTES, share=share) or dur)
     return new
 
 
@@ -156,10 +162,12 @@ def _shorter(case: Case, mine: pl.DataFrame, *, dtype: str) -> dict[int, int]:
     item_bytes = _SINGLE_BYTES if dtype == "tf32" else _HALF_BYTES
     peak = peak_flops(case.device, dtype) or 1.0
     shorter: dict[int, int] = {}
-    for task, dur, op, shapes in mine.select("task", "dur_ns", "op", "shapes").iter_rows():
+    for task, dur, op, shapes, text in mine.select("task", "dur_ns", "op", "shapes", "text").iter_rows():
         product = products.size(op or "", shapes)
         if product is not None:
-            new = products.time_ns(case.device, dtype, product, item_bytes) or dur
+            turned = dtype == "tf32" and bool(_TURNED.search(text))
+            share = products.TURNED_SHARE if turned else products.PEAK_SHARE
+            new = products.time_ns(case.device, dtype, product, item_bytes, share=share) or dur
             new = max(new, round(dur * case.device.fp32_flops / peak))
             shorter[task] = dur if _bound_by_memory(case.device, product) else min(dur, new)
     return shorter | _shorter_wholes(case, mine, peak)
@@ -196,7 +204,7 @@ def _shorter_wholes(case: Case, mine: pl.DataFrame, peak: float) -> dict[int, in
     planar = pl.col("text").str.contains(r"(?i)nchw").any()
     work = work.group_by("op_id").agg(pl.col("op_flops", "op_bytes").max(), pl.first("shapes"), planar=planar)
     used = [_used_share(shapes) for shapes in work["shapes"]]
-    computing = pl.col("op_flops") / (peak * products.PEAK_SHARE * pl.Series(used, dtype=pl.Float64))
+    computing = pl.col("op_flops") / (peak * products.CONVOLVED_SHARE * pl.Series(used, dtype=pl.Float64))
     moving = pl.col("op_bytes") / (case.device.memory_bandwidth_bytes * products.BANDWIDTH_SHARE)
     # Tensor cores want channels last: planar tensors are converted, read and written once more.
     needed = pl.max_horizontal(computing, moving) + pl.when("planar").then(2 * moving).otherwise(0.0)

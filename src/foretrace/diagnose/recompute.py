@@ -20,10 +20,11 @@ from foretrace.predict.edits import Edit
 
 _LEAST_SHARE = 0.03
 _NODE = re.compile(r"^autograd::|Backward\d*$")
-# checkpoint(use_reentrant=False) calls this operator, and Python for every tensor that autograd saves, about one for each
-# launch, and again as it is needed: 7 to 16 µs in all with torch 2.13, by what is saved. Other checkpoints save nothing.
+# checkpoint(use_reentrant=False) calls this operator, and Python for every tensor that autograd saves, and again as it is
+# needed: 7 to 16 µs in all with torch 2.13, by what is saved. Other checkpoints save nothing.
 _HOOKED = "_NoopSaveInputs"
 _HOOK_NS = {FORWARD: 6_000, BACKWARD: 4_000}
+_SAVED, _SAVED_ENDS = 2, (1, 3)  # tensors for each launch: a linear layer saves two, a norm four, a sum none
 _MOST_OF_GAP = 0.5  # of the host's time between launches, what the hooks take at most
 _ENTERING_NS = 250_000  # recorded, of one call of checkpoint() itself, at most
 
@@ -35,8 +36,8 @@ def recompute(case: Case) -> Iterator[Finding]:
     What it does
     Looks for operators of the forward pass, by name and shapes, that run again inside the backward pass and take at
     least 3 % of the GPU's time. The prediction is the step without them, and on the host without what checkpoint() does in
-    Python: once for each call, and 10 µs for each tensor that it saves in place of autograd, none to 20 at the ends of
-    the range. How many those are is not recorded; it is taken to be one for each launch that is repeated.
+    Python: once for each call, and 10 µs for each tensor that it saves in place of autograd. How many those are is not
+    recorded; it is taken to be two for each launch that is repeated, one and three at the ends of the range.
 
     Why it matters
     Checkpointing trades time for memory: activations are not kept but computed again, about a third more work.
@@ -82,11 +83,11 @@ def _change(case: Case, work: pl.DataFrame, mine: pl.DataFrame) -> Change:
     plain = Edit(removed_host=again, removed_tasks=tasks)
     if not len(entered.start):
         return Change("nothing computed again", plain)
-    hooked, twice = (
+    hooked, *ends = (
         replace(plain, removed_host=_together(again, entered, _hooks(case, work, mine, times=times)))
-        for times in (1, 2)
+        for times in (_SAVED, *_SAVED_ENDS)
     )
-    return Change("nothing computed again", hooked, others=(plain, twice))
+    return Change("nothing computed again", hooked, others=tuple(ends))
 
 
 def _together(*every: Intervals) -> Intervals:

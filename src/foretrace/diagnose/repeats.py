@@ -31,7 +31,7 @@ UPSIDE = 1.15  # the host wanders so much between one pass and the next: the one
 _ALIKE = 0.8  # of two passes' operators: one of a few may be left out or come in addition
 _REGULAR = 0.7  # of the distances between two beginnings: those that are near the median
 _NEAR = 0.25
-_MOST_TRIED = 12  # beginnings whose passes are compared, those that cover most first
+_MOST_TRIED = 12  # kinds of loops whose passes are compared, those that cover most first
 _ONLY_READ = ("aten::item", "aten::is_nonzero", "aten::to", "aten::equal", "aten::allclose")
 _PICKS = (
     r"^aten::(?:select|slice|narrow|index|index_select|gather|masked_select|nonzero|where|eq|unbind|take)$"
@@ -40,7 +40,7 @@ _PUTS_TOGETHER = ("aten::stack", "aten::cat", "aten::concat", "aten::hstack", "a
 _LISTED = 30  # tensors of a list whose shapes torch records
 _SOON = 3  # operators behind a loop
 _CELLS = re.compile(r"aten::(?:lstm|gru|rnn_\w+)(?:_cell)?$")
-_LINEAR = ("aten::linear", "aten::mm", "aten::matmul")
+LINEAR = ("aten::linear", "aten::mm", "aten::matmul")
 _BACKWARD = r"^autograd::engine::evaluate_function: "
 _OUTER = r"^aten::|^autograd::engine::evaluate_function: "
 _ACCUMULATES = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
@@ -122,17 +122,18 @@ def _of_line(line: Line, least: int) -> Iterator[Repeat]:
     for places in np.split(order, np.flatnonzero(np.diff(line.names[order])) + 1):
         tried += _regular(places, least)
     tried.sort(key=lambda places: (int(places[0] - places[-1]), int(places[0])))
-    seen: set[tuple[int, int]] = set()
+    seen: dict[tuple[int, int], list[int]] = {}  # passes and how far apart they are: where such loops begin
     for places in tried:
         apart = int(np.median(np.diff(places)))
-        if (len(places), apart) in seen:
+        kind, begin = (len(places), apart), int(places[0])
+        if kind not in seen and len(seen) >= _MOST_TRIED:
             continue
-        seen.add((len(places), apart))
+        if any(abs(begin - other) < places[-1] - places[0] for other in seen.setdefault(kind, [])):
+            continue  # the same loop, by another of its operators
+        seen[kind].append(begin)
         found = _repeat(line, places, apart, least)
         if found is not None:
             yield found
-        if len(seen) >= _MOST_TRIED:
-            return
 
 
 def _regular(places: NDArray[np.int64], least: int) -> list[NDArray[np.int64]]:
@@ -172,10 +173,20 @@ def apart(found: tuple[Repeat, ...]) -> list[Repeat]:
     """Of loops, those that overlap none before them."""
     kept: list[Repeat] = []
     for each in found:
-        if all(each.line is not other.line or each.starts[0] >= other.starts[-1] or each.starts[-1] <= other.starts[0]
-               for other in kept):  # fmt: skip
+        if outside(each, kept):
             kept.append(each)
     return kept
+
+
+def outside(found: Repeat, others: list[Repeat]) -> bool:
+    """Whether a loop overlaps none of the others."""
+    begin, end = _edges(found)
+    return all(end <= first or begin >= last for first, last in map(_edges, others))
+
+
+def _edges(found: Repeat) -> tuple[int, int]:
+    """The first call of a loop, and that behind its last."""
+    return int(found.line.first[found.starts[0]]), int(found.line.first[found.starts[-1]])
 
 
 def of_backward(case: Case, found: Repeat) -> bool:
@@ -212,7 +223,7 @@ def collected(case: Case, found: Repeat) -> tuple[int, ...] | None:
     names = case.trace.spans["name"].cast(pl.String)
     last = int(found.ops()[-1])
     behind = found.line.ops[found.starts[-2] : found.starts[-1] + _SOON]
-    given = _shapes(case, behind)
+    given = shapes(case, behind)
     result = _result(names[last], tensor_shapes(given.get(last) or ""))
     for op in behind.tolist():
         if names[op] in _PUTS_TOGETHER:
@@ -231,7 +242,7 @@ def goes_on(case: Case, found: Repeat, made: tuple[int, ...], *, surely: bool = 
     """
     names = case.trace.spans["name"].cast(pl.String)
     ops = found.ops(found.passes // 2, found.passes // 2 + 1)
-    given = _shapes(case, ops)
+    given = shapes(case, ops)
     multiplied: set[tuple[int, ...]] = set()
     makes: set[tuple[int, ...]] = set()
     known = True  # what operators have made so far
@@ -242,7 +253,7 @@ def goes_on(case: Case, found: Repeat, made: tuple[int, ...], *, surely: bool = 
         unknown = made == NOT_RECORDED or (made in tensors and made not in makes)
         if _CELLS.match(name) or (unknown and not surely):
             return True
-        if known and name in _LINEAR and tensors and tensors[0] not in makes:
+        if known and name in LINEAR and tensors and tensors[0] not in makes:
             multiplied.add(tensors[0])
         result = _result(name, tensors)
         if result in multiplied:
@@ -252,14 +263,15 @@ def goes_on(case: Case, found: Repeat, made: tuple[int, ...], *, surely: bool = 
     return False
 
 
-def _shapes(case: Case, ops: NDArray[np.int64]) -> dict[int, str | None]:
+def shapes(case: Case, ops: NDArray[np.int64]) -> dict[int, str | None]:
+    """The recorded shapes of operators, as text."""
     table = case.trace.ops.filter(pl.col("span_id").is_in(ops.tolist()))
     return dict(table.select("span_id", pl.col("shapes").cast(pl.String)).iter_rows())
 
 
 def _result(name: str, tensors: tuple[tuple[int, ...], ...]) -> tuple[int, ...] | None:
     """The shape of what an operator makes, where that is plain."""
-    if name in _LINEAR and len(tensors) >= 2:
+    if name in LINEAR and len(tensors) >= 2:
         x, weight = tensors[:2]
         return (*x[:-1], weight[0]) if name == "aten::linear" else (*x[:-1], weight[-1])
     family = (work_models.find(name) or ("",))[0]
@@ -279,7 +291,7 @@ def takes_pieces(case: Case, found: Repeat) -> bool:
     names = case.trace.spans["name"].cast(pl.String)
     if all(names[int(op)] in _ONLY_READ for op in found.ops(0, 1)):
         return True
-    given = _shapes(case, found.ops())
+    given = shapes(case, found.ops())
     edges = list(pairwise(found.starts))
     sizes = Counter(str([given.get(int(op)) for op in found.line.ops[begin:end]]) for begin, end in edges)
     if max(sizes.values()) <= found.passes / 2:
@@ -298,8 +310,11 @@ class AtOnce:
     others: tuple[Edit, Edit]
 
 
-def at_once(case: Case, found: list[Repeat]) -> AtOnce:
-    """One pass of each loop, on as many times the items as it has passes; its backward pass likewise."""
+def at_once(case: Case, found: list[Repeat], *, own_weights: bool = False) -> AtOnce:
+    """One pass of each loop, on as many times the items as it has passes; its backward pass likewise.
+
+    Where passes have weights of their own, as many times those.
+    """
     program, host = case.program, case.host
     backward = _backward(case)
     gone_start: list[NDArray[np.int64]] = []
@@ -332,7 +347,7 @@ def at_once(case: Case, found: list[Repeat]) -> AtOnce:
     low: dict[int, float] = {}
     high: dict[int, float] = {}
     for times, tasks in kept.items():
-        ends = batch.growth(case.trace, program, times).others
+        ends = batch.growth(case.trace, program, times, weights=own_weights).others
         for task in tasks.tolist():
             low[task], high[task] = (end.stretched[task] for end in ends)
     middle = {task: (low[task] * high[task]) ** 0.5 for task in low}

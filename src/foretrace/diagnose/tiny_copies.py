@@ -28,6 +28,10 @@ _COPYING = (
 _MAKES = (
     r"^aten::(?:arange|range|linspace|logspace|eye|full|ones|zeros|tril_indices|triu_indices|\w+_window)$"
 )
+# What torch.tensor calls, before or around a copy, in this order; and what puts together what was copied one by one.
+_TENSOR, _MADE, _CALLS = r"^aten::(?:empty|to|lift_fresh|detach_)$", r"^aten::(?:lift_fresh|detach_)$", 4
+_TOGETHER = r"^aten::(?:stack|cat)$"
+_LOOP_NS = 100_000  # of Python between two copies of a loop: more is work of another kind
 
 
 @rule
@@ -38,9 +42,10 @@ def tiny_copies(case: Case) -> Iterator[Finding]:
     Looks for at least three copies a step of less than 64 KB from the host, whose operators take at least 2 %
     of the host's time. The replay keeps the first copy of each step, if it is of more than two numbers, and drops the
     others with their operators and waits, and with the operators on the host that made what is copied, where these begin with one
-    that takes no tensor, such as torch.arange: what they make is the same each time. For every other copy of more than two
-    numbers it adds an operator of the usual length, for what differs from step to step has to be put together on the
-    host. The range includes that constants are still made, on the device, and that what is copied lies together already.
+    that takes no tensor, such as torch.arange: what they make is the same each time. Of one or two numbers, what torch.tensor
+    calls goes too, and Python between them. Where torch.stack puts together what was copied, it goes and one copy stays. For
+    every other copy of more than two numbers it adds an operator of the usual length, for what differs from step to step
+    has to be put together on the host. The range includes that constants are still made, on the device, and that what is copied lies together already.
 
     Why it matters
     Each costs an operator, a call and, from pageable memory, a wait for the device, to move a few bytes.
@@ -87,10 +92,13 @@ def _change(case: Case, dropped: pl.DataFrame, host: intervals.Intervals) -> Cha
     """The copies gone, with what makes constants for them; what is no constant has to be packed."""
     made = _made(case, host)
     packed = _packed(case, dropped, host, made)
+    gone, stays = _runs(case, host, dropped)
+    start, end = (np.concatenate(each) for each in zip(made, gone, strict=True))
+    whole = intervals.subtract(intervals.union(start, end), stays)
     return Change(
         "small copies made once a step",
-        replace(_without(case, made), added_host_ns=packed),
-        others=(_without(case, made), replace(_without(case, host), added_host_ns=packed)),
+        replace(_without(case, whole), added_host_ns=packed),
+        others=(_without(case, whole), replace(_without(case, host), added_host_ns=packed)),
     )
 
 
@@ -140,6 +148,53 @@ def _made(case: Case, copies: intervals.Intervals) -> intervals.Intervals:
         if len(between):
             starts[place] = start[between[0]]
     return intervals.union(starts, copies.end)
+
+
+def _runs(
+    case: Case, copies: intervals.Intervals, dropped: pl.DataFrame
+) -> tuple[intervals.Intervals, intervals.Intervals]:
+    """What goes with copies that follow each other, and the copies that stay instead.
+
+    Of numbers, what torch.tensor calls for them and the Python between goes. Where an operator behind them puts them
+    together, it goes and one of them stays.
+    """
+    host, program = case.host, case.program
+    outer = _outermost_operators(case, host)
+    start, end = host.start_ns[outer] - program.start_ns, host.end_ns[outer] - program.start_ns
+    copied, number = (
+        (intervals.covered_ns(copies, start, end) == end - start) & _any_in(at, start, end)
+        for at in (
+            program.call_start_ns[each["call"].to_numpy()]
+            for each in (dropped, dropped.filter(pl.col("size_bytes") <= _NUMBER_BYTES))
+        )
+    )
+    makes = host.named(_TENSOR, "op")[outer] & ~_any_in(program.call_start_ns, start, end)
+    made, joins = (host.named(each, "op")[outer] for each in (_MADE, _TOGETHER))
+    mine = copied | makes
+    parts = np.flatnonzero(~mine[1:] | ~mine[:-1] | (start[1:] - end[:-1] > _LOOP_NS)) + 1
+    gone, stays = [], []
+    for run in np.split(np.arange(len(outer)), parts):
+        first, *others = run[copied[run]].tolist() or [-1]
+        if first < 0:
+            continue
+        last, behind = others[-1] if others else first, int(run[-1]) + 1
+        soon = behind < len(outer) and start[behind] - end[behind - 1] <= _LOOP_NS
+        if others and soon and joins[behind]:
+            stays.append((start[last], end[last]))
+            gone.append((end[last], end[behind]))
+        if number[[first, *others]].all():
+            before = np.arange(max(run[0], first - _CALLS), first)
+            after = run[(run > last) & (run <= last + _CALLS) & made[run]]
+            first = int(before[0]) if made[before].any() else first
+            gone.append((start[first], end[max([last, *after.tolist()])]))
+    of_runs, left = (intervals.union(*np.array(each, np.int64).reshape(-1, 2).T) for each in (gone, stays))
+    return of_runs, left
+
+
+def _any_in(at: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether any of these moments lies in each stretch."""
+    ordered = np.sort(at)
+    return np.searchsorted(ordered, start) < np.searchsorted(ordered, end)
 
 
 def _outermost_operators(case: Case, host: HostSpans) -> NDArray[np.int64]:

@@ -28,15 +28,18 @@ from foretrace.hardware import Device
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
 
-# What scaled_dot_product_attention takes on an H200 with torch 2.11, from 45 sizes in the corpus and benchmarks/pairs.
+# What scaled_dot_product_attention takes on an H200 with torch 2.11, from 75 sizes in the corpus and benchmarks/pairs.
 # In half precision, two products a score forward and five backward at these shares of the tensor cores' peak, and one
 # and two exponentials at a sixteenth of the fp32 peak, as the special function units have it. In single precision, no
-# tensor cores: 30 to 47 TFLOP/s.
-_SHARE, _SHARE_FP32 = {False: 0.75, True: 0.60}, 0.55
+# tensor cores: 30 to 47 TFLOP/s. Forward, a block computes 128 rows, and one after another as many columns; whatever
+# their number, it takes some time before and behind, as backward does each block of columns.
+_SHARE, _SHARE_FP32 = {False: 0.84, True: 0.62}, 0.55
 _PRODUCTS, _EXPONENTIALS = {False: 2, True: 5}, {False: 1, True: 2}
-_LAUNCH_NS = {False: 4_000, True: 10_000}
+_LAUNCH_NS = {False: 2_500, True: 10_000}
+_BLOCK = 128
+_BLOCK_NS = {False: 1_250, True: 2_000}
 _BANDWIDTH_SHARE = 0.80
-_TILE = 64  # rows and columns, at least, that a block computes
+_TILE = 64  # rows and columns, at least, that a block computes backward, and in single precision
 _WIDEST = 256  # head sizes that flash kernels take
 _DIAGONAL = 256  # columns beyond the triangle that a causal kernel still computes, or waits for
 _MASK_COSTS = 1.5  # a mask or bias read from memory takes other kernels, of half to all of the speed
@@ -73,19 +76,34 @@ class _Attention:
         """How long a fused kernel takes."""
         count, rows, columns = self.scores
         padded = count * _TILE**2 * ceil(rows / _TILE) * ceil(columns / _TILE)
-        flops = 2 * _PRODUCTS[backward] * self.width
-        if self.half:
-            peak = device.bf16_flops or device.fp16_flops
-            each = flops / (peak * _SHARE[backward]) + 16 * _EXPONENTIALS[backward] / device.fp32_flops
-        else:
-            each = flops / (device.fp32_flops * _SHARE_FP32)
         work = min(0.5 * (1 + _DIAGONAL / columns), 1.0) if mask == _CAUSAL else 1.0
-        computing = padded * each * work * (_MASK_COSTS if mask == _MASKED else 1.0)
+        work *= _MASK_COSTS if mask == _MASKED else 1.0
+        each = self._score_s(device, backward)
+        if not self.half:
+            computing = padded * each * work
+        elif backward:
+            blocks = count * ceil(columns / _BLOCK)
+            computing = padded * each * work + blocks / device.sm_count * _BLOCK_NS[backward] / 1e9
+        else:
+            pieces = ceil(columns / _BLOCK)
+            blocks = count * ceil(rows / _BLOCK)
+            # The rows of a few tokens are spread along the columns, until all of the device works.
+            parts = max(min(device.sm_count // blocks, pieces), 1) if rows < _BLOCK else 1
+            block = pieces / parts * _BLOCK**2 * device.sm_count * each * work + _BLOCK_NS[backward] / 1e9
+            computing = ceil(blocks * parts / device.sm_count) * block
         moved = (2 if self.half else 4) * count * self.width * 2 * (rows + columns)
         moving = moved / (device.memory_bandwidth_bytes * _BANDWIDTH_SHARE)
         # Backward, kernels before and behind the main one read and write as much again.
         taken = computing + 2 * moving if backward else max(computing, moving)
         return round(taken * 1e9) + _LAUNCH_NS[backward]
+
+    def _score_s(self, device: Device, backward: bool) -> float:
+        """What one score takes of the whole device, in seconds."""
+        flops = 2 * _PRODUCTS[backward] * self.width
+        if not self.half:
+            return flops / (device.fp32_flops * _SHARE_FP32)
+        peak = device.bf16_flops or device.fp16_flops
+        return flops / (peak * _SHARE[backward]) + 16 * _EXPONENTIALS[backward] / device.fp32_flops
 
 
 @rule
@@ -95,8 +113,8 @@ def unfused_attention(case: Case) -> Iterator[Finding]:
     What it does
     Finds softmaxes over [..., Tq, Tk], whole or written out with exp, whose scores one multiply makes and the next
     sums up, with all operators that touch those scores, and replaces each by one fused kernel. That takes the longer
-    of moving queries, keys, values and results once, and 4·B·H·Tq·Tk·d operations at 75 % of the tensor cores' peak
-    with an exponential each; backward 2.5 times the operations at 60 %. In fp32 there are no tensor cores: 55 % of
+    of moving queries, keys, values and results once, and 4·B·H·Tq·Tk·d operations at 84 % of the tensor cores' peak
+    with an exponential each, in blocks of 128 x 128; backward 2.5 times the operations at 62 %. In fp32 there are no tensor cores: 55 % of
     the peak without. A mask of [Tq, Tk] counts as causal and leaves half of the work; any other mask or bias, for
     which other kernels are taken, half as much again.
     Masks of [Tq, Tk], copies of the heads that only the multiply needs, and the copy of the result that puts the

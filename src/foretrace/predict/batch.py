@@ -67,9 +67,9 @@ class _Sizes:
     items: frozenset[Shape]
 
 
-def growth(trace: Trace, program: Program, times: float) -> Growth:
-    """What N times the items do to every task and to data loading."""
-    rows = _rows(trace, program, times)
+def growth(trace: Trace, program: Program, times: float, *, weights: bool = False) -> Growth:
+    """What N times the items do to every task and to data loading; with N times the `weights`, each for its items."""
+    rows = _rows(trace, program, times, weights)
     known = rows.drop_nulls("point")
     point = rows["point"].fill_null((1 + times) / 2).to_numpy()
     low = rows["low"].fill_null(1.0).to_numpy()
@@ -98,13 +98,13 @@ def _loading(trace: Trace, program: Program, times: float) -> dict[int, int]:
             for call in np.flatnonzero(waited > 0)}  # fmt: skip
 
 
-def _rows(trace: Trace, program: Program, times: float) -> pl.DataFrame:
+def _rows(trace: Trace, program: Program, times: float, weights: bool) -> pl.DataFrame:
     """All tasks in order, with `point`, `low` and `high`: their growth, null where it is not known."""
     tasks = task_table(trace, program)
     tasks = tasks.join(
         classified(trace).select("id", "role", "phase"), on="id", how="left", maintain_order="left"
     )
-    tasks = _with_needs(trace, tasks, times)
+    tasks = _with_needs(trace, tasks, times, weights)
     name = pl.col("name").cast(pl.String)
     communicates = pl.col("role") == ROLES.index("communication")
     forward = pl.col("phase") == PHASES.index(FORWARD)
@@ -143,7 +143,7 @@ def _at_recorded_rate() -> pl.Expr:
     return pl.when(pl.col("model").is_in(("gemm", "convolution"))).then(1.0).otherwise(rate)
 
 
-def _with_needs(trace: Trace, tasks: pl.DataFrame, times: float) -> pl.DataFrame:
+def _with_needs(trace: Trace, tasks: pl.DataFrame, times: float, weights: bool) -> pl.DataFrame:
     """Tasks with what their operator took and would need, `fixed` work, and how far the kernel fills the device."""
     owners = flops.kernel_owners(trace)
     work = flops.work_of(trace, owners).rename({"span_id": "owner_id"})
@@ -164,7 +164,8 @@ def _with_needs(trace: Trace, tasks: pl.DataFrame, times: float) -> pl.DataFrame
         pl.col("span_id").alias("owner_id"), *(pl.col(each).cast(pl.String) for each in ("shapes", "dtypes"))
     )
     tasks = tasks.join(arguments, on="owner_id", how="left", maintain_order="left")
-    return _needs(tasks, _sizes(tasks), device_of(trace), times)
+    sizes = _sizes(tasks)
+    return _needs(tasks, _Sizes(frozenset(), sizes.items) if weights else sizes, device_of(trace), times)
 
 
 def _needs(tasks: pl.DataFrame, sizes: _Sizes, device: hardware.Device | None, times: float) -> pl.DataFrame:

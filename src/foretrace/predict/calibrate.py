@@ -42,7 +42,7 @@ _LEAST_SHARE = 0.3  # no correction takes more than this of what was recorded
 _LATENCY_LIMIT_NS, _WAKE_LIMIT_NS = 6_000, 8_000
 _SCALES = (0.3, 6.0)  # how far the host may be from the recorded one
 _DEVICE_SCALES = (0.85, 1.15)
-_PURE_SCALES = (0.8, 1.5)  # how far the host's own work may be from the recorded one
+_PURE_SCALES = (0.5, 1.5)  # how far the host's own work may be from the recorded one
 _REACHED = 0.02
 _SLOWEST_HOST = 1.5  # times the debiased one: recording slows a dense host by 1.2 times at least
 _HOST_SCATTER = 0.25  # of the logarithm of the host's time around its estimate (benchmarks/steps.py)
@@ -186,7 +186,7 @@ class _Host:
     Recording slows the dense host, by how much is known roughly; loading, sleeping and Python that calls nothing take
     longer or shorter on other data or beside other processes. A step tells only their sum, D·a + P·b where a and b are the
     logarithms of the two factors. In the recordings at hand both scatter alike, by about 0.2 (steps that are mostly dense
-    are half of the time within 10 % of the estimate, steps that are mostly pure 0.8 to 1.4 times as long): a² + b² is
+    are half of the time within 10 % of the estimate, steps that are mostly pure 0.7 to 1.4 times as long): a² + b² is
     least, for a given sum, where b/a = P/D.
     """
 

@@ -1,0 +1,81 @@
+"""Products slow each other down: a GPU that multiplies most of the time draws all the power it may, and clocks lower.
+
+Not a rule itself; every prediction of a diagnosis takes it into account. What a fix takes away, casts or copies, is time
+in which the tensor cores rested.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from foretrace import hardware
+from foretrace.diagnose import products
+from foretrace.diagnose.case import Case
+from foretrace.predict import edits
+from foretrace.predict.changes import Change, apply
+from foretrace.predict.edits import Edit
+from foretrace.predict.steady import step_ns
+
+# Of the step, what products in half precision may take before they slow down, and by how much more than in proportion
+# they then do: over 80 programs on an H200 they reached 1.03 of the usual rate up to 0.6, 0.97 at 0.75, 0.88 at 0.95.
+_COOL, _SLOPE = 0.5, 0.3
+_LEAST_RATE = 0.4  # of the peak: slower products wait for memory, and stay cool
+_LEAST_SLOWER = 1.01
+
+
+def slower(case: Case, changes: tuple[Change, ...]) -> tuple[Change, ...]:
+    """The changes, and the one that they bring about if they leave the GPU little but products to do."""
+    multiplied = case.keep("flops of products in half precision", lambda: _flops(case))
+    if not multiplied or not changes:
+        return changes
+    tasks = np.array(list(multiplied), np.int64)
+    fastest_ns = np.array(list(multiplied.values()))  # at the peak
+    edit = edits.merge(change.edit for change in changes)
+    program = apply(case.program, changes)
+    given = np.isin(tasks, list(edit.durations_ns))
+    before_ns = case.program.task_dur_ns[tasks]
+    after_ns = np.array([edit.durations_ns.get(int(task), 0) for task in tasks])
+    after_ns = np.where(given, after_ns, before_ns)
+    hot_before = fastest_ns > _LEAST_RATE * before_ns
+    hot_after = (fastest_ns > _LEAST_RATE * after_ns) & ~np.isin(tasks, edit.removed_tasks)
+    hot_after &= ~np.isin(_calls(case)[tasks], edit.removed_calls)
+    was = _factor(before_ns[hot_before].sum() / case.step_count / case.step_ns)
+    becomes = _factor(after_ns[hot_after].sum() / case.step_count / max(step_ns(program), 1.0))
+    times = np.where(given | ~hot_before, becomes, becomes / was)
+    stretched = {
+        int(task): float(factor)
+        for task, factor in zip(tasks[hot_after], times[hot_after], strict=True)
+        if factor > _LEAST_SLOWER
+    }
+    if not stretched:
+        return changes
+    most = max(stretched.values())
+    says = f"products {most:.2f} times as long, for the GPU clocks lower the more it multiplies"
+    return (*changes, Change(says, Edit(stretched=stretched)))
+
+
+def _factor(share: float) -> float:
+    return 1 + _SLOPE * max(min(share, 1.0) - _COOL, 0.0)
+
+
+def _calls(case: Case) -> NDArray[np.int64]:
+    """The call that launched each task."""
+    return np.repeat(np.arange(len(case.program.kind)), np.diff(case.program.task_from))
+
+
+def _flops(case: Case) -> dict[int, float]:
+    """Tasks that multiply in half precision on tensor cores, with what they would take at the peak, in nanoseconds."""
+    if case.device is None:
+        return {}
+    found = products.kernels(case).filter(
+        pl.col("operand_dtype").is_in(("bf16", "fp16", "fp8"))
+        & pl.col("tensor_cores").fill_null(value=True)
+        & pl.col("op_flops").is_not_null()
+    )
+    return {
+        task: flops / peak * 1e9
+        for task, dtype, flops in found.select("task", "operand_dtype", "op_flops").iter_rows()
+        if (peak := hardware.peak_flops(case.device, dtype))
+    }
