@@ -31,7 +31,7 @@ from foretrace.trace import Trace
 
 Kept = TypeVar("Kept")
 
-_LONGEST_WALK = 64  # operators around an operator
+LONGEST_WALK = 64  # operators around an operator
 _NAMED_OPS = 2_000  # enough to tell which line of a function called them
 # About the recording as it began, or at its fullest: not to be told from some of its steps.
 _OF_THE_WHOLE = ("cold-start", "memory")
@@ -191,15 +191,18 @@ class Case:
         return kept
 
     @cached_property
-    def _calling_op(self) -> list[int]:
+    def calling_op(self) -> NDArray[np.int64]:
         """For each span, the operator that called it; -1 where none did."""
         spans = self.trace.spans
         parent = spans["parent_id"].fill_null(0).to_numpy()
         by_op = (spans["kind"] == "op").to_numpy()
-        found = np.where(
+        return np.where(
             spans["parent_id"].is_not_null().to_numpy() & by_op[parent], parent.astype(np.int64), -1
         )
-        calling: list[int] = found.tolist()
+
+    @cached_property
+    def _calling_op(self) -> list[int]:
+        calling: list[int] = self.calling_op.tolist()
         return calling
 
     def callers(self, op: int) -> list[int]:
@@ -207,7 +210,7 @@ class Case:
         found = self._callers.get(op)
         if found is None:
             found = [op]
-            while (parent := self._calling_op[found[-1]]) >= 0 and len(found) < _LONGEST_WALK:
+            while (parent := self._calling_op[found[-1]]) >= 0 and len(found) < LONGEST_WALK:
                 found.append(parent)
             self._callers[op] = found
         return found

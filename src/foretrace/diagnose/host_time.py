@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace import intervals
-from foretrace.diagnose.case import Case
+from foretrace.diagnose.case import LONGEST_WALK, Case
 from foretrace.intervals import Intervals
 
 # What the program does to call the next operator, recorded; longer, it does something else first.
@@ -25,24 +25,60 @@ def host_time(case: Case, ops: Iterable[int]) -> Intervals:
     With them go autograd's nodes for what is inside of them, such as views. From the end of what the thread did before,
     where that is near: a call that is not made is not prepared either.
     """
-    mine = set(ops)
-    elsewhere = {caller for op in set(case.tasks["op_id"].drop_nulls()) - mine for caller in case.callers(op)}
-    spans = set()
-    for op in mine:
-        spans.update([each for each in case.callers(op) if each not in elsewhere][-1:])
-    for node, forward in case.keep("nodes of autograd", lambda: _nodes(case)):
-        if not spans.isdisjoint(case.callers(forward)):
-            spans.update([each for each in case.callers(node) if each not in elsewhere][-1:])
-    taken = case.trace.spans.select("start_ns", "dur_ns", "track_id")[sorted(spans)]
+    mine = np.unique(np.fromiter(ops, np.int64))
+    launching = case.tasks["op_id"].drop_nulls().unique().cast(pl.Int64).to_numpy()
+    elsewhere = _with_callers(case, np.setdiff1d(launching, mine))
+    spans = np.zeros(len(elsewhere), bool)
+    spans[_outermost(case, mine, elsewhere)] = True
+    node, forward = case.keep("nodes of autograd", lambda: _nodes(case))
+    spans[_outermost(case, node[_within(case, forward, spans)], elsewhere)] = True
+    taken = case.trace.spans.select("start_ns", "dur_ns", "track_id")[np.flatnonzero(spans)]
     start = taken["start_ns"].to_numpy()
     begin = start - _leading_ns(case, start, taken["track_id"].to_numpy())
     end = start + taken["dur_ns"].fill_null(0).to_numpy()
     return intervals.union(begin - case.program.start_ns, end - case.program.start_ns)
 
 
-def _nodes(case: Case) -> list[tuple[int, int]]:
-    """Operators that autograd calls, with the forward operator that each belongs to."""
-    return case.trace.ops.drop_nulls("forward_id").select("span_id", "forward_id").rows()
+def _with_callers(case: Case, ops: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether a span is one of these operators, or around one."""
+    found = np.zeros(len(case.calling_op), bool)
+    while len(ops):
+        found[ops] = True
+        ops = np.unique(case.calling_op[ops])
+        ops = ops[(ops >= 0) & ~found[ops]]
+    return found
+
+
+def _outermost(case: Case, ops: NDArray[np.int64], barred: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The outermost callers of operators that are not barred, as far as these or their callers are not."""
+    at = np.unique(ops[~barred[ops]])
+    for _ in range(LONGEST_WALK):
+        caller = case.calling_op[at]
+        climbs = (caller >= 0) & ~barred[caller]
+        if not climbs.any():
+            break
+        at = np.unique(np.where(climbs, caller, at))
+    return at
+
+
+def _within(case: Case, ops: NDArray[np.int64], spans: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether operators are among these spans, or inside of one."""
+    found = np.zeros(len(ops), bool)
+    rows = np.arange(len(ops))
+    for _ in range(LONGEST_WALK):
+        found[rows] = spans[ops]
+        ops = case.calling_op[ops]
+        left = ~found[rows] & (ops >= 0)
+        rows, ops = rows[left], ops[left]
+        if not len(rows):
+            break
+    return found
+
+
+def _nodes(case: Case) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Operators that autograd calls, and the forward operator that each belongs to."""
+    nodes = case.trace.ops.drop_nulls("forward_id").select(pl.col("span_id", "forward_id").cast(pl.Int64))
+    return nodes["span_id"].to_numpy(), nodes["forward_id"].to_numpy()
 
 
 def _leading_ns(case: Case, start: NDArray[np.int64], track: NDArray[np.uint32]) -> NDArray[np.int64]:
@@ -60,7 +96,9 @@ def _leading_ns(case: Case, start: NDArray[np.int64], track: NDArray[np.uint32])
 
 
 def _bounds(case: Case) -> dict[int, NDArray[np.int64]]:
-    spans = case.trace.spans.filter(pl.col("kind").is_in(("op", "runtime")))
+    spans = case.trace.spans.select("kind", "track_id", "start_ns", "dur_ns").filter(
+        pl.col("kind").is_in(("op", "runtime"))
+    )
     return {
         int(track): np.sort(
             np.concatenate(

@@ -38,9 +38,11 @@ def found(case: Case, copies: pl.DataFrame) -> list[Island]:
     islands: list[Island] = []
     last = -1
     for task, (source, target, op) in casts.items():
+        if task <= last or target != "fp32" or source not in _HALVES:
+            continue
         around = names[case.callers(op)[-1]]
         backward = "ToCopyBackward" in around
-        if task <= last or target != "fp32" or source not in _HALVES or not (backward or around in ASKED):
+        if not (backward or around in ASKED):
             continue
         inner, between = [task], []
         for at in range(task + 1, min(task + 1 + _WIDEST, len(ops))):

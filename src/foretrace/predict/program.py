@@ -249,7 +249,7 @@ class _Builder:
     def _quiet(self) -> Times:
         """Of each gap, the time in long stretches without the begin or end of an operator or call of the host's line."""
         tracks = self.calls["track_id"].unique().implode()
-        events = self.trace.spans.filter(
+        events = self.trace.spans.select("kind", "track_id", "start_ns", "dur_ns").filter(
             pl.col("kind").is_in(("op", "runtime"))
             & pl.col("track_id").is_in(tracks)
             & pl.col("dur_ns").is_not_null()
