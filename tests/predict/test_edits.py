@@ -46,3 +46,15 @@ def test_what_is_not_known_about_a_change_widens_its_range() -> None:
     assert unsure.speedup.low == pytest.approx(1 / wide, rel=0.01)
     assert unsure.verdict == "uncertain"
     assert alone.verdict == "gain"
+
+
+def test_the_basis_says_what_the_step_follows() -> None:
+    """10 us of work: most of a step of 12 us, little of one of 100 us that is not the host's launching either."""
+    program = launching()
+    for host_bound, step, says in (
+        (True, 100_000, "follows the host;"),
+        (False, 12_000, "follows the device;"),
+        (False, 100_000, "follows what the host does or waits for beside torch's operators;"),
+    ):
+        calibration = Calibration(program, step, "made by hand", True, True, host_bound)
+        assert says in predict(calibration, (Change("nothing", Edit()),)).basis

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from foretrace.errors import UsageError
 from foretrace.predict.calibrate import Calibration, scaled_host
 from foretrace.predict.changes import Change, apply, with_durations_scaled
@@ -124,7 +126,6 @@ def _verdict(calibration: Calibration, speedup: Span, sure: float) -> str:
 
 def _basis(calibration: Calibration, changes: tuple[Change, ...]) -> str:
     made = "; ".join(change.says for change in changes) or "nothing changed"
-    bound = "the step follows the host" if calibration.host_bound else "the step follows the device"
     doubts = "".join(f" Not promised: {change.doubt}." for change in changes if change.doubt)
     items = prod(change.items for change in changes)
     larger = (
@@ -132,4 +133,13 @@ def _basis(calibration: Calibration, changes: tuple[Change, ...]) -> str:
         if items != 1
         else ""
     )
-    return f"replayed with: {made}. {bound[0].upper()}{bound[1:]}; {calibration.basis}.{larger}{doubts}"
+    return f"replayed with: {made}. The step follows {_follows(calibration)}; {calibration.basis}.{larger}{doubts}"
+
+
+def _follows(calibration: Calibration) -> str:
+    program = calibration.program
+    if calibration.host_bound:
+        return "the host"
+    work_ns = float(program.task_dur_ns.sum()) / max(len(np.unique(program.step)), 1)
+    half = work_ns >= 0.5 * calibration.step_ns
+    return "the device" if half else "what the host does or waits for beside torch's operators"
