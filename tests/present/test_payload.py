@@ -25,6 +25,7 @@ from tests.builders import Recording
 from tests.corpus import CORPUS, needs_corpus
 from tests.present.contract import SAMPLES, listed, same_fields
 
+ROOT = Path(__file__).parents[2]
 UNITS = {"ns", "bytes", "flops", "pct", "count", "per_s", "flops_per_byte", "text", "number", "bool"}
 
 
@@ -188,6 +189,16 @@ def test_ticked_findings_give_the_same_answer_ready_or_live(sample: Session) -> 
         for factor, after in zip(ready["factors"], kernel["after_ms"], strict=True):
             live = plain(sample, "predict", {"scale": f"{kernel['name']}:{factor}"})
             assert live["predicted"]["after_ms"]["point"] == pytest.approx(after)
+
+
+def test_a_finding_ticked_alone_promises_what_it_says() -> None:
+    """Also where the fix leaves the GPU little but products, which then slow down."""
+    run = session(ROOT / "benchmarks/pairs/recordings/a/cast_pingpong.slow.lite.json.gz")
+    finding = run.diagnosis.findings[0]
+    assert finding.predicted is not None
+    assert "clocks lower" in finding.predicted.basis
+    ticked = plain(run, "predict", {"findings": "1"})["predicted"]
+    assert ticked["after_ms"]["point"] == pytest.approx(finding.predicted.after_ns.point / 1e6)
 
 
 def test_predict_refuses_what_it_cannot_replay(sample: Session) -> None:

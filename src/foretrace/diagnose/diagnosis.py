@@ -10,7 +10,7 @@ from foretrace.diagnose import heat
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Rule
 from foretrace.errors import MissingDataError
-from foretrace.predict.prediction import Prediction, predict
+from foretrace.predict.prediction import Prediction
 
 _HIGH, _MEDIUM = 0.10, 0.03  # of the step
 _NOT_TRUSTED = "Not promised: this recording is not to be trusted."
@@ -103,7 +103,7 @@ def _located(case: Case, finding: Finding) -> Finding:
 def _judged(case: Case, finding: Finding) -> Finding:
     if finding.change is None:
         return finding
-    predicted = predict(case.calibration, heat.slower(case, (finding.change,)))
+    predicted = heat.predicted(case, (finding.change,))
     if predicted.verdict == "gain" and case.result("trust").values["verdict"] == "no":
         predicted = replace(predicted, verdict="uncertain", basis=f"{predicted.basis} {_NOT_TRUSTED}")
     return replace(finding, predicted=predicted, severity=_severity(predicted))
@@ -134,4 +134,4 @@ def _combined(case: Case, findings: list[Finding]) -> Prediction | None:
         and finding.predicted is not None
         and finding.predicted.verdict == "gain"
     )
-    return predict(case.calibration, heat.slower(case, changes)) if changes else None
+    return heat.predicted(case, changes) if changes else None

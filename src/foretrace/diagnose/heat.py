@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from foretrace import hardware
 from foretrace.diagnose import products
@@ -16,13 +15,19 @@ from foretrace.diagnose.case import Case
 from foretrace.predict import edits
 from foretrace.predict.changes import Change, apply
 from foretrace.predict.edits import Edit
+from foretrace.predict.prediction import Prediction, predict
 from foretrace.predict.steady import step_ns
 
-# Of the step, what products in half precision may take before they slow down, and by how much more than in proportion
-# they then do: over 80 programs on an H200 they reached 1.03 of the usual rate up to 0.6, 0.97 at 0.75, 0.88 at 0.95.
+# Of the step, what products in half precision may take before they slow down, and by how much of what is beyond that
+# they then do: fitted by hand to the H200 recordings of benchmarks/pairs, which scatter.
 _COOL, _SLOPE = 0.5, 0.3
 _LEAST_RATE = 0.4  # of the peak: slower products wait for memory, and stay cool
 _LEAST_SLOWER = 1.01
+
+
+def predicted(case: Case, changes: tuple[Change, ...]) -> Prediction:
+    """What the changes, made together, would make of the step, on a GPU that may have to clock lower then."""
+    return predict(case.calibration, slower(case, changes))
 
 
 def slower(case: Case, changes: tuple[Change, ...]) -> tuple[Change, ...]:
@@ -40,7 +45,7 @@ def slower(case: Case, changes: tuple[Change, ...]) -> tuple[Change, ...]:
     after_ns = np.where(given, after_ns, before_ns)
     hot_before = fastest_ns > _LEAST_RATE * before_ns
     hot_after = (fastest_ns > _LEAST_RATE * after_ns) & ~np.isin(tasks, edit.removed_tasks)
-    hot_after &= ~np.isin(_calls(case)[tasks], edit.removed_calls)
+    hot_after &= ~np.isin(case.program.task_call[tasks], edit.removed_calls)
     was = _factor(before_ns[hot_before].sum() / case.step_count / case.step_ns)
     becomes = _factor(after_ns[hot_after].sum() / case.step_count / max(step_ns(program), 1.0))
     times = np.where(given | ~hot_before, becomes, becomes / was)
@@ -58,11 +63,6 @@ def slower(case: Case, changes: tuple[Change, ...]) -> tuple[Change, ...]:
 
 def _factor(share: float) -> float:
     return 1 + _SLOPE * max(min(share, 1.0) - _COOL, 0.0)
-
-
-def _calls(case: Case) -> NDArray[np.int64]:
-    """The call that launched each task."""
-    return np.repeat(np.arange(len(case.program.kind)), np.diff(case.program.task_from))
 
 
 def _flops(case: Case) -> dict[int, float]:

@@ -390,8 +390,7 @@ def _calls_in(case: Case, during: Intervals) -> NDArray[np.int64]:
 
 
 def _tasks_of(case: Case, calls: NDArray[np.int64]) -> NDArray[np.int64]:
-    owner = np.repeat(np.arange(len(case.program.kind)), np.diff(case.program.task_from))
-    return np.flatnonzero(np.isin(owner, calls))
+    return np.flatnonzero(np.isin(case.program.task_call, calls))
 
 
 def listed_shapes(text: str) -> tuple[tuple[int, ...], ...]:

@@ -150,9 +150,8 @@ def _to_known(program: Program, wanted: float) -> Calibration:
     host = _Host(program)
     low, high = _SCALES
     fastest, slowest = (steady_step_ns(host.scaled(factor)) for factor in (low, high))
-    device_fills_it = (
-        steady_step_ns(host.scaled(low, pure=0.0)) > _DEVICE_BOUND * wanted
-    )  # a host explains nothing
+    without_host = steady_step_ns(host.scaled(low, pure=0.0))
+    device_fills_it = without_host > _DEVICE_BOUND * wanted  # then a slower host explains nothing
     if fastest <= wanted <= slowest and slowest > fastest * 1.01 and not device_fills_it:
         for _ in range(30):
             middle = (low * high) ** 0.5
@@ -240,7 +239,7 @@ def _hidden_factor(host_ns: float, step_ns: float) -> float:
     it is the estimate itself.
     """
     normal = NormalDist()
-    shorter = normal.cdf(log(step_ns / host_ns) / _HOST_SCATTER)
+    shorter = normal.cdf(log(step_ns / max(host_ns, 1.0)) / _HOST_SCATTER)
     return max(exp(_HOST_SCATTER * normal.inv_cdf(max(shorter, 1e-6) / 2)), _SCALES[0])
 
 

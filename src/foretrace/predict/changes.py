@@ -217,8 +217,7 @@ class _Chosen:
         ids = self.spans["id"].to_numpy()
         if self.kind in ("kernel", "copy", "set"):
             return np.flatnonzero(np.isin(self.program.task_span, ids))
-        owner = np.repeat(np.arange(len(self.program.kind)), np.diff(self.program.task_from))
-        return np.flatnonzero(np.isin(owner, self.calls()))
+        return np.flatnonzero(np.isin(self.program.task_call, self.calls()))
 
     def calls(self) -> NDArray[np.int64]:
         """Calls that are chosen, or that lie within what is."""

@@ -164,7 +164,7 @@ def _still_awaited(program: Program, keep: NDArray[np.bool_]) -> NDArray[np.int3
 
 def _without(program: Program, edit: Edit) -> Program:
     """The program without its removed tasks; calls that are left with none no longer launch."""
-    owner = np.repeat(np.arange(len(program.kind)), np.diff(program.task_from))
+    owner = program.task_call
     keep = np.ones(len(owner), bool)
     keep[edit.removed_tasks] = False
     keep &= ~np.isin(owner, edit.removed_calls)

@@ -145,7 +145,7 @@ def _runs(program: Program, chosen: NDArray[np.int64]) -> Iterator[list[int]]:
     """Runs of at least two chosen tasks with no other task of their stream between them."""
     wanted = np.zeros(len(program.task_span), bool)
     wanted[chosen] = True
-    call = np.repeat(np.arange(len(program.kind)), np.diff(program.task_from))
+    call = program.task_call
     waits = np.cumsum(np.isin(program.kind, (SYNC, BLOCKING_COPY)))
     for stream in np.unique(program.task_stream[chosen]):
         tasks = np.flatnonzero(program.task_stream == stream)

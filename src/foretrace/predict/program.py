@@ -88,6 +88,11 @@ class Program:
     measured_host_ns: int
     measured_ns: int  # until host and device have both finished
 
+    @property
+    def task_call(self) -> NDArray[np.int64]:
+        """The call that launched each task."""
+        return np.repeat(np.arange(len(self.kind)), np.diff(self.task_from))
+
 
 def build(trace: Trace) -> Program:
     """The program of all recorded steps, or of the whole recording where no step is marked."""

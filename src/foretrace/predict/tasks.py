@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import polars as pl
 
 from foretrace.analyze.device_peaks import find_device
@@ -15,7 +14,7 @@ from foretrace.trace import Trace
 
 def task_table(trace: Trace, program: Program) -> pl.DataFrame:
     """One row a task, in order: its span's id, name, kind, op_id and launch_id, its place, duration, stream, call and step."""
-    owner = np.repeat(np.arange(len(program.kind)), np.diff(program.task_from))
+    owner = program.task_call
     return trace.spans[program.task_span].select(
         "id", "name", "kind", "op_id", "launch_id",
         task=pl.int_range(pl.len(), dtype=pl.Int64),

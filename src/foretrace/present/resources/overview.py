@@ -12,7 +12,7 @@ from foretrace.diagnose import RULES, heat
 from foretrace.diagnose.bound import bound
 from foretrace.errors import MissingDataError
 from foretrace.predict.changes import Change
-from foretrace.predict.prediction import Prediction, predict, to_dict
+from foretrace.predict.prediction import Prediction, to_dict
 from foretrace.present import findings, rule_texts
 from foretrace.present.resources.finding import finding
 from foretrace.present.resources.step_time import one_step, step_time
@@ -249,7 +249,7 @@ def waterfall(session: Session) -> dict[str, Any]:
         made = (*made, change)
         alone = session.diagnosis.findings[number - 1].predicted if len(made) == 1 else None
         before = session.case.step_ns if together is None else together.after_ns.point
-        together = alone or predict(session.case.calibration, heat.slower(session.case, made))
+        together = alone or heat.predicted(session.case, made)
         rows.append(
             {"finding": number, "label": rule_texts.title(session.diagnosis.findings[number - 1].rule),
              "before_ms": before / 1e6, "after_ms": to_dict(together)["after_ms"]}
