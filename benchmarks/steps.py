@@ -60,8 +60,8 @@ def main() -> int:
 def estimates(truth: Path) -> dict[str, Calibration]:
     """What the recordings of one program suggest, each by itself and both together."""
     name = truth.name.removesuffix(".truth.json")
-    files = {form: truth.parent / f"{name}.slow.{form}.json.gz" for form in ("lite", "rich")}
-    opened = {form: replayable(foretrace.open(path)) for form, path in files.items() if path.exists()}
+    files = {form: list(truth.parent.glob(f"{name}.slow.{form}.json.*")) for form in ("lite", "rich")}
+    opened = {form: replayable(foretrace.open(paths[0])) for form, paths in files.items() if paths}
     usable = {form: each for form, each in opened.items() if each is not None}
     made = {form: calibrate(*each) for form, each in usable.items()}
     if len(usable) == 2:
