@@ -22,13 +22,8 @@ def load() -> dict[str, Any]:
     os.environ["PAIRS_TINY"] = "1"  # read on import
     sys.path.insert(0, str(FOLDER))
     try:
-        importlib.import_module("unseen")
-        importlib.import_module("later")
-        importlib.import_module("fresh")
-        importlib.import_module("blind")
-        importlib.import_module("held_out")
-        importlib.import_module("held_h")
-        importlib.import_module("held_i")
+        for each in ("unseen", "later", "fresh", "blind", "held_out", "held_h", "held_i", "promises"):
+            importlib.import_module(each)
         return dict(importlib.import_module("programs").PAIRS)
     finally:
         sys.path.remove(str(FOLDER))

@@ -1005,8 +1005,12 @@ def dice_focal(fixed: bool) -> Step:
     "update of the few weights trained",
 )
 def healthy_adapters(fixed: bool) -> Step:
+    return adapters(fused=(fixed and on_gpu()) or None)
+
+
+def adapters(**optimizing: Any) -> Step:
     model, trained = _lora(size(4, 1), BF16)
-    optimizer = torch.optim.AdamW(trained, lr=1e-5, fused=(fixed and on_gpu()) or None)
+    optimizer = torch.optim.AdamW(trained, lr=1e-5, **optimizing)
     data = [rand(size(4, 1), size(1024, 8), size(2048, 32), dtype=BF16) for _ in range(4)]
 
     def step() -> Tensor:

@@ -437,6 +437,10 @@ def climate_emulator(fixed: bool) -> Step:
     "formula for each of the hundred parameters",
 )
 def imitation_adam(fixed: bool) -> Step:
+    return imitation(**{"fused": True} if fixed and on_gpu() else {"foreach": False})
+
+
+def imitation(**optimizing: Any) -> Step:
     width, sensors, motors = size(512, 32), size(96, 6), size(24, 3)
     model = made(
         lambda: nn.Sequential(
@@ -445,8 +449,7 @@ def imitation_adam(fixed: bool) -> Step:
             nn.Linear(width, motors),
         )
     )
-    kind = {"fused": True} if fixed and on_gpu() else {"foreach": False}
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, **kind)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, **optimizing)
     batch, length = size(16, 2), size(512, 8)
     felt, done = rand(batch, length, sensors), rand(batch, length, motors)
 
@@ -538,15 +541,19 @@ class _Grasp(nn.Module):
     "bf16, which computes in fp32 inside and rounds once. Same values, same training",
 )
 def grasp_points(fixed: bool) -> Step:
+    return grasps(casts=not fixed)
+
+
+def grasps(*, casts: bool, wrap: Callable[..., Any] = lambda model: model) -> Step:
     width, points = size(1024, 32), size(16384, 32)
     model = made(
-        lambda: nn.Sequential(*(_Grasp(width, casts=not fixed) for _ in range(size(6, 2)))).append(
+        lambda: nn.Sequential(*(_Grasp(width, casts=casts) for _ in range(size(6, 2)))).append(
             nn.Linear(width, 8)
         ),
         BF16,
     )
     x, target = rand(points, width, dtype=BF16), rand(points, 8)
-    return trainer(model, adamw(model), partial(squared, model, x, target))
+    return trainer(model, adamw(model), partial(squared, wrap(model), x, target))
 
 
 class _Pairs(nn.Module):

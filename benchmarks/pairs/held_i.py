@@ -685,6 +685,10 @@ class PostNormLayer(nn.Module):
     "session; fixed: AdamW(fused=True). Same formula for every weight",
 )
 def cross_encoder(fixed: bool) -> Step:
+    return cross(**{"fused": True} if fixed and on_gpu() else {"foreach": False})
+
+
+def cross(**optimizing: Any) -> Step:
     width, words = size(384, 32), size(30522, 50)
     body = made(lambda: nn.Sequential(*(PostNormLayer(width, size(12, 2)) for _ in range(size(12, 1)))), BF16)
     model = made(
@@ -693,10 +697,8 @@ def cross_encoder(fixed: bool) -> Step:
     model["body"] = body
     decayed = [p for p in model.parameters() if p.ndim > 1]
     others = [p for p in model.parameters() if p.ndim == 1]
-    kind = {"fused": True} if fixed and on_gpu() else {"foreach": False}
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}], lr=2e-5, **kind
-    )
+    groups = [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=2e-5, **optimizing)
     ids = below(words, size(64, 2), size(256, 8))
     clicked = (ids[:, 0] % 2).float()
 

@@ -37,6 +37,7 @@ import held_h  # noqa: F401  (registers its programs)
 import held_i  # noqa: F401  (registers its programs)
 import held_out  # noqa: F401  (registers its programs)
 import later  # noqa: F401  (registers its programs)
+import promises  # noqa: F401  (registers its programs)
 import torch
 import unseen  # noqa: F401  (registers its programs)
 from programs import PAIRS, TINY, Pair, Step, device

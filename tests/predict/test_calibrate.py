@@ -46,6 +46,25 @@ def test_of_all_hosts_that_explain_a_step_the_likeliest_is_taken(
     assert dense == pytest.approx(factor * DENSE_US, rel=0.05)
 
 
+@pytest.mark.parametrize(("memory", "scaled"), [("Pageable", True), ("Pinned", False)])
+def test_the_host_that_moves_pageable_memory_is_fitted_too(tmp_path: Path, memory: str, scaled: bool) -> None:
+    """A copy of 5 ms in the place of the 5 ms of Python above; from pinned memory the device moves it, and only that."""
+
+    def body(recording: Recording, at: float) -> None:
+        recording.op("aten::copy_", at, at + 5_000)
+        kind = f"Memcpy HtoD ({memory} -> Device)"
+        recording.launch(
+            at + 5, kind, at + 10, at + 4_990, category="gpu_memcpy", call=4_986, bytes=40_000_000
+        )
+        launches(recording, at + 5_000, 500)
+
+    trace = loop(tmp_path, 10_000, body)
+    found = calibrate(trace, build(trace), step_ns=10_000_000)
+    assert found.representative
+    copied_us = found.program.task_dur_ns.max() / 1e3
+    assert copied_us == pytest.approx(6_875 if scaled else 4_980, rel=0.03)
+
+
 def test_python_is_not_much_shorter_than_recorded(tmp_path: Path) -> None:
     """3 ms cannot be: half of the Python is left, 2.5 ms, and 0.8 of operators."""
     assert not fitted(program(tmp_path), 3_000)[0].representative

@@ -53,6 +53,20 @@ def test_a_run_with_shapes_takes_what_it_moves(tmp_path: Path) -> None:
     assert "by what their operators move and compute" in change.says
 
 
+@pytest.mark.parametrize(("row", "after"), [(128, MODELLED_US), (4096, 800)])
+def test_short_rows_are_normalised_several_at_once(tmp_path: Path, row: int, after: float) -> None:
+    """torch's layer norm of short rows is far from the bandwidth, compiled code is not; of long ones it stays as it is."""
+    shape, both = [COUNT // row, row], ["float", "float"]
+    norm = Op(
+        "aten::native_layer_norm", "void vectorized_layer_norm_kernel<float, float, false>", 800,
+        [shape, [], [row], [row], []], ["float", "ScalarList", *both, "Scalar"],
+    )  # fmt: skip
+    trace = device_bound(tmp_path, [unary(), norm, matmul()])
+    (found,) = findings(unfused_elementwise, trace, step_us=140 + 800 + 500)
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(after + 500, rel=0.02)
+
+
 def test_the_rule_and_the_verb_agree(tmp_path: Path) -> None:
     trace = device_bound(tmp_path, [*[unary()] * 6, matmul()])
     (found,) = findings(unfused_elementwise, trace, step_us=6 * 140 + 500)

@@ -9,14 +9,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from foretrace.analyze.phases import BACKWARD, PHASES
+from foretrace.analyze.phases import BACKWARD, OPTIMIZER, PHASES
 from foretrace.diagnose import experts, repeats
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.predict import capture
 from foretrace.predict.calibrate import dense_ns
 from foretrace.predict.changes import Change
-from foretrace.predict.edits import apply, merge
+from foretrace.predict.edits import Edit, apply, merge
 from foretrace.predict.program import BLOCKING_COPY, LAUNCH
 from foretrace.predict.steady import step_ns
 
@@ -25,6 +25,9 @@ _LAUNCHING_SHARE = 0.25  # of the step that is spent on operators and launches
 _LEAST_PASSES = 4  # of a loop
 _LOOP_SHARE = 0.25  # of the launching that a loop takes, as of the step
 _SLOWEST_GRAPH_NS = 50_000  # of a call through torch.compile's guards
+# Adam that counts its steps on the device, as a graph needs it (capturable=True), launches twelve small kernels more for
+# each parameter that it updates by itself: 25 to 28 µs on an H200 (imitation_promise, encoder_promise of benchmarks/pairs).
+_CAPTURABLE_ADAM_NS = 26_000
 _LONGEST_CALL_NS = 40_000  # a call that takes longer loads a module, allocates or waits, rather than launches
 
 
@@ -36,7 +39,8 @@ def launch_bound(case: Case) -> Iterator[Finding]:
     Looks for steps that follow the host, in which the GPU works for less than 85 % of the time, and operators and
     launches take at least a quarter of the step. If nothing allocates from the driver or communicates, and there is no
     graph already, each run of launches is replayed as one CUDA graph: 15 µs of host for the whole, 0.15 µs between
-    kernels. Copies from and to the host, data loading and long stretches without events stay as they are. So do waits
+    kernels; an Adam that updates one parameter after the other takes the GPU 26 µs more for each, to count its steps there.
+    Copies from and to the host, data loading and long stretches without events stay as they are. So do waits
     within the step, if on average at least 40 launches lie between them and none is for the size of a result; the range
     includes that each graph takes the host 50 µs. Nothing is promised then, nor where the steps do not launch the same
     kernels in the same shapes. A loop of at least four passes, a quarter of the launching, whose results are put together
@@ -97,7 +101,7 @@ def _change(case: Case, captured: NDArray[np.bool_], loops: list[repeats.Repeat]
     A loop over pieces that do not follow from each other is done at once, and at worst as a graph. One that prepares a
     training step is first to be captured: the range reaches to a graph of all.
     """
-    edit = capture.edit(case.program, captured)
+    edit = _graphs(case, captured)
     slower = dict.fromkeys(edit.added_host_ns, _SLOWEST_GRAPH_NS)
     others = (replace(edit, added_host_ns=slower),) if len(edit.added_host_ns) > case.step_count else ()
     doubt = capture.doubt(case.trace, case.program)
@@ -109,11 +113,23 @@ def _change(case: Case, captured: NDArray[np.bool_], loops: list[repeats.Repeat]
     if alone:
         mine = np.zeros(len(captured), bool)
         mine[np.concatenate([each.calls() for each in alone])] = True
-        some = capture.edit(case.program, captured & mine)
+        some = _graphs(case, captured & mine)
         return Change(
             "a loop replayed as a CUDA graph, at best all launches", some, others=(edit, *others), doubt=doubt
         )
     return Change("launches replayed as CUDA graphs", edit, others=others, doubt=doubt)
+
+
+def _graphs(case: Case, captured: NDArray[np.bool_]) -> Edit:
+    """A graph for each run of captured launches, with what an optimizer must do to be in one."""
+    tasks = case.tasks.join(case.roles.select("id", "phase"), on="id", how="left", maintain_order="left")
+    op = case.trace.spans["name"].gather(tasks["op_id"]).cast(pl.String)
+    mine = tasks.filter(
+        (op == "aten::addcdiv_") & pl.Series(captured[tasks["call"].to_numpy()]),
+        pl.col("phase") == PHASES.index(OPTIMIZER),
+    )
+    longer = {task: dur + _CAPTURABLE_ADAM_NS for task, dur in mine.select("task", "dur_ns").iter_rows()}
+    return replace(capture.edit(case.program, captured), durations_ns=longer, modelled=frozenset(longer))
 
 
 def _at_once(case: Case, loops: list[repeats.Repeat]) -> Change | None:

@@ -13,12 +13,10 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit, apply, merge
-from foretrace.predict.program import BLOCKING_COPY, SYNC
+from foretrace.predict.program import BLOCKING_COPY, STAGED_BYTES, SYNC
 from foretrace.predict.steady import step_ns
 
 _LARGE_BYTES = 1 << 20
-# CUDA stages smaller pageable copies and returns at once; many of them are tiny-copies.
-_STAGED_BYTES = 64 << 10
 _MANY_SMALL = 3  # a step: from here on they are tiny-copies
 _LEAST_GAIN = 1.02  # of the step, for less than a megabyte to be worth a word
 # Pinned memory over PCIe 5 x16 moved 55.4 GB/s on the H200 of the corpus; older buses take their own peak.
@@ -70,12 +68,12 @@ def pageable_copy(case: Case) -> Iterator[Finding]:
         on="id",
         maintain_order="left",
     ).with_columns(pl.col("pageable").fill_null(value=False))
-    staged = pl.col("pageable") & (pl.col("size_bytes") > _STAGED_BYTES)
+    staged = pl.col("pageable") & (pl.col("size_bytes") > STAGED_BYTES)
     to_host = found.filter((pl.col("direction") == "DtoH") & staged)
     to_device = found.filter(pl.col("direction") == "HtoD")
     awaited = pl.Series(waited(case, to_device["call"].to_numpy()), dtype=pl.Boolean)
     to_device = to_device.filter(staged | awaited)
-    small = to_device["size_bytes"] <= _STAGED_BYTES
+    small = to_device["size_bytes"] <= STAGED_BYTES
     if small.sum() >= _MANY_SMALL * case.step_count:
         to_device = to_device.filter(~small)
     groups = tuple(_Group(case, each) for each in (to_device, to_host) if not each.is_empty())
@@ -159,7 +157,7 @@ def _ends(groups: tuple[_Group, ...]) -> Iterator[tuple[Edit, ...]]:
 def _edits(case: Case, mine: pl.DataFrame, *, to_host: bool) -> tuple[Edit, Edit]:
     """At the speed of pinned memory, without a wait; the other is waited for, or beside the kernels, or in turn with them."""
     bus = case.device.pcie_bytes if case.device and case.device.pcie_bytes else 32e9
-    slow = mine.filter(pl.col("pageable") & (pl.col("size_bytes") > _STAGED_BYTES))
+    slow = mine.filter(pl.col("pageable") & (pl.col("size_bytes") > STAGED_BYTES))
     durations = {
         task: min(dur, round(size / (bus * _PINNED_SHARE) * 1e9))
         for task, dur, size in slow.select("task", "dur_ns", "size_bytes").iter_rows()

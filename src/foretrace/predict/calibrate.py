@@ -13,8 +13,10 @@ from math import exp, log
 from statistics import NormalDist
 
 import numpy as np
+import polars as pl
+from numpy.typing import NDArray
 
-from foretrace.predict.program import QUIET_NS, Program
+from foretrace.predict.program import QUIET_NS, STAGED_BYTES, Program
 from foretrace.predict.steady import step_ns as steady_step_ns
 from foretrace.trace import Trace
 
@@ -75,7 +77,7 @@ def calibrate(trace: Trace, program: Program, *, step_ns: float | None = None) -
             f"the step time without a profiler is estimated from {'a rich' if rich else 'a light'} recording"
         )
         return Calibration(light, step, basis, False, True, _host_bound(light, step))
-    return _to_known(light, step_ns)
+    return _to_known(light, step_ns, _staged(trace, program))
 
 
 def calibrate_pair(light: tuple[Trace, Program], rich: tuple[Trace, Program]) -> Calibration:
@@ -125,6 +127,12 @@ def _threads_ready(trace: Trace, program: Program) -> Program:
     return replace(program, gap_ns=gap)
 
 
+def _staged(trace: Trace, program: Program) -> NDArray[np.bool_]:
+    """Tasks that copy from or to pageable memory: the host's own processors move the bytes."""
+    pageable = trace.copies.filter((pl.col("size_bytes") > STAGED_BYTES) & pl.col("pageable"))
+    return np.isin(program.task_span, pageable["span_id"].to_numpy())
+
+
 def _debiased(
     program: Program, dense: np.ndarray[tuple[int], np.dtype[np.int64]], overhead: Overhead
 ) -> Program:
@@ -145,9 +153,9 @@ def _host_bound(program: Program, step: float) -> bool:
     return steady_step_ns(scaled_host(program, 1.1)) > step * 1.02
 
 
-def _to_known(program: Program, wanted: float) -> Calibration:
+def _to_known(program: Program, wanted: float, staged: NDArray[np.bool_]) -> Calibration:
     """The program whose steady step is the measured one: by its host if that moves it, else by its device."""
-    host = _Host(program)
+    host = _Host(program, staged)
     low, high = _SCALES
     fastest, slowest = (steady_step_ns(host.scaled(factor)) for factor in (low, high))
     without_host = steady_step_ns(host.scaled(low, pure=0.0))
@@ -165,7 +173,7 @@ def _to_known(program: Program, wanted: float) -> Calibration:
         step = steady_step_ns(fitted)
         floor = steady_step_ns(scaled_host(fitted, 0.5))
         basis = f"the host is fitted to the measured step: {high:.2f} times the estimate"
-        if host.pure.any() or host.tail:
+        if host.pure.any() or host.tail or staged.any():
             basis += f", {host.pure_factor(high):.2f} times for what the recording does not slow"
         return Calibration(
             fitted,
@@ -182,21 +190,21 @@ def _to_known(program: Program, wanted: float) -> Calibration:
 class _Host:
     """The host of a program at other speeds: of all that explain a measured step, the likeliest.
 
-    Recording slows the dense host, by how much is known roughly; loading, sleeping and Python that calls nothing take
-    longer or shorter on other data or beside other processes. A step tells only their sum, D·a + P·b where a and b are the
-    logarithms of the two factors. In the recordings at hand both scatter alike, by about 0.2 (steps that are mostly dense
-    are half of the time within 10 % of the estimate, steps that are mostly pure 0.7 to 1.4 times as long): a² + b² is
-    least, for a given sum, where b/a = P/D.
+    Recording slows the dense host, by how much is known roughly; loading, sleeping, Python that calls nothing and copies
+    of pageable memory take longer or shorter on other data or beside other processes. A step tells only their sum,
+    D·a + P·b where a and b are the logarithms of the two factors. In the recordings at hand both scatter alike, by about
+    0.2 (steps that are mostly dense are half of the time within 10 % of the estimate, steps that are mostly pure 0.7 to
+    1.4 times as long): a² + b² is least, for a given sum, where b/a = P/D.
     """
 
-    def __init__(self, program: Program) -> None:
-        self.program, self.dense = program, dense_ns(program)
+    def __init__(self, program: Program, staged: NDArray[np.bool_]) -> None:
+        self.program, self.dense, self.staged = program, dense_ns(program), staged
         self.pure = program.gap_ns - self.dense
         between = np.zeros(len(self.pure), np.int64)
         inside = program.step_calls < len(between)
         np.add.at(between, program.step_calls[inside], program.between_ns[inside])
         self.tail = program.tail_gap_ns if program.tail_gap_ns > _PURE_FROM_NS else 0
-        pure = float(np.maximum(self.pure - between, 0).sum() + self.tail)
+        pure = float(np.maximum(self.pure - between, 0).sum() + self.tail + program.task_dur_ns[staged].sum())
         dense = float(self.dense.sum() + program.base_ns[~program.in_driver].sum())
         self._exponent = pure / max(dense, 1.0)
         self.dense_told = dense >= pure
@@ -207,12 +215,16 @@ class _Host:
 
     def scaled(self, factor: float, *, pure: float | None = None) -> Program:
         """The program with its dense host this much longer, and the pure one as much as is likely then, or as is said."""
-        pure = self.pure_factor(factor) if pure is None else pure
+        moved = self.pure_factor(factor)
+        pure = moved if pure is None else pure
         scaled = scaled_host(self.program, factor)
         return replace(
             scaled,
             gap_ns=scaled.gap_ns - self.pure + (self.pure * pure).astype(np.int64),
             tail_gap_ns=scaled.tail_gap_ns - self.tail + round(self.tail * pure),
+            task_dur_ns=np.where(self.staged, scaled.task_dur_ns * moved, scaled.task_dur_ns).astype(
+                np.int64
+            ),
         )
 
 

@@ -37,7 +37,7 @@ _WAKE_LIMIT_NS = 15_000  # a call that returns later than this after the work en
 _LONG_WAIT_NS = 20_000  # between two tasks of a stream: more than any hand-over takes
 _COPY_TAIL_NS = 50_000
 QUIET_NS = 200_000  # more than Python takes between two operators
-_PAGEABLE_STAGED_BYTES = 64 << 10  # CUDA stages smaller pageable copies and returns at once
+STAGED_BYTES = 64 << 10  # CUDA stages smaller pageable copies and returns at once
 
 _SYNCS = re.compile(r"(cuda|hip|cu)(Device|Ctx|Stream|Event)Synchronize")
 _FREES = re.compile(r"(cuda|hip)Free$|(cu)MemFree")
@@ -429,9 +429,9 @@ class _Builder:
             pl.col("span_id").alias("id"), "size_bytes", "direction", "pageable"
         )
         rows = self.tasks.select("id").join(copies, on="id", how="left", maintain_order="left")
-        large = (rows["size_bytes"].fill_null(0) > _PAGEABLE_STAGED_BYTES) | (
-            rows["direction"] == "DtoH"
-        ).fill_null(False)
+        large = (rows["size_bytes"].fill_null(0) > STAGED_BYTES) | (rows["direction"] == "DtoH").fill_null(
+            False
+        )
         pageable = (rows["pageable"].fill_null(False) & large).to_numpy()
         plain = _matches(self.names, _PLAIN_COPY)
         for call in np.flatnonzero(launches).tolist():
