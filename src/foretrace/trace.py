@@ -5,9 +5,9 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 
@@ -15,6 +15,7 @@ from foretrace import schema
 from foretrace.errors import MissingDataError
 
 Loader = Callable[[str], pl.DataFrame]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Trace:
     repairs: tuple[Repair, ...]
     _load: Loader = field(repr=False)
     _frames: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
+    _derived: dict[Callable[[Trace], Any], Any] = field(default_factory=dict, repr=False, compare=False)
 
     def table(self, name: str) -> pl.DataFrame:
         """One table, whole."""
@@ -165,3 +167,16 @@ class Trace:
             f"<b>{html.escape(self.path.name)}</b>: {html.escape(self.format)}, {html.escape(devices)}, "
             f"{len(self.steps)} steps, {self.duration_ns / 1e6:,.1f} ms<table>{rows}</table>"
         )
+
+
+def once_per_trace(compute: Callable[[Trace], _T]) -> Callable[[Trace], _T]:
+    """The function, its result kept with the recording: for what many analyses ask for and nobody changes."""
+
+    @wraps(compute)
+    def kept(trace: Trace) -> _T:
+        if compute not in trace._derived:
+            trace._derived[compute] = compute(trace)
+        value: _T = trace._derived[compute]
+        return value
+
+    return kept

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from foretrace import intervals
 from foretrace.intervals import Intervals, Times
-from foretrace.trace import Trace
+from foretrace.trace import Trace, once_per_trace
 
 # NCCL, RCCL, NVSHMEM, symmetric memory and vLLM's own; also where no collective's metadata was recorded. A name of
 # a collective counts only where it begins the kernel's: "warp_all_reduce" within one is no communication.
@@ -67,6 +67,7 @@ class Window:
         return self.end_ns - self.start_ns
 
 
+@once_per_trace
 def device_work(trace: Trace) -> pl.DataFrame:
     """All device spans, with `communication` and `orphan`: launched before the recording began.
 

@@ -28,7 +28,7 @@ from foretrace.analyze.device_time import Window
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
-from foretrace.trace import Step, Trace
+from foretrace.trace import Step, Trace, once_per_trace
 from foretrace.units import counted, format_value
 
 ROLES = ("kernel", "memcpy", "memset", "communication", "runtime", "dataloader", "cpu_exec", "other")
@@ -117,6 +117,7 @@ def summary(windows: tuple[StepWindow, ...]) -> dict[str, Value]:
     }
 
 
+@once_per_trace
 def step_windows(trace: Trace) -> tuple[StepWindow, ...]:
     """All recorded steps, in order of start on the host."""
     hosts = _host_steps(trace)

@@ -14,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace import intervals
-from foretrace.analyze import runtime_calls
+from foretrace.analyze import device_time, runtime_calls
 from foretrace.diagnose.case import Case
 from foretrace.intervals import Intervals
 from foretrace.predict import edits
@@ -255,7 +255,7 @@ def _communicating(case: Case) -> Intervals:
     spans = case.trace.spans.filter(
         pl.col("kind").is_in(("op", "annotation"))
         & pl.col("track_id").is_in(on_host.implode())
-        & pl.col("name").cast(pl.String).str.contains(_RANKS)
+        & pl.col("name").is_in(device_time.names_like(case.trace.spans, _RANKS))
     )
     return case.during(spans)
 
@@ -265,6 +265,6 @@ def _annotated(case: Case, pattern: str) -> Intervals:
     spans = case.trace.spans.filter(
         pl.col("kind").is_in(("op", "annotation"))
         & pl.col("track_id").is_in(_tracks(case))
-        & pl.col("name").cast(pl.String).str.contains(pattern)
+        & pl.col("name").is_in(device_time.names_like(case.trace.spans, pattern))
     )
     return case.during(spans)

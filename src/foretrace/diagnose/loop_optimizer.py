@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from foretrace import intervals
 from foretrace.analyze import work_models
+from foretrace.analyze.device_time import names_like
 from foretrace.analyze.runtime_calls import NOBODY
 from foretrace.analyze.work_models.call import parse
 from foretrace.diagnose import updates
@@ -214,7 +215,7 @@ def _ranges(case: Case) -> pl.DataFrame:
     host = case.trace.tracks.filter(pl.col("device").is_null())["id"].implode()
     spans = case.trace.spans.filter(
         pl.col("kind").is_in(("annotation", "op")) & pl.col("track_id").is_in(host)
-        & pl.col("name").cast(pl.String).str.starts_with("Optimizer.step#")
+        & pl.col("name").is_in(names_like(case.trace.spans, "^Optimizer.step#"))
     )  # fmt: skip
     return spans.with_columns(optimizer=pl.col("name").cast(pl.String).str.extract(_STEP.pattern))
 

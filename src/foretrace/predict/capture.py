@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from foretrace import intervals
 from foretrace.analyze import runtime_calls
+from foretrace.analyze.device_time import names_like
 from foretrace.predict.calibrate import dense_ns
 from foretrace.predict.edits import Edit
 from foretrace.predict.program import BLOCKING_COPY, SYNC, Program
@@ -29,8 +30,10 @@ _FREES = r"^(?:cuda|hip)(?:Free|HostFree)|^cuMem"
 
 def loading_ns(trace: Trace, program: Program) -> NDArray[np.int64]:
     """For each call, how much of the recorded gap before it went to data loading."""
-    names = trace.spans.filter(pl.col("kind").is_in(("op", "annotation")))
-    loading = names.filter(pl.col("name").cast(pl.String).str.contains(runtime_calls.DATA_LOADING))
+    loading = trace.spans.filter(
+        pl.col("kind").is_in(("op", "annotation"))
+        & pl.col("name").is_in(names_like(trace.spans, runtime_calls.DATA_LOADING))
+    )
     start = (loading["start_ns"] - program.start_ns).to_numpy()
     waits = intervals.union(start, start + loading["dur_ns"].fill_null(0).to_numpy())
     begin = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)[:-1]))

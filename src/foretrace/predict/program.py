@@ -16,6 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace import intervals
+from foretrace.analyze.device_time import names_like
 from foretrace.analyze.runtime_calls import DATA_LOADING
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
@@ -138,7 +139,7 @@ def _host_line(trace: Trace, window: tuple[int, int]) -> pl.DataFrame:
 def _main_track(trace: Trace, calls: pl.DataFrame) -> int:
     """The thread that marks the steps, else the one with most calls."""
     steps = trace.spans.filter(
-        (pl.col("kind") == "annotation") & pl.col("name").cast(pl.String).str.starts_with("ProfilerStep#")
+        (pl.col("kind") == "annotation") & pl.col("name").is_in(names_like(trace.spans, "^ProfilerStep#"))
     ).join(
         trace.tracks.filter(pl.col("device").is_null()).select("id"),
         left_on="track_id",
@@ -271,7 +272,7 @@ class _Builder:
         """The time in data loaders."""
         loaders = self.trace.spans.filter(
             pl.col("kind").is_in(("op", "annotation"))
-            & pl.col("name").cast(pl.String).str.contains(DATA_LOADING)
+            & pl.col("name").is_in(names_like(self.trace.spans, DATA_LOADING))
         )
         start = (loaders["start_ns"] - self.window[0]).to_numpy()
         return intervals.union(start, start + loaders["dur_ns"].fill_null(0).to_numpy())
