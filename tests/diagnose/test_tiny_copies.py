@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from builders import Recording
 
+from foretrace.diagnose.case import Case
+from foretrace.diagnose.diagnosis import diagnose
+from foretrace.diagnose.pageable_copy import pageable_copy
 from foretrace.diagnose.tiny_copies import tiny_copies
 from tests.diagnose.loops import findings, launches, loop
 
@@ -114,3 +117,11 @@ def test_what_is_stacked_behind_its_copies_is_copied_once(tmp_path: Path) -> Non
     (found,) = findings(tiny_copies, loop(tmp_path, 4_100, body), step_us=4_100)
     assert found.predicted is not None
     assert found.predicted.speedup.point == pytest.approx(4_100 / (2 * 200 + 9 * 100 + 2_000), rel=0.03)
+
+
+def test_a_program_that_copies_nothing_was_looked_at(tmp_path: Path) -> None:
+    """Kernels were recorded, so copies would have been."""
+    trace = loop(tmp_path, 1_000, lambda recording, at: launches(recording, at, 50))
+    assert trace.copies.is_empty()
+    found = diagnose(Case(trace), (tiny_copies, pageable_copy))
+    assert found.checked == ("tiny-copies", "pageable-copy")

@@ -88,6 +88,13 @@ class Case:
             return None
         return f"steps {steps[0].number} to {steps[-1].number}, {len(steps)} of the {len(every):,} recorded"
 
+    @property
+    def copies(self) -> pl.DataFrame:
+        """Copies between memories; none is an answer too, if the device was recorded."""
+        if not self.trace.has_device:
+            self.trace.require("copies", "no copies recorded; record with ProfilerActivity.CUDA")
+        return self.trace.copies
+
     def result(self, name: str, **options: Any) -> Result:
         """One analysis."""
         key = name + repr(sorted(options.items()))

@@ -62,9 +62,8 @@ def pageable_copy(case: Case) -> Iterator[Finding]:
     DataLoader(..., pin_memory=True) and tensor.to(device, non_blocking=True); for large inputs on a stream of their own,
     a batch ahead. Towards the host, pinned.copy_(tensor, non_blocking=True) and an event to wait for before it is read.
     """
-    copies = case.trace.require("copies", "no copies recorded; record with ProfilerActivity.CUDA")
     found = case.tasks.join(
-        copies.select(pl.col("span_id").alias("id"), "size_bytes", "direction", "pageable"),
+        case.copies.select(pl.col("span_id").alias("id"), "size_bytes", "direction", "pageable"),
         on="id",
         maintain_order="left",
     ).with_columns(pl.col("pageable").fill_null(value=False))

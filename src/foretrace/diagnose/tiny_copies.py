@@ -53,8 +53,7 @@ def tiny_copies(case: Case) -> Iterator[Finding]:
     Use instead
     torch.arange(n, device="cuda") instead of torch.arange(n).cuda(); make constants once; copy one tensor.
     """
-    copies = case.trace.require("copies", "no copies recorded; record with ProfilerActivity.CUDA")
-    small = copies.filter((pl.col("direction") == "HtoD") & (pl.col("size_bytes") < _SMALL_BYTES))
+    small = case.copies.filter((pl.col("direction") == "HtoD") & (pl.col("size_bytes") < _SMALL_BYTES))
     mine = case.tasks.join(
         small.select(pl.col("span_id").alias("id"), "size_bytes"), on="id", maintain_order="left"
     )
