@@ -2,10 +2,11 @@
 
     python benchmarks/predictions.py [FOLDER ...]        default: ../shared/corpus/h200
 
-The pairs of several folders are judged as one set. A folder holds NAME.slow.lite.json.gz or .zst (and rich) and NAME.truth.json with `slow.step_ms`, `speedup_range` and
-`truth.label`, or `truth.rule` to name the rule that is the fix. For every pair it prints the prediction of
-that rule beside what was measured, with the step time known and unknown, and beside two baselines that other
-tools use: the savings added up as if nothing overlapped, and the idle time taken off.
+The pairs of several folders are judged as one set. A folder holds NAME.slow.lite.json.gz or .zst (and rich) and
+NAME.truth.json with `slow.step_ms`, `speedup_range` and `truth.label`, or `truth.rule` to name the rule that is the fix,
+"together" where all that promise a gain are. For every pair it prints the prediction of that rule beside what was
+measured, with the step time known and unknown, and beside two baselines that other tools use: the savings added up as if
+nothing overlapped, and the idle time taken off.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ RULE_OF = {
     "sync": "host-sync", "healthy": "unfused-elementwise",
 }  # fmt: skip
 NO_GAIN = 1.03
+TOGETHER = "together"
 
 
 @dataclass(frozen=True)
@@ -115,11 +117,15 @@ def judge(path: Path, form: str, *, known: bool) -> Row | None:
     except ForetraceError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return None
-    finding = next((each for each in found.findings if each.rule == rule and each.predicted), None)
-    predicted = finding.predicted if finding else None
+    first = found.findings[0].rule if found.findings else "-"
+    findings = [each for each in found.findings if each.rule == rule and each.predicted][:1]
+    predicted = findings[0].predicted if findings else None
+    if rule == TOGETHER:
+        findings = [each for each in found.findings if each.predicted and each.predicted.verdict == "gain"]
+        predicted, first = found.combined, TOGETHER if len(findings) > 1 else first
     return Row(
-        name, rule, known, found.findings[0].rule if found.findings else "-", tuple(truth["speedup_range"]),
-        predicted.verdict if predicted else "no gain", *_speedup(predicted), summed(case, finding), idle(case),
+        name, rule, known, first, tuple(truth["speedup_range"]),
+        predicted.verdict if predicted else "no gain", *_speedup(predicted), summed(case, findings), idle(case),
     )  # fmt: skip
 
 
@@ -131,15 +137,14 @@ def _speedup(predicted: Any) -> tuple[float, float, float]:
     )
 
 
-def summed(case: Case, finding: Finding | None) -> float:
+def summed(case: Case, findings: list[Finding]) -> float:
     """The baseline of adding up: every saved nanosecond of host and device is taken off the step."""
-    if finding is None or finding.change is None:
-        return 1.0
-    edit, dur = finding.change.edit, case.program.task_dur_ns
-    saved = float(dur[edit.removed_tasks].sum()) + edit.removed_host.total_ns
-    saved += sum(int(dur[task]) - new for task, new in edit.durations_ns.items())
-    saved += float((case.program.base_ns + case.program.wake_ns)[edit.unwaited_calls].sum())
-    saved -= sum(edit.added_host_ns.values())
+    dur, saved = case.program.task_dur_ns, 0.0
+    for edit in (each.change.edit for each in findings if each.change):
+        saved += float(dur[edit.removed_tasks].sum()) + edit.removed_host.total_ns
+        saved += sum(int(dur[task]) - new for task, new in edit.durations_ns.items())
+        saved += float((case.program.base_ns + case.program.wake_ns)[edit.unwaited_calls].sum())
+        saved -= sum(edit.added_host_ns.values())
     after = case.step_ns - saved / case.step_count
     return case.step_ns / after if after > 0.02 * case.step_ns else 50.0
 
@@ -165,11 +170,13 @@ def print_rows(rows: list[Row], known: bool) -> None:
         "added up",
         "idle off",
     )
-    print("{:<22}{:<23}{:<23}{:>13}{:>10}{:>14}{:>8}  {:<10}{:>9}{:>9}".format(*heads))
+    width = max([len(row.name) for row in rows], default=0) + 2
+    columns = f"{{:<{width}}}{{:<23}}{{:<23}}{{:>13}}{{:>10}}{{:>14}}{{:>8}}  {{:<10}}{{:>9}}{{:>9}}"
+    print(columns.format(*heads))
     for row in rows:
         measured = f"{row.truth[0]:.2f}-{row.truth[1]:.2f}"
         spread = f"{row.low:.2f}-{row.high:.2f}"
-        print(f"{row.name:<22}{row.rule:<23}{row.first:<23}{measured:>13}{row.point:>10.2f}{spread:>14}"
+        print(f"{row.name:<{width}}{row.rule:<23}{row.first:<23}{measured:>13}{row.point:>10.2f}{spread:>14}"
               f"{100 * row.error:>7.0f}%  {row.verdict:<10}{row.summed:>9.2f}{row.idle:>9.2f}")  # fmt: skip
     judged = [row for row in rows if row.true_gain]
     if not judged:

@@ -1,17 +1,22 @@
-"""Set p, continued: what a rule promises beside the one that a program was written for, with that change made.
+"""Set p, continued, and set t: what is promised beside the fault that a program was written for, with that change made.
 
-A program that is already good in one way is promised a gain in another; so is a faulty one, before or behind its fault.
+A program that is already good in one way is promised a gain in another; so is a faulty one, before or behind its fault (p).
+And a diagnosis says what all its fixes together would bring (t).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import fresh
 import held_h
 import held_i
+import held_out
+import programs
 import torch
+import unseen
 from programs import Step, autocast, compiled, device, graphed, pair, rand, size
 from torch import Tensor, nn
 
@@ -112,3 +117,52 @@ def _captured(make: Callable[..., Step], captured: bool, **optimizing: Any) -> S
         optimizing["capturable"] = True
     step = make(**optimizing)
     return graphed(step) if captured else step
+
+
+# ------------------------------------------------------------------------------------------------ set t: fixes together
+
+
+def _compiled_too(make: Callable[[bool], Step], both: bool) -> Step:
+    """An inference step as it is, or without its fault and compiled."""
+    return compiled(make(True)) if both else make(False)
+
+
+def _captured_too(make: Callable[[bool], Step], both: bool) -> Step:
+    """A training step as it is, or without its fault and, optimizer included, as one CUDA graph."""
+    if not both or device() == "cpu":
+        return make(both)
+    before = torch.optim.Adam, torch.optim.AdamW
+    torch.optim.Adam, torch.optim.AdamW = (partial(each, capturable=True) for each in before)  # type: ignore[misc]
+    try:
+        return graphed(make(True))
+    finally:
+        torch.optim.Adam, torch.optim.AdamW = before  # type: ignore[misc]
+
+
+def _together(make: Callable[[bool], Step], how: Callable[[Callable[[bool], Step], bool], Step]) -> None:
+    """Registers a program with all fixes that it is promised a gain by, made together."""
+    name = f"{make.__name__}_and_more"
+
+    def both(fixed: bool) -> Step:
+        return how(make, fixed)
+
+    both.__name__ = name
+    more = "compiled" if how is _compiled_too else "as a CUDA graph"
+    pair("t", "together", "together", f"{make.__name__}; fixed: without its fault, and {more}")(both)
+
+
+for _each in (
+    programs.cast_pingpong, programs.diffusion_attention, unseen.mixer_transpose, unseen.norms_in_fp32,
+    held_out.fp8_stored, held_h.residue_pairs, held_i.loaded_in_8bit, held_i.turned_shards,
+):  # fmt: skip
+    _together(_each, _compiled_too)
+for _each in (
+    programs.adamw_loop, programs.sgd_loop, fresh.adapters_checkpoint, held_out.forecast_stacks,
+    held_out.latent_transformer, held_h.imitation_adam, held_i.cross_encoder, held_i.borrowed_recipe,
+):  # fmt: skip
+    _together(_each, _captured_too)
+
+
+@pair("t", "together", "together", "grasp_points; fixed: without casts, and its model compiled")
+def grasp_points_and_more(fixed: bool) -> Step:
+    return held_h.grasps(casts=not fixed, wrap=compiled if fixed else lambda model: model)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from foretrace.predict import fusion
 from foretrace.predict.calibrate import Calibration
 from foretrace.predict.changes import Change
-from foretrace.predict.edits import Edit, apply
+from foretrace.predict.edits import Edit, apply, merge
+from foretrace.predict.fusion import Fused
 from foretrace.predict.prediction import predict
 from foretrace.predict.program import Program
 from foretrace.predict.steady import step_ns
@@ -33,6 +35,35 @@ def test_a_captured_call_keeps_what_is_not_launching() -> None:
     """A gap of 1 ms with no event in it: 40 µs are the call's, the rest is the program's own."""
     program = Draft().launch(1_000_000, 2_000, 1_000).program()
     assert step_ns(apply(program, Edit(captured_calls=np.arange(1)))) == pytest.approx(960_000, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("gone", "left"),
+    [
+        ((), [25]),  # the run as one kernel
+        ((3,), [25]),  # without the last of it, which stood for all: what is left is fused still
+        ((1,), [25]),
+        ((2, 3), [10]),  # one is left, and as long as it was
+        ((1, 2, 3), []),
+    ],
+)
+def test_what_one_change_removes_another_cannot_fuse(gone: tuple[int, ...], left: list[int]) -> None:
+    """Kernels of 5, 10, 20 and 40 ns, of which the last three become one of 25."""
+    program = Draft().launch(0, 0, 5).launch(0, 0, 10).launch(0, 0, 20).launch(0, 0, 40).program()
+    fused = fusion.edit([Fused([1, 2, 3], 25, modelled=True)])
+    other = Edit(removed_tasks=np.array(gone, np.int64))
+    for pair in ((fused, other), (other, fused)):
+        both = merge(pair)
+        assert apply(program, both).task_dur_ns.tolist() == [5, *left]
+        assert apply(program, merge((both, Edit()))).task_dur_ns.tolist() == [5, *left]
+
+
+def test_a_removed_kernel_leaves_its_shorter_neighbour_as_the_other_change_says() -> None:
+    """Casts around a kernel go, and the kernel itself takes half as long without them: nothing is left to fuse."""
+    program = Draft().launch(0, 0, 10).launch(0, 0, 20).launch(0, 0, 40).program()
+    fused = fusion.edit([Fused([0, 1, 2], 25, modelled=True)])
+    uncast = Edit(removed_tasks=np.array([0, 2]), durations_ns={1: 10})
+    assert apply(program, merge((fused, uncast))).task_dur_ns.tolist() == [10]
 
 
 def test_what_is_not_known_about_a_change_widens_its_range() -> None:

@@ -34,6 +34,7 @@ class Edit:
     durations_ns: dict[int, int] = field(default_factory=dict)  # of tasks
     stretched: dict[int, float] = field(default_factory=dict)  # tasks' factors, on top of any new duration
     modelled: frozenset[int] = frozenset()  # tasks whose new duration is a model's, not a measurement
+    fused: dict[int, tuple[int, ...]] = field(default_factory=dict)  # for all tasks of a run stands its last
     unwaited_calls: Numbers = field(default_factory=lambda: _NOBODY)  # they return without waiting
     moved_tasks: dict[int, int] = field(default_factory=dict)  # to a stream; len(streams) is a new one
     added_host_ns: dict[int, int] = field(default_factory=dict)  # before a call
@@ -43,8 +44,13 @@ class Edit:
 
 
 def merge(edits: Iterable[Edit]) -> Edit:
-    """All edits as one; where two give a task a duration, the shorter counts."""
+    """All edits as one; where two give a task a duration, the shorter counts, and what one removes another cannot fuse."""
     listed = list(edits)
+    gone = [set(edit.removed_tasks.tolist()) for edit in listed]
+    listed = [
+        _left_to_fuse(edit, set().union(*gone[:place], *gone[place + 1 :])) if edit.fused else edit
+        for place, edit in enumerate(listed)
+    ]
     durations: dict[int, int] = {}
     added: dict[int, int] = {}
     stretched: dict[int, float] = {}
@@ -66,10 +72,36 @@ def merge(edits: Iterable[Edit]) -> Edit:
         durations_ns=durations,
         stretched=stretched,
         modelled=frozenset().union(*(edit.modelled for edit in listed)),
+        fused={task: run for edit in listed for task, run in edit.fused.items()},
         unwaited_calls=_together(edit.unwaited_calls for edit in listed),
         moved_tasks={task: stream for edit in listed for task, stream in edit.moved_tasks.items()},
         added_host_ns=added,
         captured_calls=_together(edit.captured_calls for edit in listed),
+    )
+
+
+def _left_to_fuse(edit: Edit, gone: set[int]) -> Edit:
+    """The edit where others remove tasks: of two or more that are left the last stands for the run, one stays as it is."""
+    removed, durations = set(edit.removed_tasks.tolist()), dict(edit.durations_ns)
+    modelled, fused = set(edit.modelled), dict(edit.fused)
+    for last, run in edit.fused.items():
+        left = tuple(task for task in run if task not in gone)
+        if len(left) == len(run):
+            continue
+        removed -= set(run)
+        dur, sure = durations.pop(last), last not in modelled
+        modelled.discard(last)
+        del fused[last]
+        if len(left) > 1:
+            removed |= set(left[:-1])
+            durations[left[-1]], fused[left[-1]] = dur, left
+            modelled |= set() if sure else {left[-1]}
+    return replace(
+        edit,
+        removed_tasks=np.array(sorted(removed), np.int64),
+        durations_ns=durations,
+        modelled=frozenset(modelled),
+        fused=fused,
     )
 
 

@@ -125,7 +125,12 @@ def edit(fused: Iterable[Fused]) -> Edit:
     runs = list(fused)
     kept = {run.tasks[-1]: run.dur_ns for run in runs}
     gone = np.array([task for run in runs for task in run.tasks[:-1]], np.int64)
-    return Edit(removed_tasks=gone, durations_ns=kept, modelled=frozenset(kept))
+    return Edit(
+        removed_tasks=gone,
+        durations_ns=kept,
+        modelled=frozenset(kept),
+        fused={run.tasks[-1]: tuple(run.tasks) for run in runs},
+    )
 
 
 def fused_runs(trace: Trace, program: Program, chosen: NDArray[np.int64]) -> list[Fused]:
