@@ -41,7 +41,7 @@ def allocator_churn(case: Case) -> Iterator[Finding]:
     """
     case.trace.require("spans", "nothing recorded")
     program = case.program
-    names = case.trace.spans["name"].cast(pl.String).gather(program.call_span)
+    names = case.names.gather(program.call_span)
     allocates = (
         names.str.contains(runtime_calls.ALLOCATE) & ~names.str.contains(runtime_calls.ASYNC)
     ).to_numpy()

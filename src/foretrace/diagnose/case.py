@@ -88,6 +88,21 @@ class Case:
             return None
         return f"steps {steps[0].number} to {steps[-1].number}, {len(steps)} of the {len(every):,} recorded"
 
+    @cached_property
+    def names(self) -> pl.Series:
+        """The names of all spans, as text."""
+        return self.trace.spans["name"].cast(pl.String)
+
+    @cached_property
+    def _op_ids(self) -> NDArray[np.int64]:
+        return self.trace.ops["span_id"].to_numpy().astype(np.int64)
+
+    def argument(self, op_id: int, column: str) -> str:
+        """What is recorded of an operator's arguments, such as its `shapes`; empty where nothing is."""
+        place = int(np.searchsorted(self._op_ids, op_id))
+        known = place < len(self._op_ids) and self._op_ids[place] == op_id
+        return str(self.trace.ops[column][place] or "") if known else ""
+
     @property
     def copies(self) -> pl.DataFrame:
         """Copies between memories; none is an answer too, if the device was recorded."""
@@ -231,7 +246,7 @@ class Case:
         stacks = self.trace.stacks
         known = ops.drop_nulls("stack_id")
         if known.is_empty() or stacks.is_empty():
-            counted = self.trace.spans["name"].cast(pl.String).gather(list(op_ids)).value_counts(sort=True)
+            counted = self.names.gather(list(op_ids)).value_counts(sort=True)
             return tuple(Place(None, None, name) for name in counted["name"].head(limit))
         times: Counter[Place] = Counter()
         for stack, count in known["stack_id"].value_counts(sort=True).iter_rows():

@@ -133,7 +133,7 @@ def _by_autocast(case: Case, copies: pl.DataFrame, weights: pl.DataFrame) -> pl.
     """Where autocast casts weights, what else it casts: a model that is kept in half precision needs none of it."""
     if weights.is_empty():
         return copies.clear()
-    names = case.trace.spans["name"].cast(pl.String)
+    names = case.names
     outer = {op: names[case.callers(op)[-1]] for op in copies["op_id"]}
     if not any(outer.get(op) in _WEIGHTS_AT for op in weights["op_id"]):
         return copies.clear()
@@ -281,7 +281,7 @@ def _is_weight(cast: str | None, given: str | None, places: tuple[int, ...]) -> 
 
 def _around_one(case: Case, copies: pl.DataFrame, gone: set[int]) -> dict[int, list[int]]:
     """Tasks of casts up and back with one operator that computes in fp32 inside between them, with the tasks of that."""
-    names = case.trace.spans["name"].cast(pl.String)
+    names = case.names
     casts = {
         row[0]: row[1:]
         for row in copies.select("task", "source", "target", "count", "op_id", "stream").iter_rows()
@@ -349,7 +349,7 @@ def _islands(
 def _asked_for(case: Case, copies: pl.DataFrame, device_ns: int) -> Iterator[Finding]:
     """Casts of the program's own, with what only undoes a quantisation behind them."""
     casts = copies.filter(pl.col("source") != pl.col("target"))
-    names = case.trace.spans["name"].cast(pl.String)
+    names = case.names
     asked = [names[case.callers(op)[-1]] in islands.ASKED for op in casts["op_id"]]
     casts = casts.filter(pl.Series(asked, dtype=pl.Boolean))
     mine = pl.concat(

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import polars as pl
 
 from foretrace.analyze.tensor_shapes import tensor_shapes
 from foretrace.diagnose import repeats
@@ -50,7 +49,7 @@ def find(case: Case, *, least: int, chosen: Callable[[repeats.Repeat], bool]) ->
 
 def _experts(case: Case, found: repeats.Repeat, least: int) -> Experts | None:
     """The loop, once for each time that it goes through all slices of its weights; None where it is none of experts."""
-    names = case.trace.spans["name"].cast(pl.String)
+    names = case.names
     given = repeats.shapes(case, found.ops())
     usual = {names[int(op)] for op in found.ops(0, 1)}
     weights = [

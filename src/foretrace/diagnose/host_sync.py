@@ -258,7 +258,7 @@ def _origins(
 ) -> tuple[list[str], tuple[Place, ...]]:
     """The names of what waited, and the lines behind them."""
     ids = case.program.call_span[calls].astype(np.int64)
-    ops = case.trace.spans["name"].cast(pl.String).gather(outer).to_list()
+    ops = case.names.gather(outer).to_list()
     lines = Places(case.trace, host).lines(ids)
     counted = lines.drop_nulls().value_counts(sort=True)
     if counted.is_empty():

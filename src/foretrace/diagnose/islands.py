@@ -29,11 +29,9 @@ class Island(NamedTuple):
 
 def found(case: Case, copies: pl.DataFrame) -> list[Island]:
     """Casts to fp32 and back with a matrix product between them, in the program's own words or as gradients of such."""
-    names = case.trace.spans["name"].cast(pl.String)
+    names = case.names
     casts = {row[0]: row[1:] for row in copies.select("task", "source", "target", "op_id").iter_rows()}
     ops = case.tasks["op_id"].to_list()
-    given = case.trace.ops.select("span_id", pl.col("dtypes").cast(pl.String))
-    single = dict(given.with_columns(pl.col("dtypes").str.contains('"float"')).iter_rows())
     streams = case.tasks["stream"].to_list()
     islands: list[Island] = []
     last = -1
@@ -47,7 +45,11 @@ def found(case: Case, copies: pl.DataFrame) -> list[Island]:
         inner, between = [task], []
         for at in range(task + 1, min(task + 1 + _WIDEST, len(ops))):
             cast = casts.get(at)
-            if streams[at] != streams[task] or ops[at] is None or (not cast and not single.get(ops[at])):
+            if (
+                streams[at] != streams[task]
+                or ops[at] is None
+                or (not cast and '"float"' not in case.argument(ops[at], "dtypes"))
+            ):
                 break
             if not cast or cast[0] == cast[1]:
                 between.append(at)

@@ -142,11 +142,11 @@ def _copies_between_orders(case: Case) -> pl.DataFrame:
 
 def _of_sequences(case: Case, mine: pl.DataFrame) -> pl.Series:
     """Whether a convolution of one dimension converts: its tensors of three have no channels-last order."""
-    names = case.trace.spans["name"].cast(pl.String)
-    shapes = dict(case.trace.ops.select("span_id", pl.col("shapes").cast(pl.String)).iter_rows())
+    names = case.names
     found = {
         op: any(
-            _SEQUENCE.match(names[each]) or _THREE.match(shapes.get(each) or "") for each in case.callers(op)
+            _SEQUENCE.match(names[each]) or _THREE.match(case.argument(each, "shapes"))
+            for each in case.callers(op)
         )
         for op in mine["op_id"].drop_nulls().unique()
     }

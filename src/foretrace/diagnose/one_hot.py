@@ -33,7 +33,7 @@ class Lookup:
 
 def lookups(case: Case) -> list[Lookup]:
     """Every one-hot tensor that is multiplied."""
-    names = case.trace.spans["name"].cast(pl.String)
+    names = case.names
     mine = case.trace.ops.filter(names.gather(case.trace.ops["span_id"]) == "aten::one_hot")
     asked = mine.select("span_id", pl.col("shapes").cast(pl.String), pl.col("inputs").cast(pl.String))
     return [found for row in asked.iter_rows() if (found := _lookup(case, *row))]

@@ -128,17 +128,16 @@ def _hooks(case: Case, work: pl.DataFrame, mine: pl.DataFrame, *, times: int) ->
 
 def _repeats(case: Case, mine: pl.DataFrame) -> pl.Series:
     """Whether the forward pass called the same before: what a backward that is differentiated calls, it did not."""
-    names = case.trace.spans["name"].cast(pl.String)
-    shapes = dict(case.trace.ops.select("span_id", pl.col("shapes").cast(pl.String)).iter_rows())
+    names = case.names
     forward = case.keep("calls of the forward", lambda: _forward_calls(case))
     outermost: dict[int, bool] = {}
     for op in mine["op_id"].drop_nulls().unique():
         inside = list(takewhile(lambda each: not _NODE.search(names[each]), case.callers(op)))
-        outermost[op] = bool(inside) and (names[inside[-1]], shapes.get(inside[-1])) in forward
+        outermost[op] = bool(inside) and (names[inside[-1]], case.argument(inside[-1], "shapes")) in forward
     return pl.Series([outermost.get(op, True) for op in mine["op_id"]], dtype=pl.Boolean)
 
 
-def _forward_calls(case: Case) -> set[tuple[str, str | None]]:
+def _forward_calls(case: Case) -> set[tuple[str, str]]:
     """Name and shapes of the operators that no other operator of torch calls, nor a node of autograd."""
     spans = case.trace.spans
     above = spans["name"].gather(spans["parent_id"]).cast(pl.String)
@@ -146,7 +145,7 @@ def _forward_calls(case: Case) -> set[tuple[str, str | None]]:
     called = is_op & above.str.contains(f"^aten::|{_NODE.pattern}").fill_null(value=False)
     outer = spans.filter((spans["kind"] == "op") & ~called).select("id", pl.col("name").cast(pl.String))
     ops = case.trace.ops.filter(pl.col("forward_id").is_null() & (pl.col("forward_thread").fill_null(0) == 0))
-    ops = ops.select("span_id", pl.col("shapes").cast(pl.String))
+    ops = ops.select("span_id", pl.col("shapes").cast(pl.String).fill_null(""))
     told = outer.join(ops, left_on="id", right_on="span_id")
     return set(told.select("name", "shapes").iter_rows())
 

@@ -352,7 +352,7 @@ def _next_op(case: Case, op: int) -> str | None:
 
 def removed(case: Case, mine: pl.DataFrame) -> Edit:
     """The edit without these copies, with the host time of the calls that asked for them."""
-    names = case.trace.spans["name"].cast(pl.String)
+    names = case.names
     outer = set()
     for op in mine["op_id"]:
         asked = list(takewhile(lambda each: _COPIES.match(names[each]), case.callers(op)))

@@ -210,7 +210,7 @@ def updates(case: Case, found: Repeat) -> bool:
 def products(case: Case, found: Repeat) -> bool:
     """Whether a loop multiplies matrices or convolves."""
     tasks = case.tasks.filter(pl.col("call").is_in(found.calls()))["op_id"].drop_nulls().unique()
-    names = case.trace.spans["name"].cast(pl.String).gather(tasks).unique()
+    names = case.names.gather(tasks).unique()
     families = {known[0] for name in names if (known := work_models.find(name)) is not None}
     return not families.isdisjoint(work_models.MATRIX_FAMILIES)
 
@@ -220,7 +220,7 @@ def collected(case: Case, found: Repeat) -> tuple[int, ...] | None:
 
     Torch records no shapes of more than 30 tensors: then what the last operator of a pass makes, or NOT_RECORDED.
     """
-    names = case.trace.spans["name"].cast(pl.String)
+    names = case.names
     last = int(found.ops()[-1])
     behind = found.line.ops[found.starts[-2] : found.starts[-1] + _SOON]
     given = shapes(case, behind)
@@ -240,7 +240,7 @@ def goes_on(case: Case, found: Repeat, made: tuple[int, ...], *, surely: bool = 
 
     Where it cannot be told what operators make, it may. It does `surely` if what it takes so is multiplied, as a state is.
     """
-    names = case.trace.spans["name"].cast(pl.String)
+    names = case.names
     ops = found.ops(found.passes // 2, found.passes // 2 + 1)
     given = shapes(case, ops)
     multiplied: set[tuple[int, ...]] = set()
@@ -288,7 +288,7 @@ def takes_pieces(case: Case, found: Repeat) -> bool:
 
     So it is if it does nothing but to read, if its tensors are of other sizes in other passes, or if it picks.
     """
-    names = case.trace.spans["name"].cast(pl.String)
+    names = case.names
     if all(names[int(op)] in _ONLY_READ for op in found.ops(0, 1)):
         return True
     given = shapes(case, found.ops())

@@ -72,7 +72,7 @@ def tasks(case: Case, found: list[Shifted]) -> pl.DataFrame:
     """The copies, and what autograd does to give all rows a gradient: zeros, and a copy into most of them."""
     shapes = {each.shape for each in found} | {each.whole for each in found}
     work = _with_shapes(case)
-    names = case.trace.spans["name"].cast(pl.String)
+    names = case.names
     sliced = [
         op is not None and first in shapes and any(_SLICED in names[each] for each in case.callers(op))
         for op, first in zip(work["op_id"], (_first(each) for each in work["shapes"]), strict=True)

@@ -94,7 +94,7 @@ def differ(trace: Trace, program: Program) -> bool:
 
 def _preventing(trace: Trace, program: Program) -> str | None:
     """What no graph can hold."""
-    names = trace.spans["name"].cast(pl.String).gather(program.call_span)
+    names = trace.spans["name"].gather(program.call_span).cast(pl.String)
     if names.str.contains(_GRAPH).any():
         return "it has one already"
     later = names.filter(pl.Series(program.step > 0))
@@ -144,7 +144,7 @@ def waiting_calls(trace: Trace, program: Program) -> NDArray[np.int64]:
     waits[copied["call"].to_numpy()] = False
     ops = trace.spans["op_id"].gather(program.call_span)
     after_copy = ops.is_in(copied["op_id"].drop_nulls().implode()).fill_null(value=False)
-    frees = trace.spans["name"].cast(pl.String).gather(program.call_span).str.contains(_FREES)
+    frees = trace.spans["name"].gather(program.call_span).cast(pl.String).str.contains(_FREES)
     return np.flatnonzero(waits & ~(after_copy | frees).to_numpy())
 
 
