@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from corpus import CORPUS, needs_corpus
 
@@ -18,6 +19,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import Diagnosis, diagnose
 from foretrace.diagnose.finding import Finding, Fix, Rule
 from foretrace.errors import MissingDataError
+from foretrace.intervals import Intervals
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
 
@@ -76,6 +78,21 @@ def test_all_gains_together_are_replayed_together(sample: foretrace.Trace) -> No
     found = diagnose(case, rules)
     assert found.combined is not None
     assert found.combined.speedup.point == pytest.approx(2, rel=0.05)
+
+
+def test_two_findings_about_the_same_time_of_the_host_say_so(sample: foretrace.Trace) -> None:
+    """The second names the first; one about other time names nobody."""
+    wait, more = (
+        Intervals(np.array([0]), np.array([5_000_000])),
+        Intervals(np.array([0]), np.array([9_000_000])),
+    )
+    rules = tuple(
+        _rule(name, _finding(name, Change(name, Edit(removed_host=host))))
+        for name, host in (("one", wait), ("two", wait), ("three", more))
+    )
+    says = {each.rule: each.says for each in diagnose(Case(sample), rules).findings}
+    assert [name for name, text in says.items() if "the same time as in" in text] == ["two"]
+    assert says["two"].endswith("That is the same time as in one.")
 
 
 def test_a_rule_that_cannot_look_is_unchecked_and_one_that_finds_nothing_is_checked(

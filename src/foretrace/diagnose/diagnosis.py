@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from foretrace import intervals
 from foretrace.diagnose import heat
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Rule
@@ -13,6 +14,7 @@ from foretrace.errors import MissingDataError
 from foretrace.predict.prediction import Prediction
 
 _HIGH, _MEDIUM = 0.10, 0.03  # of the step
+_SAME = 0.95  # of the host's time that two findings would take out
 _NOT_TRUSTED = "Not promised: this recording is not to be trusted."
 
 
@@ -54,7 +56,7 @@ def _of_one(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
         if not found:
             checked.append(each.name)
         findings += found
-    findings.sort(key=_order)
+    findings = _apart(sorted(findings, key=_order))
     return Diagnosis(tuple(findings), tuple(checked), tuple(unchecked), _combined(case, findings))
 
 
@@ -124,6 +126,24 @@ def _order(finding: Finding) -> tuple[int, float]:
     if finding.predicted.verdict == "no gain":
         return 1, -speedup.high  # what it could be worth at best: its point is noise around 1
     return (0 if finding.predicted.verdict == "gain" else 1), -speedup.point
+
+
+def _apart(findings: list[Finding]) -> list[Finding]:
+    """The findings; one that is about the same stretches of the host as one before it says so."""
+    told: list[Finding] = []
+    for finding in findings:
+        twin = next((each for each in told if _same_time(each, finding)), None)
+        says = finding.says if twin is None else f"{finding.says} That is the same time as in {twin.rule}."
+        told.append(replace(finding, says=says))
+    return told
+
+
+def _same_time(one: Finding, other: Finding) -> bool:
+    if one.change is None or other.change is None:
+        return False
+    a, b = one.change.edit.removed_host, other.change.edit.removed_host
+    shared = int(intervals.covered_ns(a, b.start, b.end).sum()) if len(a.start) and len(b.start) else 0
+    return shared > _SAME * max(a.total_ns, b.total_ns)
 
 
 def _combined(case: Case, findings: list[Finding]) -> Prediction | None:
