@@ -22,18 +22,8 @@ def load() -> dict[str, Any]:
     os.environ["PAIRS_TINY"] = "1"  # read on import
     sys.path.insert(0, str(FOLDER))
     try:
-        for each in (
-            "unseen",
-            "later",
-            "fresh",
-            "blind",
-            "held_out",
-            "held_h",
-            "held_i",
-            "held_j",
-            "promises",
-        ):
-            importlib.import_module(each)
+        for each in (*sorted(FOLDER.glob("set_*.py")), FOLDER / "promises.py"):
+            importlib.import_module(each.stem)
         return dict(importlib.import_module("programs").PAIRS)
     finally:
         sys.path.remove(str(FOLDER))

@@ -5,7 +5,8 @@
 Each variant is timed in a process of its own that never sees a profiler, slow and fixed in turn, `--rounds` times; then the
 slow one is recorded in a further process, light and rich. Nothing runs beside anything else. Processes are forked
 from one that has imported torch and has not touched CUDA. The folder gets NAME.slow.{lite,rich}.json.gz and
-NAME.truth.json, packed into pairs-HALF.tar.gz.
+NAME.truth.json, packed into pairs-HALF.tar.gz. A set is a file here: set_c.py has half c, and so on; programs.py has
+a and b, promises.py most of p, and t. Large recordings are kept here as .zst (zstd -19).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gzip
+import importlib
 import json
 import os
 import signal
@@ -31,17 +33,11 @@ os.environ.setdefault(
     "PYTORCH_NVML_BASED_CUDA_CHECK", "1"
 )  # a fork can use CUDA only if its parent never asked
 
-import blind  # noqa: F401  (registers its programs)
-import fresh  # noqa: F401  (registers its programs)
-import held_h  # noqa: F401  (registers its programs)
-import held_i  # noqa: F401  (registers its programs)
-import held_j  # noqa: F401  (registers its programs)
-import held_out  # noqa: F401  (registers its programs)
-import later  # noqa: F401  (registers its programs)
-import promises  # noqa: F401  (registers its programs)
 import torch
-import unseen  # noqa: F401  (registers its programs)
 from programs import PAIRS, TINY, Pair, Step, device
+
+for _each in (*sorted(Path(__file__).parent.glob("set_*.py")), Path("promises.py")):
+    importlib.import_module(_each.stem)  # registers its programs
 
 WARM_S, BATCHES = (0.05, 2) if TINY else (float(os.environ.get("PAIRS_WARM_S", "1")), 5)
 BATCH_S, MOST_S = (0.02, 0.5) if TINY else (0.15, 2.0)

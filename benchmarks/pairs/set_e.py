@@ -1,4 +1,4 @@
-"""Programs for `measure.py` written after `later.py`, again without a look at `diagnose` and `predict`.
+"""Programs for `measure.py` written after `set_d.py`, again without a look at `diagnose` and `predict`.
 
 Half "e": predictions are frozen before these are measured. Both variants of a program give the same results, and
 the note says why. The `harmless_` ones look faulty, but their fix does not pay.

@@ -1,4 +1,4 @@
-"""Programs for `measure.py` written after `fresh.py`, again without a look at `diagnose` and `predict`.
+"""Programs for `measure.py` written after `set_e.py`, again without a look at `diagnose` and `predict`.
 
 Half "f": what is met every week, one field after the other. Both variants of a program give the same results, and
 the note says why. The `harmless_` ones look faulty, but their fix does not pay.

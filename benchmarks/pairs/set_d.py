@@ -1,4 +1,4 @@
-"""Programs for `measure.py` written later than `unseen.py`, again without a look at `diagnose` and `predict`.
+"""Programs for `measure.py` written later than `set_c.py`, again without a look at `diagnose` and `predict`.
 
 Half "d": predictions are frozen before these are measured; in each of them both variants do the same work per
 step, and the note says why.
