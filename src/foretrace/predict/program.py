@@ -37,6 +37,7 @@ _FREE_SYNC_NS = 3_000  # what a synchronising call costs when there is nothing t
 _WAKE_LIMIT_NS = 15_000  # a call that returns later than this after the work ended waited for something else
 _LONG_WAIT_NS = 20_000  # between two tasks of a stream: more than any hand-over takes
 _COPY_TAIL_NS = 50_000
+_STREAMS = 1 << 32  # more than a device has
 QUIET_NS = 200_000  # more than Python takes between two operators
 STAGED_BYTES = 64 << 10  # CUDA stages smaller pageable copies and returns at once
 
@@ -309,11 +310,11 @@ class _Builder:
         """For each task, the end of the work before it on its stream; far in the past if there is none."""
         order = np.lexsort((self.task_start, self.stream_of))
         previous = np.full(len(order), -(1 << 60), np.int64)
-        same = self.stream_of[order][1:] == self.stream_of[order][:-1]
-        reach = self.task_end[order].copy()
-        for index in range(1, len(reach)):  # a stream's work may overlap: what counts is the latest end
-            if same[index - 1]:
-                reach[index] = max(reach[index], reach[index - 1])
+        stream = self.stream_of[order]
+        same = stream[1:] == stream[:-1]
+        # A stream's work may overlap: what counts is the latest end. One stream's ends lie above all of the stream before.
+        apart = stream.astype(np.int64) * (int(np.ptp(self.task_end)) + 1)
+        reach = np.maximum.accumulate(self.task_end[order] + apart) - apart
         previous[order[1:][same]] = reach[:-1][same]
         free = self._stream_free()
         first = np.ones(len(order), bool)
@@ -435,15 +436,15 @@ class _Builder:
         )
         pageable = (rows["pageable"].fill_null(False) & large).to_numpy()
         plain = _matches(self.names, _PLAIN_COPY)
-        for call in np.flatnonzero(launches).tolist():
-            last = self.last_of[call]
-            early = int(self.task_end[last] - self.end[call])  # the last piece may still be on its way
-            allowed = max(_COPY_TAIL_NS, int(self.task_end[last] - self.task_start[last]) // 20)
-            if not (plain[call] or pageable[last]) or early > allowed:
-                continue
-            kind[call] = BLOCKING_COPY
-            wake[call] = -early
-            base[call] = min(int(self.end[call] - self.start[call]), _FREE_SYNC_NS)
+        calls = np.flatnonzero(launches)
+        last = self.last_of[calls]
+        early = self.task_end[last] - self.end[calls]  # the last piece may still be on its way
+        allowed = np.maximum(_COPY_TAIL_NS, (self.task_end[last] - self.task_start[last]) // 20)
+        waits = (plain[calls] | pageable[last]) & (early <= allowed)
+        calls = calls[waits]
+        kind[calls] = BLOCKING_COPY
+        wake[calls] = -early[waits]
+        base[calls] = np.minimum(self.end[calls] - self.start[calls], _FREE_SYNC_NS)
 
     def _events(self, kind: Any, stream: Numbers) -> None:
         """Events between streams. The recording names none, so an edge is kept only if every wait respects it."""
@@ -482,8 +483,13 @@ class _Builder:
 
 
 def _codes(frame: pl.DataFrame, number: dict[tuple[int, int], int]) -> Numbers:
-    pairs = frame.select(pl.col("device").fill_null(0), pl.col("stream").fill_null(0)).iter_rows()
-    return np.fromiter((number[pair] for pair in pairs), np.int32, frame.height)
+    """For each row, the number of its device and stream."""
+    device, stream = (frame[each].fill_null(0).cast(pl.Int64).to_numpy() for each in ("device", "stream"))
+    known = {each * _STREAMS + other: place for (each, other), place in number.items()}
+    keys = np.array(sorted(known), np.int64)
+    places = np.array([known[key] for key in keys.tolist()], np.int32)
+    found: Numbers = places[np.searchsorted(keys, device * _STREAMS + stream)]
+    return found
 
 
 def _matches(names: pl.Series, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
