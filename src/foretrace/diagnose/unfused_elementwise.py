@@ -58,7 +58,7 @@ def unfused_elementwise(case: Case) -> Iterator[Finding]:
     work, norms and reductions of one phase over equally many elements; also across a product that makes the other
     operand of a gate. One kernel in their place takes the longest of: its outside operands, what lives on and its
     result at 80 % of the bandwidth; its instructions (a tanh has 22) at the peak rate; the slowest reduction in it as
-    it was, but for a layer norm of rows of at most 512 values, and all of a batch norm. Where the step follows the host,
+    it was, but for a layer norm of rows of at most 256 values, and all of a batch norm. Where the step follows the host,
     compiled code launches less, but each launch costs 1.8 times as much; elsewhere the host's time stays. There, if most
     of the gain is of chains that write out what torch has as one operator (GELU, layer norm, RMS norm) and of their
     gradients, each is replaced by that operator, which costs one launch, and nothing else changes. Left out: torch's own
