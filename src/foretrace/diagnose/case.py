@@ -94,14 +94,15 @@ class Case:
         return self.trace.spans["name"].cast(pl.String)
 
     @cached_property
-    def _op_ids(self) -> NDArray[np.int64]:
-        return self.trace.ops["span_id"].to_numpy().astype(np.int64)
+    def _op_rows(self) -> dict[int, int]:
+        return {op: row for row, op in enumerate(self.trace.ops["span_id"].to_list())}
 
     def argument(self, op_id: int, column: str) -> str:
         """What is recorded of an operator's arguments, such as its `shapes`; empty where nothing is."""
-        place = int(np.searchsorted(self._op_ids, op_id))
-        known = place < len(self._op_ids) and self._op_ids[place] == op_id
-        return str(self.trace.ops[column][place] or "") if known else ""
+        row = self._op_rows.get(op_id)
+        return (
+            "" if row is None else self.keep(f"argument {column}", lambda: self.trace.ops[column])[row] or ""
+        )
 
     @property
     def copies(self) -> pl.DataFrame:

@@ -26,16 +26,16 @@ def memory_pressure(case: Case) -> Iterator[Finding]:
     torch.utils.checkpoint, bf16 autocast, a smaller batch with gradient accumulation, optimizer state sharded;
     optimizer.zero_grad(set_to_none=True).
     """
-    result = case.result("memory")
-    share = result.values["device_peak_pct"]
-    peak = result.values["peak_bytes"]
+    values = case.result("memory", by="curve").values
+    share = values["device_peak_pct"]
+    peak = values["peak_bytes"]
     if not isinstance(share, int | float) or not isinstance(peak, int):
         raise MissingDataError(f"{case.trace.path.name}: the size of the device's memory was not recorded")
-    reserved = result.values["reserved_peak_bytes"]
+    reserved = values["reserved_peak_bytes"]
     held = max(float(share), share * reserved / peak) if isinstance(reserved, int) and peak else float(share)
     if held <= _FULL_PCT:
         return
-    largest = result.table.row(0, named=True)
+    largest = case.result("memory").table.row(0, named=True)
     yield Finding(
         rule="memory-pressure",
         says=f"At its peak the program allocates {peak / 2**30:.3g} GiB, and holds {held:.0f} % of the device's memory.",
