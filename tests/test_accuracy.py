@@ -28,9 +28,7 @@ def load() -> Any:
 predictions = load()
 
 
-@pytest.mark.parametrize(
-    ("name", "least"), [("h", 24), ("i", 24), ("j", 15), ("t", 17)], ids=lambda value: str(value)
-)
+@pytest.mark.parametrize(("name", "least"), [("h", 24), ("i", 24), ("j", 15), ("t", 17)])
 def test_measured_fixes_are_predicted_within_the_bars(name: str, least: int) -> None:
     """h, i and j: programs with one fault or none. t: all fixes made together."""
     paths = sorted((SETS / name).glob("*.truth.json"))

@@ -34,6 +34,7 @@ from programs import (
     conv_stack,
     device,
     graphed,
+    on_gpu,
     pair,
     rand,
     size,
@@ -43,10 +44,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
-
-
-def on_gpu() -> bool:
-    return device() == "cuda"
 
 
 def linears(count: int, width: int, *, bias: bool = True) -> nn.ModuleList:

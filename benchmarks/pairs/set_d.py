@@ -30,6 +30,7 @@ from programs import (
     conv_stack,
     device,
     graphed,
+    on_gpu,
     pair,
     rand,
     size,
@@ -39,10 +40,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint_sequential
 from torch.utils.data import DataLoader, Dataset
-
-
-def on_gpu() -> bool:
-    return device() == "cuda"
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:

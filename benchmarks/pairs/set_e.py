@@ -29,10 +29,12 @@ from programs import (
     conv_stack,
     device,
     graphed,
+    on_gpu,
     pair,
     rand,
     size,
     trainer,
+    whole,
 )
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -40,17 +42,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 
-def on_gpu() -> bool:
-    return device() == "cuda"
-
-
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=1e-4, fused=on_gpu())
-
-
-def whole(most: int, *shape: int) -> Tensor:
-    """Whole numbers below `most`."""
-    return torch.randint(0, most, shape, device=device())
 
 
 class _Llama(nn.Module):

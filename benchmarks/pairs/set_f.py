@@ -27,27 +27,20 @@ from programs import (
     conv_stack,
     device,
     graphed,
+    on_gpu,
     pair,
     rand,
     size,
     trainer,
+    whole,
 )
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 
-def on_gpu() -> bool:
-    return device() == "cuda"
-
-
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=1e-3, fused=on_gpu())
-
-
-def whole(most: int, *shape: int) -> Tensor:
-    """Whole numbers below `most`."""
-    return torch.randint(0, most, shape, device=device())
 
 
 def last(x: Tensor) -> Tensor:

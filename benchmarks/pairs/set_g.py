@@ -26,10 +26,13 @@ from programs import (
     compiled,
     device,
     graphed,
+    made,
+    on_gpu,
     pair,
     rand,
     size,
     trainer,
+    whole,
 )
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -37,23 +40,9 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 
-def on_gpu() -> bool:
-    return device() == "cuda"
-
-
-def built(make: Callable[[], Any], dtype: torch.dtype = torch.float32) -> Any:
-    """A module made where it will run: large weights take long to draw on the host."""
-    with torch.device(device()):
-        return make().to(dtype)
-
-
 def sent(values: Any, dtype: torch.dtype | None = None) -> Tensor:
     """A list as a tensor on the device, through pinned memory and without a wait."""
     return torch.tensor(values, dtype=dtype, pin_memory=on_gpu()).to(device(), non_blocking=True)
-
-
-def whole(most: int, *shape: int) -> Tensor:
-    return torch.randint(0, most, shape, device=device())
 
 
 def tf32(on: bool) -> None:
@@ -95,7 +84,7 @@ def corrupted_triples(fixed: bool) -> Step:
         for _ in range(16 * count)
     ]
     known = set(facts)
-    model = built(lambda: TripleScorer(entities, relations, size(512, 8), size(6144, 16)), BF16)
+    model = made(lambda: TripleScorer(entities, relations, size(512, 8), size(6144, 16)), BF16)
     optimizer = adamw(model)
     place = 0
 
@@ -144,7 +133,7 @@ def masked_words(fixed: bool) -> Step:
         *blocks(size(4, 1), width, size(16, 2), fused=True),
         nn.Linear(width, words),
     )
-    model = built(parts, BF16)
+    model = made(parts, BF16)
     optimizer = adamw(model)
     meter: list[float] = []
     place = 0
@@ -229,7 +218,7 @@ def chosen_experts(fixed: bool) -> Step:
     make = lambda: nn.Sequential(  # noqa: E731
         *(ExpertChoice(width, 4 * width, experts, capacity, batched=fixed) for _ in range(size(6, 1)))
     )
-    model = built(make, BF16)
+    model = made(make, BF16)
     x = rand(tokens, width, dtype=BF16)
 
     @torch.no_grad()
@@ -255,7 +244,7 @@ def bucket_push(fixed: bool) -> Step:
         nn.Sequential(nn.Linear(width, hidden, bias=False), nn.ReLU(), nn.Linear(hidden, width, bias=False))
         for _ in range(size(4, 2))
     )
-    layers = built(make, BF16)
+    layers = made(make, BF16)
     optimizer = adamw(layers)
     x0, target = rand(size(6144, 8), width, dtype=BF16), rand(size(6144, 8), width, dtype=BF16)
     side = torch.cuda.Stream() if on_gpu() else None
@@ -351,10 +340,10 @@ class StateSpace(nn.Module):
 )
 def state_space_serve(fixed: bool) -> Step:
     words, width, batch = size(32_000, 40), size(1024, 16), 4
-    layers = built(
+    layers = made(
         lambda: nn.Sequential(*(StateSpace(width, size(16, 4), batch) for _ in range(size(24, 2)))), BF16
     )
-    table = built(lambda: nn.Embedding(words, width), BF16)
+    table = made(lambda: nn.Embedding(words, width), BF16)
     token = whole(words, batch)
 
     @torch.no_grad()
@@ -406,7 +395,7 @@ def _darknet(stages: tuple[tuple[int, int], ...], outputs: int) -> nn.Sequential
 )
 def darknet_nchw(fixed: bool) -> Step:
     stages = ((16, 1), (32, 1)) if TINY else ((64, 1), (128, 2), (256, 4), (512, 4))
-    model = built(lambda: _darknet(stages, size(1000, 10)))
+    model = made(lambda: _darknet(stages, size(1000, 10)))
     side, batch = size(224, 16), size(64, 2)
     pictures, labels = rand(batch, 3, side, side), whole(size(1000, 10), batch)
     if fixed:
@@ -459,7 +448,7 @@ class CrossRead(nn.Module):
 )
 def perceiver_reads(fixed: bool) -> Step:
     width, inputs, count = size(1024, 32), size(512, 16), size(2048, 8)
-    reads = built(
+    reads = made(
         lambda: nn.ModuleList(CrossRead(width, inputs, size(8, 2), fused=fixed) for _ in range(size(3, 1))),
         BF16,
     )
@@ -537,7 +526,7 @@ class Denoiser(nn.Module):
 def denoiser_fp32(fixed: bool) -> Step:
     tf32(fixed)
     side, batch = size(64, 8), size(16, 2)
-    model = built(lambda: Denoiser(size(128, 8), size(256, 8)))
+    model = made(lambda: Denoiser(size(128, 8), size(256, 8)))
     pictures = rand(batch, 3, side, side)
 
     def loss_of() -> Tensor:
@@ -578,7 +567,7 @@ def swiglu_odd(fixed: bool) -> Step:
     make = lambda: nn.Sequential(  # noqa: E731
         *(GatedFeedForward(width, hidden, padded) for _ in range(size(4, 2)))
     )
-    model = built(make, BF16)
+    model = made(make, BF16)
     x, target = rand(size(16_384, 8), width, dtype=BF16), rand(size(16_384, 8), width)
     return trainer(model, adamw(model), lambda: F.mse_loss(model(x).float(), target))
 
@@ -614,7 +603,7 @@ def forecast_stacks(fixed: bool) -> Step:
     make = lambda: nn.ModuleList(  # noqa: E731
         ForecastBlock(past, future, size(512, 16)) for _ in range(size(12, 2))
     )
-    model = built(make)
+    model = made(make)
     kind: dict[str, bool] = {"fused": True} if fixed and on_gpu() else {"foreach": False}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, **kind)
     series, target = rand(batch, past), rand(batch, future)
@@ -689,8 +678,8 @@ def fp8_stored(fixed: bool) -> Step:
 def reranker_autocast(fixed: bool) -> Step:
     width = size(4096, 32)
     make = lambda: blocks(size(6, 1), width, size(32, 2), fused=True)  # noqa: E731
-    model = built(make).eval().requires_grad_(False)
-    score = built(lambda: nn.Linear(width, 1)).requires_grad_(False)
+    model = made(make).eval().requires_grad_(False)
+    score = made(lambda: nn.Linear(width, 1)).requires_grad_(False)
     if fixed:
         for module in model.modules():
             if isinstance(module, nn.Linear):
@@ -715,7 +704,7 @@ def reranker_autocast(fixed: bool) -> Step:
 def candidate_grid(fixed: bool) -> Step:
     users, candidates, width = size(768, 3), size(4096, 5), size(256, 8)
     wanted, offered = rand(users, width, dtype=BF16), rand(users, candidates, width, dtype=BF16)
-    alike, apart = (built(lambda: nn.Linear(width, size(64, 4)), BF16) for _ in range(2))
+    alike, apart = (made(lambda: nn.Linear(width, size(64, 4)), BF16) for _ in range(2))
 
     @torch.no_grad()
     def step() -> Tensor:
@@ -740,7 +729,7 @@ def spectral_cubes(fixed: bool) -> Step:
     batch, bands, side, width = size(16, 2), size(200, 12), size(64, 8), size(256, 16)
     layers: list[nn.Module] = [_unit(bands, width, 1)]
     layers += [_unit(width, width, 3) for _ in range(size(5, 1))]
-    model = built(lambda: nn.Sequential(*layers, nn.Conv2d(width, 20, 1))).to(device())
+    model = made(lambda: nn.Sequential(*layers, nn.Conv2d(width, 20, 1))).to(device())
     model = model.to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=on_gpu())
     cubes = [torch.randn(batch, bands, side, side) for _ in range(3)]
@@ -786,7 +775,7 @@ def spectral_cubes(fixed: bool) -> Step:
 def request_settings(fixed: bool) -> Step:
     width, words, many = size(8192, 32), size(128_256, 300), size(64, 4)
     make = lambda: nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(size(32, 2)))  # noqa: E731
-    layers, head = built(make, BF16), built(lambda: nn.Linear(width, words, bias=False), BF16)
+    layers, head = made(make, BF16), made(lambda: nn.Linear(width, words, bias=False), BF16)
     x0 = rand(many, width, dtype=BF16)
     requests = [
         {
@@ -859,9 +848,7 @@ class Enlarger(nn.Module):
 )
 def enlarge_tiles(fixed: bool) -> Step:
     side = size(768, 12)
-    model = (
-        built(lambda: Enlarger(size(64, 8), size(8, 1)), BF16).to(memory_format=torch.channels_last).eval()
-    )
+    model = made(lambda: Enlarger(size(64, 8), size(8, 1)), BF16).to(memory_format=torch.channels_last).eval()
     tiles = [
         rand(1, 3, side, side, dtype=BF16).contiguous(memory_format=torch.channels_last) for _ in range(2)
     ]
@@ -923,7 +910,7 @@ def molecule_prints(fixed: bool) -> Step:
         *(m for _ in range(size(6, 1)) for m in (nn.LayerNorm(width), nn.ReLU(), nn.Linear(width, width))),
         nn.Linear(width, 1),
     )
-    model = built(make)
+    model = made(make)
 
     def loss_of() -> Tensor:
         prints, target = (part.to(device(), non_blocking=True) for part in next(batches))
@@ -948,7 +935,7 @@ def class_counts(fixed: bool) -> Step:
     make = lambda: nn.Sequential(  # noqa: E731
         *blocks(size(4, 1), width, size(12, 2), fused=True), nn.Linear(width, classes)
     )
-    model = built(make, BF16)
+    model = made(make, BF16)
     x, target = rand(batch, length, width, dtype=BF16), sent(labels[:batch])
 
     def weights() -> Tensor:
@@ -997,7 +984,7 @@ class ConditionedBlock(nn.Module):
 )
 def latent_transformer(fixed: bool) -> Step:
     width, batch, length = size(1024, 32), size(32, 2), size(256, 8)
-    model = built(lambda: nn.ModuleList(ConditionedBlock(width, size(16, 2)) for _ in range(size(8, 2))))
+    model = made(lambda: nn.ModuleList(ConditionedBlock(width, size(16, 2)) for _ in range(size(8, 2))))
     latents, condition, noise = rand(batch, length, width), rand(batch, width), rand(batch, length, width)
 
     def loss_of() -> Tensor:
@@ -1038,8 +1025,8 @@ def photo_augment(fixed: bool) -> Step:
     factors = [0.8 + 0.4 * torch.rand(batch, 1, 1, 1, device=device()) for _ in range(4)]
     shade = torch.linspace(0.8, 1, side, device=device()).expand(side, side).contiguous()
     augment: Callable[..., Tensor] = compiled(_augment) if fixed else _augment
-    patches = built(lambda: nn.Conv2d(3, width, patch, stride=patch), BF16)
-    model = built(lambda: blocks(1, width, size(8, 2), fused=True), BF16)
+    patches = made(lambda: nn.Conv2d(3, width, patch, stride=patch), BF16)
+    model = made(lambda: blocks(1, width, size(8, 2), fused=True), BF16)
 
     @torch.no_grad()
     def step() -> Tensor:
@@ -1061,7 +1048,7 @@ def photo_augment(fixed: bool) -> Step:
 )
 def healthy_guard(fixed: bool) -> Step:
     width, batch, length = size(2560, 32), size(8, 1), size(1024, 8)
-    model = built(lambda: blocks(size(3, 1), width, size(20, 2), fused=True, causal=True), BF16)
+    model = made(lambda: blocks(size(3, 1), width, size(20, 2), fused=True, causal=True), BF16)
     optimizer = adamw(model)
     data = [rand(batch, length, width, dtype=BF16) for _ in range(2)]
 
@@ -1090,8 +1077,8 @@ def healthy_guard(fixed: bool) -> Step:
 )
 def healthy_sounds(fixed: bool) -> Step:
     width = size(1536, 32)
-    model = built(lambda: blocks(size(6, 1), width, size(12, 2), fused=True), BF16).eval()
-    tags = built(lambda: nn.Linear(width, size(527, 6)), BF16)
+    model = made(lambda: blocks(size(6, 1), width, size(12, 2), fused=True), BF16).eval()
+    tags = made(lambda: nn.Linear(width, size(527, 6)), BF16)
     sounds = rand(size(32, 2), size(512, 8), width, dtype=BF16)
 
     @torch.no_grad()
@@ -1110,7 +1097,7 @@ def healthy_sounds(fixed: bool) -> Step:
 )
 def healthy_detector(fixed: bool) -> Step:
     stages = ((16, 1), (32, 1)) if TINY else ((64, 2), (128, 3), (256, 4), (512, 2))
-    model = built(lambda: _darknet(stages, size(85, 5))).to(memory_format=torch.channels_last)
+    model = made(lambda: _darknet(stages, size(85, 5))).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=on_gpu())
     side = size(256, 16)
     pictures = rand(size(64, 2), 3, side, side)
@@ -1138,7 +1125,7 @@ def healthy_events(fixed: bool) -> Step:
         *blocks(size(4, 1), width, size(16, 2), fused=True, causal=True),
         nn.Linear(width, kinds, bias=False),
     )
-    model = built(make, BF16)
+    model = made(make, BF16)
     events = [torch.randint(0, kinds, (batch, length + 1)) for _ in range(4)]
     if fixed and on_gpu():
         events = [each.pin_memory() for each in events]
@@ -1168,7 +1155,7 @@ def healthy_field(fixed: bool) -> Step:
         nn.ReLU(),
         nn.Linear(width, 16),
     )
-    model = built(make)
+    model = made(make)
     kind: dict[str, bool] = {"fused": True} if fixed and on_gpu() else {"foreach": False}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **kind)
     places, colours = rand(points, 64), rand(points, 16)
@@ -1218,7 +1205,7 @@ def healthy_documents(fixed: bool) -> Step:
     make = lambda: nn.Sequential(  # noqa: E731
         *(Reader(width, size(16, 2), joined=fixed) for _ in range(size(4, 1)))
     )
-    model = built(make, BF16).eval()
+    model = made(make, BF16).eval()
     texts = rand(size(8, 2), size(2048, 8), width, dtype=BF16)
 
     @torch.no_grad()

@@ -23,29 +23,18 @@ from programs import (
     compiled,
     device,
     graphed,
+    made,
+    on_gpu,
     pair,
     rand,
     size,
     trainer,
+    whole,
 )
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
-
-
-def on_gpu() -> bool:
-    return device() == "cuda"
-
-
-def made(make: Callable[[], Any], dtype: torch.dtype = torch.float32) -> Any:
-    """A module whose weights are drawn where it will run."""
-    with torch.device(device()):
-        return make().to(dtype)
-
-
-def whole(most: int, *shape: int) -> Tensor:
-    return torch.randint(0, most, shape, device=device())
 
 
 def sent(values: Any) -> Tensor:

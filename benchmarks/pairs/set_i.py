@@ -16,31 +16,32 @@ from typing import Any
 
 import numpy as np
 import torch
-from programs import BF16, TINY, Step, adamw, autocast, compiled, device, graphed, pair, rand, size, trainer
+from programs import (
+    BF16,
+    TINY,
+    Step,
+    adamw,
+    autocast,
+    compiled,
+    device,
+    graphed,
+    made,
+    on_gpu,
+    pair,
+    rand,
+    size,
+    trainer,
+    whole,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 
-def on_gpu() -> bool:
-    return device() == "cuda"
-
-
-def made(make: Callable[[], Any], dtype: torch.dtype = torch.float32) -> Any:
-    """A module whose weights are drawn where it will run."""
-    with torch.device(device()):
-        return make().to(dtype)
-
-
 def sent(values: Any, dtype: torch.dtype | None = None) -> Tensor:
     """Numbers of the host on the device, through pinned memory and without a wait."""
     return torch.tensor(values, dtype=dtype, pin_memory=on_gpu()).to(device(), non_blocking=True)
-
-
-def below(most: int, *shape: int) -> Tensor:
-    """Whole numbers from 0 to `most`, which is left out."""
-    return torch.randint(0, most, shape, device=device())
 
 
 def allow_tf32(on: bool) -> None:
@@ -135,7 +136,7 @@ def ranged_lookups(fixed: bool) -> Step:
         ),
         BF16,
     )
-    batches = [below(rows, batch, each) for _ in range(features)]
+    batches = [whole(rows, batch, each) for _ in range(features)]
 
     @torch.no_grad()
     def step() -> Tensor:
@@ -461,7 +462,7 @@ def shelf_photos(fixed: bool) -> Step:
     if fixed:
         model = model.to(memory_format=torch.channels_last)
         photos = photos.contiguous(memory_format=torch.channels_last)
-    labels = below(classes, len(photos))
+    labels = whole(classes, len(photos))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=on_gpu())
 
     def loss_of() -> Tensor:
@@ -609,7 +610,7 @@ def upcast_tables(fixed: bool) -> Step:
     count, rows, width = size(16, 3), size(1_000_000, 50), size(128, 8)
     batch, hidden = size(65536, 16), size(4096, 16)
     tables = [rand(rows, width, dtype=torch.float16) for _ in range(count)]
-    ids = below(rows, count, batch)
+    ids = whole(rows, count, batch)
     top = made(
         lambda: nn.Sequential(
             nn.Linear(count * width, hidden), nn.ReLU(), nn.Linear(hidden, hidden // 2), nn.ReLU(),
@@ -699,7 +700,7 @@ def cross(**optimizing: Any) -> Step:
     others = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=2e-5, **optimizing)
-    ids = below(words, size(64, 2), size(256, 8))
+    ids = whole(words, size(64, 2), size(256, 8))
     clicked = (ids[:, 0] % 2).float()
 
     def loss_of() -> Tensor:
@@ -766,7 +767,7 @@ def uploaded_clips(fixed: bool) -> Step:
 def turned_photos(fixed: bool) -> Step:
     photos, side, width = size(192, 4), size(224, 32), size(384, 32)
     grid = side // 16
-    pictures, labels = rand(photos, 3, side, side), below(size(100, 10), photos)
+    pictures, labels = rand(photos, 3, side, side), whole(size(100, 10), photos)
     model = made(
         lambda: nn.ModuleDict(
             {
@@ -909,7 +910,7 @@ def charted_ranking(fixed: bool) -> Step:
         BF16,
     )  # fmt: skip
     x = rand(queries, documents, features, dtype=BF16)
-    gains = below(5, queries, documents)
+    gains = whole(5, queries, documents)
     wanted, judged = gains.float().softmax(-1), gains.tolist()
     optimizer, history, count = adamw(model), [0.0], 0
 
@@ -977,7 +978,7 @@ def borrowed_recipe(fixed: bool) -> Step:
     model = made(
         lambda: CheckpointedViT(size(8, 2), width, size(12, 2), classes, grad_checkpointing=not fixed), BF16
     )
-    patches, labels = rand(size(64, 2), size(256, 9), width, dtype=BF16), below(classes, size(64, 2))
+    patches, labels = rand(size(64, 2), size(256, 9), width, dtype=BF16), whole(classes, size(64, 2))
     return trainer(model, adamw(model), lambda: F.cross_entropy(model(patches).float(), labels))
 
 
@@ -1038,7 +1039,7 @@ def healthy_spike_guard(fixed: bool) -> Step:
     words, width = size(16000, 40), size(2048, 32)
     model = made(lambda: CausalLM(words, width, size(16, 2), size(5504, 48), size(6, 1)), BF16)
     optimizer = adamw(model)
-    ids = below(words, size(4, 2), size(2048, 9))
+    ids = whole(words, size(4, 2), size(2048, 9))
     labels = ids.roll(-1, 1)
 
     def step() -> Tensor:
@@ -1064,7 +1065,7 @@ def healthy_titles(fixed: bool) -> Step:
     words, width = size(32000, 50), size(768, 32)
     table = made(lambda: nn.Embedding(words, width), BF16)
     body = made(lambda: nn.Sequential(*(PostNormLayer(width, size(12, 2)) for _ in range(size(6, 1)))), BF16)
-    ids = below(words, size(1024, 2), size(64, 8))
+    ids = whole(words, size(1024, 2), size(64, 8))
 
     @torch.no_grad()
     def step() -> Tensor:
@@ -1150,7 +1151,7 @@ def healthy_gates(fixed: bool) -> Step:
     model = made(lambda: CausalLM(words, width, size(16, 2), size(5504, 48), size(5, 1)), BF16)
     for layer in model.layers:
         layer.checkpoint_gate = not fixed
-    ids = below(words, size(4, 2), size(2048, 9))
+    ids = whole(words, size(4, 2), size(2048, 9))
     labels = ids.roll(-1, 1)
     return trainer(model, adamw(model), lambda: model(ids, labels))
 
@@ -1193,7 +1194,7 @@ def healthy_pooling(fixed: bool) -> Step:
     batch, each = size(16384, 8), size(96, 4)
     bags = nn.ModuleList(nn.EmbeddingBag(rows, width, mode="sum", device=device()) for _ in range(features))
     head = made(lambda: nn.Linear(features * width, width))
-    batches = [below(rows, batch, each) for _ in range(features)]
+    batches = [whole(rows, batch, each) for _ in range(features)]
 
     @torch.no_grad()
     def step() -> Tensor:

@@ -12,21 +12,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from programs import BF16, TINY, Step, adamw, autocast, device, graphed, pair, rand, size, trainer
+from programs import (
+    BF16,
+    TINY,
+    Step,
+    adamw,
+    autocast,
+    device,
+    graphed,
+    made,
+    on_gpu,
+    pair,
+    rand,
+    size,
+    trainer,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
-
-
-def on_gpu() -> bool:
-    return device() == "cuda"
-
-
-def made(make: Callable[[], Any], dtype: torch.dtype = torch.float32) -> Any:
-    """A module whose weights are drawn where it will run."""
-    with torch.device(device()):
-        return make().to(dtype)
 
 
 def last(x: Tensor) -> Tensor:

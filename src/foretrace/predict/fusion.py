@@ -37,8 +37,8 @@ _INSTRUCTIONS = {
 }  # fmt: skip
 _OTHER_INSTRUCTIONS = 3
 # torch's layer norm gives each row a block, and is far from the bandwidth where rows are short: 656 µs for 590,000 rows of
-# 128 values in bf16 on an H200, which take 82 at 3.7 TB/s. Compiled code reads several rows at once (residue_promise of benchmarks/pairs). On rows of
-# 512, in the corpus's tutorial_layer, compiling brought no more than with the norm as it was.
+# 128 values in bf16 on an H200, which take 82 at 3.7 TB/s. Compiled code reads several rows at once (residue_promise of
+# benchmarks/pairs). On rows of 512, in the corpus's tutorial_layer, compiling brought no more than with the norm as it was.
 _SHORT_ROW = 256
 _MAYBE = 0.5  # an operand that no shape tells to be from outside the chain or from within
 

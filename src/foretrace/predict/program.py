@@ -39,7 +39,7 @@ _LONG_WAIT_NS = 20_000  # between two tasks of a stream: more than any hand-over
 _COPY_TAIL_NS = 50_000
 _STREAMS = 1 << 32  # more than a device has
 QUIET_NS = 200_000  # more than Python takes between two operators
-STAGED_BYTES = 64 << 10  # CUDA stages smaller pageable copies and returns at once
+STAGED_BYTES = 64 << 10  # of pageable memory: CUDA takes up to this at once, and makes the host wait for more
 
 _SYNCS = re.compile(r"(cuda|hip|cu)(Device|Ctx|Stream|Event)Synchronize")
 _FREES = re.compile(r"(cuda|hip)Free$|(cu)MemFree")
