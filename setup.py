@@ -29,7 +29,7 @@ FLAGS = {
 }
 
 WEB = Path("web")
-BUILT = Path("src", "foretrace", "present", "static")
+BUILT = Path("src", "foretrace", "present", "web", "static")
 PAGE_FILES = ("index.html", "app.js", "app.css")
 OLDEST_NODE = 20
 # No scripts of packages run. Retries are few: without a network the install should not take minutes to say so.

@@ -17,7 +17,7 @@ from ingest import HTA, REPOSITORY, hta_python
 
 import foretrace
 from foretrace import analyze, intervals
-from foretrace.analyze import device_time
+from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.result import Result
 from foretrace.errors import MissingDataError
 

@@ -24,7 +24,7 @@ from foretrace.analyze.result import Analysis, Result  # noqa: E402
 from foretrace.diagnose import RULES  # noqa: E402
 from foretrace.diagnose.finding import Rule  # noqa: E402
 from foretrace.errors import ForetraceError  # noqa: E402
-from foretrace.present import tables  # noqa: E402
+from foretrace.present.text import tables  # noqa: E402
 from foretrace.trace import Trace  # noqa: E402
 from foretrace.units import shorten  # noqa: E402
 

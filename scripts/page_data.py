@@ -12,8 +12,8 @@ from pathlib import Path
 from foretrace import analyze
 from foretrace.errors import ForetraceError
 from foretrace.ingest import open_trace
-from foretrace.present import payload
-from foretrace.present.session import Session
+from foretrace.present.web import payload
+from foretrace.present.web.recording_view import Session
 
 SPANS = 40
 

@@ -44,9 +44,9 @@ VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "core", "
 # package -> the parts, or files, that may import it
 CONFINED = {
     "torch": ("capture/", "bench/"),
-    "rich": ("present/terminal.py",),
-    "starlette": ("present/server.py",),
-    "uvicorn": ("present/server.py",),
+    "rich": ("present/text/terminal.py",),
+    "starlette": ("present/web/server.py",),
+    "uvicorn": ("present/web/server.py",),
     "foretrace._scan": ("ingest/", "predict/"),
 }
 
@@ -228,7 +228,7 @@ def test_every_rule_is_registered() -> None:
 
     written = {
         path.stem
-        for path in (PACKAGE / "diagnose").glob("*.py")
+        for path in (PACKAGE / "diagnose" / "rules").rglob("*.py")
         if "@rule" in path.read_text(encoding="utf-8").splitlines()
     }
     assert {each.name.replace("-", "_") for each in RULES} == written

@@ -34,7 +34,7 @@ def test_reader_is_the_one_that_this_run_is_about() -> None:
 def test_page_was_built() -> None:
     if not os.environ.get("FORETRACE_EXPECT_PAGE"):
         pytest.skip("FORETRACE_EXPECT_PAGE is not set; scripts/check sets it")
-    from foretrace.present import static_files
+    from foretrace.present.web import static_files
 
     assert static_files.built()
     assert "<title>Foretrace</title>" in static_files.text("index.html")

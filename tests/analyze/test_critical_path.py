@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import foretrace
+from foretrace.analyze.concepts.host.dependency_graph import CLASSES
 from foretrace.analyze.critical_path import critical_path
-from foretrace.analyze.dependency_graph import CLASSES
 from foretrace.errors import MissingDataError, UsageError
 from tests.builders import Recording
 from tests.corpus import CORPUS, needs_corpus

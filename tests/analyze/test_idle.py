@@ -11,7 +11,7 @@ import pytest
 
 import foretrace
 from foretrace import analyze
-from foretrace.analyze.idle_causes import CAUSES
+from foretrace.analyze.concepts.host.idle_causes import CAUSES
 from foretrace.errors import ForetraceError, MissingDataError, UsageError
 from tests.builders import MAIN_THREAD, Recording
 from tests.corpus import CORPUS, needs_corpus

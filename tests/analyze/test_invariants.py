@@ -16,7 +16,7 @@ from corpus import CORPUS, needs_corpus
 
 import foretrace
 from foretrace import analyze, ingest
-from foretrace.analyze import device_time
+from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.result import Result
 from foretrace.analyze.steps import ROLES as STEP_ROLES
 from foretrace.errors import MissingDataError

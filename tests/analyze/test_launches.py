@@ -11,7 +11,7 @@ import pytest
 
 import foretrace
 from foretrace import analyze
-from foretrace.analyze.launch_queue import queue_depth
+from foretrace.analyze.concepts.host.launch_queue import queue_depth
 from foretrace.errors import ForetraceError, MissingDataError, UsageError
 from tests.builders import Recording
 from tests.corpus import CORPUS, needs_corpus

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 import foretrace
-from foretrace.analyze.call_tree import NOBODY, build, containers
+from foretrace.analyze.concepts.trees.call_tree import NOBODY, build, containers
 from foretrace.analyze.operators import operators
 from foretrace.errors import MissingDataError, UsageError
 from tests.builders import PROCESS, Recording

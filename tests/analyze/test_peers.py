@@ -15,7 +15,7 @@ from corpus import CORPUS, needs_corpus
 
 import foretrace
 from foretrace import analyze, intervals
-from foretrace.analyze import device_time
+from foretrace.analyze.concepts.device import device_time
 
 pytestmark = needs_corpus
 

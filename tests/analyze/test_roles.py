@@ -10,9 +10,9 @@ import pytest
 
 import foretrace
 from foretrace import analyze
-from foretrace.analyze import attention_pieces
-from foretrace.analyze.device_roles import ROLES, classified
-from foretrace.analyze.phases import PHASES
+from foretrace.analyze.concepts.device import attention_pieces
+from foretrace.analyze.concepts.device.device_roles import ROLES, classified
+from foretrace.analyze.concepts.device.phases import PHASES
 from foretrace.errors import MissingDataError
 from tests.builders import Recording
 from tests.corpus import CORPUS, needs_corpus

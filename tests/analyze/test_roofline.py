@@ -10,7 +10,7 @@ import pytest
 
 import foretrace
 from foretrace import analyze
-from foretrace.analyze import device_peaks
+from foretrace.analyze.concepts.device import device_peaks
 from foretrace.analyze.result import Result
 from foretrace.errors import MissingDataError, UsageError
 from tests.builders import Recording

@@ -9,7 +9,7 @@ import pytest
 
 import foretrace
 from foretrace import analyze
-from foretrace.analyze.device_roles import classified
+from foretrace.analyze.concepts.device.device_roles import classified
 from foretrace.errors import MissingDataError
 from tests.builders import Recording
 from tests.corpus import CORPUS, needs_corpus

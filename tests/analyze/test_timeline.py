@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import foretrace
 from foretrace import analyze
-from foretrace.analyze import device_time
+from foretrace.analyze.concepts.device import device_time
 from foretrace.errors import MissingDataError, UsageError
 from tests.builders import Recording
 from tests.corpus import CORPUS, needs_corpus

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretrace import analyze
-from foretrace.analyze import completeness, disturbance
-from foretrace.analyze.evidence import Note
+from foretrace.analyze.concepts.trust import completeness, disturbance
+from foretrace.analyze.concepts.trust.evidence import Note
 from foretrace.analyze.trust import Trust, judge
 from foretrace.ingest import kineto, open_trace
 from tests.builders import MAIN_THREAD, PROCESS, Recording

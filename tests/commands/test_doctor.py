@@ -10,7 +10,7 @@ import pytest
 from foretrace.capture import machine
 from foretrace.capture.machine import Check, Trial
 from foretrace.commands import doctor, main
-from foretrace.present import tables
+from foretrace.present.text import tables
 
 GIB = 1 << 30
 

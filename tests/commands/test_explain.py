@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import foretrace
-from foretrace.analyze.explanations import explain
+from foretrace.analyze.concepts.names.explanations import explain
 from foretrace.commands import main
 from tests.corpus import CORPUS, needs_corpus
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from foretrace.commands import main, serve
-from foretrace.present import static_files
+from foretrace.present.web import static_files
 from tests.builders import Recording
 
 

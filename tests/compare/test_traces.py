@@ -9,8 +9,8 @@ import pytest
 
 from foretrace.compare.traces import compare
 from foretrace.ingest import open_trace
-from foretrace.present import payload
-from foretrace.present.session import Session
+from foretrace.present.web import payload
+from foretrace.present.web.recording_view import Session
 from foretrace.trace import Trace
 from tests.builders import Recording
 

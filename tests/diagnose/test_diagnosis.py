@@ -182,7 +182,7 @@ def test_the_worth_of_a_fix_is_close_to_what_was_measured(name: str) -> None:
 
 def test_every_rule_says_where_to_see_its_evidence() -> None:
     from foretrace import analyze
-    from foretrace.present.findings import SEEN_IN
+    from foretrace.present.text.findings import SEEN_IN
 
     assert set(SEEN_IN) == {rule.name for rule in RULES}
     for seen in SEEN_IN.values():

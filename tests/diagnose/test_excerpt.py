@@ -11,7 +11,7 @@ from foretrace.diagnose import case as cases
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import diagnose
 from foretrace.diagnose.excerpt import LEAST_STEPS, chosen_steps, excerpt
-from foretrace.present.session import Session
+from foretrace.present.web.recording_view import Session
 from foretrace.schema import DEVICE_KINDS
 from foretrace.trace import Trace
 from tests.builders import Recording

@@ -8,8 +8,8 @@ import pytest
 from diagnose.kernels import ADD, CAST, Op, device_bound
 
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.dtype_casts import dtype_casts
 from foretrace.diagnose.heat import slower
+from foretrace.diagnose.rules.precision.dtype_casts import dtype_casts
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
 from tests.diagnose.loops import findings

@@ -8,7 +8,7 @@ import pytest
 from builders import Recording
 from diagnose.kernels import ADD, STEPS, Op, device_bound
 
-from foretrace.diagnose.unfused_elementwise import unfused_elementwise
+from foretrace.diagnose.rules.fusion.unfused_elementwise import unfused_elementwise
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.predict.calibrate import calibrate
 from foretrace.predict.changes import Change, apply, parse

@@ -23,7 +23,7 @@ async function checkBuild(folder, url) {
   for (const name of ["app.js", "app.css"]) {
     const served = await fetch(new URL(name, url), { headers: { cookie } })
     if ((await served.text()) !== readFileSync(join(folder, "page", name), "utf8")) {
-      throw new Error(`foretrace serves another ${name} than this tree builds: pip install . again, or node build.mjs ../src/foretrace/present/static`)
+      throw new Error(`foretrace serves another ${name} than this tree builds: pip install . again, or node build.mjs ../src/foretrace/present/web/static`)
     }
   }
 }

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from foretrace import intervals
-from foretrace.analyze import device_time
+from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import measured_window, step_windows
 from foretrace.errors import MissingDataError

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from foretrace import intervals
-from foretrace.analyze import collective_calls, device_time
+from foretrace.analyze.concepts.device import collective_calls, device_time
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from foretrace.analyze import device_time
-from foretrace.analyze.kernel_names import decode
+from foretrace.analyze.concepts.device import device_time
+from foretrace.analyze.concepts.names.kernel_names import decode
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace

@@ -9,10 +9,18 @@ import numpy as np
 import polars as pl
 
 from foretrace import intervals
-from foretrace.analyze import dependency_graph, device_time
-from foretrace.analyze.dependency_graph import CLASSES, HOST, INPUT, NOBODY, Array, DependencyGraph
+from foretrace.analyze.concepts.device import device_time
+from foretrace.analyze.concepts.host import dependency_graph
+from foretrace.analyze.concepts.host.dependency_graph import (
+    CLASSES,
+    HOST,
+    INPUT,
+    NOBODY,
+    Array,
+    DependencyGraph,
+)
+from foretrace.analyze.concepts.host.runtime_calls import DATA_LOADING
 from foretrace.analyze.result import Result, Value, analysis
-from foretrace.analyze.runtime_calls import DATA_LOADING
 from foretrace.analyze.steps import measured_window, step_windows
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.intervals import Intervals, Times

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import polars as pl
 
-from foretrace.analyze import device_roles, device_time
-from foretrace.analyze.device_roles import TENSOR_CORES
-from foretrace.analyze.device_time import Window
-from foretrace.analyze.kernel_names import decode
-from foretrace.analyze.model_flops import ModelFlops, model_flops
-from foretrace.analyze.phases import PHASES, RECOMPUTE
+from foretrace.analyze.concepts.device import device_roles, device_time
+from foretrace.analyze.concepts.device.device_roles import TENSOR_CORES
+from foretrace.analyze.concepts.device.device_time import Window
+from foretrace.analyze.concepts.device.phases import PHASES, RECOMPUTE
+from foretrace.analyze.concepts.names.kernel_names import decode
+from foretrace.analyze.concepts.work.model_flops import ModelFlops, model_flops
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import measured_window, step_windows
 from foretrace.errors import MissingDataError

@@ -7,9 +7,9 @@ from typing import Literal
 
 import polars as pl
 
-from foretrace.analyze import device_time, graph_origins
-from foretrace.analyze.graph_origins import Capture, Eager
-from foretrace.analyze.kernel_names import decode
+from foretrace.analyze.concepts.device import device_time, graph_origins
+from foretrace.analyze.concepts.device.graph_origins import Capture, Eager
+from foretrace.analyze.concepts.names.kernel_names import decode
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace

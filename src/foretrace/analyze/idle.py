@@ -8,11 +8,11 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from foretrace.analyze import device_time
-from foretrace.analyze.idle_causes import CAUSES, Explainer, Gaps, find_gaps
+from foretrace.analyze.concepts.device import device_time
+from foretrace.analyze.concepts.host.idle_causes import CAUSES, Explainer, Gaps, find_gaps
+from foretrace.analyze.concepts.host.runtime_calls import NOBODY, HostSpans, Ids
+from foretrace.analyze.concepts.trees.source_places import Places
 from foretrace.analyze.result import Result, Value, analysis
-from foretrace.analyze.runtime_calls import NOBODY, HostSpans, Ids
-from foretrace.analyze.source_places import Places
 from foretrace.analyze.syncs import blocking_calls
 from foretrace.analyze.timeline import Over, device_windows, free_time
 from foretrace.errors import UsageError

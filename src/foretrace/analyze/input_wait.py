@@ -6,7 +6,8 @@ import numpy as np
 import polars as pl
 
 from foretrace import intervals
-from foretrace.analyze import device_time, runtime_calls
+from foretrace.analyze.concepts.device import device_time
+from foretrace.analyze.concepts.host import runtime_calls
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import step_windows
 from foretrace.errors import MissingDataError

@@ -7,7 +7,7 @@ from typing import Literal
 import polars as pl
 
 from foretrace import intervals
-from foretrace.analyze import launch_queue, runtime_calls
+from foretrace.analyze.concepts.host import launch_queue, runtime_calls
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import StepWindow, step_windows
 from foretrace.errors import MissingDataError, UsageError

@@ -7,9 +7,10 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from foretrace.analyze import attribution, memory_categories, memory_curve, module_tree
-from foretrace.analyze.call_tree import NOBODY, Array
-from foretrace.analyze.memory_curve import Curve
+from foretrace.analyze.concepts.memory import memory_categories, memory_curve
+from foretrace.analyze.concepts.memory.memory_curve import Curve
+from foretrace.analyze.concepts.trees import attribution, module_tree
+from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace

@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from foretrace.analyze import attribution, module_tree
-from foretrace.analyze.call_tree import NOBODY, Array
-from foretrace.analyze.module_tree import ModuleTree
+from foretrace.analyze.concepts.trees import attribution, module_tree
+from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
+from foretrace.analyze.concepts.trees.module_tree import ModuleTree
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import UsageError
 from foretrace.trace import Trace

@@ -24,8 +24,8 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from foretrace.analyze import call_stacks, call_tree
-from foretrace.analyze.call_tree import CallTree
+from foretrace.analyze.concepts.trees import call_stacks, call_tree
+from foretrace.analyze.concepts.trees.call_tree import CallTree
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.trace import Trace

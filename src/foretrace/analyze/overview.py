@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from foretrace.analyze import device_time
-from foretrace.analyze.device_time import Timeline, Window
+from foretrace.analyze.concepts.device import device_time
+from foretrace.analyze.concepts.device.device_time import Timeline, Window
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import StepWindow, measured_window, step_windows, summary
 from foretrace.trace import Trace

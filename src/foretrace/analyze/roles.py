@@ -6,9 +6,9 @@ from typing import Literal
 
 import polars as pl
 
-from foretrace.analyze import attention_pieces, device_roles
-from foretrace.analyze.device_roles import ATTENTION_PIECES, FUSED_ATTENTION, ROLES
-from foretrace.analyze.phases import PHASES
+from foretrace.analyze.concepts.device import attention_pieces, device_roles
+from foretrace.analyze.concepts.device.device_roles import ATTENTION_PIECES, FUSED_ATTENTION, ROLES
+from foretrace.analyze.concepts.device.phases import PHASES
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import step_windows
 from foretrace.errors import MissingDataError

@@ -7,8 +7,9 @@ from typing import Literal
 
 import polars as pl
 
-from foretrace.analyze import device_peaks, device_time, flops, work_models
-from foretrace.analyze.device_peaks import DTYPES, Peaks
+from foretrace.analyze.concepts.device import device_peaks, device_time
+from foretrace.analyze.concepts.device.device_peaks import DTYPES, Peaks
+from foretrace.analyze.concepts.work import flops, work_models
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.trace import Trace

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from foretrace.analyze import device_roles, section_tree
-from foretrace.analyze.call_tree import NOBODY, Array
+from foretrace.analyze.concepts.device import device_roles
+from foretrace.analyze.concepts.trees import section_tree
+from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
+from foretrace.analyze.concepts.trees.section_tree import SectionTree
 from foretrace.analyze.result import Result, Value, analysis
-from foretrace.analyze.section_tree import SectionTree
 from foretrace.analyze.steps import step_windows
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace

@@ -10,10 +10,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from foretrace.analyze import device_time
-from foretrace.analyze.device_peaks import device_peaks
-from foretrace.analyze.kernel_facts import COPY, ELEMENTWISE, NORM, REDUCTION, SOFTMAX
-from foretrace.analyze.kernel_names import decode
+from foretrace.analyze.concepts.device import device_time
+from foretrace.analyze.concepts.device.device_peaks import device_peaks
+from foretrace.analyze.concepts.names.kernel_facts import COPY, ELEMENTWISE, NORM, REDUCTION, SOFTMAX
+from foretrace.analyze.concepts.names.kernel_names import decode
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.trace import Trace

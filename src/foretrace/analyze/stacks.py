@@ -7,11 +7,11 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from foretrace.analyze import attribution, stack_tree
-from foretrace.analyze.attribution import Attribution
-from foretrace.analyze.call_tree import NOBODY, Array
+from foretrace.analyze.concepts.trees import attribution, stack_tree
+from foretrace.analyze.concepts.trees.attribution import Attribution
+from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
+from foretrace.analyze.concepts.trees.stack_tree import StackTree
 from foretrace.analyze.result import Result, Value, analysis
-from foretrace.analyze.stack_tree import StackTree
 from foretrace.trace import Trace
 from foretrace.units import format_value
 

@@ -6,10 +6,11 @@ import numpy as np
 import polars as pl
 
 from foretrace import intervals
-from foretrace.analyze import device_time, runtime_calls
+from foretrace.analyze.concepts.device import device_time
+from foretrace.analyze.concepts.host import runtime_calls
+from foretrace.analyze.concepts.host.runtime_calls import NOBODY, Flags, HostSpans, Ids
+from foretrace.analyze.concepts.trees.source_places import Places
 from foretrace.analyze.result import Result, Value, analysis
-from foretrace.analyze.runtime_calls import NOBODY, Flags, HostSpans, Ids
-from foretrace.analyze.source_places import Places
 from foretrace.analyze.steps import step_windows
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace

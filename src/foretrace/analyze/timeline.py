@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 
 from foretrace import intervals
-from foretrace.analyze import device_time
-from foretrace.analyze.device_time import Window
+from foretrace.analyze.concepts.device import device_time
+from foretrace.analyze.concepts.device.device_time import Window
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import step_windows
 from foretrace.errors import MissingDataError, UsageError

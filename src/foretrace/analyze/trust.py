@@ -13,8 +13,8 @@ from typing import Any
 
 import polars as pl
 
-from foretrace.analyze import completeness, disturbance
-from foretrace.analyze.evidence import Evidence, Note, Severity, some
+from foretrace.analyze.concepts.trust import completeness, disturbance
+from foretrace.analyze.concepts.trust.evidence import Evidence, Note, Severity, some
 from foretrace.analyze.result import Result, analysis
 from foretrace.trace import Trace
 

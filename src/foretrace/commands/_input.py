@@ -33,7 +33,7 @@ def open_path(args: argparse.Namespace, *, of_ranks: bool = False) -> Trace:
     A folder with recordings of the ranks of one job means the lowest rank, where `of_ranks` allows it.
     """
     from foretrace.ingest import open_trace
-    from foretrace.present import terminal
+    from foretrace.present.text import terminal
 
     path = _take_run(args) or find_recording(args.path, of_ranks=of_ranks)
     with terminal.reading(path) as progress:
@@ -43,7 +43,7 @@ def open_path(args: argparse.Namespace, *, of_ranks: bool = False) -> Trace:
 def open_rich(args: argparse.Namespace) -> Trace:
     """The recording of a Run that has stacks and memory, named by `open_path` before."""
     from foretrace.ingest import open_trace
-    from foretrace.present import terminal
+    from foretrace.present.text import terminal
 
     with terminal.reading(args.rich) as progress:
         return open_trace(args.rich, cache=not args.no_cache, progress=progress)
@@ -53,7 +53,7 @@ def open_ranks(path: Path, *, no_cache: bool) -> list[Trace]:
     """The recordings of the other ranks of the job that one is of, where they lie beside it."""
     from foretrace.ingest import open_trace
     from foretrace.ingest.ranks import find_others
-    from foretrace.present import terminal
+    from foretrace.present.text import terminal
 
     opened = []
     for each in find_others(path):

@@ -45,7 +45,7 @@ def _row_limit(text: str) -> int:
 
 def print_result(result: Result, args: argparse.Namespace, trace: Trace) -> None:
     """Prints one result in the chosen format."""
-    from foretrace.present import tables, terminal
+    from foretrace.present.text import tables, terminal
 
     chosen, rest = pick_rows(result.table, args)
     result = replace(result, table=chosen)
@@ -61,7 +61,7 @@ def print_result(result: Result, args: argparse.Namespace, trace: Trace) -> None
 
 def print_frame(frame: pl.DataFrame, args: argparse.Namespace) -> None:
     """Prints a bare table in the chosen format."""
-    from foretrace.present import tables, terminal
+    from foretrace.present.text import tables, terminal
 
     frame, rest = pick_rows(frame, args)
     if args.format == "table":

@@ -19,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Prints the diagnosis of the sample, then what to try next."""
-    from foretrace.present import terminal
+    from foretrace.present.text import terminal
 
     args.path, args.step_ms = SAMPLE, STEP_MS
     diagnose.print_diagnosis(_input.open_path(args), args, parts=("trust", "overview", "steps", "kernels"))

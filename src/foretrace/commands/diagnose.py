@@ -62,7 +62,7 @@ def print_diagnosis(
     from foretrace.diagnose import RULES
     from foretrace.diagnose.case import Case
     from foretrace.diagnose.diagnosis import diagnose
-    from foretrace.present import findings, terminal
+    from foretrace.present.text import findings, terminal
 
     rich = partial(_input.open_rich, args) if getattr(args, "rich", None) else None
     case = Case(
@@ -94,7 +94,7 @@ def _contract(case: Case, found: Diagnosis) -> dict[str, Any]:
     from foretrace import analyze
     from foretrace.analyze.trust import judge
     from foretrace.diagnose.bound import bound
-    from foretrace.present import findings
+    from foretrace.present.text import findings
 
     overview = analyze.run(case.whole, "overview")
     measured = case.measured_step_ns

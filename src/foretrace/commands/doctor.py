@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
     if any(check.status != "ok" for check in checks if check.what in _PACKAGES):
         _print_plainly(checks, args.format)
     elif args.format == "table":
-        from foretrace.present import terminal
+        from foretrace.present.text import terminal
 
         terminal.show_checks(checks)
     else:

@@ -16,7 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Prints what the name means."""
-    from foretrace.analyze.explanations import explain
+    from foretrace.analyze.concepts.names.explanations import explain
 
     if not args.name.strip():
         raise UsageError("which name? foretrace explain 'aten::mm'")

@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Writes the file."""
-    from foretrace.present import flamegraph
+    from foretrace.present.export import flamegraph
 
     suffix = args.output.suffix.lower()
     if suffix not in (*_SPEEDSCOPE, *_FOLDED):

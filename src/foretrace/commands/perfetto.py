@@ -37,8 +37,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _hand_over(args: argparse.Namespace) -> None:
-    from foretrace.present.library import Library
-    from foretrace.present.server import Server
+    from foretrace.present.web.library import Library
+    from foretrace.present.web.server import Server
 
     path = _input.find_recording(args.path)
     server = Server(Library([path], cache=not args.no_cache))
@@ -56,8 +56,8 @@ def _hand_over(args: argparse.Namespace) -> None:
 
 
 def _write(args: argparse.Namespace) -> None:
-    from foretrace.present import perfetto
-    from foretrace.present.session import Session
+    from foretrace.present.export import perfetto
+    from foretrace.present.web.recording_view import Session
 
     if not args.output.name.lower().endswith((".json", ".json.gz")):
         raise UsageError(f"{args.output}: end the name in .json or .json.gz")

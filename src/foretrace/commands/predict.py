@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
     from foretrace.predict.changes import parse
     from foretrace.predict.prediction import predict, to_dict
     from foretrace.predict.program import build
-    from foretrace.present import terminal
+    from foretrace.present.text import terminal
 
     trace = _input.open_path(args)
     program = build(trace)

@@ -43,9 +43,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Writes the file."""
-    from foretrace.present import report
-    from foretrace.present.library import place_of
-    from foretrace.present.session import Session
+    from foretrace.present.export import report
+    from foretrace.present.web.library import place_of
+    from foretrace.present.web.recording_view import Session
 
     if args.output.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"{args.output}: end the name in .html")

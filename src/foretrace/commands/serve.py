@@ -13,7 +13,7 @@ from foretrace.commands.predict import _milliseconds
 from foretrace.errors import UsageError
 
 if TYPE_CHECKING:
-    from foretrace.present.server import Server
+    from foretrace.present.web.server import Server
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +44,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Serves until it is interrupted."""
-    from foretrace.present.library import Library
-    from foretrace.present.server import Server
+    from foretrace.present.web.library import Library
+    from foretrace.present.web.server import Server
 
     paths, step_ms = args.paths or [demo.SAMPLE], args.step_ms
     if not args.paths and step_ms is None:
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _introduce(server: Server) -> None:
-    from foretrace.present import static_files
+    from foretrace.present.web import static_files
 
     if not static_files.built():
         print(f"foretrace: {static_files.HOW_TO_GET_IT}", file=sys.stderr)

@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Prints the table, or the names of all."""
     from foretrace import analyze
-    from foretrace.present import terminal
+    from foretrace.present.text import terminal
 
     if args.list:
         terminal.show_names([(each.name, each.help) for each in analyze.ANALYSES])

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
 
 def print_page(trace: Trace, args: argparse.Namespace) -> None:
     """Prints all parts that the recording can give; for the others, why not."""
-    from foretrace.present import tables, terminal
+    from foretrace.present.text import tables, terminal
 
     results, missing = analyse(trace)
     if args.format == "json":

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from foretrace.analyze import device_roles
+from foretrace.analyze.concepts.device import device_roles
 from foretrace.analyze.steps import StepWindow, step_windows
 from foretrace.trace import Trace
 from foretrace.units import format_value

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from foretrace.diagnose.allocator_churn import allocator_churn
-from foretrace.diagnose.cold_start import cold_start
-from foretrace.diagnose.dtype_casts import dtype_casts
-from foretrace.diagnose.exposed_communication import exposed_communication
 from foretrace.diagnose.finding import Rule
-from foretrace.diagnose.host_stall import host_stall
-from foretrace.diagnose.host_sync import host_sync
-from foretrace.diagnose.input_bound import input_bound
-from foretrace.diagnose.launch_bound import launch_bound
-from foretrace.diagnose.layout_conversions import layout_conversions
-from foretrace.diagnose.loop_optimizer import loop_optimizer
-from foretrace.diagnose.low_occupancy import low_occupancy
-from foretrace.diagnose.memory_pressure import memory_pressure
-from foretrace.diagnose.misaligned_gemm import misaligned_gemm
-from foretrace.diagnose.no_tensor_cores import no_tensor_cores
-from foretrace.diagnose.pageable_copy import pageable_copy
-from foretrace.diagnose.profiler_overhead import profiler_overhead
-from foretrace.diagnose.recompilation import recompilation
-from foretrace.diagnose.recompute import recompute
-from foretrace.diagnose.redundant_copies import redundant_copies
-from foretrace.diagnose.small_batch import small_batch
-from foretrace.diagnose.straggler import straggler
-from foretrace.diagnose.tiny_copies import tiny_copies
-from foretrace.diagnose.unfused_attention import unfused_attention
-from foretrace.diagnose.unfused_elementwise import unfused_elementwise
+from foretrace.diagnose.rules.copies.layout_conversions import layout_conversions
+from foretrace.diagnose.rules.copies.pageable_copy import pageable_copy
+from foretrace.diagnose.rules.copies.redundant_copies import redundant_copies
+from foretrace.diagnose.rules.copies.tiny_copies import tiny_copies
+from foretrace.diagnose.rules.device.low_occupancy import low_occupancy
+from foretrace.diagnose.rules.device.memory_pressure import memory_pressure
+from foretrace.diagnose.rules.device.recompute import recompute
+from foretrace.diagnose.rules.device.small_batch import small_batch
+from foretrace.diagnose.rules.fusion.loop_optimizer import loop_optimizer
+from foretrace.diagnose.rules.fusion.unfused_attention import unfused_attention
+from foretrace.diagnose.rules.fusion.unfused_elementwise import unfused_elementwise
+from foretrace.diagnose.rules.host.allocator_churn import allocator_churn
+from foretrace.diagnose.rules.host.host_stall import host_stall
+from foretrace.diagnose.rules.host.host_sync import host_sync
+from foretrace.diagnose.rules.host.input_bound import input_bound
+from foretrace.diagnose.rules.host.launch_bound import launch_bound
+from foretrace.diagnose.rules.host.recompilation import recompilation
+from foretrace.diagnose.rules.precision.dtype_casts import dtype_casts
+from foretrace.diagnose.rules.precision.misaligned_gemm import misaligned_gemm
+from foretrace.diagnose.rules.precision.no_tensor_cores import no_tensor_cores
+from foretrace.diagnose.rules.ranks.exposed_communication import exposed_communication
+from foretrace.diagnose.rules.ranks.straggler import straggler
+from foretrace.diagnose.rules.recording.cold_start import cold_start
+from foretrace.diagnose.rules.recording.profiler_overhead import profiler_overhead
 
 RULES: tuple[Rule, ...] = (
     unfused_attention,

@@ -15,12 +15,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace import analyze, intervals
-from foretrace.analyze import device_roles
+from foretrace.analyze.concepts.device import device_roles
+from foretrace.analyze.concepts.host.runtime_calls import HostSpans
 from foretrace.analyze.result import Result
-from foretrace.analyze.runtime_calls import HostSpans
 from foretrace.diagnose.excerpt import Excerpt, chosen_steps, excerpt
 from foretrace.diagnose.finding import Place
-from foretrace.diagnose.source import exact_line
+from foretrace.diagnose.source_lines import exact_line
 from foretrace.errors import ForetraceError, MissingDataError
 from foretrace.hardware import Device
 from foretrace.intervals import Intervals

@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 
 from foretrace import hardware
-from foretrace.diagnose import products
 from foretrace.diagnose.case import Case
+from foretrace.diagnose.patterns import matrix_products
 from foretrace.predict import edits
 from foretrace.predict.changes import Change, apply
 from foretrace.predict.edits import Edit
@@ -69,7 +69,7 @@ def _flops(case: Case) -> dict[int, float]:
     """Tasks that multiply in half precision on tensor cores, with what they would take at the peak, in nanoseconds."""
     if case.device is None:
         return {}
-    found = products.kernels(case).filter(
+    found = matrix_products.kernels(case).filter(
         pl.col("operand_dtype").is_in(("bf16", "fp16", "fp8"))
         & pl.col("tensor_cores").fill_null(value=True)
         & pl.col("op_flops").is_not_null()

@@ -20,12 +20,13 @@ import numpy as np
 import polars as pl
 
 from foretrace import hardware
-from foretrace.analyze import device_peaks, flops, work_models
-from foretrace.analyze.device_roles import ROLES, classified
-from foretrace.analyze.phases import FORWARD, OPTIMIZER, PHASES
-from foretrace.analyze.work_models.call import Call, Shape, Tensor, parse
-from foretrace.predict.capture import loading_ns
+from foretrace.analyze.concepts.device import device_peaks
+from foretrace.analyze.concepts.device.device_roles import ROLES, classified
+from foretrace.analyze.concepts.device.phases import FORWARD, OPTIMIZER, PHASES
+from foretrace.analyze.concepts.work import flops, work_models
+from foretrace.analyze.concepts.work.work_models.call import Call, Shape, Tensor, parse
 from foretrace.predict.edits import Edit
+from foretrace.predict.graph_capture import loading_ns
 from foretrace.predict.program import Program
 from foretrace.predict.tasks import device_of, task_table
 from foretrace.trace import Trace

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from foretrace import intervals
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.intervals import Intervals
-from foretrace.predict import batch, capture, edits, fusion
+from foretrace.predict import batch, edits, fusion, graph_capture
 from foretrace.predict.calibrate import scaled_host
 from foretrace.predict.edits import Edit
 from foretrace.predict.program import BLOCKING_COPY, SYNC, Program
@@ -107,16 +107,16 @@ def _whole(text: str, verb: str, rest: list[str], trace: Trace, program: Program
 def _graph(text: str, rest: list[str], trace: Trace, program: Program) -> Change:
     if rest != ["step"]:
         raise UsageError(f"change {text!r}: only whole steps are captured: `graph step`")
-    captured = capture.capturable(trace, program)
+    captured = graph_capture.capturable(trace, program)
     if not (captured & (np.diff(program.task_from) > 0)).any():
         raise MissingDataError(
             f"change {text!r}: no launches in the recorded steps that a graph could replay"
         )
-    if obstacle := capture.obstacle(trace, program):
+    if obstacle := graph_capture.obstacle(trace, program):
         raise MissingDataError(
             f"change {text!r}: no CUDA graph can be made of the recorded steps: {obstacle}"
         )
-    return Change(f"{text}: launches replayed as CUDA graphs", capture.edit(program, captured))
+    return Change(f"{text}: launches replayed as CUDA graphs", graph_capture.edit(program, captured))
 
 
 def _batch(text: str, rest: list[str], trace: Trace, program: Program) -> Change:

@@ -15,9 +15,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from foretrace.analyze import work_models
-from foretrace.analyze.device_roles import ROLES, classified
-from foretrace.analyze.work_models.call import parse
+from foretrace.analyze.concepts.device.device_roles import ROLES, classified
+from foretrace.analyze.concepts.work import work_models
+from foretrace.analyze.concepts.work.work_models.call import parse
 from foretrace.hardware import Device
 from foretrace.predict.edits import Edit
 from foretrace.predict.program import BLOCKING_COPY, SYNC, Program

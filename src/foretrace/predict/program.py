@@ -16,8 +16,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace import intervals
-from foretrace.analyze.device_time import names_like
-from foretrace.analyze.runtime_calls import DATA_LOADING
+from foretrace.analyze.concepts.device.device_time import names_like
+from foretrace.analyze.concepts.host.runtime_calls import DATA_LOADING
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
 from foretrace.trace import Trace

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from foretrace.analyze.device_peaks import find_device
+from foretrace.analyze.concepts.device.device_peaks import find_device
 from foretrace.hardware import Device
 from foretrace.predict.program import Program
 from foretrace.trace import Trace

@@ -1,0 +1,1 @@
+"""What analyses, predictions and rules share: one concept per file, by subject. No analysis is here."""

@@ -1,0 +1,1 @@
+"""The device's work: its time, roles, phases, peaks and collectives."""

@@ -1,0 +1,128 @@
+"""The phase of device work: which part of a training step launched it.
+
+Not an analysis itself; `roles`, `sections` and `gpu-efficiency` share it. Looked up along the calls around
+the operator (or, without one, the launch):
+- backward: an autograd node is nearest. Autograd gives its operators the forward operator's sequence number.
+- recompute: a forward operator is nearest, one that autograd gave a new sequence number, and an autograd node
+  is around it: activation checkpointing runs the forward again inside the backward. So does a backward that
+  is itself differentiated (create_graph=True); the recording does not tell the two apart.
+- optimizer: inside an `Optimizer.step#` or `Optimizer.zero_grad#` annotation or torch/optim's Python code, or
+  a multi-tensor kernel outside of the backward.
+- forward: anything else that has an operator.
+- unknown: no operator is linked, as for the kernels of a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from foretrace.analyze.concepts.names.per_name import by_name
+from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
+from foretrace.trace import Trace
+
+FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, UNKNOWN = "forward", "backward", "recompute", "optimizer", "unknown"
+PHASES = (FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, UNKNOWN)
+
+_NODE = r"^autograd::engine::evaluate_function|^torch::autograd::AccumulateGrad$|Backward\d*$"
+_OPTIMIZER = r"^Optimizer\.(?:step|zero_grad)#|torch/optim/[a-km-z_]\w*\.py\(\d+\): "
+_MATH_ATTENTION = r"^aten::_scaled_dot_product_attention_math"
+# The TensorBoard plugin's list of operators that tensor cores can run, with the newer names of the same.
+_ELIGIBLE = (
+    r"^aten::(?:cudnn_|miopen_|_|)conv(?:\d|_t|olution)|^aten::(?:prelu|addr|chain_matmul|linalg_multi_dot)$"
+    r"|^aten::(?:_?addmm|addmv|addbmm|baddbmm|bmm|matmul|mm|mv|linear|_scaled_mm|_grouped_mm|_addmm_activation)$"
+    r"|^aten::(?:_cudnn_rnn|lstm|gru|rnn_tanh|rnn_relu)|^aten::(?:lstm|gru|rnn_tanh|rnn_relu)_cell$"
+)
+_IS_NODE, _IS_FORWARD, _IS_OPTIMIZER, _IS_MATH, _IS_OP, _IS_ELIGIBLE = 1, 2, 4, 8, 16, 32
+
+
+_PATTERNS = (
+    (_NODE, _IS_NODE),
+    (_OPTIMIZER, _IS_OPTIMIZER),
+    (_MATH_ATTENTION, _IS_MATH),
+    (_ELIGIBLE, _IS_ELIGIBLE),
+)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What is around the launch of each row of device work."""
+
+    phase: Array  # its place in PHASES
+    fallback: Array  # whether SDPA's unfused fallback launched it
+    eligible: Array  # whether an operator that tensor cores can run launched it
+
+
+def surroundings(trace: Trace, work: pl.DataFrame, *, updates: Array) -> Surroundings:
+    """What is around each row of device work; `updates` says which rows are multi-tensor kernels."""
+    causes = cause_of(work)
+    around, nearest = _marks_around(trace, causes)
+    node, forward = (around & _IS_NODE) > 0, nearest == _IS_FORWARD
+    phase = np.full(work.height, PHASES.index(FORWARD), np.uint8)
+    phase[(around & _IS_OP) == 0] = PHASES.index(UNKNOWN)
+    phase[node] = PHASES.index(BACKWARD)
+    phase[node & forward] = PHASES.index(RECOMPUTE)
+    phase[((around & _IS_OPTIMIZER) > 0) | (updates & ~node)] = PHASES.index(OPTIMIZER)
+    return Surroundings(phase, (around & _IS_MATH) > 0, (around & _IS_ELIGIBLE) > 0)
+
+
+def cause_of(work: pl.DataFrame) -> Array:
+    """For each row of device work the operator behind it, else its launch, else NOBODY."""
+    cause = work.select(pl.coalesce("op_id", "launch_id").cast(pl.Int64).fill_null(NOBODY)).to_series()
+    return cause.to_numpy()
+
+
+def distinct(spans: Array, count: int) -> Array:
+    """The span ids among these, each once and in order; NOBODY is left out."""
+    there = np.zeros(count + 1, bool)
+    there[spans] = True  # NOBODY is the last place
+    return np.flatnonzero(there[:count])
+
+
+def parents(trace: Trace) -> Array:
+    """For each span the one around it, or NOBODY."""
+    return trace.spans["parent_id"].cast(pl.Int32).fill_null(NOBODY).to_numpy()
+
+
+def _marks_around(trace: Trace, causes: Array) -> tuple[Array, Array]:
+    """For each cause, the marks of it and all around it together, and the nearest of node and forward."""
+    marks = _marks(trace)
+    parent = parents(trace)
+    rows = distinct(causes, len(marks))
+    around, nearest = np.zeros(len(marks) + 1, np.uint8), np.zeros(len(marks) + 1, np.uint8)
+    open_rows, at = rows, rows
+    while len(open_rows):
+        here = marks[at]
+        either = here & (_IS_NODE | _IS_FORWARD)
+        around[open_rows] |= here
+        first = (nearest[open_rows] == 0) & (either > 0)
+        nearest[open_rows[first]] = either[first]
+        at = parent[at]
+        going = at != NOBODY
+        open_rows, at = open_rows[going], at[going]
+    # NOBODY is the last row of both, which has no marks.
+    return around[causes], nearest[causes]
+
+
+def _marks(trace: Trace) -> Array:
+    """For each span, what it says of the phase of the work inside it."""
+    spans = trace.spans
+    marks = by_name(spans["name"], _name_marks)
+    marks[(spans["kind"] == "op").to_numpy()] |= _IS_OP
+    ops = trace.ops.select("span_id", "sequence", "forward_thread", "forward_id")
+    back = ops.filter((pl.col("forward_thread") > 0) | pl.col("forward_id").is_not_null())
+    ahead = ops.filter(
+        (pl.col("forward_thread") == 0) & pl.col("sequence").is_not_null() & pl.col("forward_id").is_null()
+    )["span_id"].to_numpy()
+    marks[back["span_id"].to_numpy()] |= _IS_NODE
+    marks[ahead[(marks[ahead] & _IS_NODE) == 0]] |= _IS_FORWARD
+    return marks
+
+
+def _name_marks(names: pl.Series) -> Array:
+    marks = np.zeros(len(names), np.uint8)
+    for pattern, mark in _PATTERNS:
+        marks[names.str.contains(pattern).to_numpy()] |= mark
+    return marks

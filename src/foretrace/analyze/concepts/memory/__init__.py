@@ -1,0 +1,1 @@
+"""Blocks of memory: what they held, and how many were live when."""

@@ -1,0 +1,154 @@
+"""What a block of memory held, told from when it was allocated and freed.
+
+Not an analysis itself; `memory` uses it. A recording has no tensors, so categories follow torch's
+`_memory_profiler` as far as lifetimes can tell them apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from foretrace import intervals
+from foretrace.analyze.concepts.device import device_time
+from foretrace.analyze.concepts.trees import attribution
+from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
+from foretrace.analyze.concepts.trees.module_tree import BACKWARD_NODE
+from foretrace.intervals import Intervals
+from foretrace.trace import Trace
+
+CATEGORIES = (
+    "before the recording", "activation", "gradient", "optimizer state", "autograd", "intermediate", "temporary",
+    "unknown",
+)  # fmt: skip
+BEFORE, ACTIVATION, GRADIENT, OPTIMIZER, AUTOGRAD, INTERMEDIATE, TEMPORARY, UNKNOWN = range(len(CATEGORIES))
+
+_OPTIMIZER_STEP, _ZERO_GRAD = r"^Optimizer\.step#", r"^Optimizer\.zero_grad#"
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Where blocks were allocated: per block."""
+
+    known: Array  # whether inside an operator
+    backward: Array  # whether in the backward pass
+    op_end: Array  # end of the outermost operator around it
+    optimizer_end: Array  # end of the optimizer's step around it, or NOBODY
+
+
+def categories(trace: Trace, blocks: pl.DataFrame) -> pl.Series:
+    """The category of each block, as rows of `allocations` with known addresses."""
+    backward = _backward_rows(trace)
+    origin = _origin(trace, blocks["op_id"], backward)
+    start = blocks["start_ns"].fill_null(NOBODY).to_numpy()
+    end = blocks["end_ns"].fill_null(_NEVER).to_numpy()
+    work = _backward_work(trace, backward)
+    passes = _passes(trace, work)
+    found = np.full(blocks.height, UNKNOWN)
+    before = blocks["start_ns"].is_null().to_numpy()
+    found[before] = np.where(_within(trace, end[before], _ZERO_GRAD), GRADIENT, BEFORE)
+    here = origin.known & ~before
+    forward = here & ~origin.backward & (origin.optimizer_end == NOBODY)
+    into_backward = end >= _next(work, start)
+    found[forward & (end < _NEVER)] = INTERMEDIATE
+    found[forward & into_backward] = ACTIVATION
+    behind = here & origin.backward
+    found[behind] = np.where(end > _pass_end(passes, start), GRADIENT, AUTOGRAD)[behind]
+    found[here & (end <= origin.op_end)] = TEMPORARY
+    stepping = here & (origin.optimizer_end != NOBODY)
+    found[stepping] = np.where(end <= origin.optimizer_end, TEMPORARY, OPTIMIZER)[stepping]
+    return pl.Series("category", CATEGORIES, dtype=pl.String).gather(found)
+
+
+def _origin(trace: Trace, op_id: pl.Series, backward_rows: Array) -> _Origin:
+    spans = trace.spans
+    parent = attribution.nesting(trace).parent
+    kind = spans["kind"]
+    is_op = (kind == "op").to_numpy()
+    backward = np.zeros(len(parent), bool)
+    backward[backward_rows] = True
+    stepping = np.zeros(len(parent), bool)
+    stepping[_annotations(trace, _OPTIMIZER_STEP)["id"].to_numpy()] = True
+    ops = op_id.cast(pl.Int64).fill_null(NOBODY).to_numpy()
+    outermost, behind = ops.copy(), np.zeros(len(ops), bool)
+    optimizer = np.full(len(ops), NOBODY)
+    at = ops.copy()
+    while len(rows := np.flatnonzero(at != NOBODY)):
+        here = at[rows]
+        outermost[rows] = np.where(is_op[here], here, outermost[rows])
+        behind[rows] |= backward[here]
+        optimizer[rows] = np.where(stepping[here], here, optimizer[rows])
+        at[rows] = parent[here]
+    ends = np.append(spans["start_ns"].to_numpy() + spans["dur_ns"].fill_null(0).to_numpy(), NOBODY)
+    return _Origin(ops != NOBODY, behind, ends[outermost], ends[optimizer])
+
+
+def _backward_rows(trace: Trace) -> Array:
+    """Operators of the backward pass: autograd's nodes and those that know their forward thread."""
+    named = trace.spans.filter(pl.col("kind") == "op").select("id", "name")
+    nodes = named.filter(pl.col("name").is_in(device_time.names_like(named, BACKWARD_NODE)))["id"]
+    known = trace.ops.filter(pl.col("forward_thread") > 0)["span_id"]
+    found = np.zeros(trace.spans.height, bool)
+    found[nodes.to_numpy()] = True
+    found[known.to_numpy()] = True
+    return np.flatnonzero(found)
+
+
+def _backward_work(trace: Trace, backward_rows: Array) -> Intervals:
+    """When backward operators ran, on any thread."""
+    rows = trace.spans.select("start_ns", "dur_ns")[backward_rows].drop_nulls()
+    start = rows["start_ns"].to_numpy()
+    return intervals.union(start, start + rows["dur_ns"].to_numpy())
+
+
+def _passes(trace: Trace, work: Intervals) -> Intervals:
+    """Backward passes: backward work with no forward operator in between."""
+    if not len(work.start):
+        return work
+    forward = trace.ops.filter((pl.col("forward_thread") == 0) & pl.col("sequence").is_not_null())["span_id"]
+    linked = trace.ops["forward_id"].drop_nulls()
+    spans = trace.spans.select("track_id", "start_ns")
+    if len(linked):
+        # A loader's thread runs operators too, at any time.
+        tracks = spans["track_id"].gather(linked).unique().implode()
+        rows = spans[forward.to_numpy()].filter(pl.col("track_id").is_in(tracks))
+    else:
+        rows = spans[forward.to_numpy()]
+    starts = np.sort(rows["start_ns"].to_numpy())
+    apart = np.searchsorted(starts, work.start[1:]) > np.searchsorted(starts, work.end[:-1])
+    return Intervals(work.start[np.append(True, apart)], work.end[np.append(apart, True)])
+
+
+def _next(work: Intervals, at: Array) -> Array:
+    """When backward work begins after each time; never, where none does."""
+    return np.append(work.start, _NEVER)[np.searchsorted(work.start, at, side="right")]
+
+
+def _pass_end(passes: Intervals, at: Array) -> Array:
+    """The end of the pass that each time lies in, or of the one before."""
+    place = np.searchsorted(passes.start, at, side="right") - 1
+    ends: Array = np.where(place < 0, _NEVER, np.append(passes.end, _NEVER)[place])
+    return ends
+
+
+def _within(trace: Trace, at: Array, pattern: str) -> Array:
+    """For each time, whether an annotation of that name was open then."""
+    spans = _annotations(trace, pattern)
+    open_ = intervals.union(spans["start_ns"].to_numpy(), (spans["start_ns"] + spans["dur_ns"]).to_numpy())
+    place = np.searchsorted(open_.start, at, side="right") - 1
+    inside: Array = (place >= 0) & (at <= np.append(open_.end, NOBODY)[place])
+    return inside
+
+
+def _annotations(trace: Trace, pattern: str) -> pl.DataFrame:
+    """Annotations of that name on host threads."""
+    on_device = trace.tracks.filter(pl.col("device").is_not_null())["id"]
+    spans = trace.spans.filter(
+        (pl.col("kind") == "annotation")
+        & pl.col("dur_ns").is_not_null()
+        & ~pl.col("track_id").is_in(on_device.implode())
+    )
+    return spans.filter(pl.col("name").is_in(device_time.names_like(spans, pattern)))

@@ -1,0 +1,1 @@
+"""What the names of kernels, operators and runtime calls say."""

@@ -1,0 +1,86 @@
+"""An Explanation says in plain words what a name in a recording means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from foretrace.analyze.concepts.names.kernel_facts import KernelName
+from foretrace.analyze.concepts.names.kernel_names import decode
+from foretrace.analyze.concepts.names.known_names import KNOWN
+from foretrace.analyze.concepts.names.known_operators import OPERATORS
+
+_LAYOUTS = {
+    "tn": "A transposed, B not (column-major): the usual one of a Linear layer's forward",
+    "nn": "neither transposed (column-major): the usual one of the gradient of a Linear layer's input",
+    "nt": "B transposed, A not (column-major): the usual one of the gradient of a Linear layer's weight",
+    "tt": "both transposed (column-major)",
+}
+_WATCH = {
+    "gemm": "large ones are bound by compute, thin ones by memory; see `show roofline`",
+    "attention": "occupancy near 12 % is as it should be: it lives on registers and shared memory",
+    "elementwise": "bound by memory: fusing several into one saves their round trips (torch.compile)",
+    "copy": "moves data only: see whether the cast, copy or change of layout can be avoided",
+    "communication": "hidden behind computation it costs nothing; see `show communication`",
+}
+_SLOW_GEMM = (
+    "fp32 without TF32: torch.set_float32_matmul_precision('high') or autocast would use tensor cores"
+)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a name means; `facts` are what a kernel's name was decoded to."""
+
+    name: str
+    kind: str  # kernel, operator, runtime call, ..., unknown
+    says: str
+    watch: str | None = None
+    facts: Mapping[str, str | int | bool | None] = field(default_factory=dict)
+
+    @property
+    def known(self) -> bool:
+        """Whether the name was recognised."""
+        return self.kind != "unknown"
+
+
+def explain(name: str) -> Explanation:
+    """What this name means."""
+    text = name.strip()
+    for entry in (*KNOWN, *OPERATORS):
+        if entry.pattern.search(text):
+            return Explanation(text, entry.kind, entry.says, entry.watch)
+    told = decode(text)
+    if told.role == "unknown":
+        says = "not known: a range or kernel of the program's own, or of a library that is not listed here"
+        return Explanation(text, "unknown", says, facts=_facts(told) if told.family != "unknown" else {})
+    return Explanation(text, "kernel", told.text, _watch(told), _facts(told))
+
+
+def _watch(told: KernelName) -> str | None:
+    if told.multiplies and told.tensor_cores is False and told.input_dtype == "fp32":
+        return _SLOW_GEMM
+    return _WATCH.get(told.role)
+
+
+def _facts(told: KernelName) -> dict[str, str | int | bool | None]:
+    """What was decoded; only what the name tells, except for tensor cores, where unknown is an answer."""
+    facts: dict[str, str | int | bool | None] = {
+        "library": "cuBLAS (nvjet)" if told.family == "nvjet" else told.family,
+        "role": told.role,
+        "tensor_cores": {True: "yes", False: "no", None: "unknown: the name does not tell"}[
+            told.tensor_cores
+        ],
+        "input_dtype": told.input_dtype,
+        "accumulate_dtype": told.accumulate_dtype,
+        "output_dtype": told.output_dtype,
+        "tile": f"{told.tile}: what one block computes at a time, rows x columns x depth"
+        if told.tile
+        else None,
+        "stages": f"{told.stages} tiles in flight from memory" if told.stages else None,
+        "layout": f"{told.layout}: {_LAYOUTS[told.layout]}" if told.layout in _LAYOUTS else told.layout,
+        "split_k": "yes: several blocks sum one tile of the result" if told.split_k else None,
+        "direction": told.direction,
+        "fused_ops": ", ".join(told.fused_ops) or None,
+    }
+    return {name: value for name, value in facts.items() if value is not None}

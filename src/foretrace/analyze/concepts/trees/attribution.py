@@ -1,0 +1,192 @@
+"""Whose time it is: every span and all device work given to an owner, such as a module or a line of source.
+
+Not an analysis itself; `modules`, `stacks` and `memory` share it. Some spans *carry* an owner (a module's call,
+a Python frame). A span belongs to the nearest one around it that carries one. A backward operator carries the
+owner of the forward operator that made its autograd node. Device work belongs to the owner of the operator
+behind it, or else of the call that launched it.
+
+Time is handed out once: a carrier keeps its duration less that of the carriers directly inside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from foretrace.analyze.concepts.device import device_time
+from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
+from foretrace.trace import Trace
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """The owner of every span, and the time that each carrier keeps for itself."""
+
+    owner: Array  # per span of the trace: an owner, or NOBODY
+    backward: Array  # per span: whether it is owned through a backward operator
+    carriers: Array  # ids of the spans that carry an owner
+    self_ns: Array  # per carrier
+
+    def host_ns(self, count: int, *, backward: bool) -> Array:
+        """For each of `count` owners, the host time of its own carriers, forward or backward."""
+        total = np.zeros(count, np.int64)
+        chosen = self.backward[self.carriers] == backward
+        np.add.at(total, self.owner[self.carriers[chosen]], self.self_ns[chosen])
+        return total
+
+
+@dataclass(frozen=True)
+class Nesting:
+    """How host spans lie in one another, and where each ends."""
+
+    parent: Array  # per span, or NOBODY
+    end_ns: Array
+
+
+def nesting(trace: Trace) -> Nesting:
+    """The spans around each span, with every Python call ending no later than its caller.
+
+    torch loses the return of some calls into C++ (`FunctionMeta.apply` of a compiled function): they seem to last
+    until the recording ends. Ingest nests by the same rule; recorded durations stay as they are.
+    """
+    spans = trace.spans
+    parent = spans["parent_id"].cast(pl.Int32).fill_null(NOBODY).to_numpy()
+    start = spans["start_ns"].to_numpy()
+    end = start + spans["dur_ns"].fill_null(0).to_numpy()
+    calls = trace.python.select("span_id", "caller_id").drop_nulls()
+    rows, callers = calls["span_id"].to_numpy(), calls["caller_id"].to_numpy()
+    track = spans["track_id"].to_numpy()
+    # The profiler's ids are wrong at times too: a caller on another thread, or one that is over, is none.
+    late = np.flatnonzero((end[rows] > end[callers]) & (track[rows] == track[callers]))
+    rows, callers = rows[late], callers[late]
+    while (cut := (end[rows] > end[callers]) & (start[rows] < end[callers])).any():
+        end[rows[cut]] = end[callers[cut]]
+    return Nesting(parent, end)
+
+
+def nearest(parent: Array, marked: Array) -> Array:
+    """For each row, the nearest marked row among itself and its ancestors, or NOBODY."""
+    count = len(parent)
+    # One row more, its own parent, stands for nobody; following links of links doubles the distance each time.
+    links = np.append(np.where(marked, np.arange(count, dtype=np.int32), parent), np.int32(count))
+    links[links == NOBODY] = count
+    rows = np.flatnonzero(~marked & (links[:-1] != count))
+    while len(rows):
+        before = links[rows]
+        after = links[before]
+        links[rows] = after
+        rows = rows[after != before]
+    found = links[:-1]
+    found[found == count] = NOBODY
+    return found
+
+
+def attribute(trace: Trace, carried: Array) -> Attribution:
+    """The owners of all spans, from those that some spans carry (per span: an owner, or NOBODY)."""
+    nested = nesting(trace)
+    linked = trace.ops.select("span_id", "forward_id").drop_nulls()
+    rows, forward = linked["span_id"].to_numpy(), linked["forward_id"].cast(pl.Int64).to_numpy()
+    of_forward = _at(carried, _climb(nested.parent, carried != NOBODY, forward))
+    rows, of_forward = rows[of_forward != NOBODY], of_forward[of_forward != NOBODY]
+    backward = np.zeros(len(carried), bool)
+    backward[rows] = True
+    carried = carried.copy()
+    carried[rows] = of_forward
+    around = nearest(nested.parent, carried != NOBODY)
+    owner = _at(carried, around)
+    behind = np.append(backward, False)[around]
+    carriers = np.flatnonzero(carried != NOBODY)
+    return Attribution(owner, behind, carriers, _self_ns(trace, nested, around, carriers))
+
+
+def _climb(parent: Array, marked: Array, rows: Array) -> Array:
+    """`nearest` for a few rows."""
+    found = rows.copy()
+    while len(up := np.flatnonzero((found != NOBODY) & ~marked[found])):
+        found[up] = parent[found[up]]
+    return found
+
+
+def _at(values: Array, rows: Array) -> Array:
+    """The values of the rows; NOBODY for nobody."""
+    taken: Array = np.where(rows == NOBODY, NOBODY, values[rows]) if len(values) else rows
+    return taken
+
+
+def _self_ns(trace: Trace, nested: Nesting, around: Array, carriers: Array) -> Array:
+    """For each carrier, its duration less that of the carriers directly inside it."""
+    dur = nested.end_ns - trace.spans["start_ns"].to_numpy()
+    above = _at(around, nested.parent[carriers])
+    inside = np.zeros(len(dur), np.int64)
+    within = above != NOBODY
+    np.add.at(inside, above[within], dur[carriers[within]])
+    # Children that overlap one another could take more than there is.
+    left: Array = np.maximum(dur[carriers] - inside[carriers], 0)
+    return left
+
+
+def device_owners(trace: Trace, given: Attribution) -> pl.DataFrame:
+    """Device work launched in the recording: `name`, `dur_ns`, `owner` (null where none) and `backward`."""
+    work = device_time.device_work(trace).filter(~pl.col("orphan"))
+    cause = work.select(pl.coalesce("op_id", "launch_id").cast(pl.Int64).fill_null(NOBODY)).to_series()
+    rows = cause.to_numpy()
+    owner = pl.Series("owner", _at(given.owner, rows)).cast(pl.Int64)
+    behind = pl.Series("backward", np.where(rows == NOBODY, False, given.backward[rows]))
+    return work.select("name", "dur_ns", "launch_id", "op_id").with_columns(
+        owner.set(owner == NOBODY, None), behind, cause=cause
+    )
+
+
+def sums(owners: Array, amounts: Array, count: int) -> Array:
+    """For each of `count` owners, the sum of its amounts; nobody's are left out."""
+    total = np.zeros(count, np.int64)
+    mine = owners != NOBODY
+    np.add.at(total, owners[mine], amounts[mine])
+    return total
+
+
+def with_descendants(parent: Array, amount: Array) -> Array:
+    """For each node of a tree whose parents come before their children, the sum over it and all below it."""
+    total = amount.copy()
+    for level in reversed(levels(parent)):
+        inside = level[parent[level] != NOBODY]
+        np.add.at(total, parent[inside], total[inside])
+    return total
+
+
+def levels(parent: Array) -> list[Array]:
+    """The nodes of a tree by depth, roots first."""
+    found = []
+    level = np.flatnonzero(parent == NOBODY)
+    order = np.argsort(parent, kind="stable")
+    ordered = parent[order]
+    while len(level):
+        found.append(level)
+        first = np.searchsorted(ordered, level, side="left")
+        count = np.searchsorted(ordered, level, side="right") - first
+        offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+        level = order[np.repeat(first, count) + offset]
+    return found
+
+
+def depths(parent: Array) -> Array:
+    """For each node of a tree, the number of its ancestors."""
+    depth = np.zeros(len(parent), np.int64)
+    for number, level in enumerate(levels(parent)):
+        depth[level] = number
+    return depth
+
+
+def tree_order(parent: Array) -> Array:
+    """The nodes of a tree, each followed by all below it, siblings in order of their ids."""
+    size = with_descendants(parent, np.ones(len(parent), np.int64))
+    place = np.zeros(len(parent), np.int64)
+    for number, level in enumerate(levels(parent)):
+        siblings = level[np.lexsort((level, parent[level]))]
+        above = parent[siblings]
+        before = np.cumsum(size[siblings]) - size[siblings]
+        first = np.searchsorted(above, above, side="left")
+        place[siblings] = before - before[first] + (0 if number == 0 else place[above] + 1)
+    return np.argsort(place, kind="stable")

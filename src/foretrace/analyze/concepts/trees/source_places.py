@@ -1,0 +1,123 @@
+"""Where in the program something happened: the source line and the module behind a span.
+
+The profiler records the first line of a function, not the line within it.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import polars as pl
+
+from foretrace.analyze.concepts.host.runtime_calls import NOBODY, Flags, HostSpans, Ids
+from foretrace.trace import Trace
+
+# Frames of torch and of Python's own library say how, not where in the program.
+_LIBRARY = r"(?:^|/)torch/|(?:^|/)foretrace/capture/|site-packages|dist-packages|/lib/python\d|^<|^(?:contextlib|threading|functools)\.py$"
+
+
+class Places:
+    """Looks up source lines and modules of a trace's spans."""
+
+    def __init__(self, trace: Trace, host: HostSpans) -> None:
+        self._trace = trace
+        self._host = host
+
+    @cached_property
+    def known(self) -> bool:
+        """Whether Python frames were recorded."""
+        return self._trace.stacks.height > 0
+
+    @cached_property
+    def _of_span(self) -> dict[str, Ids]:
+        """For each span that has one, its row in `stacks` and `modules`."""
+        columns: dict[str, Ids] = {}
+        for column in ("stack_id", "module_id"):
+            found = np.full(len(self._host.start_ns), NOBODY, np.int64)
+            for table in (self._trace.ops, self._trace.python):
+                values = table[column].cast(pl.Int64).fill_null(NOBODY).to_numpy()
+                found[table["span_id"].to_numpy()] = values
+            columns[column] = found
+        return columns
+
+    @cached_property
+    def _described(self) -> Flags:
+        return self._host.kind("op", "python")
+
+    @cached_property
+    def _program_frame(self) -> Ids:
+        """For each stack, its innermost frame that is the program's own, else its innermost with a file."""
+        stacks = self._trace.stacks
+        parent = stacks["parent_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()
+        has_file = stacks["file"].is_not_null()
+        own = (has_file & ~stacks["file"].str.contains(_LIBRARY)).fill_null(value=False).to_numpy()
+        frame = _innermost(parent, own)
+        any_file = _innermost(parent, has_file.to_numpy())
+        return np.where(frame == NOBODY, any_file, frame)
+
+    def frames(self, ids: Ids) -> Ids:
+        """For each span a number for the program's innermost frame, which `text` spells; NOBODY where none is known.
+
+        Work of the backward pass runs on a thread without Python: it gets the frame of its forward operator.
+        """
+        found = np.full(len(ids), NOBODY, np.int64)
+        if not self.known or not (ids != NOBODY).any():
+            return found
+        own = self._stacks(ids)
+        rows = np.flatnonzero(own != NOBODY)
+        found[rows] = self._program_frame[own[rows]]
+        rows = np.flatnonzero((own == NOBODY) & (ids != NOBODY))
+        behind = self._stacks(self._forward(ids[rows]))
+        rows, behind = rows[behind != NOBODY], behind[behind != NOBODY]
+        frame = self._program_frame[behind]
+        found[rows] = np.where(frame == NOBODY, NOBODY, frame + self._trace.stacks.height)
+        return found
+
+    def text(self, frames: pl.Series) -> pl.Series:
+        """The frames of `frames` in words, "train.py(12): step"; null for NOBODY."""
+        count = self._trace.stacks.height
+        known = frames.replace(NOBODY, None)
+        words = self._trace.stacks.select(
+            pl.when(pl.col("file").is_null())
+            .then(pl.col("function"))
+            .otherwise(pl.format("{}({}): {}", "file", pl.col("line").fill_null(0), "function"))
+        ).to_series()
+        named = words.gather(known % max(count, 1))
+        return pl.select(
+            pl.when(known >= count).then(pl.lit("backward of ") + named).otherwise(named)
+        ).to_series()
+
+    def lines(self, ids: Ids) -> pl.Series:
+        """For each span the program's innermost frame in words; null where none is known."""
+        return self.text(pl.Series(self.frames(ids), dtype=pl.Int64))
+
+    def modules(self, ids: Ids) -> pl.Series:
+        """For each span the innermost nn.Module around it; null where none is known."""
+        near = self._host.nearest(ids, self._described)
+        rows = np.where(near == NOBODY, NOBODY, self._of_span["module_id"][near])
+        return self._trace.modules["name"].gather(pl.Series(rows).replace(NOBODY, None))
+
+    def _stacks(self, ids: Ids) -> Ids:
+        """The stack of each span, or NOBODY."""
+        near = self._host.nearest(ids, self._described)
+        return np.where(near == NOBODY, NOBODY, self._of_span["stack_id"][near])
+
+    def _forward(self, ids: Ids) -> Ids:
+        """The forward operator behind each span of the backward pass, or NOBODY."""
+        ops = self._trace.ops
+        forward = np.full(len(self._host.start_ns), NOBODY, np.int64)
+        forward[ops["span_id"].to_numpy()] = ops["forward_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()
+        near = self._host.nearest(ids, forward != NOBODY)
+        return np.where(near == NOBODY, NOBODY, forward[near])
+
+
+def _innermost(parent: Ids, wanted: Flags) -> Ids:
+    """For each row, itself or the nearest ancestor that is wanted; NOBODY where none is."""
+    found = np.arange(len(parent))
+    rows = np.flatnonzero(~wanted)
+    while len(rows):
+        found[rows] = parent[found[rows]]
+        rows = rows[found[rows] != NOBODY]
+        rows = rows[~wanted[found[rows]]]
+    return found

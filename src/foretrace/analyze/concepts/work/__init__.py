@@ -1,0 +1,1 @@
+"""What operators had to compute and move, from their shapes."""

@@ -1,0 +1,1 @@
+"""What several rules look for: one pattern of work per file. No rule is here."""

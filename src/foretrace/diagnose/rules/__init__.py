@@ -1,0 +1,1 @@
+"""One problem per file, by subject. A rule imports no other rule."""

@@ -1,0 +1,1 @@
+"""Data is moved that could stay where it is."""

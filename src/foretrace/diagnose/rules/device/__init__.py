@@ -1,0 +1,1 @@
+"""The GPU's units or its memory are not used well."""

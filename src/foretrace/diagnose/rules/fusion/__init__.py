@@ -1,0 +1,1 @@
+"""Many kernels do what one could."""

@@ -1,0 +1,1 @@
+"""The GPU waits for the host."""

@@ -1,0 +1,1 @@
+"""Number formats cost more than they need to."""

@@ -1,0 +1,1 @@
+"""Ranks wait for each other."""

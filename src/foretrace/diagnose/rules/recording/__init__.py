@@ -1,0 +1,1 @@
+"""What the recording itself does to the numbers."""

@@ -1,0 +1,160 @@
+"""Launches captured in CUDA graphs: which calls a graph would replay, what stands against it, and the edit."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from foretrace import intervals
+from foretrace.analyze.concepts.device.device_time import names_like
+from foretrace.analyze.concepts.host import runtime_calls
+from foretrace.predict.calibrate import dense_ns
+from foretrace.predict.edits import Edit
+from foretrace.predict.program import BLOCKING_COPY, SYNC, Program
+from foretrace.predict.tasks import task_table
+from foretrace.trace import Trace
+
+_GRAPH_LAUNCH_NS = 15_000  # replaying a graph from Python, as measured on the H200's host
+_GRAPH = r"^(?:cuda|hip|cu)GraphLaunch"
+_COMMUNICATES = r"(?i)nccl|rccl|all_?reduce|reduce_?scatter|all_?gather"
+# Operators whose result is as large as the values of their input decide.
+SHAPED = (
+    r"^aten::(?:nonzero|masked_select|_?unique\w*|unique_consecutive|repeat_interleave|argwhere|bincount)\b"
+)
+WAITS = "the host waits for the device within the step"
+_LEAST_PER_PIECE = 40  # launches of a graph, on average: ten times what its replay takes the host
+_ALIKE = 2 / 3  # of the steps: one that writes a log, or was the first, does not stand for the program
+_FREES = r"^(?:cuda|hip)(?:Free|HostFree)|^cuMem"
+
+
+def loading_ns(trace: Trace, program: Program) -> NDArray[np.int64]:
+    """For each call, how much of the recorded gap before it went to data loading."""
+    loading = trace.spans.filter(
+        pl.col("kind").is_in(("op", "annotation"))
+        & pl.col("name").is_in(names_like(trace.spans, runtime_calls.DATA_LOADING))
+    )
+    start = (loading["start_ns"] - program.start_ns).to_numpy()
+    waits = intervals.union(start, start + loading["dur_ns"].fill_null(0).to_numpy())
+    begin = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)[:-1]))
+    return intervals.covered_ns(waits, np.minimum(begin, program.call_start_ns), program.call_start_ns)
+
+
+def capturable(trace: Trace, program: Program) -> NDArray[np.bool_]:
+    """Calls that a graph would replay: not copies between host and device, nor what follows data loading."""
+    loads = loading_ns(trace, program) > 0
+    outside = trace.copies.filter(pl.col("direction").is_in(("HtoD", "DtoH")))["span_id"]
+    copies = np.zeros(len(program.kind), bool)
+    tasks = task_table(trace, program)
+    copies[tasks.filter(pl.col("id").is_in(outside.implode()))["call"].to_numpy()] = True
+    captured: NDArray[np.bool_] = ~(loads | copies | np.isin(program.kind, (SYNC, BLOCKING_COPY)))
+    return captured
+
+
+def obstacle(trace: Trace, program: Program) -> str | None:
+    """Why the steps cannot be captured as they are; None where nothing stands against it."""
+    if found := _preventing(trace, program):
+        return found
+    if _waits_inside(trace, program):
+        return WAITS
+    return _changing(trace, program)
+
+
+def between_waits(trace: Trace, program: Program, captured: NDArray[np.bool_]) -> str | None:
+    """Why not even what lies between the host's waits can be captured, a graph for each piece."""
+    if found := _preventing(trace, program):
+        return found
+    if not _waits_inside(trace, program):
+        return None
+    if _shaped(trace, program):
+        return "the host waits within the step for how large a result is"
+    launches = int((captured & (np.diff(program.task_from) > 0)).sum())
+    pieces = len(edit(program, captured).added_host_ns)
+    return WAITS if launches < _LEAST_PER_PIECE * pieces else None
+
+
+def doubt(trace: Trace, program: Program) -> str:
+    """Why it is not sure that graphs of the recorded launches do what the program does; empty where it is."""
+    if _waits_inside(trace, program):
+        return f"{WAITS}, and what it reads may decide what it launches"
+    return _changing(trace, program) or ""
+
+
+def _changing(trace: Trace, program: Program) -> str | None:
+    """Why it is not known that the steps are alike; None where they are."""
+    if len(trace.steps) < 2:
+        return "fewer than two steps are marked, so it is not known that they repeat"
+    return "the steps do not launch the same kernels in the same shapes" if differ(trace, program) else None
+
+
+def differ(trace: Trace, program: Program) -> bool:
+    """Whether several steps are marked and too few of them are alike."""
+    return len(trace.steps) > 1 and not _repeats(trace, program)
+
+
+def _preventing(trace: Trace, program: Program) -> str | None:
+    """What no graph can hold."""
+    names = trace.spans["name"].gather(program.call_span).cast(pl.String)
+    if names.str.contains(_GRAPH).any():
+        return "it has one already"
+    later = names.filter(pl.Series(program.step > 0))
+    if (later.str.contains(runtime_calls.ALLOCATE) & ~later.str.contains(runtime_calls.ASYNC)).any():
+        return "memory is allocated from the driver within the step"
+    if task_table(trace, program)["name"].cast(pl.String).str.contains(_COMMUNICATES).any():
+        return "it communicates with other ranks"
+    return None
+
+
+def _shaped(trace: Trace, program: Program) -> bool:
+    """Whether the host waits for the size of a result that the values decide."""
+    host = runtime_calls.HostSpans(trace)
+    ids = program.call_span[waiting_calls(trace, program)].astype(np.int64)
+    return bool((host.nearest(ids, host.named(SHAPED, "op")) != runtime_calls.NOBODY).any())
+
+
+def edit(program: Program, captured: NDArray[np.bool_]) -> Edit:
+    """One graph for each run of captured calls that starts anything, within one step."""
+    pure = program.gap_ns > dense_ns(program)
+    opens = captured & pure
+    opens[1:] |= captured[1:] & ~captured[:-1]
+    first = program.step_calls[program.step_calls < len(opens)]
+    opens[first] |= captured[first]
+    piece = np.cumsum(opens)
+    starts = np.diff(program.task_from) > 0
+    working = np.unique(piece[captured & starts])
+    heads = {int(call): _GRAPH_LAUNCH_NS for call in np.flatnonzero(opens) if piece[call] in working}
+    return Edit(captured_calls=np.flatnonzero(captured), added_host_ns=heads)
+
+
+def _waits_inside(trace: Trace, program: Program) -> bool:
+    """Whether the host waits for the device between two launches of one step; at its ends a wait is outside the graph."""
+    launches = np.flatnonzero(capturable(trace, program) & (np.diff(program.task_from) > 0))
+    for call in waiting_calls(trace, program):
+        mine = launches[program.step[launches] == program.step[call]]
+        if len(mine) and mine[0] < call < mine[-1]:
+            return True
+    return False
+
+
+def waiting_calls(trace: Trace, program: Program) -> NDArray[np.int64]:
+    """Calls that wait for the device, other than for a copy to it or to free memory."""
+    to_device = trace.copies.filter(pl.col("direction") == "HtoD")["span_id"]
+    copied = task_table(trace, program).filter(pl.col("id").is_in(to_device.implode()))
+    waits = np.isin(program.kind, (SYNC, BLOCKING_COPY))
+    waits[copied["call"].to_numpy()] = False
+    ops = trace.spans["op_id"].gather(program.call_span)
+    after_copy = ops.is_in(copied["op_id"].drop_nulls().implode()).fill_null(value=False)
+    frees = trace.spans["name"].gather(program.call_span).cast(pl.String).str.contains(_FREES)
+    return np.flatnonzero(waits & ~(after_copy | frees).to_numpy())
+
+
+def _repeats(trace: Trace, program: Program) -> bool:
+    """Whether most steps launch the same kernels with the same grids, from operators on the same shapes."""
+    grids = trace.kernels.select(pl.col("span_id").alias("id"), "grid_x", "grid_y", "grid_z")
+    tasks = task_table(trace, program).join(grids, on="id", how="left", maintain_order="left")
+    shapes = trace.ops.select(pl.col("span_id").alias("op_id"), "shapes")
+    tasks = tasks.join(shapes, on="op_id", how="left", maintain_order="left")
+    columns = tasks.select("name", "kind", "grid_x", "grid_y", "grid_z", "shapes", "step")
+    parts = columns.partition_by("step", maintain_order=True, include_key=False)
+    alike = max((sum(part.equals(other) for other in parts) for part in parts), default=0)
+    return alike >= max(_ALIKE * len(trace.steps), 2)

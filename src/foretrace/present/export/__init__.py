@@ -1,0 +1,1 @@
+"""Recordings and results as files for other viewers: report, Perfetto, flame graphs."""

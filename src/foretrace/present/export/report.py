@@ -1,0 +1,185 @@
+"""The report: the page and its data as one HTML file that opens anywhere, without a network.
+
+Every resource is gzip, then base64, in `<script type="application/gzip+base64" data-resource="RUN/NAME" data-part="0">`
+of at most 6 MiB: browsers take memory for a text several times over. The page's own script and style are named by their
+hashes in a policy that lets nothing else run and nothing be fetched.
+
+A report that would exceed its budget loses detail in this order: Python frames, then spans outside the chosen steps.
+What was left out is told on the page.
+"""
+
+from __future__ import annotations
+
+import gzip
+import html
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from foretrace import analyze
+from foretrace.errors import ForetraceError, MissingDataError, UsageError
+from foretrace.present.export.perfetto_page import hash_of
+from foretrace.present.web import payload, static_files
+from foretrace.present.web.library import to_json
+from foretrace.present.web.recording_view import Session
+from foretrace.present.web.resources.timeline import timeline
+from foretrace.present.web.timeline_cut import Cut, cut, cuts
+
+BUDGET_BYTES = 25_000_000
+MOST_BYTES = 200_000_000
+# Whole groups of three bytes, so that each part is base64 by itself.
+_PART_BYTES = (6 << 20) // 4 * 3
+_DETAILED_SPANS = 1_000
+_NEVER = 1 << 62
+
+
+@dataclass(frozen=True)
+class Report:
+    """The finished file, and what the reader should know about it."""
+
+    text: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Part:
+    name: str
+    packed: bytes
+
+    @property
+    def html_bytes(self) -> int:
+        return len(self.packed) * 4 // 3 + 200
+
+
+def make(
+    sessions: Sequence[Session], *, budget_bytes: int = BUDGET_BYTES, steps: tuple[int, int] | None = None
+) -> Report:
+    """The report of these runs, within the budget where dropping detail can achieve that."""
+    if not static_files.built():
+        raise MissingDataError(f"no report without the page: {static_files.HOW_TO_GET_IT}")
+    page_bytes = len(static_files.text(static_files.SCRIPT)) + len(static_files.text(static_files.STYLE))
+    fixed = {session.id: list(_resources(session, sessions)) for session in sessions}
+    taken = page_bytes + sum(part.html_bytes for parts in fixed.values() for part in parts)
+    # They are made again below, to tell what was left out.
+    taken += sum(_overview(session).html_bytes for session in sessions)
+    timelines = _timelines(sessions, budget_bytes - taken, steps)
+    parts = [_part("runs", to_json(payload.runs(map(payload.run_entry, sessions), embedded=True)))]
+    for session in sessions:
+        session.left_out = timelines[session.id][1]
+        parts += [_overview(session), timelines[session.id][0], *fixed[session.id]]
+    text = _document([session.name for session in sessions], parts)
+    return Report(text, tuple(_notes(text, sessions, budget_bytes)))
+
+
+def _overview(session: Session) -> _Part:
+    made = payload.resource(session, "overview")
+    assert isinstance(made, dict)
+    return _part(f"{session.id}/overview", to_json(made))
+
+
+def _notes(text: str, sessions: Sequence[Session], budget_bytes: int) -> Iterator[str]:
+    if len(text) > MOST_BYTES:
+        raise UsageError(
+            f"the report would be {len(text) / 1e6:,.0f} MB, and browsers fail above {MOST_BYTES / 1e6:,.0f} MB: "
+            "choose fewer runs, or --steps"
+        )
+    for session in sessions:
+        yield from (f"{session.name}: left out {each}" for each in session.left_out)
+    if len(text) > budget_bytes:
+        yield (
+            f"{len(text) / 1e6:,.2f} MB is above the budget of {budget_bytes / 1e6:,.2f} MB, "
+            "and nothing more can be dropped"
+        )
+
+
+def _timelines(
+    sessions: Sequence[Session], budget_bytes: int, steps: tuple[int, int] | None
+) -> dict[str, tuple[_Part, tuple[str, ...]]]:
+    """The timeline of each run as detailed as the budget lets, and what it lacks."""
+    made: dict[str, tuple[_Part, tuple[str, ...]]] = {}
+    for number, session in enumerate(sessions):
+        share = max(budget_bytes, 0) // (len(sessions) - number)
+        part, says = _fitting(session, share, steps)
+        budget_bytes -= part.html_bytes
+        made[session.id] = part, says
+    return made
+
+
+def _fitting(
+    session: Session, budget_bytes: int, steps: tuple[int, int] | None
+) -> tuple[_Part, tuple[str, ...]]:
+    """The most detailed timeline that fits, else the least detailed."""
+    whole = timeline(session, tiled_above=_NEVER)
+    found: tuple[_Part, tuple[str, ...]] | None = None
+    for each in cuts(whole, steps):
+        data, left_out = (whole, ()) if each == Cut() else cut(whole, each)
+        found = _part(f"{session.id}/timeline", data), left_out
+        if found[0].html_bytes <= budget_bytes:
+            break
+    assert found is not None
+    return found
+
+
+def _resources(session: Session, sessions: Sequence[Session]) -> Iterator[_Part]:
+    """Everything but the overview and the timeline; what was not recorded is left to the overview to tell."""
+    others = {each.id: each for each in sessions if each is not session and each.group == session.group}
+    single = [name for name in payload.RESOURCES if name not in (*payload.LIVE, "overview", "timeline")]
+    tables = [f"table/{each.name}" for each in analyze.ANALYSES]
+    compared = [f"compare/{other}" for other in others] if "compare/" in payload.RESOURCES else []
+    for name in (*single, *tables, *compared):
+        try:
+            made = payload.resource(session, name, find=others.__getitem__, peers=tuple(others.values()))
+        except ForetraceError:
+            continue
+        yield _part(f"{session.id}/{name}", made if isinstance(made, bytes) else to_json(made))
+    details = {str(span): payload.resource(session, f"span/{span}") for span in _detailed(session)}
+    yield _part(f"{session.id}/spans", to_json(details))
+
+
+def _detailed(session: Session) -> list[int]:
+    """The spans whose details a report holds: those of the findings, then the longest on the device and the host."""
+    spans = session.trace.spans.select("id", "kind", "dur_ns")
+    chosen: dict[int, None] = {}
+    for ids in session.finding_spans:
+        chosen.update(
+            dict.fromkeys(spans[ids].sort("dur_ns", descending=True, nulls_last=True)["id"].head(50))
+        )
+    for kind in ("kernel", "copy", "op", "runtime", "annotation", "sync"):
+        longest = spans.filter(spans["kind"] == kind).top_k(_DETAILED_SPANS // 6, by="dur_ns")
+        chosen.update(dict.fromkeys(longest["id"]))
+    return sorted(chosen)[: 2 * _DETAILED_SPANS]
+
+
+def _part(name: str, data: bytes) -> _Part:
+    return _Part(name, gzip.compress(data, 6, mtime=0))
+
+
+def _document(names: Sequence[str], parts: Sequence[_Part]) -> str:
+    style, script = static_files.text(static_files.STYLE), _inline(static_files.text(static_files.SCRIPT))
+    policy = (
+        f"default-src 'none'; script-src '{hash_of(script)}'; style-src '{hash_of(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    pieces = [
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
+        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n',
+        f"<title>{html.escape(', '.join(names))} · Foretrace</title>\n<style>{style}</style>\n</head>\n<body>\n",
+        '<div id="page"><noscript>This page needs JavaScript.</noscript></div>\n',
+        *(piece for part in parts for piece in _elements(part)),
+        f"<script>{script}</script>\n</body>\n</html>\n",
+    ]
+    return "".join(pieces)
+
+
+def _elements(part: _Part) -> Iterator[str]:
+    for number, start in enumerate(range(0, len(part.packed), _PART_BYTES)):
+        text = b64encode(part.packed[start : start + _PART_BYTES]).decode("ascii")
+        name = html.escape(part.name)
+        yield f'<script type="application/gzip+base64" data-resource="{name}" data-part="{number}">{text}</script>\n'
+
+
+def _inline(script: str) -> str:
+    """A script that cannot end its own element: in JavaScript these may only stand in strings and patterns."""
+    return script.replace("</script", r"<\/script").replace("<!--", r"<\!--")

@@ -1,0 +1,1 @@
+"""Results as text: tables for programs and documents, styled lines for the terminal."""

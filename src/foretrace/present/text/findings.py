@@ -1,0 +1,150 @@
+"""A Diagnosis as lines of styled text, as Markdown, and as the JSON contract of `foretrace diagnose`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from foretrace._version import __version__
+from foretrace.analyze.result import Result
+from foretrace.diagnose.diagnosis import Diagnosis
+from foretrace.diagnose.finding import Finding, Place
+from foretrace.predict.prediction import Prediction, to_dict
+from foretrace.present.text import tables
+from foretrace.present.text.summary_page import Line
+from foretrace.trace import Trace
+from foretrace.units import format_value, shorten, visible
+
+SCHEMA = 1
+# Where the evidence of a rule can be looked at: an analysis, and options that bring it out.
+SEEN_IN = {
+    "unfused-attention": "roles --attention-parts", "unfused-elementwise": "sequences", "layout-conversions": "roles",
+    "no-tensor-cores": "gpu-efficiency", "misaligned-gemm": "roofline", "dtype-casts": "roles",
+    "redundant-copies": "roles", "loop-optimizer": "roles", "recompute": "roles", "low-occupancy": "kernels",
+    "pageable-copy": "syncs", "tiny-copies": "syncs", "host-sync": "syncs", "host-stall": "idle",
+    "launch-bound": "launches", "input-bound": "input", "allocator-churn": "idle", "recompilation": "compile",
+    "small-batch": "roofline", "cold-start": "cold-start", "exposed-communication": "communication",
+    "straggler": "communication", "memory-pressure": "memory", "profiler-overhead": "trust",
+}  # fmt: skip
+_SHOWN = 6
+_OVERVIEW = (
+    "steps_count", "step_gpu_ns", "step_host_ns", "gpu_busy_pct", "sm_efficiency_pct", "occupancy_pct", "idle_pct",
+    "exposed_communication_pct", "exposed_copy_pct", "launches_per_step_count", "kernels_per_step_count",
+)  # fmt: skip
+
+
+def headline(diagnosis: Diagnosis, step_ns: float) -> str:
+    """One sentence: the step now, and what it would be with the fixes that promise a gain."""
+    now = format_value("_ns", step_ns)
+    if diagnosis.combined is None:
+        return f"{now} a step; no fix promises a gain of 10 % or more."
+    gains = [each for each in diagnosis.findings if each.predicted and each.predicted.verdict == "gain"]
+    after = diagnosis.combined.after_ns
+    low, high = format_value("_ns", after.low), format_value("_ns", after.high)
+    named = ", ".join(each.rule for each in gains[:3])
+    return f"{now} → {low} to {high} a step (× {diagnosis.combined.speedup.point:.2f}) if this is fixed: {named}."
+
+
+def finding_lines(diagnosis: Diagnosis, step_ns: float, width: int) -> Iterator[Line]:
+    """Headline, findings in order of worth, and what was and was not looked at."""
+    for line in tables.wrap(headline(diagnosis, step_ns), width):
+        yield [(line, "strong")]
+    for number, finding in enumerate(diagnosis.findings[:_SHOWN], 1):
+        yield []
+        yield from _one(number, finding, width)
+    left = len(diagnosis.findings) - _SHOWN
+    if left > 0:
+        yield [(f"{left} more: foretrace diagnose PATH --format json", "quiet")]
+    yield []
+    if diagnosis.checked:
+        yield from _wrapped("looked for and not found: " + ", ".join(diagnosis.checked), width)
+    for each in diagnosis.unchecked:
+        yield from _wrapped(f"not looked for: {each.rule}: {visible(each.why)}", width)
+
+
+def _one(number: int, finding: Finding, width: int) -> Iterator[Line]:
+    style = {"high": "verdict no", "medium": "verdict with care"}.get(finding.severity, "quiet")
+    yield [(f"{number} ", "quiet"), (finding.rule, style), (f"  {_worth(finding.predicted)}", "strong")]
+    for line in tables.wrap(visible(finding.says), width - 2):
+        yield [("  ", ""), (line, "")]
+    for place in finding.where[:2]:
+        yield [("  at ", "quiet"), (shorten(visible(place_text(place)), width - 5), "accent")]
+    for line in tables.wrap(visible(finding.fix.says), width - 2):
+        yield [("  ", ""), (line, "quiet")]
+    for line in finding.fix.code.splitlines():
+        yield [("    ", ""), (shorten(visible(line), width - 4), "accent")]
+    if finding.rule in SEEN_IN:
+        name, _, options = SEEN_IN[finding.rule].partition(" ")
+        yield [("  see it: ", "quiet"), (f"foretrace show {name} PATH {options}".rstrip(), "quiet")]
+
+
+def _worth(predicted: Prediction | None) -> str:
+    if predicted is None:
+        return ""
+    low, high = predicted.speedup.low, predicted.speedup.high
+    return f"{predicted.verdict}, × {predicted.speedup.point:.2f} ({low:.2f} to {high:.2f})"
+
+
+def _wrapped(text: str, width: int) -> Iterator[Line]:
+    for line in tables.wrap(text, width):
+        yield [(line, "quiet")]
+
+
+def place_text(place: Place) -> str:
+    """model.py:12 in forward; without a stack, the operator or module alone."""
+    return f"{place.file}:{place.line} in {place.function}" if place.file else place.function
+
+
+def to_json(
+    trace: Trace, trust: dict[str, Any], overview: Result, diagnosis: Diagnosis, facts: dict[str, Any]
+) -> dict[str, Any]:
+    """The documented contract: schema, trace, trust, overview, findings, combined."""
+    combined = diagnosis.combined
+    return {
+        "schema": SCHEMA,
+        "foretrace": __version__,
+        "trace": {
+            "path": str(trace.path), "format": trace.format,
+            "devices": [device.get("name") for device in trace.meta.get("devices", ())],
+            "rank": trace.meta.get("rank"), "world_size": trace.meta.get("world_size"),
+            "events": trace.meta.get("events"),
+        },
+        "trust": trust,
+        "overview": {**facts, **{name: overview.values.get(name) for name in _OVERVIEW}},
+        "findings": [_finding_dict(each) for each in diagnosis.findings]
+        + [
+            {"rule": each.rule, "severity": "unchecked", "says": each.why, "why": "", "where": [], "evidence": {},
+             "fix": None, "predicted": None}
+            for each in diagnosis.unchecked
+        ],
+        "checked": list(diagnosis.checked),
+        "combined": None if combined is None else {k: to_dict(combined)[k] for k in ("after_ms", "speedup")},
+    }  # fmt: skip
+
+
+def _finding_dict(finding: Finding) -> dict[str, Any]:
+    return {
+        "rule": finding.rule, "severity": finding.severity, "says": finding.says, "why": finding.why,
+        "where": [{"file": each.file, "line": each.line, "function": each.function} for each in finding.where],
+        "evidence": dict(finding.evidence),
+        "fix": {"says": finding.fix.says, "code": finding.fix.code},
+        "unless": finding.unless,
+        "predicted": None if finding.predicted is None else to_dict(finding.predicted),
+    }  # fmt: skip
+
+
+def to_markdown(diagnosis: Diagnosis, step_ns: float, name: str) -> str:
+    """The diagnosis to paste into an issue."""
+    lines = [f"**{name}**: {headline(diagnosis, step_ns)}", ""]
+    for number, finding in enumerate(diagnosis.findings, 1):
+        lines += [
+            f"{number}. **{finding.rule}** ({_worth(finding.predicted) or finding.severity}): {finding.says}"
+        ]
+        lines += [f"   - at `{place_text(place)}`" for place in finding.where[:3]]
+        lines += [f"   - {finding.fix.says}", "", "   ```python"]
+        lines += [f"   {line}" for line in finding.fix.code.splitlines()]
+        lines += ["   ```", ""]
+    if diagnosis.checked:
+        lines += ["Looked for and not found: " + ", ".join(diagnosis.checked) + ".", ""]
+    lines += [f"Not looked for: {each.rule}: {each.why}" for each in diagnosis.unchecked]
+    return "\n".join(lines).rstrip() + "\n"

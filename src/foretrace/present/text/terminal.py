@@ -1,0 +1,289 @@
+"""Results on a terminal: calm, dense, in colour where there is colour, and plain aligned text elsewhere.
+
+Everything from a recording goes through `units.visible` and rich's Text, which reads no markup.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+from rich.console import Console
+from rich.text import Text
+
+from foretrace.present.text import summary_page, tables
+from foretrace.units import cells, format_value, heading, shorten, suffix, visible
+
+if TYPE_CHECKING:
+    from foretrace.analyze.result import Result
+    from foretrace.diagnose.diagnosis import Diagnosis
+    from foretrace.predict.prediction import Prediction
+    from foretrace.trace import Trace
+
+PIPE_WIDTH = 160  # columns of plain text where there is no terminal to ask
+MAX_WIDTH = 150  # a line much longer than this is hard to follow, however wide the terminal
+LARGE_BYTES = 20 << 20
+
+STYLES = {
+    "title": "bold",
+    "strong": "bold",
+    "quiet": "#8a8f98",
+    "accent": "#7aa2f7",
+    "bar": "#5673b8",
+    "verdict yes": "bold #73b97c",
+    "verdict with care": "bold #e0af68",
+    "verdict no": "bold #e06c75",
+    "verdict ok": "#73b97c",
+    "verdict missing": "#e0af68",
+    "verdict broken": "#e06c75",
+    "weight no": "#e06c75",
+    "weight care": "#e0af68",
+    "weight info": "#8a8f98",
+    "role kernel": "#7aa2f7",
+    "role memcpy": "#4fb3a9",
+    "role memset": "#2f7f78",
+    "role communication": "#bb9af7",
+    "role runtime": "#e0af68",
+    "role dataloader": "#e06c75",
+    "role cpu_exec": "#c3a6a0",
+    "role other": "#565b66",
+}
+
+
+def show_page(trace: Trace, results: Sequence[Result], missing: Mapping[str, str]) -> None:
+    """Prints the page of one recording."""
+    console = _console()
+    lines = summary_page.page_lines(trace, results, missing, width=console.width, colour=_has_colour(console))
+    _print(console, lines)
+
+
+def show_diagnosis(
+    trace: Trace, results: Sequence[Result], missing: Mapping[str, str], diagnosis: Diagnosis, step_ns: float
+) -> None:
+    """Prints trust, where the time goes, and the findings."""
+    from foretrace.present.text import findings
+
+    console = _console()
+    width = min(console.width, summary_page.WIDEST)
+    _print(
+        console, summary_page.page_lines(trace, results, missing, width=width, colour=_has_colour(console))
+    )
+    _print(console, [[]])
+    lines = findings.finding_lines(diagnosis, step_ns, width - summary_page.GUTTER)
+    _print(console, summary_page.indented(lines, "findings", summary_page.GUTTER))
+
+
+def show_note(name: str, text: str) -> None:
+    """Prints a part of the page that there is nothing for, and why."""
+    console = _console()
+    width = min(console.width, summary_page.WIDEST) - summary_page.GUTTER
+    lines: Iterator[summary_page.Line] = ([(line, "quiet")] for line in tables.wrap(visible(text), width))
+    _print(console, [[]])
+    _print(console, summary_page.indented(lines, name, summary_page.GUTTER))
+
+
+def show_result(result: Result, *, rows_left: int = 0) -> None:
+    """Prints one result: what it says, its values, its table, its notes."""
+    console = _console()
+    width = console.width
+    _print(console, _hanging([(result.name, "title"), ("  ", "")], visible(result.says), width))
+    _print(console, _values(result, width))
+    if result.table.width and (result.table.height or not result.values):
+        _print(console, [[]])
+        _print(console, _table(result.table, console, rows_left, result.denominators))
+    if result.notes:
+        _print(console, [[]])
+    for note in result.notes:
+        _print(console, _hanging([("· ", "quiet")], visible(note), width, "quiet"))
+
+
+def show_frame(frame: pl.DataFrame, *, rows_left: int = 0) -> None:
+    """Prints a bare table."""
+    console = _console()
+    _print(console, _table(frame, console, rows_left, {}))
+
+
+def show_names(names: Sequence[tuple[str, str]]) -> None:
+    """Prints names with one line on each."""
+    console = _console()
+    room = max((len(name) for name, _ in names), default=0)
+    for name, says in names:
+        _print(console, _hanging([(f"{name:<{room}}", "accent"), ("  ", "")], says, console.width))
+
+
+def show_checks(checks: Sequence[tuple[str, str, str, str]]) -> None:
+    """Prints what was looked for, how it stands, and how to put it right."""
+    console = _console()
+    room = max(len(what) for what, _, _, _ in checks)
+    for what, status, found, fix in checks:
+        says = visible("; ".join(each for each in (found, fix) if each))
+        first = [(f"{status:<7}", f"verdict {status}"), (f"  {what:<{room}}  ", "")]
+        _print(console, _hanging(first, says, console.width, "quiet" if status != "ok" else ""))
+
+
+def show_prediction(prediction: Prediction) -> None:
+    """Prints a step before and after, with its range and what that rests on."""
+    console = _console()
+    now, after = (format_value("_ns", each) for each in (prediction.step_ns, prediction.after_ns.point))
+    ratio = prediction.speedup
+    ranges = "", ""
+    if ratio.high > ratio.low * 1.005:
+        low, high = (
+            format_value("_ns", each) for each in (prediction.after_ns.low, prediction.after_ns.high)
+        )
+        ranges = f"   {low} to {high}", f"   × {ratio.low:.2f} to {ratio.high:.2f}"
+    verdict = {"gain": "yes", "uncertain": "with care"}.get(prediction.verdict, "no")
+    rows: list[summary_page.Line] = [
+        [("step        ", "title"), (f"{now} → {after}", "strong"), (ranges[0], "quiet")],
+        [("speed-up    ", "title"), (f"× {ratio.point:.2f}", "strong"), (ranges[1], "quiet")],
+        [("verdict     ", "title"), (prediction.verdict, f"verdict {verdict}" if verdict != "no" else "quiet")],
+    ]  # fmt: skip
+    _print(console, rows)
+    _print(console, _hanging([("basis       ", "title")], visible(prediction.basis), console.width, "quiet"))
+
+
+def show_next(commands: Sequence[tuple[str, str]], *, sample: Path) -> None:
+    """Prints commands to go on with."""
+    console = _console()
+    room = max(len(command) for command, _ in commands)
+    _print(console, [[], [("where to go next", "title")]])
+    for command, says in commands:
+        first = [("  ", ""), (f"{command:<{room}}", "accent"), ("  ", "")]
+        _print(console, _hanging(first, says, console.width, "quiet"))
+    _print(
+        console, _hanging([("  ", "")], f"this recording: {shlex.quote(str(sample))}", console.width, "quiet")
+    )
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress callback (bytes done, bytes in all) that draws a bar, where a person would wait for it."""
+    try:
+        large = path.stat().st_size >= LARGE_BYTES
+    except OSError:
+        large = False
+    if not large or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    console = Console(stderr=True, highlight=False)
+    name = TextColumn(shorten(visible(path.name), 40), style=STYLES["quiet"], markup=False)
+    bar = BarColumn(bar_width=30, complete_style=STYLES["accent"], finished_style=STYLES["accent"])
+    columns = (name, bar, DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _console() -> Console:
+    if sys.stdout.isatty():
+        console = Console(highlight=False)
+        return Console(highlight=False, width=min(console.width, MAX_WIDTH))
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdecimal() and int(columns) else PIPE_WIDTH
+    return Console(highlight=False, width=max(width, 20))
+
+
+def _has_colour(console: Console) -> bool:
+    return console.is_terminal and console.color_system is not None and not console.no_color
+
+
+def _print(console: Console, lines: Iterable[summary_page.Line]) -> None:
+    for line in lines:
+        text = Text.assemble(*((text, STYLES.get(style, "")) for text, style in line))
+        text.rstrip()
+        console.print(text, no_wrap=True, overflow="ellipsis", crop=True)
+
+
+def _hanging(first: summary_page.Line, text: str, width: int, style: str = "") -> Iterator[summary_page.Line]:
+    """The text after its first words; where it is too long, it goes on below its own beginning."""
+    indent = sum(cells(each) for each, _ in first)
+    if width - indent < 24:
+        yield first
+        first, indent = [("  ", "")], 2
+    for line in tables.wrap(text, width - indent):
+        yield [*first, (line, style)]
+        first = [(" " * indent, "")]
+
+
+def _values(result: Result, width: int) -> Iterator[summary_page.Line]:
+    """One line per headline value, its share beside it, and what that is a share of."""
+    if not result.values:
+        return
+    yield []
+    pairs = {name: name.removesuffix("_ns") + "_pct" for name in result.values if name.endswith("_ns")}
+    beside = {share for share in pairs.values() if share in result.values}
+    shown = {name: value for name, value in result.values.items() if name not in beside}
+    labels = max(cells(heading(name)) for name in shown)
+    digits = max((cells(format_value(n, v)) for n, v in shown.items() if _is_number(v)), default=0)
+    last = ""
+    for name, value in shown.items():
+        text = "not recorded" if value is None else format_value(name, value)
+        style = "quiet" if value is None else f"verdict {value}" if name == "verdict" else "strong"
+        line: summary_page.Line = [(f"  {heading(name):<{labels}}  ", "quiet")]
+        if not _is_number(value):
+            yield from _hanging(line, text, width, style)
+            continue
+        line.append((f"{text:>{digits}}", style))
+        share = pairs.get(name, "")
+        if share in beside:
+            line.append((f"  {format_value(share, result.values[share]):>7}", "strong"))
+        of_what = visible(result.denominators.get(share if share in beside else name, ""))
+        # Said once where lines in a row share it.
+        shown_as = '"' if of_what and of_what == last else of_what
+        yield from _hanging([*line, ("  ", "")], shown_as, width, "quiet")
+        last = of_what
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _table(
+    frame: pl.DataFrame, console: Console, rows_left: int, denominators: Mapping[str, str]
+) -> Iterator[summary_page.Line]:
+    """Aligned columns; sentences (a column `says`) go below their row where they do not fit beside it."""
+    sentences = frame["says"] if "says" in frame.columns and frame.width > 1 else None
+    if sentences is not None and tables.lay_out(frame, 100_000).width <= console.width:
+        sentences = None
+    rest = frame.drop("says") if sentences is not None else frame
+    bar = _bar_column(rest, denominators) if _has_colour(console) else None
+    layout = tables.lay_out(rest, console.width - (summary_page.BAR + 1 if bar else 0))
+    lines = list(summary_page.layout_lines(layout, rest, bar=bar))
+    headings = len(lines) - frame.height
+    yield from lines[:headings]
+    for number, line in enumerate(lines[headings:]):
+        yield line
+        if sentences is not None and sentences[number]:
+            yield from _hanging([("  ", "")], visible(sentences[number]), console.width)
+    for footnote in _footnotes(layout, rows_left, denominators):
+        yield from _hanging([("", "")], footnote, console.width, "quiet")
+
+
+def _footnotes(layout: tables.Layout, rows_left: int, denominators: Mapping[str, str]) -> Iterator[str]:
+    if rows_left:
+        yield f"{rows_left:,} more {'row' if rows_left == 1 else 'rows'}; --limit 0 prints all"
+    if layout.hidden:
+        names = ", ".join(visible(name) for name in layout.hidden)
+        yield f"too narrow for: {names} (widen the terminal, or --format csv)"
+    if layout.empty:
+        yield f"not recorded: {', '.join(visible(name) for name in layout.empty)}"
+    shares: dict[str, list[str]] = {}
+    for column in layout.columns:
+        if column.name in denominators:
+            shares.setdefault(denominators[column.name], []).append(column.title)
+    for of_what, headings in shares.items():
+        yield f"{', '.join(headings)}: {visible(of_what)}"
+
+
+def _bar_column(frame: pl.DataFrame, denominators: Mapping[str, str]) -> str | None:
+    """The first share in the table: the one that a small bar makes visible."""
+    shares = (name for name in frame.columns if suffix(name) == "_pct" and name in denominators)
+    return next(shares, None) if frame.height > 1 else None

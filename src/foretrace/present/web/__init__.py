@@ -1,0 +1,1 @@
+"""The page: what it is given, and the server that gives it."""

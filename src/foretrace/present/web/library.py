@@ -1,0 +1,462 @@
+"""The Library: the runs that the page shows, each a recording that is read in the background.
+
+A run is known by its id, never by its path. Folders are watched: a recording that appears in one becomes a run once its
+file has stopped growing, and a file that is written anew is read again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from isal import isal_zlib
+
+from foretrace import cache as trace_cache
+from foretrace.errors import ForetraceError, InputError, MissingDataError
+from foretrace.ingest import READERS, open_trace
+from foretrace.ingest.ranks import find_others
+from foretrace.ingest.run import find_recorded
+from foretrace.ingest.source import Progress, open_source
+from foretrace.present.web import payload
+from foretrace.present.web.recording_view import Session, display_name
+from foretrace.trace import Trace
+
+State = Literal["waiting", "loading", "ready", "failed"]
+Stamp = tuple[int, int]  # size and time of the last change: a file with another one is another recording
+
+POLL_S = 1.0
+# A profiler that writes a gigabyte pauses less than this between two writes.
+SETTLE_S = 2.0
+# What is forgotten is read again from the cache of recordings, which takes less than a second.
+HELD_BYTES = 4 << 30
+ENCODED_BYTES = 512 << 20
+_LOOKED_AT = 10_000  # files of one folder
+_LARGE_SPANS = 500_000
+# A name that tells processes of one program apart, as torch's handler gives: host_1234, rank-0.
+_ONE_PROCESS = re.compile(r"rank[-_]?[0-9]+|_[0-9]+$", re.IGNORECASE)
+
+
+class UnknownRunError(ForetraceError):
+    """There is no run with this id."""
+
+    exit_code = MissingDataError.exit_code
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A resource as it is sent: compressed with gzip."""
+
+    body: bytes
+    media_type: str
+
+
+@dataclass
+class Run:
+    """One recording of the library."""
+
+    id: str
+    path: Path
+    group: str
+    label: str
+    stamp: Stamp | None
+    state: State = "waiting"
+    progress_pct: float | None = None
+    says: str | None = None
+    step_ms: float | None = None
+    session: Session | None = None
+    size_bytes: int = 0  # of the session, about
+    used_at: float = 0.0
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The run as the page lists it."""
+        shown = ("id", "group", "label", "state", "progress_pct", "says", "step_ms")
+        return {"name": display_name(self.path.name), **{name: getattr(self, name) for name in shown}}
+
+
+class Library:
+    """Recordings and watched folders, read by a thread of its own or by whoever asks first."""
+
+    def __init__(
+        self,
+        paths: Iterable[Path],
+        *,
+        cache: bool = True,
+        step_ms: float | None = None,
+        poll_s: float = POLL_S,
+        settle_s: float = SETTLE_S,
+    ) -> None:
+        self._cache, self._step_ms, self._poll_s, self._settle_s = cache, step_ms, poll_s, settle_s
+        self._named = [path.absolute() for path in paths]
+        for path in self._named:
+            if not path.exists():
+                raise InputError(f"{path}: No such file or directory")
+        self._runs: dict[str, Run] = {}
+        self._changing: dict[Path, tuple[Stamp, float]] = {}  # since when a file has been as it is
+        self._inspected: dict[Path, tuple[Stamp, bool]] = {}
+        self._encoded: OrderedDict[tuple[str, str], Encoded] = OrderedDict()
+        self._begun: dict[tuple[str, str], Future[Encoded]] = {}  # what is being worked out now
+        self._quick: set[tuple[str, str]] = set()  # and of that, what does not wait for a diagnosis
+        self._unstored: deque[tuple[str, Trace]] = deque()  # read, and not yet in the cache of recordings
+        self._wanted: str | None = None
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._look()
+
+    def start(self) -> None:
+        """Begins to watch and to read."""
+        for work in (self._watch, self._read_all):
+            threading.Thread(target=work, name=f"foretrace-{work.__name__.strip('_')}", daemon=True).start()
+
+    def stop(self) -> None:
+        """Ends both threads soon."""
+        self._stopped.set()
+
+    def runs(self, wanted: str | None = None) -> dict[str, Any]:
+        """What the page lists: resource `runs`; the run that its reader looks at is read before others."""
+        self._wanted = wanted or self._wanted
+        return payload.runs(run.to_dict() for run in self._all())
+
+    def run(self, run_id: str) -> Run:
+        """The run with this id."""
+        with self._lock:
+            found = self._runs.get(run_id)
+        if found is None:
+            raise UnknownRunError("there is no such run; the list of runs names those that there are")
+        return found
+
+    def resource(self, run_id: str, name: str, query: payload.Query) -> Encoded:
+        """One resource of a run; reads the recording first where that is not done yet."""
+        run = self.run(run_id)
+        others = {other.id: self.session(other) for other in self._others(run, name)}
+        stamps = [(other, self.run(other).stamp) for other in others]
+        key = (run.id, json.dumps([run.stamp, name, sorted(query.items()), stamps]))
+        quick = query.get("findings") == "no"
+
+        def make() -> Encoded:
+            session = self.session(run)
+            if not quick and name in payload.DIAGNOSED and session.trace.spans.height > _LARGE_SPANS:
+                self._let_quick_ones_pass(run)
+            peers = tuple(others.values())
+            return encode(payload.resource(session, name, query, find=others.__getitem__, peers=peers))
+
+        return self._once(key, make, quick=quick)
+
+    def _let_quick_ones_pass(self, run: Run) -> None:
+        """Puts off a diagnosis of seconds, which would slow down what a reader can have in one."""
+        with self._lock:
+            before = [each for key, each in self._begun.items() if key[0] == run.id and key in self._quick]
+        wait(before)
+
+    def _once(self, key: tuple[str, str], make: Callable[[], Encoded], *, quick: bool) -> Encoded:
+        """What `make` gives, made by the first who asks; others wait for nothing else."""
+        with self._lock:
+            if key in self._encoded:
+                self._encoded.move_to_end(key)
+                return self._encoded[key]
+            begun = self._begun.get(key)
+            mine = Future[Encoded]() if begun is None else begun
+            self._begun[key] = mine
+            if quick:
+                self._quick.add(key)
+        if begun is not None:
+            return begun.result()
+        try:
+            made = make()
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        else:
+            self._keep(key, made)
+            mine.set_result(made)
+            return made
+        finally:
+            with self._lock:
+                self._begun.pop(key, None)
+                self._quick.discard(key)
+
+    def session(self, run: Run) -> Session:
+        """The run's recording, ready to be asked; raises what stood in the way of reading it."""
+        with run.lock:
+            run.used_at = time.monotonic()
+            if run.state == "failed":
+                raise InputError(run.says or "the recording could not be read")
+            if run.session is None:
+                self._open(run)
+            if run.session is None:
+                raise InputError(run.says or "the recording could not be read")
+            return run.session
+
+    def _others(self, run: Run, name: str) -> list[Run]:
+        """The other runs that a resource is made from: one to compare with, or the ranks of the same program."""
+        kind, _, other = name.partition("/")
+        if kind == "compare":
+            return [self.run(other)]
+        if kind != "ranks":
+            return []
+        return [
+            each
+            for each in self._all()
+            if each is not run and each.group == run.group and each.state == "ready"
+        ]
+
+    def _open(self, run: Run) -> None:
+        """Reads the recording; what goes wrong is told as the run's state."""
+        again = run.state == "ready"
+        if not again:
+            run.state, run.says, run.progress_pct = "loading", "reading the recording", 0.0
+
+        def progress(done: int, total: int) -> None:
+            run.progress_pct = round(100 * done / total, 1) if total else None
+
+        try:
+            trace = self._recording(run.path, None if again else progress)
+            measured_ms, rich = _beside(run.path)
+            run.session = Session(
+                trace,
+                run_id=run.id,
+                group=run.group,
+                label=run.label,
+                step_ms=self._step_ms or measured_ms,
+                open_rich=partial(open_trace, rich, cache=self._cache) if rich else None,
+                open_ranks=partial(self._other_ranks, run.path),
+            )
+            # Measured on large recordings: the other tables and what analyses keep are twice the spans.
+            run.size_bytes = 3 * int(trace.spans.estimated_size())
+        except BaseException as error:
+            if not reportable(error):
+                raise
+            run.state, run.says, run.progress_pct = "failed", error_text(error), None
+            return
+        run.state, run.says, run.progress_pct = "ready", None, None
+        self._forget_beyond(HELD_BYTES, keep=run)
+
+    def _other_ranks(self, path: Path) -> list[Trace]:
+        """The recordings of the other ranks of the same job, from the library where they are in it."""
+        found = []
+        for each in find_others(path):
+            with self._lock:
+                run = self._runs.get(identity(each))
+            found.append(self._recording(each, None) if run is None else self.session(run).trace)
+        return found
+
+    def _recording(self, path: Path, progress: Progress | None) -> Trace:
+        """The recording; one that was not read before is kept in the cache later, when nobody waits for it."""
+        if not self._cache:
+            return open_trace(path, cache=False, progress=progress)
+        key = trace_cache.key(path)
+        stored = trace_cache.load(key, path, reread=lambda: open_trace(path, cache=False))
+        if stored is not None:
+            return stored
+        trace = open_trace(path, cache=False, progress=progress)
+        self._unstored.append((key, trace))
+        return trace
+
+    def _forget_beyond(self, limit_bytes: int, *, keep: Run) -> None:
+        """Lets go of the recordings that were not asked for longest, until the rest fits."""
+        held = sorted((run for run in self._all() if run.session is not None), key=lambda run: -run.used_at)
+        total = keep.size_bytes
+        for run in held:
+            if run is keep:
+                continue
+            total += run.size_bytes
+            if total > limit_bytes:
+                run.session = None
+
+    def _read_all(self) -> None:
+        """The thread that reads what nobody has asked for yet, in the order of the list."""
+        while not self._stopped.is_set():
+            while self._unstored:
+                trace_cache.store(*self._unstored.popleft())
+            waiting = self._next_waiting()
+            if waiting is None:
+                self._stopped.wait(self._poll_s / 4)
+                continue
+            with waiting.lock:
+                if waiting.state == "waiting":
+                    self._open(waiting)
+            self._look_closer(waiting)
+
+    def _next_waiting(self) -> Run | None:
+        waiting = [run for run in self._all() if run.state == "waiting" and run.says is None]
+        return min(waiting, key=lambda run: run.id != self._wanted, default=None)
+
+    def _look_closer(self, run: Run) -> None:
+        """Prepares the first page, and with it the step time that the list shows."""
+        if run.state != "ready":
+            return
+        try:
+            if (session := run.session) is not None and session.trace.spans.height > _LARGE_SPANS:
+                # The timeline is there in a second or two, the findings of a large recording in ten.
+                self.resource(run.id, "timeline", {"findings": "no"})
+            encoded = self.resource(run.id, "overview", {})
+            run.step_ms = json.loads(isal_zlib.decompress(encoded.body, wbits=31))["headline"]["before_ms"]
+        except BaseException as error:
+            if not reportable(error):  # else whoever asks for the page is told
+                raise
+
+    def _watch(self) -> None:
+        took_s = 0.0
+        # A folder of many files is looked through less often: a tenth of one core is enough for that.
+        while not self._stopped.wait(max(self._poll_s, 10 * took_s)):
+            began = time.monotonic()
+            self._look()
+            took_s = time.monotonic() - began
+
+    def _look(self) -> None:
+        """Brings the list of runs up to what lies on disk."""
+        for path in self._named:
+            for file in self._recordings(path) if path.is_dir() else (path,):
+                self._meet(file, path)
+        for run in self._all():
+            if run.session is None and run.path not in self._named and not run.path.exists():
+                with self._lock:
+                    self._runs.pop(run.id, None)
+
+    def _recordings(self, folder: Path) -> Iterator[Path]:
+        """The files under a folder that begin as a recording does; each is looked into once."""
+        for file in islice(_files(folder), _LOOKED_AT):
+            if self._stopped.is_set():
+                return
+            stamp = stamp_of(file)
+            if stamp is None:
+                continue
+            known = self._inspected.get(file)
+            if known is None or known[0] != stamp:
+                known = self._inspected[file] = (stamp, is_recording(file))
+            if known[1]:
+                yield file
+
+    def _meet(self, file: Path, named: Path) -> None:
+        """Adds a file as a run, or notices that it has changed."""
+        stamp = stamp_of(file)
+        settled = self._settled(file, stamp)
+        run_id = identity(file)
+        with self._lock:
+            run = self._runs.get(run_id)
+            if run is None:
+                group, label = place_of(file, named)
+                run = self._runs[run_id] = Run(run_id, file, group, label, stamp)
+                if file != named and not settled:
+                    run.says = "the file is still being written"
+                return
+        if run.state == "waiting" and run.says is not None and settled:
+            run.stamp, run.says = stamp, None
+        elif run.state in ("ready", "failed") and settled and stamp not in (None, run.stamp):
+            with run.lock:
+                run.stamp, run.session, run.state, run.says = stamp, None, "waiting", None
+
+    def _settled(self, file: Path, stamp: Stamp | None) -> bool:
+        if stamp is None:
+            return False
+        since = self._changing.get(file)
+        if since is None or since[0] != stamp:
+            age_s = max(time.time() - stamp[1] / 1e9, 0.0)
+            since = self._changing[file] = (stamp, time.monotonic() - age_s)
+        return time.monotonic() - since[1] >= self._settle_s
+
+    def _all(self) -> list[Run]:
+        with self._lock:
+            return list(self._runs.values())
+
+    def _keep(self, key: tuple[str, str], encoded: Encoded) -> None:
+        with self._lock:
+            self._encoded[key] = encoded
+            total = sum(len(each.body) for each in self._encoded.values())
+            while total > ENCODED_BYTES and len(self._encoded) > 1:
+                total -= len(self._encoded.popitem(last=False)[1].body)
+
+
+def encode(made: payload.Answer) -> Encoded:
+    """A resource as bytes: JSON, or a binary payload as it is."""
+    if isinstance(made, bytes):
+        return Encoded(compress(made), "application/octet-stream")
+    return Encoded(compress(to_json(made)), "application/json")
+
+
+def to_json(value: Any) -> bytes:
+    """JSON that every browser reads: no NaN, and lone surrogates as escapes."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def compress(data: bytes) -> bytes:
+    """Gzip at the level that costs less than it saves, even on one machine."""
+    return isal_zlib.compress(data, 1, wbits=31)
+
+
+def identity(path: Path) -> str:
+    """The id of the run of a file: the same at the next start, so that links keep working."""
+    return hashlib.blake2b(str(path).encode("utf-8", "surrogateescape"), digest_size=6).hexdigest()
+
+
+def place_of(file: Path, named: Path) -> tuple[str, str]:
+    """The group that a run stands under and what it is called there: `naive_attention` and `slow.rich`."""
+    name = display_name(file.name)
+    if file != named and file.parent != named:
+        return file.parent.relative_to(named).as_posix(), name
+    program, _, variant = name.partition(".")
+    if program and variant and not _ONE_PROCESS.search(program):
+        return program, variant
+    return file.parent.name, name
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Every file under a folder by name, without hidden ones; a folder's own files before those below it."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
+
+
+def stamp_of(file: Path) -> Stamp | None:
+    """Size and time of a file; None where there is none to read."""
+    try:
+        facts = file.stat()
+    except OSError:
+        return None
+    return (facts.st_size, facts.st_mtime_ns) if file.is_file() else None
+
+
+def _beside(file: Path) -> tuple[float | None, Path | None]:
+    """What a Run has beside a recording: the step time measured without a profiler, and the rich pass of a light one."""
+    try:
+        recorded, rank = find_recorded(file), find_recorded(file.parent)
+    except ForetraceError:
+        return None, None  # what lies beside the recording is no Run
+    if recorded is None:
+        return None, None
+    rich = rank.rich if rank and rank.path == file else None
+    return recorded.step_ns / 1e6 if recorded.step_ns else None, rich if rich and is_recording(rich) else None
+
+
+def is_recording(file: Path) -> bool:
+    """Whether a file begins as a recording does."""
+    try:
+        head = open_source(file).head
+    except ForetraceError:
+        return False
+    return any(reader.accepts(head) for reader in READERS)
+
+
+def error_text(error: BaseException) -> str:
+    """One line about what went wrong, for the page."""
+    if isinstance(error, ForetraceError):
+        return str(error)
+    what = " ".join(str(error).split())[:300]
+    return f"internal error: {type(error).__name__}: {what} (please report it)"
+
+
+def reportable(error: BaseException) -> bool:
+    """Whether an error belongs to the run alone; a panic inside polars is no Exception."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"

@@ -1,0 +1,190 @@
+"""The Session: one recording as the page sees it, with its diagnosis worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import Lock, RLock
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from foretrace import analyze
+from foretrace.analyze.concepts.device import device_roles
+from foretrace.analyze.result import Result
+from foretrace.diagnose import RULES
+from foretrace.diagnose.case import Case
+from foretrace.diagnose.diagnosis import Diagnosis, Unchecked, diagnose
+from foretrace.diagnose.finding import Finding
+from foretrace.errors import MissingDataError
+from foretrace.predict.changes import Change
+from foretrace.present.web.kinds import device_kinds
+from foretrace.trace import Trace
+
+Kept = TypeVar("Kept")
+_NOTHING = np.empty(0, np.int64)
+_SUFFIXES = (".gz", ".zst", ".json", ".trace", ".pt")
+
+
+class _Once(Generic[Kept]):
+    """A property that is worked out once."""
+
+    def __init__(self, make: Callable[[Any], Kept]) -> None:
+        self._make, self._name = make, make.__name__
+        self.__doc__ = make.__doc__
+
+    def __get__(self, session: Session, owner: type[Session]) -> Kept:
+        return session.keep(self._name, lambda: self._make(session))
+
+
+class Session:
+    """A trace, its diagnosis, and whether its step time without a profiler is known.
+
+    A server asks it on several threads: each thing is worked out by the first that asks, and only those that need
+    the same thing wait for it.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        *,
+        run_id: str = "run",
+        name: str | None = None,
+        group: str | None = None,
+        label: str | None = None,
+        step_ms: float | None = None,
+        open_rich: Callable[[], Trace] | None = None,
+        open_ranks: Callable[[], Sequence[Trace]] | None = None,
+        left_out: tuple[str, ...] = (),
+    ) -> None:
+        self.trace = trace
+        self.id = run_id
+        self.name = name or display_name(trace.path.name)
+        program, _, variant = self.name.partition(".")
+        self.group = group or program
+        self.label = label or variant or program
+        self.step_ms = step_ms
+        self.left_out = left_out  # what a report had to drop, in words
+        self.case = Case(
+            trace,
+            step_ns=step_ms * 1e6 if step_ms else None,
+            open_rich=open_rich,
+            open_ranks=open_ranks,
+        )
+        self._lock = Lock()
+        self._made: dict[str, Any] = {}
+        self._making: dict[str, RLock] = {}
+
+    def keep(self, name: str, make: Callable[[], Kept]) -> Kept:
+        """What `make` gives, made once."""
+        if name not in self._made:
+            with self._lock:
+                mine = self._making.setdefault(name, RLock())
+            with mine:
+                if name not in self._made:
+                    self._made[name] = make()
+        kept: Kept = self._made[name]
+        return kept
+
+    @property
+    def kinds(self) -> NDArray[np.uint8]:
+        """For each row of the trace's device spans, the number of its kind."""
+        return self.keep("kinds", lambda: device_kinds(self.trace, self.classified))
+
+    @_Once
+    def classified(self) -> pl.DataFrame:
+        """The device work that was launched in the recording, with what it is for."""
+        return device_roles.classified(self.trace)
+
+    def result(self, name: str, **options: Any) -> Result:
+        """One analysis; raises MissingDataError where its input was not recorded."""
+        key = f"result {name} {sorted(options.items())!r}"
+        return self.keep(key, lambda: analyze.run(self.trace, name, **options))
+
+    def maybe(self, name: str, **options: Any) -> Result | None:
+        """One analysis, or None where its input was not recorded."""
+        try:
+            return self.result(name, **options)
+        except MissingDataError:
+            return None
+
+    @_Once
+    def not_replayed(self) -> str | None:
+        """Why the steps cannot be replayed; None where they can."""
+        try:
+            self.case.require_replay()
+        except MissingDataError as reason:
+            return str(reason)
+        return None
+
+    @_Once
+    def diagnosis(self) -> Diagnosis:
+        """What is wrong; where nothing can be replayed, no rule could look."""
+        if self.not_replayed is not None:
+            unchecked = tuple(Unchecked(rule.name, self.not_replayed) for rule in RULES)
+            return Diagnosis((), (), unchecked, None)
+        return diagnose(self.case, RULES)
+
+    @_Once
+    def step_ns(self) -> float | None:
+        """The step time without a profiler, measured or estimated; else as recorded; None without steps."""
+        if self.not_replayed is None:
+            return self.case.step_ns
+        if self.case.measured_step_ns:
+            return self.case.measured_step_ns
+        steps = self.maybe("steps")
+        if steps is None:
+            return None
+        recorded = steps.values.get("step_gpu_ns") or steps.values.get("step_host_ns")
+        return float(recorded) if isinstance(recorded, int | float) else None
+
+    @_Once
+    def changes(self) -> dict[int, Change]:
+        """The changes that can be replayed, by the number of their finding."""
+        return {
+            number: finding.change
+            for number, finding in enumerate(self.diagnosis.findings, 1)
+            if finding.change is not None and finding.predicted is not None
+        }
+
+    @_Once
+    def finding_spans(self) -> tuple[NDArray[np.int64], ...]:
+        """For each finding, the spans that it is about: what its change edits, else its evidence."""
+        return tuple(self._spans_of(finding) for finding in self.diagnosis.findings)
+
+    def _spans_of(self, finding: Finding) -> NDArray[np.int64]:
+        evidence = np.array(finding.evidence.get("spans", ()), np.int64)
+        if finding.change is None:
+            return np.unique(evidence)
+        edit, program = finding.change.edit, self.case.program
+        tasks = np.concatenate(
+            (edit.removed_tasks, _numbers(edit.durations_ns), _numbers(edit.moved_tasks), _NOTHING)
+        ).astype(np.int64)
+        calls = np.concatenate((edit.removed_calls, edit.unwaited_calls, edit.captured_calls)).astype(
+            np.int64
+        )
+        edited = self.case.whole_ids(np.concatenate((program.task_span[tasks], program.call_span[calls])))
+        together: NDArray[np.int64] = np.unique(np.concatenate((edited, evidence)))
+        return together
+
+    @_Once
+    def finding_of(self) -> dict[int, int]:
+        """For each span of a finding, the number of the first finding that it belongs to."""
+        found: dict[int, int] = {}
+        for number, spans in enumerate(self.finding_spans, 1):
+            for span in spans.tolist():
+                found.setdefault(span, number)
+        return found
+
+
+def _numbers(mapping: dict[int, int]) -> NDArray[np.int64]:
+    return np.fromiter(mapping, np.int64, len(mapping))
+
+
+def display_name(file: str) -> str:
+    """The file's name without what only says its format."""
+    name = file
+    while name.endswith(_SUFFIXES):
+        name = name[: name.rindex(".")]
+    return name or file

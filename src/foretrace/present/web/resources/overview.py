@@ -1,0 +1,297 @@
+"""`overview`: the whole diagnosis on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from foretrace.analyze.concepts.memory import memory_curve
+from foretrace.diagnose import RULES, heat
+from foretrace.diagnose.bound import bound
+from foretrace.errors import MissingDataError
+from foretrace.predict.changes import Change
+from foretrace.predict.prediction import Prediction, to_dict
+from foretrace.present.text import findings
+from foretrace.present.web import rule_texts
+from foretrace.present.web.recording_view import Session
+from foretrace.present.web.resources.finding import finding
+from foretrace.present.web.resources.step_time import one_step, step_time
+from foretrace.present.web.resources.trust import trust
+from foretrace.trace import Trace
+from foretrace.units import counted, format_value
+
+_ROWS = 8  # of the waterfall
+_COMMANDS = 3
+_FOLLOWS = {
+    "gpu": "the launch side is not the limit", "host": "the host sets the pace", "input": "it waits for data",
+    "copy": "copies set the pace", "communication": "communication sets the pace",
+    "mixed": "host and GPU are about as slow",
+}  # fmt: skip
+_FAR = 0.1  # an estimate this far from what was recorded is told beside it
+_NOTE = "Solid: low end of the prediction. Faded: up to its high end. Each row counts only what is left after the rows above."
+
+
+def overview(session: Session, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Trust, headline, waterfall, findings, step time, what was checked, and one step.
+
+    `findings=no` does not wait for the diagnosis: `pending` then says what is still to come.
+    """
+    if (query or {}).get("findings") == "no":
+        return _before_diagnosis(session)
+    diagnosis = session.diagnosis
+    numbers = range(1, len(diagnosis.findings) + 1)
+    return {
+        "name": session.name,
+        "facts": facts(session.trace),
+        "counts": {"findings": str(len(diagnosis.findings)), **counts(session)},
+        "missing": missing(session),
+        "left_out": list(session.left_out),
+        "pending": None,
+        "trust": trust(session),
+        "headline": headline(session),
+        "waterfall": waterfall(session),
+        "findings": [finding(session, number) for number in numbers],
+        "step_time": step_time(session),
+        "checked": checked(session),
+        "one_step": one_step(session),
+        "markdown": _markdown(session),
+        "next": _next(session),
+    }
+
+
+def _before_diagnosis(session: Session) -> dict[str, Any]:
+    """What needs no diagnosis, in the shape of the whole."""
+    now = session.step_ns
+    before = None if now is None else now / 1e6
+    looked_at = session.case.looked_at or counted(len(session.trace.steps), "step")
+    pending = f"{counted(len(RULES), 'rule')} look at {looked_at}"
+    return {
+        "name": session.name,
+        "facts": facts(session.trace),
+        "counts": counts(session),
+        "missing": missing(session),
+        "left_out": list(session.left_out),
+        "pending": pending,
+        "trust": trust(session),
+        "headline": {
+            "caption": _caption(session), "before_ms": before, "after_ms": None, "speedup": None,
+            "title": "Looking for what is wrong", "says": "",
+        },
+        "waterfall": {"now_ms": before, "rows": [], "together_ms": None, "note": ""},
+        "findings": [],
+        "step_time": step_time(session),
+        "checked": [],
+        "one_step": one_step(session),
+        "markdown": "",
+        "next": [],
+    }  # fmt: skip
+
+
+def facts(trace: Trace) -> list[str]:
+    """What was recorded, and how much of it."""
+    devices = [str(each["name"]) for each in trace.meta.get("devices", ()) if each.get("name")]
+    named = [
+        f"{devices.count(name)}× {name}" if devices.count(name) > 1 else name
+        for name in dict.fromkeys(devices)
+    ]
+    shown = [", ".join(named) or ("unnamed GPU" if trace.has_device else "no GPU")]
+    version = _cuda((trace.meta.get("header") or {}).get("cuda_runtime_version"))
+    if version:
+        shown.append(version)
+    if trace.meta.get("rank") is not None:
+        size = trace.meta.get("world_size")
+        shown.append(f"rank {trace.meta['rank']}" + (f" of {size}" if size else ""))
+    shown.append(counted(len(trace.steps), "step"))
+    if trace.meta.get("events"):
+        shown.append(f"{trace.meta['events']:,} events")
+    return shown
+
+
+def _cuda(version: object) -> str | None:
+    """CUDA counts 13000 for 13.0."""
+    if isinstance(version, int) and version >= 1000:
+        return f"CUDA {version // 1000}.{version % 1000 // 10}"
+    return None
+
+
+def counts(session: Session) -> dict[str, str]:
+    """The number beside each view's name."""
+    trace = session.trace
+    spans = trace.spans
+    shown: dict[str, str] = {}
+    operators = spans.filter(pl.col("kind") == "op")["name"].n_unique()
+    if operators:
+        shown["operators"] = f"{operators:,}"
+    kernels = spans.filter(pl.col("kind") == "kernel")["name"].n_unique()
+    if kernels:
+        shown["kernels"] = f"{kernels:,}"
+    if trace.modules.height:
+        shown["modules"] = f"{trace.modules.height:,}"
+    if trace.allocations.height:
+        shown["memory"] = format_value("_bytes", memory_curve.curves(trace)[0].peak_bytes)
+    size = trace.meta.get("world_size")
+    if size:
+        shown["ranks"] = str(size)
+    return shown
+
+
+def missing(session: Session) -> dict[str, str]:
+    """For each view without data, why, and what to record."""
+    found = {}
+    for view in _doubtful(session.trace):
+        try:
+            result = session.result("communication" if view == "ranks" else view)
+        except MissingDataError as reason:
+            found[view] = without_file(session, str(reason))
+            continue
+        if view == "ranks" and not result.table.height:
+            found[view] = "One rank, and no collective recorded: open the recording of a distributed run."
+    if session.not_replayed is not None:
+        found["findings"] = without_file(session, session.not_replayed)
+    return found
+
+
+def _doubtful(trace: Trace) -> list[str]:
+    """Views that may have no data: only these are worth an analysis, which then says why."""
+    kinds = trace.spans["kind"]
+    shapes = trace.ops["shapes"]
+    doubts = {
+        "operators": not (kinds == "op").any(),
+        "kernels": not (kinds == "kernel").any(),
+        "modules": trace.modules.is_empty(),
+        "memory": trace.allocations.is_empty(),
+        "roofline": not (kinds == "kernel").any() or shapes.null_count() == len(shapes),
+        "ranks": trace.collectives.is_empty(),
+    }
+    return [view for view, doubtful in doubts.items() if doubtful]
+
+
+def without_file(session: Session, reason: str) -> str:
+    """The reason as a sentence of its own: the page already names the recording."""
+    text = reason.removeprefix(f"{session.trace.path.name}: ")
+    # An option of the profiler keeps its spelling.
+    return text if "_" in text.partition(" ")[0] else text[:1].upper() + text[1:]
+
+
+def headline(session: Session) -> dict[str, Any]:
+    """The step now and after the fixes that promise a gain."""
+    before = session.step_ns
+    gains = [
+        number
+        for number, each in enumerate(session.diagnosis.findings, 1)
+        if each.predicted is not None and each.predicted.verdict == "gain"
+    ]
+    combined = session.diagnosis.combined
+    shown: dict[str, Any] = {
+        "before_ms": None if before is None else before / 1e6, "after_ms": None, "speedup": None,
+    }  # fmt: skip
+    if combined is None or not gains:
+        return {**shown, "caption": _caption(session), **_without_gain(session)}
+    plain = to_dict(combined)
+    first = session.diagnosis.findings[gains[0] - 1]
+    listed = _listed(gains)
+    return {
+        **shown,
+        "caption": f"{_caption(session)}; predicted after finding{'s' if len(gains) > 1 else ''} {listed}",
+        "after_ms": plain["after_ms"],
+        "speedup": plain["speedup"],
+        "title": rule_texts.headline(first),
+        "says": f"{_busy(session)} {first.says}".strip(),
+    }
+
+
+def _caption(session: Session) -> str:
+    if session.step_ns is None:
+        return "No steps recorded"
+    if not session.trace.steps:
+        return "Time of the recording, in which no steps are marked"
+    if session.step_ms is not None:
+        return "Step time, measured without a profiler"
+    if session.not_replayed is not None:
+        return "Step time, as recorded"
+    recorded = session.result("overview").values.get("step_wall_ns")
+    far = recorded and session.step_ns and abs(float(recorded) / session.step_ns - 1) > _FAR
+    return "Step time, estimated without the profiler" + (
+        f" (recorded: {format_value('step_ns', recorded)})" if far else ""
+    )
+
+
+def _listed(numbers: list[int]) -> str:
+    words = [str(number) for number in numbers]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _without_gain(session: Session) -> dict[str, str]:
+    if session.not_replayed is not None:
+        return {
+            "title": "Nothing could be predicted from this recording",
+            "says": without_file(session, session.not_replayed) + ".",
+        }
+    return {"title": "No fix promises a gain of 10 % or more", "says": _busy(session)}
+
+
+def _busy(session: Session) -> str:
+    result = session.maybe("overview")
+    share = result.values.get("busy_pct") if result is not None else None
+    if not isinstance(share, float):
+        return ""
+    return f"The GPU is busy {share:.1f} % of the time; {_FOLLOWS[bound(session.case)]}."
+
+
+def waterfall(session: Session) -> dict[str, Any]:
+    """Each fix on top of those above: the step is replayed with all of them together, never summed."""
+    now = session.step_ns
+    rows: list[dict[str, Any]] = []
+    made: tuple[Change, ...] = ()
+    together: Prediction | None = None
+    for number, change in list(session.changes.items())[:_ROWS]:
+        made = (*made, change)
+        alone = session.diagnosis.findings[number - 1].predicted if len(made) == 1 else None
+        before = session.case.step_ns if together is None else together.after_ns.point
+        together = alone or heat.predicted(session.case, made)
+        rows.append(
+            {"finding": number, "label": rule_texts.title(session.diagnosis.findings[number - 1].rule),
+             "before_ms": before / 1e6, "after_ms": to_dict(together)["after_ms"]}
+        )  # fmt: skip
+    return {
+        "now_ms": None if now is None else now / 1e6,
+        "rows": rows,
+        "together_ms": None if together is None else to_dict(together)["after_ms"],
+        "note": _NOTE if rows else "",
+    }
+
+
+def checked(session: Session) -> list[dict[str, Any]]:
+    """What was looked for in vain, then what could not be looked for."""
+    looked = [
+        {"rule": rule, "label": rule_texts.LABELS.get(rule, rule), "says": rule_texts.checked(session, rule),
+         "looked": True}
+        for rule in session.diagnosis.checked
+    ]  # fmt: skip
+    return looked + [
+        {"rule": each.rule, "label": rule_texts.LABELS.get(each.rule, each.rule),
+         "says": f"not checked: {each.why.removeprefix(f'{session.trace.path.name}: ')}", "looked": False}
+        for each in session.diagnosis.unchecked
+    ]  # fmt: skip
+
+
+def _markdown(session: Session) -> str:
+    if session.step_ns is None or session.not_replayed is not None:
+        told = session.maybe("overview")
+        says = told.says if told is not None else ""
+        return f"**{session.name}**: {says}\n\n{without_file(session, session.not_replayed or '')}\n"
+    return findings.to_markdown(session.diagnosis, session.step_ns, session.name)
+
+
+def _next(session: Session) -> list[str]:
+    """Commands that show more of the first findings."""
+    file = session.trace.path.name
+    commands = []
+    for each in session.diagnosis.findings[:_COMMANDS]:
+        if each.rule in findings.SEEN_IN:
+            name, _, options = findings.SEEN_IN[each.rule].partition(" ")
+            commands.append(f"foretrace show {name} {file} {options}".rstrip())
+    commands += [f"foretrace diagnose --explain {each.rule}" for each in session.diagnosis.findings[:1]]
+    return list(dict.fromkeys(commands))

@@ -1,0 +1,196 @@
+"""Products in fp32 on the CUDA cores: found by their kernels, worth what a TF32 product of their size takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from corpus import CORPUS, needs_corpus
+from diagnose.kernels import ADD, H200, Op, device_bound
+
+import foretrace
+from foretrace.diagnose.patterns.matrix_products import Size, size, time_ns
+from foretrace.diagnose.rules.precision.no_tensor_cores import no_tensor_cores
+from foretrace.hardware import match
+from tests.diagnose.loops import findings
+
+SGEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4"
+TF32 = "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize1x1x1_execute_segment_k_off_kernel"
+SHAPES = [[4096, 4096], [4096, 4096]]
+WRITTEN_US = 4 * 4096**2 / 4.8e12 * 1e6
+PRODUCT_US = (
+    2 * 4096**3 / (494.7e12 * 0.84 * 1024 / (8 * 132)) * 1e6 + WRITTEN_US + 2
+)  # 1,024 tiles in eight waves
+
+
+def product(kernel: str, dur: float, shapes: list[list[int]] | None = SHAPES) -> Op:
+    return Op("aten::mm", kernel, dur, shapes, ["float", "float"] if shapes else None)
+
+
+def test_fp32_products_are_worth_their_time_in_tf32(tmp_path: Path) -> None:
+    trace = device_bound(tmp_path, [product(SGEMM, 2600), Op("aten::add", ADD, 100)])
+    (found,) = findings(no_tensor_cores, trace, step_us=2700)
+    assert found.predicted
+    assert found.predicted.verdict == "gain"
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(PRODUCT_US + 100, rel=0.02)
+    assert found.evidence["products_pct"] == pytest.approx(100 * 2600 / 2700, rel=0.01)
+    assert "set_float32_matmul_precision" in found.fix.code
+
+
+def test_tf32_products_are_no_fault(tmp_path: Path) -> None:
+    assert findings(no_tensor_cores, device_bound(tmp_path, [product(TF32, 2900)]), step_us=2900) == []
+
+
+def test_a_few_fp32_products_are_not_worth_a_word(tmp_path: Path) -> None:
+    trace = device_bound(tmp_path, [product(SGEMM, 50), product(TF32, 2950)])
+    assert findings(no_tensor_cores, trace, step_us=3000) == []
+
+
+def test_without_shapes_or_device_it_is_found_but_nothing_is_promised(tmp_path: Path) -> None:
+    trace = device_bound(tmp_path, [product(SGEMM, 2900, None)])
+    (found,) = findings(no_tensor_cores, trace, step_us=2900)
+    assert found.predicted is None
+    (found,) = findings(no_tensor_cores, device_bound(tmp_path, [product(SGEMM, 2900)], device=None))
+    assert found.predicted is None
+
+
+def test_a_device_without_tf32_is_told_of_fp16(tmp_path: Path) -> None:
+    v100 = {"id": 0, "name": "Tesla V100-SXM2-32GB", "numSms": 80, "totalGlobalMem": 34089730048}
+    (found,) = findings(no_tensor_cores, device_bound(tmp_path, [product(SGEMM, 9000)], device=v100))
+    assert "float16" in found.fix.code
+    assert found.predicted
+    assert found.predicted.verdict == "gain"
+
+
+def test_sizes_of_products() -> None:
+    assert size("aten::addmm", "[[8], [4, 16], [16, 8], [], []]") == Size(1, 4, 8, 16)
+    assert size("aten::bmm", "[[3, 4, 16], [3, 16, 8]]") == Size(3, 4, 8, 16)
+    assert size("aten::add", "[[4], [4]]") is None
+    assert size("aten::mm", "[[4], [4]]") is None
+    assert size("aten::mm", None) is None
+
+
+def test_a_small_product_is_bound_by_memory_or_by_its_waves() -> None:
+    h200 = match("NVIDIA H200")
+    assert h200
+    thin = time_ns(h200, "bf16", Size(1, 1, 8192, 8192), 2)
+    assert thin == pytest.approx(8192**2 * 2 / (4.8e12 * 0.8) * 1e9 + 2000, rel=0.02)
+    assert time_ns(match("Tesla V100-SXM2-32GB") or h200, "tf32", Size(1, 64, 64, 64), 4) is None
+
+
+def test_a_small_grid_over_a_long_sum_is_split_along_it() -> None:
+    """3 x 4 tiles of 128 x 320 on 132 multiprocessors: eleven parts of K fill them all; 6 x 20 small ones fill 120."""
+    h200 = match("NVIDIA H200")
+    assert h200
+    flops = 2 * 384 * 1280 * 32768
+    long = time_ns(h200, "bf16", Size(1, 384, 1280, 32768), 2)
+    written = 2 * 384 * 1280 / 4.8e12 * 1e9
+    assert long == pytest.approx(flops / (989.5e12 * 0.84) * 1e9 + written + 2000, rel=0.01)
+    short = time_ns(h200, "bf16", Size(1, 384, 1280, 1024), 2)
+    slower = 0.25**0.3  # blocks of a quarter of the usual area
+    computed = flops / 32 / (989.5e12 * 0.84 * 120 / 132 * slower) * 1e9
+    assert short == pytest.approx(computed + written + 2000, rel=0.01)
+
+
+def test_the_gradient_of_a_weight_is_slower_in_tf32(tmp_path: Path) -> None:
+    trace = device_bound(tmp_path, [product(SGEMM.replace("_tn_", "_nt_"), 2900), Op("aten::add", ADD, 100)])
+    (found,) = findings(no_tensor_cores, trace, step_us=3000)
+    assert found.predicted
+    turned = (PRODUCT_US - WRITTEN_US - 2) * 0.84 / 0.52 + WRITTEN_US + 2
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(turned + 100, rel=0.02)
+
+
+@pytest.mark.parametrize(("layout", "conversions"), [("nchwkcrs_nchw", 2), ("nhwckrsc_nhwc", 0)])
+def test_a_convolution_of_few_channels_fills_half_of_its_tiles(
+    tmp_path: Path, layout: str, conversions: int
+) -> None:
+    """64 channels of 128; planar tensors are moved twice more, to be converted there and back."""
+    kernel = f"sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_{layout}_tilesize128x32x8_stage3_warpsize2x2x1"
+    shapes = [[8, 64, 128, 128], [64, 64, 3, 3], *([[]] * 7)]
+    dtypes = ["float", "float", "ScalarList", "ScalarList", "ScalarList", *(["Scalar"] * 4)]
+    inputs = ["", "", "[1, 1]", "[1, 1]", "[1, 1]", "1", "False", "False", "True"]
+    convolution = Op("aten::cudnn_convolution", kernel, 2900, shapes, dtypes, inputs=inputs)
+    trace = device_bound(tmp_path, [convolution, Op("aten::add", ADD, 100)])
+    (found,) = findings(no_tensor_cores, trace, step_us=3000)
+    elements = 8 * 64 * 128 * 128
+    computing = 2 * elements * 64 * 9 / (494.7e12 * 0.65 * 0.5) * 1e6
+    moving = 4 * (2 * elements + 64 * 64 * 9) / (4.8e12 * 0.8) * 1e6
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(
+        100 + computing + conversions * moving, rel=0.02
+    )
+
+
+@needs_corpus
+@pytest.mark.parametrize("kind", ["lite", "rich"])
+def test_the_measured_pair(kind: str) -> None:
+    trace = foretrace.open(CORPUS / "h200" / f"fp32_gemm.slow.{kind}.json.gz", cache=False)
+    (found,) = findings(no_tensor_cores, trace, step_us=49290.6)
+    assert found.predicted
+    assert found.predicted.speedup.point == pytest.approx(3.177, rel=0.10)
+    fixed = foretrace.open(CORPUS / "h200" / f"fp32_gemm.fixed.{kind}.json.gz", cache=False)
+    assert findings(no_tensor_cores, fixed) == []
+
+
+def test_h200_is_known() -> None:
+    assert match(str(H200["name"])) is not None
+
+
+def test_an_idle_gpu_does_not_wait_for_products(tmp_path: Path) -> None:
+    """Operators of 20 µs on the host, kernels of 5 µs: shorter ones change nothing."""
+    trace = device_bound(tmp_path, [product(SGEMM, 5) for _ in range(10)])
+    assert findings(no_tensor_cores, trace, step_us=200) == []
+
+
+def test_a_slow_kernel_gains_no_more_than_the_ratio_of_the_peaks(tmp_path: Path) -> None:
+    trace = device_bound(tmp_path, [product(SGEMM, 29_000), Op("aten::add", ADD, 100)])
+    (found,) = findings(no_tensor_cores, trace, step_us=29_100)
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(100 + 29_000 * 66.9 / 494.7, rel=0.02)
+
+
+def test_products_of_few_rows_wait_for_memory(tmp_path: Path) -> None:
+    """Eight rows: 4 FLOPs a byte of the weight, where the CUDA cores do 14 while a byte arrives."""
+    trace = device_bound(tmp_path, [product(SGEMM, 500, [[8, 8192], [8192, 8192]])])
+    assert findings(no_tensor_cores, trace, step_us=500) == []
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_groups_of_few_channels_stay_on_the_cuda_cores(tmp_path: Path, channels: int) -> None:
+    kernel = (
+        "void cudnn::cnn::conv2d_grouped_direct_kernel<false, true, false, false, 0, 0, int, float, float>"
+    )
+    shapes = [[8, 64, 128, 128], [64, channels, 7, 7], *([[]] * 7)]
+    dtypes = ["float", "float", "ScalarList", "ScalarList", "ScalarList", *(["Scalar"] * 4)]
+    inputs = ["", "", "[3, 3]", "[1, 1]", "[1, 1]", str(64 // channels), "False", "False", "True"]
+    convolution = Op("aten::cudnn_convolution", kernel, 2900, shapes, dtypes, inputs=inputs)
+    for found in findings(no_tensor_cores, device_bound(tmp_path, [convolution]), step_us=2900):
+        assert found.predicted is None
+
+
+def test_fp64_is_worth_half_of_every_kernel_and_perhaps_tf32(tmp_path: Path) -> None:
+    """2,700 µs of a product are as long in fp32 on the CUDA cores; 1,000 µs of an addition become 500."""
+    dgemm = "void cutlass::Kernel2<cutlass_80_tensorop_d884gemm_128x64_16x3_nn_align1>"
+    add = "void at::native::vectorized_elementwise_kernel<2, at::native::CUDAFunctor_add<double>>"
+    ops = [Op("aten::mm", dgemm, 2700, SHAPES, ["double", "double"]), Op("aten::add", add, 1000)]
+    (found,) = findings(no_tensor_cores, device_bound(tmp_path, ops), step_us=3700)
+    assert "fp64" in found.says
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(3200, rel=0.02)
+    assert found.predicted.speedup.high > 3700 / (PRODUCT_US + 500)
+
+
+def test_a_model_that_is_only_served_may_be_kept_in_bf16(tmp_path: Path) -> None:
+    """That is the better end of the range: the product at bf16's rate, half the bytes for the rest; not in training."""
+    ops = [product(SGEMM, 2600), Op("aten::add", ADD, 600, [[1 << 26]], ["float"])]
+    (served,) = findings(no_tensor_cores, device_bound(tmp_path, ops), step_us=3200)
+    assert served.predicted
+    after = served.predicted.after_ns
+    assert after.point / 1e3 == pytest.approx(PRODUCT_US + 600, rel=0.02)
+    assert after.low / 1e3 < PRODUCT_US / 2 + 0.55 * 600
+    backward = Op(
+        "aten::add", ADD, 600, [[1 << 26]], ["float"], told={"Sequence number": 1, "Fwd thread id": 1}
+    )
+    (trained,) = findings(no_tensor_cores, device_bound(tmp_path, [ops[0], backward]), step_us=3200)
+    assert trained.predicted
+    assert trained.predicted.after_ns.low > 1.5 * after.low

@@ -1,0 +1,90 @@
+"""`graph step`: launches replayed as CUDA graphs, by the same model as the launch-bound rule, and its refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import Recording
+
+from foretrace.diagnose.rules.host.launch_bound import launch_bound
+from foretrace.errors import MissingDataError, UsageError
+from foretrace.predict.calibrate import calibrate
+from foretrace.predict.changes import Change, parse
+from foretrace.predict.prediction import predict
+from foretrace.predict.program import build
+from foretrace.trace import Trace
+from tests.diagnose.loops import findings, launches, loop
+
+
+def graphed(trace: Trace) -> Change:
+    return parse("graph step", trace, build(trace))
+
+
+def test_small_kernels_become_as_fast_as_the_device(tmp_path: Path) -> None:
+    """100 kernels of 1 µs, launched every 10 µs; as a graph they take 1 µs and 0.15 µs between them."""
+    trace = loop(tmp_path, 1_000, lambda recording, at: launches(recording, at, 100))
+    fitted = calibrate(trace, build(trace), step_ns=1_000_000)
+    result = predict(fitted, (parse("graph step", trace, fitted.program),))
+    assert result.after_ns.point / 1e3 == pytest.approx(115, rel=0.03)
+    assert result.verdict == "gain"
+    assert "CUDA graphs" in result.basis
+
+
+def test_the_rule_and_the_verb_make_the_same_edit(tmp_path: Path) -> None:
+    trace = loop(tmp_path, 1_000, lambda recording, at: launches(recording, at, 100))
+    (found,) = findings(launch_bound, trace, step_us=1_000)
+    fitted = calibrate(trace, build(trace), step_ns=1_000_000)
+    mine = parse("graph step", trace, fitted.program)
+    assert found.change is not None
+    assert np.array_equal(found.change.edit.captured_calls, mine.edit.captured_calls)
+    assert found.change.edit.added_host_ns == mine.edit.added_host_ns
+    assert predict(fitted, (mine,)).speedup == found.predicted.speedup  # type: ignore[union-attr]
+
+
+def test_one_graph_a_step_costs_the_host_15_us(tmp_path: Path) -> None:
+    trace = loop(tmp_path, 1_000, lambda recording, at: launches(recording, at, 100))
+    assert graphed(trace).edit.added_host_ns == {0: 15_000, 100: 15_000, 200: 15_000}
+
+
+def test_a_wait_within_the_step_is_an_obstacle(tmp_path: Path) -> None:
+    def body(recording: Recording, at: float) -> None:
+        launches(recording, at, 50)
+        recording.runtime("cudaStreamSynchronize", at + 501, at + 505)
+        launches(recording, at + 510, 49)
+
+    with pytest.raises(MissingDataError, match="waits for the device within the step"):
+        graphed(loop(tmp_path, 1_000, body))
+
+
+def test_steps_that_differ_are_an_obstacle(tmp_path: Path) -> None:
+    def body(recording: Recording, at: float) -> None:
+        launches(recording, at, 5, grid=[1 + int(at), 1, 1])
+
+    with pytest.raises(MissingDataError, match="same shapes"):
+        graphed(loop(tmp_path, 1_000, body))
+
+
+def test_steps_that_are_not_marked_are_an_obstacle(tmp_path: Path) -> None:
+    recording = Recording()
+    launches(recording, 0, 5)
+    with pytest.raises(MissingDataError, match="fewer than two steps"):
+        graphed(recording.open(tmp_path))
+
+
+def test_steps_without_launches_cannot_be_captured(tmp_path: Path) -> None:
+    trace = loop(
+        tmp_path, 100, lambda recording, at: recording.runtime("cudaMalloc", at + 5, at + 9) and None
+    )
+    with pytest.raises(MissingDataError, match="no launches"):
+        graphed(trace)
+
+
+@pytest.mark.parametrize(
+    "text", ["graph", "graph kernel:x", "graph step 2", "graph host", "graph step under:x"]
+)
+def test_only_steps_are_captured(tmp_path: Path, text: str) -> None:
+    trace = loop(tmp_path, 1_000, lambda recording, at: launches(recording, at, 5))
+    with pytest.raises(UsageError):
+        parse(text, trace, build(trace))

@@ -1,0 +1,35 @@
+"""The page's types, read from their source, and the recordings that payloads are made from in tests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[3]
+TYPES = ROOT / "web" / "src" / "data" / "types.ts"
+SAMPLES = sorted(
+    [Path(str(each)) for each in resources.files("foretrace").joinpath("samples").iterdir()]
+    + [each for each in (ROOT / "tests" / "traces").glob("*/*.json.gz") if ".torch." not in each.name]
+)
+SAMPLES = [path for path in SAMPLES if path.name.endswith(".json.gz")]
+
+
+def interface(name: str) -> set[str]:
+    """The fields of an interface of the page's types."""
+    text = TYPES.read_text(encoding="utf-8")
+    body = re.search(rf"export interface {name} \{{\n(.*?)\n\}}", text, re.DOTALL)
+    assert body, f"types.ts has no {name}"
+    return set(re.findall(r"^  readonly (\w+):", body[1], re.MULTILINE))
+
+
+def same_fields(value: Mapping[str, Any], name: str) -> None:
+    assert set(value) == interface(name), name
+
+
+def listed(name: str) -> tuple[str, ...]:
+    found = re.search(rf"export const {name} = \[(.*?)\]", TYPES.read_text(encoding="utf-8"))
+    assert found
+    return tuple(re.findall(r'"(\w+)"', found[1]))
