@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 from functools import partial
 from pathlib import Path
@@ -108,9 +107,8 @@ def _contract(case: Case, found: Diagnosis) -> dict[str, Any]:
 
 
 def _manual(name: str) -> str:
-    from foretrace.diagnose import RULES
+    from foretrace.diagnose import find
 
-    for each in RULES:
-        if each.name == name:
-            return f"{each.name}\n\n{inspect.getdoc(each.function)}"
-    raise UsageError(f"no rule named {name!r}; there are: {', '.join(each.name for each in RULES)}")
+    rule = find(name)
+    limits = [f"    {key:<24} {limit} ({limit.of}; {limit.source})" for key, limit in rule.limits.items()]
+    return "\n".join([rule.name, "", rule.manual, *(["", "Limits", *limits] if limits else [])])

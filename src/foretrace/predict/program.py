@@ -20,6 +20,7 @@ from foretrace.analyze.concepts.device.device_time import names_like
 from foretrace.analyze.concepts.host.runtime_calls import DATA_LOADING
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
+from foretrace.predict.numbers import ProgramTime, RecordingTime
 from foretrace.trace import Trace
 
 Times = NDArray[np.int64]
@@ -94,6 +95,14 @@ class Program:
     def task_call(self) -> NDArray[np.int64]:
         """The call that launched each task."""
         return np.repeat(np.arange(len(self.kind)), np.diff(self.task_from))
+
+    def in_program(self, stretches: RecordingTime) -> ProgramTime:
+        """Stretches of the recording on the program's clock."""
+        return ProgramTime(Intervals(stretches.start - self.start_ns, stretches.end - self.start_ns))
+
+    def in_recording(self, stretches: ProgramTime) -> RecordingTime:
+        """Stretches of the program on the recording's clock."""
+        return RecordingTime(Intervals(stretches.start + self.start_ns, stretches.end + self.start_ns))
 
 
 def build(trace: Trace) -> Program:

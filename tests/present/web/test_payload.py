@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from tests.present.web.contract import SAMPLES, listed, same_fields
 
 from foretrace import analyze
 from foretrace.diagnose import RULES
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.ingest import open_trace
 from foretrace.predict.prediction import predict
-from foretrace.present.web import kinds, payload, rule_texts
+from foretrace.present.web import kinds, payload
 from foretrace.present.web.recording_view import Session, display_name
 from foretrace.present.web.resources import step_time, table
 from tests.builders import Recording
 from tests.corpus import CORPUS, needs_corpus
+from tests.present.web.contract import SAMPLES, listed, same_fields
 
 ROOT = Path(__file__).parents[3]
 UNITS = {"ns", "bytes", "flops", "pct", "count", "per_s", "flops_per_byte", "text", "number", "bool"}
@@ -302,11 +302,6 @@ def test_unknown_names_are_refused(sample: Session) -> None:
             plain(sample, name)
     with pytest.raises(UsageError):
         payload.resource(sample, "compare/other")
-
-
-def test_every_rule_has_its_words() -> None:
-    names = {rule.name for rule in RULES}
-    assert names == set(rule_texts.TITLES) == set(rule_texts.LABELS)
 
 
 def strings(value: object) -> Iterator[str]:

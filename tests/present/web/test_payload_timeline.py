@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.present.web.contract import SAMPLES, same_fields
 
 from foretrace.analyze.concepts.trees import attribution, module_tree
 from foretrace.errors import MissingDataError, UsageError
@@ -26,6 +25,7 @@ from foretrace.present.web.resources import lanes
 from foretrace.present.web.resources.timeline import timeline
 from foretrace.present.web.short_names import LONGEST, short
 from tests.builders import Recording
+from tests.present.web.contract import SAMPLES, same_fields
 
 Columns = dict[str, NDArray[Any]]
 

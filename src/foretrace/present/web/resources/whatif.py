@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from foretrace.diagnose import heat
 from foretrace.errors import UsageError
 from foretrace.predict.changes import Change, apply
 from foretrace.predict.edits import Edit
@@ -92,11 +91,7 @@ def _answer(session: Session, numbers: list[int], changes: tuple[Change, ...]) -
     if not changes:
         return {"findings": [], "predicted": None, "says": "nothing changed"}
     # A fix promises what its finding promises; a kernel changed by hand is taken at the user's word.
-    made = (
-        heat.predicted(session.case, changes)
-        if numbers
-        else predict_changes(session.case.calibration, changes)
-    )
+    made = session.case.predict(changes) if numbers else predict_changes(session.case.calibration, changes)
     after = made.after_ns
     says = (
         f"{made.step_ns / 1e6:.3g} → {after.low / 1e6:.3g} to {after.high / 1e6:.3g} ms a step "
