@@ -49,10 +49,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Prints the prediction."""
+    from foretrace.predict.builder import build
     from foretrace.predict.calibrate import calibrate
     from foretrace.predict.changes import parse
     from foretrace.predict.prediction import predict, to_dict
-    from foretrace.predict.program import build
     from foretrace.present.text import terminal
 
     trace = _input.open_path(args)

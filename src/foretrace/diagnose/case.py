@@ -24,13 +24,14 @@ from foretrace.diagnose.finding import Place
 from foretrace.diagnose.source_lines import exact_line
 from foretrace.errors import ForetraceError, MissingDataError
 from foretrace.hardware import Device
+from foretrace.predict.builder import build
 from foretrace.predict.calibrate import Calibration, calibrate, calibrate_pair
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import clock
 from foretrace.predict.matrix_products import product_kernels
 from foretrace.predict.numbers import Calls, ProgramTime
 from foretrace.predict.prediction import Prediction, predict
-from foretrace.predict.program import Program, build
+from foretrace.predict.program import Program
 from foretrace.predict.tasks import device_of, task_table
 from foretrace.trace import Trace
 

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.rule import rule
+from foretrace.predict.builder import STAGED_BYTES
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit, apply, merge
-from foretrace.predict.program import BLOCKING_COPY, STAGED_BYTES, SYNC
+from foretrace.predict.program import BLOCKING_COPY, SYNC
 from foretrace.predict.steady import step_ns
 
 _LARGE_BYTES = 1 << 20

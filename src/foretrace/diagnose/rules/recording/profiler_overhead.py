@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.rule import rule
-from foretrace.predict.program import build
+from foretrace.predict.builder import build
 from foretrace.predict.steady import step_ns
 
 _CODES = ("activity-buffer-request", "profiler-overhead", "costly-recording")
