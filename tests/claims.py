@@ -99,8 +99,9 @@ def planned_but_existing(text: str, *, names: Iterable[str], packages: Iterable[
 
 def command_lines(text: str) -> Iterator[CommandLine]:
     """Every `foretrace ...` of the page."""
+    planned = planned_code(text)
     for code in inline_code(text):
-        if code.startswith("foretrace ") and code not in planned_code(text):
+        if code.startswith("foretrace ") and code not in planned:
             yield CommandLine(tuple(_words(code)), complete=False)
     for block in blocks(text):
         for line in block.splitlines():
