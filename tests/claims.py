@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import PurePosixPath
 
 from foretrace import analyze, commands
@@ -38,6 +39,19 @@ class CommandLine:
     complete: bool  # from a shell block, to be typed as it stands; else a mention, which may lack its PATH
 
 
+@dataclass(frozen=True)
+class Repository:
+    endings: frozenset[str]  # every file and folder, with and without each of its leading folders
+    top_folders: frozenset[str]
+
+
+def repository(files: Iterable[str]) -> Repository:
+    paths = {PurePosixPath(name) for name in files}
+    paths |= {folder for path in paths for folder in path.parents}
+    endings = {"/".join(path.parts[start:]) for path in paths for start in range(len(path.parts))}
+    return Repository(frozenset(endings), frozenset(path.parts[0] for path in paths if len(path.parts) > 1))
+
+
 def prose(text: str) -> str:
     """The page without its fenced blocks."""
     return _FENCE.sub("", text)
@@ -64,17 +78,14 @@ def named_paths(text: str, top_folders: Iterable[str]) -> set[str]:
     return found
 
 
-def missing_paths(text: str, files: Iterable[str], *, placeholders: Iterable[str]) -> list[str]:
+def missing_paths(text: str, repository: Repository, *, placeholders: Iterable[str]) -> list[str]:
     """Named paths that no file or folder of the repository has; a path may leave out leading folders."""
-    known = {PurePosixPath(name) for name in files}
-    known |= {folder for name in known for folder in name.parents}
-    endings = {"/".join(path.parts[start:]) for path in known for start in range(len(path.parts))}
-    top_folders = {path.parts[0] for path in known if len(path.parts) > 1}
     allowed = tuple(f"{placeholder}/" for placeholder in placeholders)
     return sorted(
         path
-        for path in named_paths(text, top_folders)
-        if re.sub(r"^(\.{1,2}/)+", "", path).rstrip("/") not in endings and not f"{path}/".startswith(allowed)
+        for path in named_paths(text, repository.top_folders)
+        if re.sub(r"^(\.{1,2}/)+", "", path).rstrip("/") not in repository.endings
+        and not f"{path}/".startswith(allowed)
     )
 
 
@@ -130,7 +141,7 @@ def fault(line: CommandLine) -> str | None:
         if not re.search(r"[./]", words[0]) and not words[0].isupper():
             return f"no command {words[0]}"
         words.insert(0, "diagnose")
-    parser = commands._parser(words[0], words)
+    parser = _parser(words[0], words[1] if words[0] == "show" and len(words) > 1 else "")
     own = words[: words.index("--")] if "--" in words else words
     unknown = [word for word in own if word.startswith("--") and word.partition("=")[0] not in flags(parser)]
     if unknown:
@@ -162,6 +173,11 @@ def existing_names() -> set[str]:
     """Commands, analyses and options."""
     names = {module.__name__.rpartition(".")[2] for module in commands.COMMANDS}
     return names | {analysis.name for analysis in analyze.ANALYSES} | all_flags()
+
+
+@cache
+def _parser(command: str, analysis: str) -> argparse.ArgumentParser:
+    return commands._parser(command, [command, analysis])
 
 
 def _looks_like_a_path(code: str) -> bool:

@@ -168,8 +168,8 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_every_path_that_a_page_names_exists() -> None:
-    files = [path.relative_to(ROOT).as_posix() for path in repository_files()]
-    assert by_page(lambda text: claims.missing_paths(text, files, placeholders=NOT_IN_THE_REPOSITORY)) == {}
+    tree = claims.repository(path.relative_to(ROOT).as_posix() for path in repository_files())
+    assert by_page(lambda text: claims.missing_paths(text, tree, placeholders=NOT_IN_THE_REPOSITORY)) == {}
 
 
 def test_nothing_that_exists_is_called_planned() -> None:
@@ -238,16 +238,16 @@ python tests/golden/update.py
 
 def test_a_missing_path_would_be_noticed() -> None:
     """`tests/golden` was named when it did not exist; so were modules after they had moved."""
-    files = ["src/demo/capture/run.py", "src/demo/diagnose/rules/host.py", "tests/test_docs.py"]
-    assert claims.missing_paths(LIES, files, placeholders=()) == [
+    tree = claims.repository(
+        ["src/demo/capture/run.py", "src/demo/diagnose/rules/host.py", "tests/test_docs.py"]
+    )
+    assert claims.missing_paths(LIES, tree, placeholders=()) == [
         "diagnose/rules.py",
         "src/demo/golden.py",
         "tests/golden/",
         "tests/golden/update.py",
     ]
-    assert (
-        claims.missing_paths("`golden/x.py` and `src/demo/capture/`", files, placeholders=("golden",)) == []
-    )
+    assert claims.missing_paths("`golden/x.py` and `src/demo/capture/`", tree, placeholders=("golden",)) == []
 
 
 def test_an_existing_thing_called_planned_would_be_noticed() -> None:
