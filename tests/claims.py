@@ -21,6 +21,8 @@ _SOURCE_SUFFIXES = (".py", ".md", ".ts", ".tsx", ".mjs")
 _TREE_LINE = re.compile(r"^( *)((?:[\w.-]+/)+|[\w.-]+\.(?:py|md|ts|tsx|mjs))(?: {2,}.*)?$")
 _PLANNED = re.compile(r"\bplanned\b|\*later\*|\bnot implemented\b", re.I)
 _SHELL_END = {"&&", "||", "|", ">", ";", "&"}
+# Words that stand for a name of the reader's choice: NAME.tsx, RUN/rank0.
+PLACEHOLDERS = {"FILE", "FOLDER", "NAME", "OUT", "PATH", "RUN", "SET"}
 # What pages call the activity of a package; the package's own name is known anyway.
 ACTIVITIES = {
     "recording": "capture",
@@ -78,14 +80,18 @@ def named_paths(text: str, top_folders: Iterable[str]) -> set[str]:
     return found
 
 
-def missing_paths(text: str, repository: Repository, *, placeholders: Iterable[str]) -> list[str]:
-    """Named paths that no file or folder of the repository has; a path may leave out leading folders."""
-    allowed = tuple(f"{placeholder}/" for placeholder in placeholders)
+def missing_paths(text: str, repository: Repository, *, elsewhere: Iterable[str]) -> list[str]:
+    """Named paths that no file or folder of the repository has; a path may leave out leading folders.
+
+    Paths below one of the folders `elsewhere` are not the repository's.
+    """
+    allowed = tuple(f"{folder}/" for folder in elsewhere)
     return sorted(
         path
         for path in named_paths(text, repository.top_folders)
         if re.sub(r"^(\.{1,2}/)+", "", path).rstrip("/") not in repository.endings
         and not f"{path}/".startswith(allowed)
+        and not PLACEHOLDERS & {part.partition(".")[0] for part in path.split("/")}
     )
 
 
