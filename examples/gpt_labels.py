@@ -1,6 +1,6 @@
-"""A GPT's training step with every part labelled: which part of attention costs what, and what the rest.
+"""A GPT training step with every part labelled: what each part of attention costs, and what the rest costs.
 
-The labels are seen by torch.profiler, and by nsys as NVTX ranges.
+The labels appear in torch.profiler, and as NVTX ranges in nsys.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--ctx", type=int, default=512 if on_gpu else 64)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument(
-        "--mode", choices=("fwd", "fwd_bwd"), default="fwd_bwd", help="fwd_bwd: the optimizer too"
+        "--mode", choices=("fwd", "fwd_bwd"), default="fwd_bwd", help="fwd_bwd includes the optimizer"
     )
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
     parser.add_argument("--compile", action="store_true")

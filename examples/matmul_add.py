@@ -1,6 +1,6 @@
 """A matrix product and an addition: what a recording shows cold or warm, small or large, eager or compiled.
 
-`--record FOLDER` writes the recording of a first, cold look, as `{size}_{dtype}_{cold|warm}_{eager|compile}.json`.
+`--record FOLDER` writes a recording named `{size}_{dtype}_{cold|warm}_{eager|compile}.json`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def matmul_add(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
 
 
 class Step(torch.nn.Module):
-    """A module, so that `foretrace run` finds where a step begins without being told."""
+    """A module, so that `foretrace run` detects the steps."""
 
     def __init__(self, size: int, dtype: torch.dtype, device: str, *, compile: bool) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--size", type=int, default=64, help="of the square matrices; 4096 keeps a GPU busy")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16")
-    parser.add_argument("--warmup", action="store_true", help="run three times before anything is recorded")
+    parser.add_argument("--warmup", action="store_true", help="run three steps before recording")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--record", type=Path, metavar="FOLDER")

@@ -1,6 +1,6 @@
-"""A training step of ResNet-50: how much of it is convolution, how much normalisation, how much the rest.
+"""A training step of ResNet-50: how much of it is convolution, normalisation and the rest.
 
-`--channels-last` spares the GPU the layout conversions around each convolution.
+`--channels-last` avoids the layout conversions around each convolution.
 """
 
 from __future__ import annotations

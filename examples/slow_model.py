@@ -1,6 +1,6 @@
-"""Ten layers that each ask the GPU for a number before going on: `.item()` waits for all work so far.
+"""Ten layers that each read a number back from the GPU: `.item()` waits for all work queued so far.
 
-`--fixed` decides on the GPU instead.
+`--fixed` makes the decision on the GPU instead.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
         model.zero_grad()
         loss = model(x).sum()
         loss.backward()
-    last = loss.item()  # once, at the end: nothing is left to wait for it
+    last = loss.item()  # once, after the loop: it delays no later work
     print(f"{(time.perf_counter() - began) / args.steps * 1e3:.3f} ms per step, loss {last:.4f}")
 
 

@@ -1,6 +1,6 @@
-"""A model that waits for its data: each image takes a while to fetch, and nobody fetches ahead.
+"""A model that waits for its data: each image takes a while to fetch, and nothing is fetched in advance.
 
-`--workers 4` has it fetched by others while the model computes.
+`--workers 4` lets worker processes fetch while the model computes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Requests that are tokenised one at a time in Python, longer than the model takes to answer them.
+"""Requests tokenised one at a time in Python, which takes longer than the model itself.
 
-`--batched` remembers words that it has seen and answers several requests in one go.
+`--batched` caches words that it has seen and answers several requests together.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batched", action="store_true")
-    parser.add_argument("--batch", type=int, default=16, help="requests in one go, with --batched")
+    parser.add_argument("--batch", type=int, default=16, help="requests answered together, with --batched")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--steps", type=int, default=100, help="calls of the model")
     args = parser.parse_args()

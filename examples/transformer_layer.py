@@ -1,7 +1,7 @@
-"""One transformer layer, as it was first written and after its first optimisation (`--optimised`).
+"""One transformer layer, as first written and after a first optimisation (`--optimised`).
 
-Small batch, attention weights asked for, fp32; then a batch that fills the GPU, fused attention, autocast. The
-optimised step does more work: compare time per token, not per step.
+At first: a small batch, attention weights returned, fp32. Optimised: a batch that fills the GPU, fused attention,
+autocast. The optimised step does more work, so compare the time per token, not per step.
 """
 
 from __future__ import annotations

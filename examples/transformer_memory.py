@@ -33,7 +33,7 @@ class Encoder(nn.Module):
 
 
 def kept_for_backward(model: nn.Module, x: torch.Tensor) -> int:
-    """Bytes that the forward pass leaves for the backward pass, parameters apart."""
+    """Bytes that the forward pass keeps for the backward pass, without parameters."""
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, int] = {}
 
@@ -46,7 +46,7 @@ def kept_for_backward(model: nn.Module, x: torch.Tensor) -> int:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         result = model(x)
     total = sum(kept.values())
-    del result  # alive until here, so that no address is used twice
+    del result  # kept alive until here, so that no address is reused
     return total
 
 
@@ -76,7 +76,7 @@ def main() -> None:
         torch.cuda.synchronize()
     print(f"{(time.perf_counter() - began) / args.steps * 1e3:.2f} ms per step")
     if args.device == "cuda":
-        print(f"{torch.cuda.max_memory_allocated() / 2**20:,.0f} MiB allocated at most")
+        print(f"{torch.cuda.max_memory_allocated() / 2**20:,.0f} MiB allocated at peak")
     if args.snapshot:
         torch.cuda.memory._dump_snapshot(args.snapshot)
         torch.cuda.memory._record_memory_history(enabled=None)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import foretrace
 from foretrace import analyze, schema
 from foretrace.commands import COMMANDS
 from foretrace.errors import ForetraceError
+from tests import claims
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -23,26 +25,52 @@ TEXT_SUFFIXES = {".cpp", ".hpp", ".json", ".md", ".py", ".toml", ".ts", ".tsx", 
 MACHINE_PATH = re.compile(
     r"(?<![\w.])/(?:home|Users|root|work|opt|mnt)/[\w.-]+|(?:extra-)?index-url|file:///", re.IGNORECASE
 )
+# What a page names and the repository does not hold: a user's own folders, those beside a checkout, built files, and the
+# rule that the reader of CONTRIBUTING.md adds.
+NOT_IN_THE_REPOSITORY = (
+    "runs",
+    "foretrace-runs",
+    "traces",
+    "N/A",
+    "../shared",
+    "src/foretrace/present/web/static",
+    "zero_fill.py",
+)
+# Options of other programs that the guide explains: scripts/check, the notebook's magic, torchrun, nsys, ncu, examples
+# of secrets.
+OTHER_PROGRAMS_OPTIONS = {
+    "--torch", "--loop", "--rdzv-id", "--cuda-graph-trace", "--clock-control", "--token", "--api-key",
+}  # fmt: skip
 
 
 def read(*parts: str) -> str:
     return ROOT.joinpath(*parts).read_text(encoding="utf-8")
 
 
-def tracked_files() -> list[Path]:
-    """Files of the project: what git knows or would add, and all text where there is no git."""
+def repository_files() -> list[Path]:
+    """Files of the project: what git knows or would add."""
     listing = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if listing.returncode:
         pytest.skip("not a git checkout")
-    found = [ROOT / name for name in listing.stdout.split("\0") if name]
-    return [path for path in found if path.is_file() and path.suffix in TEXT_SUFFIXES]
+    paths = [ROOT / name for name in listing.stdout.split("\0") if name]
+    return [path for path in paths if path.is_file()]
+
+
+def packages() -> set[str]:
+    return {path.parent.name for path in (ROOT / "src" / "foretrace").glob("*/__init__.py")}
 
 
 def pages() -> list[Path]:
     return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")])
+
+
+def by_page(check: Callable[[str], list[str]]) -> dict[str, list[str]]:
+    """What a check finds wrong, by the page; pages without a fault are left out."""
+    faults = {page.relative_to(ROOT).as_posix(): check(page.read_text(encoding="utf-8")) for page in pages()}
+    return {page: wrong for page, wrong in faults.items() if wrong}
 
 
 def test_reference_is_what_the_code_says() -> None:
@@ -62,16 +90,17 @@ def test_every_table_and_column_is_documented() -> None:
         assert not missing, f"{table}: {missing}"
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda each: each.__name__.rpartition(".")[2])
-def test_every_command_is_in_the_readme(command: object) -> None:
-    name = getattr(command, "__name__", "").rpartition(".")[2]
-    assert re.search(rf"\bforetrace {name}\b", read("README.md"))
+def test_every_command_is_in_the_readme() -> None:
+    names = [module.__name__.rpartition(".")[2] for module in COMMANDS]
+    readme = read("README.md")
+    assert [name for name in names if not re.search(rf"\bforetrace {name}\b", readme)] == []
 
 
-@pytest.mark.parametrize("chosen", analyze.ANALYSES, ids=lambda each: each.name)
-def test_every_analysis_is_in_the_readme(chosen: analyze.Analysis) -> None:
-    assert f"`{chosen.name}`" in read("README.md")
-    assert chosen.help.endswith("."), "the docstring's first line is the help: a sentence"
+def test_every_analysis_is_in_the_readme() -> None:
+    readme = read("README.md")
+    assert [chosen.name for chosen in analyze.ANALYSES if f"`{chosen.name}`" not in readme] == []
+    no_sentence = [chosen.name for chosen in analyze.ANALYSES if not chosen.help.endswith(".")]
+    assert no_sentence == [], "the docstring's first line is the help: a sentence"
 
 
 @pytest.mark.parametrize("chosen", analyze.ANALYSES, ids=lambda each: each.name)
@@ -130,11 +159,123 @@ def test_changelog_tells_this_version() -> None:
     assert re.search(rf"^## {re.escape(foretrace.__version__)}\b", read("CHANGELOG.md"), re.M)
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-    local = [target for target in targets if "://" not in target and not target.startswith("mailto:")]
-    assert [target for target in local if not (page.parent / target).exists()] == []
+def test_links_lead_somewhere() -> None:
+    broken = []
+    for page in pages():
+        targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+        local = [target for target in targets if "://" not in target and not target.startswith("mailto:")]
+        broken += [f"{page.name}: {target}" for target in local if not (page.parent / target).exists()]
+    assert broken == []
+
+
+def test_every_path_that_a_page_names_exists() -> None:
+    tree = claims.repository(path.relative_to(ROOT).as_posix() for path in repository_files())
+    assert by_page(lambda text: claims.missing_paths(text, tree, elsewhere=NOT_IN_THE_REPOSITORY)) == {}
+
+
+def test_nothing_that_exists_is_called_planned() -> None:
+    names = claims.existing_names()
+    assert by_page(lambda text: claims.planned_but_existing(text, names=names, packages=packages())) == {}
+
+
+def test_every_command_line_on_a_page_would_run() -> None:
+    def faults(text: str) -> list[str]:
+        lines = claims.command_lines(text)
+        return [f"{' '.join(line.words)}: {fault}" for line in lines if (fault := claims.fault(line))]
+
+    assert by_page(faults) == {}
+
+
+def test_every_option_in_the_readme_and_guide_exists() -> None:
+    known = claims.all_flags() | OTHER_PROGRAMS_OPTIONS
+    for page in [README, *(ROOT / "docs" / "guide").glob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        planned = claims.planned_code(text)
+        codes = [code for code in claims.inline_code(text) if code not in planned]
+        named = {option for code in codes for option in re.findall(r"(?<!\S)--[a-z][a-z-]*", code)}
+        assert named <= known, page.name
+
+
+def test_every_script_on_a_page_has_the_options_shown() -> None:
+    checked = 0
+    for page in pages():
+        for script, options in claims.script_calls(page.read_text(encoding="utf-8")):
+            if not (ROOT / script).is_file():  # a user's own train.py
+                continue
+            source = read(script)
+            assert [option for option in options if f'"{option}"' not in source] == [], (
+                f"{page.name}: {script}"
+            )
+            checked += 1
+    assert checked > 10
+
+
+LIES = """# A page
+It reads recordings. Recording, and checking whether a change paid, are planned; their places are marked below.
+
+```
+src/demo/
+  capture/      records a program
+  golden.py     expected output
+```
+
+Expected output lies in `tests/golden/`; the rule is `diagnose/rules.py`. See `foretrace diagnoze PATH`,
+`foretrace show kernels --grouped-by op PATH` and:
+
+```
+foretrace predict trace.json.gz --changes 'scale host 0.5'
+python tests/golden/update.py
+```
+
+| what | given by |
+|---|---|
+| peak | `memory`; snapshots *later*: `memory-snapshot` |
+| flame graph | *later*: `flame` |
+
+## Planned
+- `foretrace compare`, `foretrace report`
+"""
+
+
+def test_a_missing_path_would_be_noticed() -> None:
+    """`tests/golden` was named when it did not exist; so were modules after they had moved."""
+    tree = claims.repository(
+        ["src/demo/capture/run.py", "src/demo/diagnose/rules/host.py", "tests/test_docs.py"]
+    )
+    assert claims.missing_paths(LIES, tree, elsewhere=()) == [
+        "diagnose/rules.py",
+        "src/demo/golden.py",
+        "tests/golden/",
+        "tests/golden/update.py",
+    ]
+    assert (
+        claims.missing_paths(
+            "`golden/x.py`, `views/NAME.tsx` and `src/demo/capture/`", tree, elsewhere=("golden",)
+        )
+        == []
+    )
+
+
+def test_an_existing_thing_called_planned_would_be_noticed() -> None:
+    """ARCHITECTURE.md called recording planned while `foretrace run` recorded."""
+    found = claims.planned_but_existing(LIES, names={"flame", "memory", "report"}, packages={"capture"})
+    assert found == ["Recording", "flame", "foretrace report"]
+    assert claims.planned_but_existing("Planned: `bench/`.", names=(), packages={"bench"}) == ["bench/"]
+    assert claims.planned_but_existing("Planned: `--fail-on`.", names={"--fail-on"}, packages=()) == [
+        "--fail-on"
+    ]
+    assert claims.planned_but_existing("A recording is planned.", names=(), packages={"capture"}) == []
+
+
+def test_a_wrong_command_line_would_be_noticed() -> None:
+    faults = [fault for line in claims.command_lines(LIES) if (fault := claims.fault(line))]
+    assert faults == ["no command diagnoze", "no option --grouped-by", "no option --changes"]
+    incomplete = claims.CommandLine(("foretrace", "flame", "--metric", "host"), complete=True)
+    assert "required" in (claims.fault(incomplete) or "")
+
+
+def test_every_activity_is_of_a_package() -> None:
+    assert set(claims.ACTIVITIES.values()) <= packages()
 
 
 def test_readme_names_the_command_that_ci_runs() -> None:
@@ -155,8 +296,8 @@ def test_no_path_of_one_machine_in_the_tree() -> None:
     exempt = {Path(__file__), ROOT / "LICENSE"}
     found = [
         f"{path.relative_to(ROOT)}:{number}: {match[0]}"
-        for path in tracked_files()
-        if path not in exempt
+        for path in repository_files()
+        if path.suffix in TEXT_SUFFIXES and path not in exempt
         for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
         if (match := MACHINE_PATH.search(line))
     ]
