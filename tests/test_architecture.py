@@ -27,7 +27,8 @@ PACKAGE = ROOT / "src" / "foretrace"
 # Bottom first. A part may import parts of lower layers, never of its own or a higher one.
 LAYERS = (
     ("errors", "_version", "_scan"),
-    ("schema", "intervals", "hardware", "units"),
+    ("units",),
+    ("schema", "intervals", "hardware", "sourced"),
     ("trace",),
     ("cache",),
     ("ingest", "capture", "bench"),
