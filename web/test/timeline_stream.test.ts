@@ -1,7 +1,7 @@
 /** A timeline read while it arrives is the same as one read at once, however it is cut. */
 import assert from "node:assert/strict"
 import { test } from "node:test"
-import { PackedIds } from "../src/data/ids"
+import { PackedIds } from "../src/base/ids"
 import { readTimeline } from "../src/data/payload"
 import { beginTimelineStream, readFindingsStream, readTimelineStream } from "../src/data/payload_stream"
 

@@ -1,10 +1,10 @@
 /**
- * A payload: a JSON header with typed columns behind it, as `src/foretrace/present/payload.py` writes it.
+ * A payload: a JSON header with typed columns behind it, as `src/foretrace/present/web/binary.py` writes it.
  *
  * "FTRP", u32 version, u32 header length, header, zeros to a multiple of 8, then the columns, each 8-aligned.
  */
-import { parseJson } from "../lib/json"
-import { type Ids, PackedIds } from "./ids"
+import { parseJson } from "../base/json"
+import { type Ids, PackedIds } from "../base/ids"
 import type { SpanColumns, Timeline } from "./types"
 
 export const MAGIC = 0x50525446 // "FTRP", read as a little-endian number

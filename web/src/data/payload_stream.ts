@@ -3,7 +3,7 @@
  * are never in memory twice and are ready soon after their last byte.
  */
 import { type Column, ESCAPE, LATE, MAGIC, type TimelinePayload, VERSION, finishTimeline, starts } from "./payload"
-import { parseJson } from "../lib/json"
+import { parseJson } from "../base/json"
 import type { Timeline } from "./types"
 
 interface Place {

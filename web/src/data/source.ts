@@ -6,7 +6,7 @@
  */
 import type { TimelinePayload } from "./payload"
 import { beginTimelineStream, readFindingsStream, readTimelineStream } from "./payload_stream"
-import { parseJson } from "../lib/json"
+import { parseJson } from "../base/json"
 import type { Runs, SpanDetail } from "./types"
 
 export interface Source {

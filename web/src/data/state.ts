@@ -3,7 +3,7 @@
  * a link shows the same thing and Back undoes a step; `go` is the only way to move.
  */
 import { type Signal, computed, effect, signal, untracked } from "@preact/signals"
-import { type Place, START, formatFragment, parseFragment } from "../lib/router"
+import { type Place, START, formatFragment, parseFragment } from "../base/router"
 import type { Source } from "./source"
 import type { Overview, RunEntry, Runs } from "./types"
 

@@ -2,7 +2,7 @@
 import type { JSX } from "preact"
 import { overview } from "../data/state"
 import type { Overview as OverviewData } from "../data/types"
-import { Loaded } from "../lib/parts"
+import { Loaded } from "../components/parts"
 import "./overview.css"
 import { CheckedList } from "./pieces/checked"
 import { FindingTable } from "./pieces/finding_table"

@@ -2,9 +2,9 @@
 import type { JSX } from "preact"
 import { addressOf, linkTo } from "../../data/state"
 import type { Finding } from "../../data/types"
-import { copyText } from "../../lib/copy"
-import { formatNs } from "../../lib/format"
-import { LinkButton, colourOf } from "../../lib/parts"
+import { copyText } from "../../components/copy"
+import { formatNs } from "../../base/format"
+import { LinkButton, colourOf } from "../../components/parts"
 import { findingMarkdown } from "./finding_text"
 
 export function Evidence(props: { readonly finding: Finding; readonly barsOnly?: boolean }): JSX.Element {

@@ -2,7 +2,7 @@
 import type { ComponentChildren, JSX } from "preact"
 import { useState } from "preact/hooks"
 import type { Finding, Predicted } from "../../data/types"
-import { formatSpeedup } from "../../lib/format"
+import { formatSpeedup } from "../../base/format"
 import { Change, Evidence, Where } from "./finding_detail"
 import { savingText, shortBasis } from "./finding_text"
 

@@ -1,6 +1,6 @@
 /** Findings as text: what a prediction says, and the finding as Markdown. */
 import type { Finding, Predicted } from "../../data/types"
-import { formatNs, formatSpeedup, timeScale } from "../../lib/format"
+import { formatNs, formatSpeedup, timeScale } from "../../base/format"
 
 /** What was assumed, in a few words; the whole basis is shown where there is room. */
 export function shortBasis(predicted: Predicted | null): string {

@@ -1,8 +1,8 @@
 /** How the rows of an analysis are grouped. A report holds the first grouping only; the server makes the others. */
 import type { JSX } from "preact"
 import { source } from "../../data/state"
-import { choose } from "../../lib/choice"
-import { type Segment, Segments } from "../../lib/segments"
+import { choose } from "../../data/choice"
+import { type Segment, Segments } from "../../components/segments"
 
 export interface GroupingProps<T extends string> {
   readonly options: readonly Segment<T>[]

@@ -3,8 +3,8 @@ import type { JSX } from "preact"
 import { useEffect, useState } from "preact/hooks"
 import { type Resource, source } from "../../data/state"
 import type { WhatIfKernels } from "../../data/types"
-import { fixed, formatNs, shorten, timeScale } from "../../lib/format"
-import { Loaded, Swatch } from "../../lib/parts"
+import { fixed, formatNs, shorten, timeScale } from "../../base/format"
+import { Loaded, Swatch } from "../../components/parts"
 import type { Scaled } from "./what_if"
 
 const SETTLE_MS = 200

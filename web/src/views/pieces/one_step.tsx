@@ -2,7 +2,7 @@
 import type { JSX } from "preact"
 import { go } from "../../data/state"
 import type { OneStep } from "../../data/types"
-import { LinkButton, colourOf } from "../../lib/parts"
+import { LinkButton, colourOf } from "../../components/parts"
 
 const HEIGHT = 42
 const LETTER_PCT = 1 // of the width: a narrower phase has no room for its name

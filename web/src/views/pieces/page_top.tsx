@@ -1,6 +1,6 @@
 /** The top of a page: what it shows in one sentence, its totals, and its choices. */
 import type { ComponentChildren, JSX } from "preact"
-import { shorten } from "../../lib/format"
+import { shorten } from "../../base/format"
 import "./page_top.css"
 
 const LONGEST = 320

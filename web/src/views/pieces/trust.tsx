@@ -2,8 +2,8 @@
 import type { JSX } from "preact"
 import { useState } from "preact/hooks"
 import type { Trust } from "../../data/types"
-import { counted } from "../../lib/format"
-import { LinkButton, MarkGlyph } from "../../lib/parts"
+import { counted } from "../../base/format"
+import { LinkButton, MarkGlyph } from "../../components/parts"
 
 const COLOURS: Readonly<Record<Trust["verdict"], string>> = { yes: "good", "with care": "note", no: "bad" }
 

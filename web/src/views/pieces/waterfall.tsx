@@ -1,7 +1,7 @@
 /** What each fix is worth after the fixes above it: solid is sure, faded is the rest of the range. */
 import type { JSX } from "preact"
 import type { Range, Waterfall } from "../../data/types"
-import { type TimeScale, timeScale } from "../../lib/format"
+import { type TimeScale, timeScale } from "../../base/format"
 import { linkTo } from "../../data/state"
 
 type Row = Waterfall["rows"][number]
@@ -74,7 +74,7 @@ function FixRow(props: { readonly row: Row; readonly before: Range; readonly mos
 function worth(before: Range, after: Range, scale: TimeScale): string {
   const ends = [before.high - after.high, before.low - after.low].map((each) => Math.max(0, each)).sort((a, b) => a - b)
   const [low = 0, high = 0] = ends
-  const text = scale.range({ point: low, low, high })
+  const text = scale.range({ low, high })
   return Number(text.replace(",", "")) === 0 ? "nothing left" : `− ${text} ${scale.unit}`
 }
 

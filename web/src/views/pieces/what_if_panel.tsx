@@ -1,7 +1,7 @@
 /** The step as it would be with what is ticked and changed by hand. */
 import type { ComponentChildren, JSX } from "preact"
 import type { Resource } from "../../data/state"
-import { LinkButton } from "../../lib/parts"
+import { LinkButton } from "../../components/parts"
 import { Hero } from "./headline"
 import type { Answer } from "./what_if"
 

@@ -1,5 +1,5 @@
 /** Columns and rows of a table taken apart: what a page shows of an analysis. */
-import type { Cell, Table } from "../data/types"
+import type { Cell, Table } from "../../data/types"
 import { rowCount } from "./rows"
 
 export function columnOf(table: Table, name: string): readonly Cell[] {

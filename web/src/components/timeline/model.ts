@@ -3,7 +3,7 @@
 import type { TimelinePayload } from "../../data/payload"
 import type { SpanColumns, Timeline } from "../../data/types"
 import { type CounterCurve, makeCurve } from "./counters"
-import { indexSpans, type SpanIndex } from "./index"
+import { indexSpans, type SpanIndex } from "./span_index"
 import type { View } from "./interaction"
 
 export interface Model {

@@ -6,7 +6,7 @@ import { addressOf, go, linkTo, overview, resourceOf, runId, valueOf } from "../
 import type { Finding, SpanDetail, Track } from "../../data/types"
 import { HOST_KINDS, KINDS } from "../../data/types"
 import { copyText } from "../copy"
-import { counted, fixed, formatCount, formatNs, visible } from "../format"
+import { counted, fixed, formatCount, formatNs, visible } from "../../base/format"
 import { Bar, Chip, colourOf, LinkButton, Swatch } from "../parts"
 import { type Aggregate, aggregate, type AggregateRow, groupsIn } from "./aggregate"
 import { around, type View } from "./interaction"

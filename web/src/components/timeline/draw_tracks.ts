@@ -1,47 +1,30 @@
 /**
- * Drawing: the model on canvases. The tracks are lines of pixels stretched to their lanes, with text on top.
+ * The tracks on their canvas: lines of pixels stretched to their lanes, with text on top, and counters, steps and the
+ * selection around them.
  */
 
-import type { SpanDetail } from "../../data/types"
 import { KINDS } from "../../data/types"
-import { formatNs, visible } from "../format"
+import { visible } from "../../base/format"
 import { curvePixels } from "./counters"
-import { type Flow, flowsOf } from "./flows"
-import { ticks, tickText, type View } from "./interaction"
-import { COUNTER_HEIGHT, type Lane, laneOf, type Layout } from "./layout"
-import { type Model, positionOf } from "./model"
+import { drawFlows } from "./draw_flows"
+import { ticks } from "./interaction"
+import { COUNTER_HEIGHT, type Lane, laneOf } from "./layout"
 import { type Labels, makeLabels, paintHits, paintRow } from "./painter"
+import { PAD, type Scene, verticalLine, xOf } from "./scene"
 import type { CanvasTheme } from "./theme"
-
-export interface Scene {
-  readonly model: Model
-  readonly layout: Layout
-  readonly theme: CanvasTheme
-  readonly view: View
-  readonly width: number // CSS px
-  readonly height: number
-  readonly scrollTop: number
-  readonly ratio: number
-  readonly area: View | null
-  readonly marks: readonly number[]
-  readonly selected: number | null // position
-  readonly detail: SpanDetail | null
-  readonly hits: Uint32Array | null
-}
 
 const FIRST_KIND_OF_HOST = KINDS.length
 const LEAST_LABEL = 26
-const PAD = 4
 
 /** Keeps what is costly to make again: the lines of pixels, their canvas, and texts cut to a width. */
-export class Painter {
+export class TracksCanvas {
   readonly #scratch = document.createElement("canvas")
   readonly #labels: Labels = makeLabels(4096)
   readonly #cuts = new Map<string, string>()
   #image: ImageData | null = null
   #pixels = new Uint32Array(0)
 
-  drawTracks(context: CanvasRenderingContext2D, scene: Scene): void {
+  draw(context: CanvasRenderingContext2D, scene: Scene): void {
     const { theme, width, height, ratio } = scene
     context.setTransform(ratio, 0, 0, ratio, 0, 0)
     context.fillStyle = theme.background
@@ -143,23 +126,12 @@ export function cutText(text: string, width: number, measure: (text: string) => 
   return low < 2 ? "" : `${text.slice(0, low).trimEnd()}…`
 }
 
-export function xOf(scene: Pick<Scene, "view" | "width">, ns: number): number {
-  return ((ns - scene.view.from) / (scene.view.to - scene.view.from)) * scene.width
-}
-
 function visibleLanes(scene: Scene): readonly Lane[] {
   const top = scene.scrollTop
   const bottom = top + scene.height
   return scene.layout.tracks.flatMap((box) =>
     box.y + box.height < top || box.y > bottom ? [] : box.lanes.filter((lane) => lane.y + lane.height >= top && lane.y <= bottom),
   )
-}
-
-function verticalLine(context: CanvasRenderingContext2D, x: number, top: number, bottom: number): void {
-  context.beginPath()
-  context.moveTo(Math.round(x) + 0.5, top)
-  context.lineTo(Math.round(x) + 0.5, bottom)
-  context.stroke()
 }
 
 function drawGrid(context: CanvasRenderingContext2D, scene: Scene): void {
@@ -275,185 +247,4 @@ function drawSelected(context: CanvasRenderingContext2D, scene: Scene): void {
   context.strokeStyle = scene.theme.ink
   context.lineWidth = 2
   context.strokeRect(Math.round(from), found.lane.y - 1, Math.max(3, Math.round(to - from)), found.lane.height + 2)
-}
-
-function drawFlows(context: CanvasRenderingContext2D, scene: Scene): void {
-  if (scene.detail === null || scene.selected === null) return
-  const { columns, timeline } = scene.model
-  const flows = flowsOf(scene.detail, {
-    layout: scene.layout,
-    view: scene.view,
-    width: scene.width,
-    height: scene.height,
-    steps: timeline.steps,
-    scrollTop: scene.scrollTop,
-    duration: formatNs,
-    positionOf: (id) => positionOf(columns, id),
-  })
-  for (const flow of flows) drawFlow(context, flow, scene)
-}
-
-function drawFlow(context: CanvasRenderingContext2D, flow: Flow, scene: Scene): void {
-  const { theme } = scene
-  context.strokeStyle = theme.accent
-  context.fillStyle = theme.accent
-  context.lineWidth = 1.5
-  if (flow.kind === "line") {
-    const { from, to } = flow
-    const bend = Math.max(24, Math.min(80, Math.abs(to.x - from.x) / 2))
-    context.beginPath()
-    context.moveTo(from.x, from.y)
-    context.bezierCurveTo(from.x - bend, from.y - (from.y - to.y) * 0.3, to.x - bend, to.y + (from.y - to.y) * 0.3, to.x, to.y)
-    context.stroke()
-    drawHead(context, to.x, to.y)
-    return
-  }
-  drawStub(context, flow, scene)
-}
-
-function drawHead(context: CanvasRenderingContext2D, x: number, y: number): void {
-  context.beginPath()
-  context.moveTo(x, y)
-  context.lineTo(x - 7, y + 4)
-  context.moveTo(x, y)
-  context.lineTo(x - 1, y + 8)
-  context.stroke()
-}
-
-/** Words at the edge of the screen that the other end lies behind, with an arrow towards it. */
-function drawStub(context: CanvasRenderingContext2D, flow: Extract<Flow, { kind: "stub" }>, scene: Scene): void {
-  const { theme } = scene
-  context.font = `11px ${theme.font}`
-  context.textBaseline = "middle"
-  const width = context.measureText(flow.says).width + 28
-  const left = flow.side === "left" ? 0 : Math.max(0, scene.width - width)
-  const y = flow.at.y + 9
-  context.globalAlpha = 0.9
-  context.fillStyle = theme.background
-  context.fillRect(left, y - 8, width, 16)
-  context.globalAlpha = 1
-  context.fillStyle = theme.accent
-  context.fillText(flow.says, flow.side === "left" ? left + 20 : left + 6, y + 0.5)
-  const tip = flow.side === "left" ? left + 5 : left + width - 5
-  const back = flow.side === "left" ? 1 : -1
-  context.beginPath()
-  context.moveTo(tip + 11 * back, y)
-  context.lineTo(tip, y)
-  context.moveTo(tip + 4 * back, y - 4)
-  context.lineTo(tip, y)
-  context.lineTo(tip + 4 * back, y + 4)
-  context.stroke()
-}
-
-interface Flag {
-  readonly left: number
-  readonly width: number
-  readonly text: string
-  readonly fill: string
-  readonly ink: string
-}
-
-/** The ruler: ticks, the length of the area, and marks. */
-export function drawRuler(context: CanvasRenderingContext2D, scene: Scene): void {
-  const { theme, view, width, height, ratio } = scene
-  context.setTransform(ratio, 0, 0, ratio, 0, 0)
-  context.fillStyle = theme.background
-  context.fillRect(0, 0, width, height)
-  context.textBaseline = "middle"
-  context.textAlign = "left"
-  const { step, at } = ticks(view, width)
-  const flags = rulerFlags(context, scene, step)
-  context.font = `11px ${theme.font}`
-  context.strokeStyle = theme.line
-  context.lineWidth = 1
-  context.fillStyle = theme.quiet
-  for (const tick of at) {
-    const x = xOf(scene, tick)
-    verticalLine(context, x, 0, height)
-    const text = tickText(tick, step, scene.model.whole)
-    const to = x + PAD + context.measureText(text).width
-    if (to < width && flags.every((flag) => to < flag.left || x > flag.left + flag.width)) context.fillText(text, x + PAD, height / 2)
-  }
-  for (const flag of flags) drawFlag(context, flag, scene)
-  drawLength(context, scene)
-}
-
-/** The length of the area in its middle, and the times of marks. */
-function rulerFlags(context: CanvasRenderingContext2D, scene: Scene, step: number): readonly Flag[] {
-  const { theme, area, width } = scene
-  context.font = `600 11px ${theme.font}`
-  const flag = (ns: number, text: string, fill: string, ink: string): Flag | null => {
-    const x = xOf(scene, ns)
-    const wide = context.measureText(text).width + 12
-    return x < 0 || x > width ? null : { left: Math.min(Math.max(0, x - wide / 2), width - wide), width: wide, text, fill, ink }
-  }
-  const flags = scene.marks.map((mark) => flag(mark, tickText(mark, step / 100, scene.model.whole), theme.note, theme.background))
-  if (area !== null) {
-    const middle = (Math.max(area.from, scene.view.from) + Math.min(area.to, scene.view.to)) / 2
-    flags.push(flag(middle, formatNs(area.to - area.from), theme.accent, theme.onAccent))
-  }
-  return flags.filter((each) => each !== null)
-}
-
-function drawLength(context: CanvasRenderingContext2D, scene: Scene): void {
-  if (scene.area === null) return
-  const from = Math.max(0, xOf(scene, scene.area.from))
-  const to = Math.min(scene.width, xOf(scene, scene.area.to))
-  if (to < 0 || from > scene.width) return
-  context.fillStyle = scene.theme.accent
-  context.fillRect(from, scene.height - 2, Math.max(1, to - from), 2)
-}
-
-function drawFlag(context: CanvasRenderingContext2D, flag: Flag, scene: Scene): void {
-  context.font = `600 11px ${scene.theme.font}`
-  context.fillStyle = flag.fill
-  context.fillRect(flag.left, 2, flag.width, scene.height - 5)
-  context.fillStyle = flag.ink
-  context.fillText(flag.text, flag.left + 6, scene.height / 2 - 0.5)
-}
-
-/** The minimap: what the GPU did during the whole capture, strong where the view is. */
-export function drawMinimap(context: CanvasRenderingContext2D, scene: Scene): void {
-  const { theme, width, height, ratio, model } = scene
-  const { minimap } = model.timeline
-  context.setTransform(ratio, 0, 0, ratio, 0, 0)
-  context.fillStyle = theme.sunk
-  context.fillRect(0, 0, width, height)
-  const { from, to } = viewBox(scene)
-  const each = width / Math.max(1, minimap.columns.length)
-  const tall = height - 12
-  minimap.columns.forEach((shares, column) => {
-    const x = column * each
-    context.globalAlpha = x + each >= from && x <= to ? 1 : 0.4
-    let y = height - 6
-    shares.forEach((share, kind) => {
-      if (share <= 0) return
-      const colour = minimap.kinds[kind]
-      context.fillStyle = minimapColour(theme, colour === undefined ? -1 : KINDS.indexOf(colour))
-      context.fillRect(x, y - share * tall, Math.ceil(each * ratio) / ratio, share * tall)
-      y -= share * tall
-    })
-  })
-  context.globalAlpha = 1
-  context.strokeStyle = theme.accent
-  context.lineWidth = 2
-  context.strokeRect(from + 1, 3, Math.max(4, to - from - 2), height - 6)
-}
-
-/** Where the view lies on the minimap, never too thin to grab. */
-export function viewBox(scene: Pick<Scene, "model" | "view" | "width">): { readonly from: number; readonly to: number } {
-  const { whole } = scene.model
-  const scale = scene.width / (whole.to - whole.from)
-  const from = (scene.view.from - whole.from) * scale
-  const to = (scene.view.to - whole.from) * scale
-  const least = 8
-  if (to - from >= least) return { from, to }
-  const middle = Math.min(Math.max((from + to) / 2, least / 2), scene.width - least / 2)
-  return { from: middle - least / 2, to: middle + least / 2 }
-}
-
-function minimapColour(theme: CanvasTheme, kind: number): string {
-  if (kind < 0) return theme.wait
-  const pixel = theme.palette.pixels[(kind + 1) * 65 - 1]!
-  return `rgb(${pixel & 255} ${(pixel >> 8) & 255} ${(pixel >> 16) & 255})`
 }

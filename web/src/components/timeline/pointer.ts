@@ -1,9 +1,9 @@
 /** The pointer on the board: click, drag an area, drag the view, drag the box of the minimap, wheel, and hovering. */
 
 import { useEffect } from "preact/hooks"
-import { formatNs, visible } from "../format"
-import type { Canvases } from "./board"
-import { viewBox } from "./draw"
+import { formatNs, visible } from "../../base/format"
+import type { Canvases } from "./canvases"
+import { viewBox } from "./draw_strips"
 import { area, CLICK_SLACK, type Drag, pan, type View, zoom } from "./interaction"
 import { laneAt, spanAt } from "./layout"
 import { isWhole } from "./model"

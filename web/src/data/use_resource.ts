@@ -1,7 +1,7 @@
 /** Hooks between a view and its data. */
-import { type Resource, resourceOf, run, runId } from "../data/state"
-import type { Source } from "../data/source"
-import type { Table } from "../data/types"
+import { type Resource, resourceOf, run, runId } from "./state"
+import type { Source } from "./source"
+import type { Table } from "./types"
 
 /** A resource of the run that is shown, in whichever state it is; reading it here redraws the view when it comes. */
 export function useResource<T>(resource: string, get?: (from: Source, run: string) => Promise<T>): Resource<T> {

@@ -1,6 +1,6 @@
 /** The geometry of a roofline: log-log axes around the marks, and each roof up to where it meets the other. */
-import type { Roofline } from "../data/types"
-import { type Scale, log } from "./scale"
+import type { Roofline } from "../../data/types"
+import { type Scale, log } from "../../base/scale"
 
 export type Mark = Roofline["marks"][number]
 

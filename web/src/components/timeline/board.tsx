@@ -5,22 +5,17 @@ import type { JSX, RefObject } from "preact"
 import { useEffect, useMemo, useRef } from "preact/hooks"
 import { shownTheme } from "../../data/state"
 import type { Counter } from "../../data/types"
-import { fixed, formatCount, formatNs, formatValue, visible } from "../format"
+import { fixed, formatCount, formatNs, formatValue, visible } from "../../base/format"
 import { type CounterCurve, meanInView, mostInView } from "./counters"
-import { drawMinimap, drawRuler, Painter, type Scene } from "./draw"
+import { type Canvases, fitCanvas } from "./canvases"
+import { drawMinimap, drawRuler } from "./draw_strips"
+import { TracksCanvas } from "./draw_tracks"
 import type { View } from "./interaction"
 import { COUNTER_HEIGHT, type TrackBox } from "./layout"
 import { usePointer } from "./pointer"
+import type { Scene } from "./scene"
 import { setChoice, type TimelineState } from "./state"
 import { readTheme } from "./theme"
-
-export interface Canvases {
-  readonly minimap: RefObject<HTMLCanvasElement | null>
-  readonly ruler: RefObject<HTMLCanvasElement | null>
-  readonly tracks: RefObject<HTMLCanvasElement | null>
-  readonly scroller: RefObject<HTMLDivElement | null>
-  readonly tip: RefObject<HTMLDivElement | null>
-}
 
 export function Board(props: { readonly state: TimelineState }): JSX.Element {
   const { state } = props
@@ -132,13 +127,13 @@ function TrackLabel(props: { readonly box: TrackBox; readonly state: TimelineSta
 
 /** Redraws in the next frame whenever something that is drawn has changed, and only then. */
 function useDrawing(state: TimelineState, canvases: Canvases): void {
-  const painter = useMemo(() => new Painter(), [])
+  const tracks = useMemo(() => new TracksCanvas(), [])
   useEffect(() => {
     let frame = 0
     let theme = readTheme(document.documentElement)
     const draw = (): void => {
       frame = 0
-      drawAll(state, canvases, painter, theme)
+      drawAll(state, canvases, tracks, theme)
     }
     const ask = (): void => {
       if (frame === 0) frame = requestAnimationFrame(draw)
@@ -179,7 +174,7 @@ function watchSize(canvases: Canvases, changed: () => void): () => void {
   }
 }
 
-function drawAll(state: TimelineState, canvases: Canvases, painter: Painter, theme: Scene["theme"]): void {
+function drawAll(state: TimelineState, canvases: Canvases, tracks: TracksCanvas, theme: Scene["theme"]): void {
   const scroller = canvases.scroller.current
   const ratio = window.devicePixelRatio || 1
   if (scroller === null) return
@@ -206,14 +201,6 @@ function drawAll(state: TimelineState, canvases: Canvases, painter: Painter, the
   }
   on(canvases.minimap.current, null, 0, drawMinimap)
   on(canvases.ruler.current, null, 0, drawRuler)
-  on(canvases.tracks.current, scroller.clientHeight, scroller.scrollTop, (context, scene) => painter.drawTracks(context, scene))
+  on(canvases.tracks.current, scroller.clientHeight, scroller.scrollTop, (context, scene) => tracks.draw(context, scene))
   if (!performance.getEntriesByName("timeline:painted").length) performance.mark("timeline:painted")
-}
-
-function fitCanvas(canvas: HTMLCanvasElement, width: number, height: number, ratio: number): void {
-  const wide = Math.round(width * ratio)
-  const high = Math.round(height * ratio)
-  if (canvas.width !== wide) canvas.width = wide
-  if (canvas.height !== high) canvas.height = high
-  if (canvas.classList.contains("tl-tracks")) canvas.style.height = `${height}px`
 }

@@ -2,7 +2,7 @@
  * A counter: a step function of time, such as GPU busy or memory in use. A pixel shows its largest value there.
  */
 
-import { indexLargest, largest, lowerBound, type Largest } from "./index"
+import { indexLargest, largest, lowerBound, type Largest } from "./span_index"
 import type { View } from "./interaction"
 
 type Column = Float32Array | Float64Array | Uint8Array | Uint16Array | Uint32Array

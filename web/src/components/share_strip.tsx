@@ -3,7 +3,7 @@
  * below it holds the same numbers.
  */
 import type { JSX } from "preact"
-import { fixed, shorten } from "./format"
+import { fixed, shorten } from "../base/format"
 import "./share_strip.css"
 
 export interface Share {

@@ -5,7 +5,7 @@
  * the longest of them, as strong as the share of the pixel that is busy. The work is bounded by the pixels.
  */
 
-import { busyNs, firstEndingAfter, gallop, largest, type SpanIndex } from "./index"
+import { busyNs, firstEndingAfter, gallop, largest, type SpanIndex } from "./span_index"
 import type { View } from "./interaction"
 import { STRENGTHS } from "./palette"
 

@@ -1,5 +1,5 @@
 /** Which rows of a table are shown, and in which order. */
-import type { Cell, Table } from "../data/types"
+import type { Cell, Table } from "../../data/types"
 import { isNumeric } from "./markdown"
 
 export interface Sort {

@@ -4,7 +4,7 @@
  */
 
 import type { SpanColumns, Timeline, Track } from "../../data/types"
-import { firstEndingAfter } from "./index"
+import { firstEndingAfter } from "./span_index"
 import type { View } from "./interaction"
 
 export interface AggregateRow {

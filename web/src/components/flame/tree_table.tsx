@@ -3,9 +3,9 @@ import type { JSX } from "preact"
 import { useEffect, useMemo, useRef, useState } from "preact/hooks"
 import { search } from "../../data/state"
 import type { Table, Tree } from "../../data/types"
-import { counted, fixed, formatCount, formatNs, shorten } from "../format"
+import { counted, fixed, formatCount, formatNs, shorten } from "../../base/format"
 import { Bar, LinkButton } from "../parts"
-import { CopyButtons } from "../table"
+import { CopyButtons } from "../table/table"
 import { type TreeRow, openAtFirst, shownTreeRows, wholeOf } from "./tree"
 
 const ROW_PX = 28

@@ -1,6 +1,6 @@
 /** Tables as text to paste elsewhere. */
-import type { Cell, Table } from "../data/types"
-import { formatCell, visible } from "./format"
+import type { Cell, Table } from "../../data/types"
+import { formatCell, visible } from "../../base/format"
 
 /** The rows of a table, in this order, as a Markdown table with the units that the page shows. */
 export function tableMarkdown(table: Table, order: readonly number[]): string {

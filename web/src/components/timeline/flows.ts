@@ -6,6 +6,7 @@
 import type { SpanDetail, StepRange } from "../../data/types"
 import { laneOf, type Layout } from "./layout"
 import type { View } from "./interaction"
+import { xOf } from "./scene"
 
 export interface Point {
   readonly x: number
@@ -25,10 +26,6 @@ export interface FlowScene {
   readonly height: number
   readonly duration: (ns: number) => string
   readonly positionOf: (id: number) => number | null
-}
-
-function xOf(scene: FlowScene, ns: number): number {
-  return ((ns - scene.view.from) / (scene.view.to - scene.view.from)) * scene.width
 }
 
 /** "in step 10 on the host", when the moment lies in one. */

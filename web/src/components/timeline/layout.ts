@@ -3,7 +3,7 @@
  */
 
 import type { SpanColumns, Timeline, Track } from "../../data/types"
-import { firstEndingAfter } from "./index"
+import { firstEndingAfter } from "./span_index"
 import type { View } from "./interaction"
 
 export const COUNTER_HEIGHT = 35

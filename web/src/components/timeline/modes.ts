@@ -4,7 +4,7 @@
  */
 
 import type { SpanColumns, StepRange, Timeline, Track } from "../../data/types"
-import { firstEndingAfter, lowerBound } from "./index"
+import { firstEndingAfter, lowerBound } from "./span_index"
 import type { View } from "./interaction"
 import { makeModel, type Model } from "./model"
 

@@ -1,5 +1,5 @@
 /** A choice that a page keeps in the address: how rows are grouped, which layout is shown, which run is compared. */
-import { go, place } from "../data/state"
+import { go, place } from "./state"
 
 export function choice<T extends string>(key: string, options: readonly T[], otherwise: T): T {
   const text = place.value.rest[key]

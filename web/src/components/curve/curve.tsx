@@ -5,8 +5,8 @@
 import type { JSX } from "preact"
 import { useEffect, useMemo, useRef, useState } from "preact/hooks"
 import { shownTheme } from "../../data/state"
-import type { Window } from "../router"
-import { type Scale, linear, linearTicks } from "../scale"
+import type { Window } from "../../base/router"
+import { type Scale, linear, linearTicks } from "../../base/scale"
 import "./curve.css"
 import { type Series, byteTicks, pointAt, stacked } from "./stack"
 

@@ -2,7 +2,15 @@
  * The suffix of a name is its unit: values as text for people. The same value has the same text as in the terminal
  * (`src/foretrace/units.py`); `test/format.json` holds both to it.
  */
-import type { Cell, Range, TableColumn } from "../data/types"
+
+/** What a cell of a table may hold; null is "not recorded". */
+export type Value = string | number | boolean | null
+
+/** The ends of a range: what is predicted lies between them. */
+export interface Ends {
+  readonly low: number
+  readonly high: number
+}
 
 export const ABSENT = "–"
 const SUFFIXES = ["_ns", "_bytes", "_flops", "_pct", "_count", "_per_s", "_flops_per_byte"] as const
@@ -21,7 +29,7 @@ export function suffixOf(name: string): Suffix {
 }
 
 /** A value as text in the unit that its name says; absent values as a dash. */
-export function formatValue(name: string, value: Cell | undefined): string {
+export function formatValue(name: string, value: Value | undefined): string {
   if (value === null || value === undefined) return ABSENT
   if (typeof value === "boolean") return value ? "yes" : "no"
   if (typeof value === "string") return visible(value)
@@ -29,7 +37,7 @@ export function formatValue(name: string, value: Cell | undefined): string {
 }
 
 /** The text of a cell: by the suffix of its column, or by the unit when the name has none. */
-export function formatCell(column: Pick<TableColumn, "name" | "unit">, value: Cell | undefined): string {
+export function formatCell(column: { readonly name: string; readonly unit: string }, value: Value | undefined): string {
   const named = suffixOf(column.name) !== "" || column.unit === "text" || column.unit === "number" || column.unit === "bool"
   return formatValue(named ? column.name : `${column.name}_${column.unit}`, value)
 }
@@ -144,7 +152,7 @@ export function formatMs(ms: number | null): string {
 export interface TimeScale {
   readonly unit: string
   text(ms: number): string
-  range(range: Range): string
+  range(range: Ends): string
 }
 
 export function timeScale(largestMs: number): TimeScale {
@@ -157,7 +165,7 @@ export function timeScale(largestMs: number): TimeScale {
 }
 
 /** 2.9–3.1×, or 1.02× when both ends read the same. */
-export function formatSpeedup(range: Range): string {
+export function formatSpeedup(range: Ends): string {
   const decimals = range.high < 1.1 ? 2 : range.high < 100 ? 1 : 0
   const text = joined(fixed(range.low, decimals), fixed(range.high, decimals))
   const close = decimals === 1 && range.high < 2 && !text.includes("–")
