@@ -229,10 +229,10 @@ describe("runs", () => {
 
   test("an unknown run and an unknown page say so", async () => {
     await withPage(browser, addressOf("#/overview?run=nobody"), async (page) => {
-      assert.match(await page.locator("main").innerText(), /This run is not here/)
+      assert.match(await page.locator("main").innerText(), /Run not found/)
     })
     await withPage(browser, addressOf(at("nowhere", RUN)), async (page) => {
-      assert.match(await page.locator("main").innerText(), /There is no such page/)
+      assert.match(await page.locator("main").innerText(), /Page not found/)
     })
   })
 })

@@ -39,7 +39,7 @@ export class PackedIds implements Ids {
       const step = steps[position]!
       id = step === WHOLE ? given[next++]! : id + step
     }
-    if (next !== given.length) throw new Error("the payload lacks the id of a span")
+    if (next !== given.length) throw new Error("the payload is missing a span's id")
   }
 
   *[Symbol.iterator](): IterableIterator<number> {

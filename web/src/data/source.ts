@@ -70,14 +70,14 @@ export class HttpSource implements Source {
 
   async #fetch(path: string): Promise<Response> {
     const response = await fetch(`${this.#base}/${path}`, { credentials: "same-origin" }).catch(() => null)
-    if (response === null) throw new ResourceError("The server does not answer. Is foretrace serve still running?")
+    if (response === null) throw new ResourceError("The server is not responding. Is foretrace serve still running?")
     if (!response.ok || response.headers.has(NOT_RECORDED)) throw new ResourceError(await reasonOf(response))
     return response
   }
 }
 
 function bodyOf(response: Response): ReadableStream<Uint8Array> {
-  if (response.body === null) throw new ResourceError("The server sent an empty answer.")
+  if (response.body === null) throw new ResourceError("The server sent an empty response.")
   return response.body
 }
 
@@ -91,8 +91,8 @@ async function reasonOf(response: Response): Promise<string> {
   } catch {
     // Not JSON: a proxy's page, or plain text.
   }
-  if (response.status === 401) return "This address lacks its token: open the whole address that foretrace serve printed."
-  return text && text.length < 300 ? text : `The server answered ${response.status} ${response.statusText}`.trim()
+  if (response.status === 401) return "The token is missing from this address: open the full address that foretrace serve printed."
+  return text && text.length < 300 ? text : `The server responded with ${response.status} ${response.statusText}`.trim()
 }
 
 export class EmbeddedSource implements Source {
@@ -125,7 +125,7 @@ export class EmbeddedSource implements Source {
   }
 
   window(): Promise<TimelinePayload> {
-    return Promise.reject(new ResourceError("A report holds its whole timeline: it has no windows to ask for."))
+    return Promise.reject(new ResourceError("A report holds its whole timeline, so it has no windows."))
   }
 
   async span(run: string, id: number): Promise<SpanDetail> {
@@ -135,7 +135,7 @@ export class EmbeddedSource implements Source {
       this.#details.set(run, details)
     }
     const detail = (await details)[String(id)]
-    if (!detail) throw new ResourceError("This report does not hold the details of this span: foretrace serve has them.")
+    if (!detail) throw new ResourceError("This report does not include this span's details; foretrace serve shows them.")
     return detail
   }
 
@@ -151,7 +151,7 @@ export class EmbeddedSource implements Source {
     const parts = [...this.#document.querySelectorAll<HTMLScriptElement>("script[data-resource]")]
       .filter((each) => each.dataset["resource"] === resource)
       .sort((a, b) => Number(a.dataset["part"]) - Number(b.dataset["part"]))
-    if (parts.length === 0) throw new ResourceError("This report does not hold it: foretrace serve has it.")
+    if (parts.length === 0) throw new ResourceError("Not included in this report; foretrace serve shows it.")
     return new Blob(parts.map((each) => fromBase64(each.textContent ?? ""))).stream().pipeThrough(new DecompressionStream("gzip"))
   }
 }

@@ -31,9 +31,9 @@ export function Compare(): JSX.Element {
 }
 
 function alone(): string {
-  if (source.value?.live) return "Open a second recording beside this one: foretrace serve BEFORE AFTER."
+  if (source.value?.live) return "To compare two recordings, open both: foretrace serve BEFORE AFTER."
   const several = (valueOf(runs.value)?.runs.length ?? 0) > 1
-  return several ? "A report compares runs of one program, and this one stands alone: foretrace serve compares any two." : "This report holds one run: foretrace report BEFORE AFTER holds both."
+  return several ? "A report compares runs of the same program, and this one has no other run here. foretrace serve compares any two." : "This report holds one run. To compare two, write both into it: foretrace report BEFORE AFTER."
 }
 
 /** Runs of the same program first. A report compares only those. */
@@ -119,7 +119,7 @@ function Way(props: { readonly value: Comparison }): JSX.Element {
         </tbody>
       </table>
       <p class="caption">
-        <span class="swatch less" aria-hidden="true" /> less in the second <span class="swatch more" aria-hidden="true" /> more in the second
+        <span class="swatch less" aria-hidden="true" /> less time in the second <span class="swatch more" aria-hidden="true" /> more time in the second
       </p>
     </section>
   )

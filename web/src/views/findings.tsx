@@ -4,6 +4,7 @@ import { go, overview, place, runId, source, valueOf } from "../data/state"
 import type { Finding, Overview, WhatIfKernels } from "../data/types"
 import { formatSpeedup, shorten } from "../base/format"
 import { useKeys } from "../base/keys"
+import { verdictText } from "../base/verdict"
 import { Empty, Loaded, Loading } from "../components/parts"
 import { useResource } from "../data/use_resource"
 import "./findings.css"
@@ -40,7 +41,7 @@ function FindingsPage(props: { readonly value: Overview }): JSX.Element {
           <OneFinding finding={chosen} />
         </div>
       ) : (
-        <Empty title="No findings" says={missing["findings"] ?? "Every rule that could look found nothing to change."} />
+        <Empty title="No findings" says={missing["findings"] ?? "No rule that could be checked found an issue."} />
       )}
       <KernelWhatIf known={known} scaled={scaled} step_ms={headline.before_ms}
         onScale={(next) => change({ kernel: next?.kernel ?? "", factor: next ? String(next.factor) : "", ...alone("tick") })} />
@@ -104,7 +105,7 @@ function FindingList(props: FindingListProps): JSX.Element {
       {findings.map((finding) => (
         <li key={finding.number} class={finding === chosen ? "chosen" : ""} onClick={() => change({ finding: String(finding.number) })}>
           <input type="checkbox" checked={ticked.includes(finding.number)} disabled={finding.predicted === null}
-            aria-label={`Combine finding ${finding.number}: ${finding.title}`} title={finding.predicted === null ? "Its change cannot be replayed" : "Combine"}
+            aria-label={`Combine finding ${finding.number}: ${finding.title}`} title={finding.predicted === null ? "This change cannot be replayed" : "Combine"}
             onClick={(event) => event.stopPropagation()} onChange={(event) => tick(finding.number, event.currentTarget.checked)} />
           <button type="button" aria-current={finding === chosen ? "true" : undefined}>
             <strong>
@@ -130,7 +131,7 @@ function FindingWorth(props: { readonly finding: Finding; readonly most: number 
       {gain && <RangeBar predicted={predicted} most={props.most} />}
       <p>
         {gain ? <strong>{savingText(predicted)}</strong> : savingText(predicted)}
-        <span class="quiet">{gain ? ` ${formatSpeedup(predicted.speedup)}` : ` ${predicted.verdict}`}</span>
+        <span class="quiet">{gain ? ` ${formatSpeedup(predicted.speedup)}` : ` ${verdictText(predicted.verdict)}`}</span>
       </p>
     </div>
   )
@@ -142,7 +143,7 @@ function OneFinding(props: { readonly finding: Finding }): JSX.Element {
     <article class="one-finding" aria-label={`Finding ${finding.number}`}>
       <h2>{finding.title}</h2>
       <p class="caption">
-        <code>{finding.rule}</code> · {finding.severity} · confidence {finding.confidence.toLowerCase()}
+        <code>{finding.rule}</code> · {finding.severity === "unchecked" ? "not checked" : `${finding.severity} severity`} · {finding.confidence.toLowerCase()} confidence
       </p>
       <p>{finding.says}</p>
       <p>{finding.why}</p>
@@ -174,7 +175,7 @@ function OneFinding(props: { readonly finding: Finding }): JSX.Element {
         )}
       </dl>
       <details open={place.value.rest["manual"] === "open"}>
-        <summary>How this is computed</summary>
+        <summary>About this rule</summary>
         <Manual text={finding.manual} />
       </details>
     </article>
@@ -188,7 +189,7 @@ function Basis(props: { readonly finding: Finding }): JSX.Element | null {
     <div>
       <dt>Prediction</dt>
       <dd>
-        {savingText(predicted)} saved, {formatSpeedup(predicted.speedup)}, {predicted.verdict}; {predicted.basis}
+        {savingText(predicted)} saved, {formatSpeedup(predicted.speedup)}, verdict: {verdictText(predicted.verdict)}; {predicted.basis}
       </dd>
     </div>
   )

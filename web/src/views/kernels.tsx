@@ -51,7 +51,7 @@ function KernelsPage(props: { readonly table: Table; readonly by: Group; readonl
         {hasEarly && source.value?.live && (
           <label class="tick">
             <input type="checkbox" checked={early} onChange={(event) => choose({ early: event.currentTarget.checked ? "with" : "" })} />
-            with those launched before the recording
+            include kernels queued before the recording
           </label>
         )}
         <Legend kinds={rows.kinds} />
@@ -59,7 +59,7 @@ function KernelsPage(props: { readonly table: Table; readonly by: Group; readonl
       <ShareStrip title="Kernel time" shares={rows.shares} most={14} />
       <ArrangedTable table={table} first={FIRST} title="Kernels" height={TABLE_HEIGHT} sort="-total_ns" hide={UNREAD} kinds={rows.kinds} onOpen={(row) => show(rows, row)} />
       <p class="note-line quiet small">
-        Enter or a double click shows the longest call of the row on the timeline. What a faster kernel would be worth: <a href={linkTo({ view: "findings" })}>Findings</a>.
+        Press Enter or double-click a row to see its longest call on the timeline. <a href={linkTo({ view: "findings" })}>Findings</a> shows what a faster kernel would be worth.
       </p>
     </div>
   )
@@ -101,7 +101,7 @@ function show(rows: KernelRows, row: number): void {
 }
 
 const KIND_WORDS: Readonly<Record<Kind, string>> = {
-  gemm: "matrix multiply", attn: "attention", elem: "elementwise", reduce: "reduction", copy: "copy", optim: "optimizer", transfer: "host copy",
+  gemm: "matrix multiply", attn: "attention", elem: "elementwise", reduce: "reduction", copy: "copy", optim: "optimizer", transfer: "host–device copy",
   comm: "communication", idle: "idle", wait: "waiting",
 }
 
@@ -119,7 +119,7 @@ function Legend(props: { readonly kinds: readonly (Kind | null)[] }): JSX.Elemen
 }
 
 function totals(table: Table): readonly Total[] {
-  const headings: Readonly<Record<string, string>> = { kernel_count: "kernels", distinct_count: "distinct", total_ns: "total time", orphan_count: "launched before", orphan_ns: "their time" }
+  const headings: Readonly<Record<string, string>> = { kernel_count: "kernels", distinct_count: "distinct", total_ns: "total time", orphan_count: "queued before recording", orphan_ns: "their time" }
   return table.values.map((each) => ({ heading: headings[each.name] ?? each.heading, text: each.text }))
 }
 

@@ -34,7 +34,7 @@ const milliseconds = (ns: number): string => `${fixed(ns / 1e6, 2)} ms`
 export function Memory(): JSX.Element {
   return (
     <Recorded<MemoryData> view="memory" title="Memory" ask={() => useResource<MemoryData>("memory")} empty={(value) => value.at_ns.length === 0}
-      otherwise="No allocation was recorded: record with profile_memory=True.">
+      otherwise="No allocations were recorded. Record with profile_memory=True.">
       {(value) => <MemoryPage memory={value} />}
     </Recorded>
   )
@@ -104,7 +104,7 @@ function Parts(props: PartsProps): JSX.Element {
             <th scope="col">Category</th>
             <th scope="col" class="number">{milliseconds(at)}</th>
             <th scope="col" class="number">Peak</th>
-            <th scope="col" class="number">of it</th>
+            <th scope="col" class="number">Share</th>
           </tr>
         </thead>
         <tbody>
@@ -121,7 +121,7 @@ function Parts(props: PartsProps): JSX.Element {
         </tbody>
         <tfoot>
           <tr>
-            <th scope="row">Together</th>
+            <th scope="row">Total</th>
             <td class="number">{bytes(totalAt(series, cursor))}</td>
             <td class="number">{bytes(memory.peak.bytes)}</td>
             <td />
@@ -139,7 +139,7 @@ function Parts(props: PartsProps): JSX.Element {
 function Tables(props: { readonly memory: MemoryData }): JSX.Element {
   const shown = choice("show", TABLES.map((each) => each.value), "largest")
   const live = source.value?.live ?? true
-  const options = TABLES.map((each) => live || each.value === "largest" || each.value === "category" ? each : { ...each, disabled: true, title: "foretrace serve has it" })
+  const options = TABLES.map((each) => live || each.value === "largest" || each.value === "category" ? each : { ...each, disabled: true, title: "Not included in a report; foretrace serve shows it" })
   return (
     <>
       <div class="section-title">

@@ -16,7 +16,7 @@ import { PageTop } from "./pieces/page_top"
 
 const LAYOUTS = [
   { value: "tree", label: "Table" },
-  { value: "flame", label: "Flame graph", title: "Frames in the order in which they were recorded" },
+  { value: "flame", label: "Flame graph", title: "Frames in the order recorded" },
   { value: "heavy", label: "Left heavy", title: "The largest frames first" },
   { value: "sandwich", label: "Sandwich", title: "Callers and callees of one name" },
 ] as const
@@ -26,7 +26,7 @@ const MOST_NAMES = 400
 export function Modules(): JSX.Element {
   return (
     <Recorded<Trees> view="modules" title="Modules" ask={() => useResource<Trees>("modules")} empty={(value) => value.trees.length === 0}
-      otherwise="No modules and no stacks were recorded: record with with_stack=True, or with_modules=True.">
+      otherwise="No modules or stacks were recorded. Record with with_stack=True or with_modules=True.">
       {(value) => <ModulesPage value={value} />}
     </Recorded>
   )
@@ -41,8 +41,8 @@ function ModulesPage(props: { readonly value: Trees }): JSX.Element {
   return (
     <div class="page">
       <PageTop says={says || title}>
-        <Segments label="Of" options={titles.map((value) => ({ value, label: value }))} chosen={title} onChoose={(value) => choose({ tree: value === titles[0] ? "" : value, zoom: "", of: "" })} />
-        <Segments label="As" options={LAYOUTS} chosen={layout} onChoose={(value) => choose({ layout: value === "tree" ? "" : value, zoom: "" })} />
+        <Segments label="Tree" options={titles.map((value) => ({ value, label: value }))} chosen={title} onChoose={(value) => choose({ tree: value === titles[0] ? "" : value, zoom: "", of: "" })} />
+        <Segments label="Layout" options={LAYOUTS} chosen={layout} onChoose={(value) => choose({ layout: value === "tree" ? "" : value, zoom: "" })} />
         {layout !== "tree" && <Tints modulesOnly={title.startsWith("Modules")} />}
       </PageTop>
       {tree && <OneTree tree={tree} layout={layout} />}
@@ -77,7 +77,7 @@ function Sandwich(props: { readonly tree: Tree }): JSX.Element {
   return (
     <div class="sandwich">
       <div>
-        <h2>Names, by own time</h2>
+        <h2>Names by self time</h2>
         <ol>
           {names.slice(0, MOST_NAMES).map((each) => (
             <li key={each.name}>
@@ -92,8 +92,8 @@ function Sandwich(props: { readonly tree: Tree }): JSX.Element {
       <div>
         <h2>Callers of {shorten(name, 80)}</h2>
         <Half key={`callers ${name}`} tree={callers} title={`Callers of ${name}`} inverted />
-        <h2>What it calls</h2>
-        <Half key={`callees ${name}`} tree={callees} title={`What ${name} calls`} inverted={false} />
+        <h2>Callees of {shorten(name, 80)}</h2>
+        <Half key={`callees ${name}`} tree={callees} title={`Callees of ${name}`} inverted={false} />
       </div>
     </div>
   )
@@ -114,7 +114,7 @@ function Tints(props: { readonly modulesOnly: boolean }): JSX.Element {
       <li><span class="swatch" style={{ background: "var(--h-note)" }} />module</li>
       {!props.modulesOnly && <li><span class="swatch" style={{ background: "var(--h-op)" }} />function</li>}
       {!props.modulesOnly && <li><span class="swatch" style={{ background: "var(--h-rt)" }} />kernel or operator</li>}
-      <li><span class="own" />own time</li>
+      <li><span class="own" />self time</li>
     </ul>
   )
 }

@@ -31,7 +31,7 @@ export function Operators(): JSX.Element {
   const by = choice("by", GROUPS.map((each) => each.value), "name")
   return (
     <Recorded view="operators" title="Operators" ask={() => useTable(by === "name" ? "operators" : `operators?group_by=${by}`)} empty={(value) => rowCount(value) === 0}
-      otherwise="No operators were recorded: record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].">
+      otherwise="No operators were recorded. Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].">
       {(value) => <OperatorsPage table={value} by={by} />}
     </Recorded>
   )
@@ -52,13 +52,13 @@ function OperatorsPage(props: { readonly table: Table; readonly by: (typeof GROU
         <Segments label="Show" chosen={shown} onChoose={(value) => choose({ show: value === "op" ? "" : value })}
           options={SHOWN.filter((each) => rowCount(only(table, each)) > 0).map((value) => ({ value, label: SHOWN_LABELS[value] }))} />
       </PageTop>
-      <ShareStrip title="Host self" shares={shares(onHost, "host_self_pct")} />
-      {onDevice && <ShareStrip title="Device self" shares={shares(onHost, "device_self_pct")} />}
+      <ShareStrip title="Host self time" shares={shares(onHost, "host_self_pct")} />
+      {onDevice && <ShareStrip title="Device self time" shares={shares(onHost, "device_self_pct")} />}
       <DataTable table={rows} title={SHOWN_LABELS[shown] === "All" ? "All rows" : SHOWN_LABELS[shown]} sort={onDevice ? "-device_self_ns" : "-host_self_ns"}
         height={TABLE_HEIGHT} hide={[...absent, ...(shown === "all" || shown === "device" ? [] : ["on", "kind"])]}
         onOpen={(row) => searchTimeline(String(columnOf(rows, "name")[row] ?? ""))} />
       <p class="note-line quiet small">
-        {absent.length > 0 && `Not recorded: ${absentWords(absent).join(", ")}. `}Enter or a double click searches the timeline for the row.
+        {absent.length > 0 && `Not recorded: ${absentWords(absent).join(", ")}. `}Press Enter or double-click a row to search for it on the timeline.
       </p>
     </div>
   )
@@ -77,7 +77,7 @@ function shares(table: Table, column: string): readonly Share[] {
 
 /** How much of the time that tensor cores could take they did take. */
 export function tensorCores(efficiency: Table | null): readonly Total[] {
-  const wanted: Readonly<Record<string, string>> = { tensor_core_pct: "tensor cores", tensor_core_eligible_pct: "where eligible" }
+  const wanted: Readonly<Record<string, string>> = { tensor_core_pct: "tensor cores, of kernel time", tensor_core_eligible_pct: "of tensor-core-capable work" }
   return (efficiency?.values ?? []).filter((each) => each.name in wanted).map((each) => ({ heading: wanted[each.name] ?? each.heading, text: each.text }))
 }
 

@@ -132,8 +132,8 @@ function useCommands(): readonly Entry[] {
     { group: "copy", title: "Copy a link to this page", open: () => copyText(addressOf(), "a link to this page") },
     { group: "theme", title: "Light theme", open: () => setTheme("light") },
     { group: "theme", title: "Dark theme", open: () => setTheme("dark") },
-    { group: "theme", title: "Theme of the system", open: () => setTheme("system") },
-    { group: "?", title: "Keys", open: () => void (help.value = true) },
+    { group: "theme", title: "System theme", open: () => setTheme("system") },
+    { group: "?", title: "Keyboard shortcuts", open: () => void (help.value = true) },
   ]
 }
 

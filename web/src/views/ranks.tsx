@@ -11,7 +11,7 @@ import { ArrangedTable } from "./pieces/arranged_table"
 import { PageTop } from "./pieces/page_top"
 import "./ranks.css"
 
-const ALONE = "To see ranks side by side, open the recordings of the others beside this one, such as foretrace serve FOLDER."
+const ALONE = "To compare ranks, open the other ranks' recordings too, for example with foretrace serve FOLDER."
 
 /** A rank that is alone may still communicate: its collectives are shown. */
 export function Ranks(): JSX.Element {
@@ -57,8 +57,8 @@ function HeatMap(props: { readonly value: RanksData }): JSX.Element {
   const most = Math.max(1, ...share.flat())
   return (
     <section>
-      <h2>Time of the device, by rank</h2>
-      <div class="heat-scroller" tabIndex={0} role="region" aria-label="Time of the device, by rank">
+      <h2>Device time by rank</h2>
+      <div class="heat-scroller" tabIndex={0} role="region" aria-label="Device time by rank">
         <table class="heat">
           <thead>
             <tr>

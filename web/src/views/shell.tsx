@@ -20,7 +20,7 @@ export function Shell(): JSX.Element {
   return (
     <div class={navigation.value ? "shell" : "shell without-nav"}>
       <button type="button" class="skip" onClick={() => document.getElementById("main")?.focus()}>
-        Skip to the page
+        Skip to content
       </button>
       <TopBar />
       <Navigation />
@@ -118,7 +118,7 @@ function Navigation(): JSX.Element {
       <footer>
         <p>
           <button type="button" class="hint" onClick={() => (help.value = true)}>
-            <Key>?</Key> keys
+            <Key>?</Key> shortcuts
           </button>
           <button type="button" class="hint" onClick={() => (navigation.value = false)}>
             <Key>[</Key> hide
@@ -208,7 +208,7 @@ function Main(): JSX.Element {
     <main id="main" ref={element} tabIndex={-1}>
       {lost.value !== null && (
         <p class="lost" role="alert">
-          {lost.value} What is already here can still be read.
+          {lost.value} What has already loaded can still be read.
         </p>
       )}
       <Content />
@@ -218,17 +218,17 @@ function Main(): JSX.Element {
 
 function Content(): JSX.Element {
   const all = runs.value
-  if (all.state === "loading") return <Loading what="Asking for the runs …" />
+  if (all.state === "loading") return <Loading what="Loading runs …" />
   if (all.state === "failed") return <Failed what="There is nothing to show" says={all.says} />
   if (all.value.runs.length === 0) {
-    return <Empty title="No recording yet" says="No trace was found. This page will show the first one that appears." />
+    return <Empty title="No recording yet" says="No recording was found. The first one that appears will be shown here." />
   }
   const shown = run.value
-  if (!shown) return <Failed what="This run is not here" says={`No run has the id ${place.value.run}. Choose one on the left.`} />
+  if (!shown) return <Failed what="Run not found" says={`There is no run with the id ${place.value.run}. Choose one on the left.`} />
   if (shown.state === "failed") return <Failed what={`${shown.name} could not be read`} says={shown.says ?? "No reason was given."} />
   if (shown.state !== "ready") return <Progress run={shown} />
   const view = VIEWS.find((each) => each.name === place.value.view)
-  if (!view) return <Failed what="There is no such page" says={`No page has the name ${place.value.view}.`} />
+  if (!view) return <Failed what="Page not found" says={`There is no page named ${place.value.view}.`} />
   const View = view.component
   return (
     <>
@@ -243,7 +243,7 @@ function Progress(props: { readonly run: RunEntry }): JSX.Element {
   const { name, says, progress_pct: pct, state } = props.run
   return (
     <section class="empty" aria-busy="true">
-      <h2>{state === "waiting" ? `${name} waits for its turn` : `Reading ${name}`}</h2>
+      <h2>{state === "waiting" ? `${name} is waiting to be read` : `Reading ${name}`}</h2>
       <progress max={100} value={pct ?? undefined} aria-label={`Reading ${name}`} />
       <p role="status">
         {says ?? "Reading the recording"}

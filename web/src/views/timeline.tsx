@@ -33,7 +33,7 @@ export function Timeline(): JSX.Element {
 
 function NoSpans(): JSX.Element {
   const missing = valueOf(overview.value)?.missing["timeline"]
-  return <Empty title="Timeline" says={missing ?? "This trace holds no spans: record with activities=[CPU, CUDA] to fill the timeline."} />
+  return <Empty title="Timeline" says={missing ?? "This recording has no spans. Record with activities=[CPU, CUDA] to fill the timeline."} />
 }
 
 function TimelinePage(props: { readonly payload: TimelinePayload; readonly quick: boolean }): JSX.Element {
@@ -73,7 +73,7 @@ function useRest(state: TimelineState, payload: TimelinePayload): void {
     let current = true
     payload.rest?.then(
       (columns) => current && showRest(state, columns),
-      (error: unknown) => (said.value = `The names of the spans did not come: ${error instanceof Error ? error.message : String(error)}`),
+      (error: unknown) => (said.value = `The names of the spans could not be loaded: ${error instanceof Error ? error.message : String(error)}`),
     )
     return () => {
       current = false

@@ -141,7 +141,7 @@ function FrameWords(props: FrameWordsProps): JSX.Element {
 }
 
 function wordsOfWhole(tree: Tree): string {
-  return `${formatNs(wholeOf(tree))} in ${counted(tree.name.length, "frame")}. Point at a frame, or move with the arrow keys; double click or Enter zooms.`
+  return `${formatNs(wholeOf(tree))} in ${counted(tree.name.length, "frame")}. Point at a frame or move with the arrow keys; double-click or press Enter to zoom.`
 }
 
 function FrameText(props: { readonly tree: Tree; readonly node: number }): JSX.Element {
@@ -154,7 +154,7 @@ function FrameText(props: { readonly tree: Tree; readonly node: number }): JSX.E
     <>
       <code>{shorten(tree.name[node] ?? "", 160)}</code>
       <span>
-        <strong>{formatNs(total)}</strong> {share} %, own {formatNs(tree.self[node] ?? 0)}
+        <strong>{formatNs(total)}</strong> {share} %, self {formatNs(tree.self[node] ?? 0)}
         {calls !== null && `, ${formatCount(calls)} calls`}
       </span>
     </>

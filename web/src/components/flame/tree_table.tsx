@@ -1,15 +1,14 @@
 /** A tree as a table: rows open and close; of a large tree only the rows in sight are in the page. */
 import type { JSX } from "preact"
-import { useEffect, useMemo, useRef, useState } from "preact/hooks"
+import { useEffect, useMemo, useState } from "preact/hooks"
 import { search } from "../../data/state"
 import type { Table, Tree } from "../../data/types"
 import { counted, fixed, formatCount, formatNs, shorten } from "../../base/format"
 import { Bar, LinkButton } from "../parts"
+import { Spacer, rowAfterKey, useRowsInSight } from "../table/scrolling"
 import { CopyButtons } from "../table/table"
 import { type TreeRow, openAtFirst, shownTreeRows, wholeOf } from "./tree"
 
-const ROW_PX = 28
-const MARGIN_ROWS = 8
 const INDENT_PX = 14
 const WIDEST_NAME = 90
 
@@ -56,29 +55,15 @@ interface GridProps extends TreeTableProps {
 
 function Grid(props: GridProps): JSX.Element {
   const { tree, rows, open } = props
-  const scroller = useRef<HTMLDivElement>(null)
-  const [sight, setSight] = useState({ top: 0, rows: 40 })
-  const [active, setActive] = useState(-1)
-  const look = (): void => {
-    const box = scroller.current
-    if (box) setSight({ top: Math.floor(box.scrollTop / ROW_PX), rows: Math.ceil(box.clientHeight / ROW_PX) })
-  }
-  useEffect(look, [])
+  const { scroller, look, first, last, active, moveTo, page } = useRowsInSight(rows.length)
   const toggle = (node: number): void => {
     const next = new Set(open)
     if (!next.delete(node)) next.add(node)
     props.setOpen(next)
   }
-  const move = (to: number): void => {
-    const next = Math.max(0, Math.min(rows.length - 1, to))
-    setActive(next)
-    reveal(scroller.current, next)
-  }
-  const first = Math.max(0, Math.min(sight.top, rows.length) - MARGIN_ROWS)
-  const last = Math.min(rows.length, sight.top + sight.rows + MARGIN_ROWS)
   return (
     <div class="scroller" ref={scroller} tabIndex={0} role="region" aria-label={`${tree.title}: arrow keys move, right opens, left closes`} onScroll={look}
-      onKeyDown={(event) => onTreeKey(event, { tree, rows, active, open, toggle, move, page: Math.max(1, sight.rows - 2), enter: props.onOpen })}>
+      onKeyDown={(event) => onTreeKey(event, { tree, rows, active, open, toggle, move: moveTo, page, enter: props.onOpen })}>
       <table role="treegrid" aria-label={tree.title} aria-rowcount={rows.length + 1}>
         <colgroup>
           <col />
@@ -93,18 +78,18 @@ function Grid(props: GridProps): JSX.Element {
             <th scope="col">Name</th>
             <th scope="col" class="number">Total</th>
             <th scope="col">Share</th>
-            <th scope="col" class="number">Own</th>
-            <th scope="col" class="number">Own %</th>
+            <th scope="col" class="number">Self</th>
+            <th scope="col" class="number">Self %</th>
             <th scope="col" class="number">Calls</th>
           </tr>
         </thead>
         <tbody>
-          {first > 0 && <tr class="spacer" style={{ height: `${first * ROW_PX}px` }} aria-hidden="true" />}
+          <Spacer rows={first} />
           {rows.slice(first, last).map((row, index) => (
             <TreeRowLine key={row.node} tree={tree} row={row} at={first + index} whole={props.whole} open={open.has(row.node)} active={first + index === active}
-              onPick={() => move(first + index)} onToggle={() => toggle(row.node)} onOpen={() => props.onOpen(row.node)} />
+              onPick={() => moveTo(first + index)} onToggle={() => toggle(row.node)} onOpen={() => props.onOpen(row.node)} />
           ))}
-          {last < rows.length && <tr class="spacer" style={{ height: `${(rows.length - last) * ROW_PX}px` }} aria-hidden="true" />}
+          <Spacer rows={rows.length - last} />
         </tbody>
       </table>
     </div>
@@ -169,10 +154,7 @@ function onTreeKey(event: KeyboardEvent, keys: TreeKeys): void {
   if (event.target instanceof HTMLButtonElement) return
   const { rows, active, move, page } = keys
   const row = rows[active]
-  const moves: Readonly<Record<string, number>> = {
-    ArrowDown: active + 1, ArrowUp: active - 1, PageDown: active + page, PageUp: active - page, Home: 0, End: rows.length - 1,
-  }
-  const to = moves[event.key]
+  const to = rowAfterKey(event.key, active, rows.length, page)
   if (to !== undefined) move(to)
   else if (row && event.key === "Enter") keys.enter(row.node)
   else if (row && event.key === "ArrowRight") openOrEnter(row, keys)
@@ -195,21 +177,13 @@ function closeOrLeave(row: TreeRow, keys: TreeKeys): void {
   }
 }
 
-function reveal(box: HTMLDivElement | null, index: number): void {
-  if (!box) return
-  const top = index * ROW_PX
-  const room = box.clientHeight - ROW_PX * 2
-  if (top < box.scrollTop) box.scrollTop = top
-  else if (top > box.scrollTop + room) box.scrollTop = top - room
-}
-
 /** The rows in sight as a table, to paste. */
 export function asTable(tree: Tree, rows: readonly TreeRow[], whole: number): Table {
   const column = (name: string, heading: string, unit: "text" | "ns" | "pct" | "count") => ({ name, heading, unit, says: "", code: unit === "text" })
   const pct = (ns: number | undefined): number => (whole > 0 ? (100 * (ns ?? 0)) / whole : 0)
   return {
     name: tree.title, says: "", rows_count: rows.length, values: [], notes: [],
-    columns: [column("name", "name", "text"), column("total_ns", "total", "ns"), column("total_pct", "share", "pct"), column("self_ns", "own", "ns"), column("self_pct", "own share", "pct"), column("calls_count", "calls", "count")],
+    columns: [column("name", "name", "text"), column("total_ns", "total", "ns"), column("total_pct", "share", "pct"), column("self_ns", "self", "ns"), column("self_pct", "self share", "pct"), column("calls_count", "calls", "count")],
     data: [
       rows.map((row) => `${"  ".repeat(row.depth)}${tree.name[row.node] ?? ""}`),
       rows.map((row) => tree.total[row.node] ?? 0),

@@ -3,7 +3,7 @@
  * address; arrow keys move through the rows.
  */
 import type { ComponentChildren, JSX } from "preact"
-import { useEffect, useMemo, useRef, useState } from "preact/hooks"
+import { useEffect, useMemo } from "preact/hooks"
 import { addressOf, go, place, search } from "../../data/state"
 import type { Cell, Kind, Table, TableColumn } from "../../data/types"
 import { KINDS } from "../../data/types"
@@ -12,10 +12,9 @@ import { counted, formatCell, formatCount, shorten } from "../../base/format"
 import { isNumeric, tableCsv, tableMarkdown } from "./markdown"
 import { Bar, LinkButton, Swatch, colourOf } from "../parts"
 import { type Sort, formatSort, nextSort, parseSort, rowCount, shownRows } from "./rows"
+import { Spacer, rowAfterKey, useRowsInSight } from "./scrolling"
 import "./table.css"
 
-const ROW_PX = 28
-const MARGIN_ROWS = 8
 const SAMPLE_ROWS = 400
 const WIDEST_TEXT = 56
 const LONGEST_TITLE = 1200
@@ -103,44 +102,26 @@ interface GridProps extends Omit<DataTableProps, "sort"> {
 
 function Grid(props: GridProps): JSX.Element {
   const { table, order } = props
-  const scroller = useRef<HTMLDivElement>(null)
-  const [sight, setSight] = useState({ top: 0, rows: 40 })
-  const [active, setActive] = useState(-1)
+  const { scroller, look, first, last, active, moveTo, leave, page } = useRowsInSight(order.length)
   const widths = useMemo(() => table.columns.map((column, at) => widthOf(column, table.data[at] ?? [])), [table])
-  useEffect(() => setActive(-1), [order])
-  const look = (): void => {
-    const box = scroller.current
-    if (box) setSight({ top: Math.floor(box.scrollTop / ROW_PX), rows: Math.ceil(box.clientHeight / ROW_PX) })
-  }
-  useEffect(() => {
-    const observer = new ResizeObserver(look)
-    if (scroller.current) observer.observe(scroller.current)
-    return () => observer.disconnect()
-  }, [])
-  const move = (to: number): void => {
-    const next = Math.max(0, Math.min(order.length - 1, to))
-    setActive(next)
-    props.onPoint?.(order[next] ?? null)
-    reveal(scroller.current, next)
-  }
-  const first = Math.max(0, Math.min(sight.top, order.length) - MARGIN_ROWS)
-  const last = Math.min(order.length, sight.top + sight.rows + MARGIN_ROWS)
+  useEffect(leave, [order])
+  const move = (to: number): void => props.onPoint?.(order[moveTo(to)] ?? null)
   return (
     <div class="scroller" ref={scroller} tabIndex={0} role="region" aria-label={props.title ?? table.name} onScroll={look}
       style={props.height === undefined ? {} : { maxHeight: props.height }}
-      onKeyDown={(event) => onTableKey(event, { active, rows: sight.rows, count: order.length, move, open: () => openRow(props, order[active]), copy: () => copyRow(table, order[active]) })}>
+      onKeyDown={(event) => onTableKey(event, { active, page, count: order.length, move, open: () => openRow(props, order[active]), copy: () => copyRow(table, order[active]) })}>
       <table aria-label={`${props.title ?? table.name}. ${table.says}`} aria-rowcount={order.length + 1} style={{ minWidth: `${sum(widths)}px` }}>
         <Widths table={table} widths={widths} />
         <Head table={table} sort={props.sort} onSort={props.onSort} />
         <tbody>
-          {first > 0 && <tr class="spacer" style={{ height: `${first * ROW_PX}px` }} aria-hidden="true" />}
+          <Spacer rows={first} />
           {order.slice(first, last).map((row, index) => (
             <Row key={row} grid={props} row={row} at={first + index} active={first + index === active} onPick={() => move(first + index)} />
           ))}
-          {last < order.length && <tr class="spacer" style={{ height: `${(order.length - last) * ROW_PX}px` }} aria-hidden="true" />}
+          <Spacer rows={order.length - last} />
         </tbody>
       </table>
-      {order.length === 0 && <p class="nothing">{rowCount(table) === 0 ? "Nothing was recorded for this table." : "No row holds this text."}</p>}
+      {order.length === 0 && <p class="nothing">{rowCount(table) === 0 ? "Nothing was recorded for this table." : "No row contains this text."}</p>}
     </div>
   )
 }
@@ -155,7 +136,7 @@ function copyRow(table: Table, row: number | undefined): void {
 
 interface TableKeys {
   readonly active: number
-  readonly rows: number
+  readonly page: number
   readonly count: number
   readonly move: (to: number) => void
   readonly open: () => void
@@ -163,27 +144,15 @@ interface TableKeys {
 }
 
 function onTableKey(event: KeyboardEvent, keys: TableKeys): void {
-  const { active, rows, count, move } = keys
+  const { active, move } = keys
   if (event.target instanceof HTMLButtonElement || event.target instanceof HTMLAnchorElement) return
-  const page = Math.max(1, rows - 2)
-  const moves: Readonly<Record<string, number>> = {
-    ArrowDown: active + 1, ArrowUp: active - 1, PageDown: active + page, PageUp: active - page, Home: 0, End: count - 1,
-  }
-  const to = moves[event.key]
+  const to = rowAfterKey(event.key, active, keys.count, keys.page)
   const copying = event.key === "c" && (event.ctrlKey || event.metaKey) && String(getSelection()) === "" && active >= 0
   if (to !== undefined) move(to)
   else if (event.key === "Enter" && active >= 0) keys.open()
   else if (copying) keys.copy()
   else return
   event.preventDefault()
-}
-
-function reveal(box: HTMLDivElement | null, index: number): void {
-  if (!box) return
-  const top = index * ROW_PX
-  const room = box.clientHeight - ROW_PX * 2
-  if (top < box.scrollTop) box.scrollTop = top
-  else if (top > box.scrollTop + room) box.scrollTop = top - room
 }
 
 function Head(props: { readonly table: Table; readonly sort: Sort | null; readonly onSort: (column: string) => void }): JSX.Element {

@@ -89,7 +89,7 @@ export function counterText(counter: Counter, curve: CounterCurve, view: View): 
   const most = mostInView(curve, view)
   if (most === null) return "not recorded here"
   if (counter.unit === "bytes") return `${formatValue("_bytes", most)} in use`
-  return `${formatCount(Math.round(most))} deep${most >= 1000 && most >= counter.most ? ", full" : ""}`
+  return `${formatCount(Math.round(most))} queued${most >= 1000 && most >= counter.most ? ", full" : ""}`
 }
 
 function TrackLabel(props: { readonly box: TrackBox; readonly state: TimelineState }): JSX.Element {
@@ -113,12 +113,12 @@ function TrackLabel(props: { readonly box: TrackBox; readonly state: TimelineSta
       </button>
       {!slim && box.hidden > 0 && (
         <button type="button" class="tl-more" onClick={() => setChoice(state, number, "all")}>
-          {box.hidden} deeper
+          {box.hidden} more levels
         </button>
       )}
       {!slim && box.hidden === 0 && state.choices.value.get(number) === "all" && (
         <button type="button" class="tl-more" onClick={() => setChoice(state, number, undefined)}>
-          fewer
+          fewer levels
         </button>
       )}
     </div>

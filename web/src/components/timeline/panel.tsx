@@ -81,7 +81,7 @@ function useRestingView(state: TimelineState): View {
 }
 
 /** A recording that comes in windows: spans thinner than a pixel are not all here. */
-const THINNED = "; counts what is wide enough to draw, zoom in for the rest"
+const THINNED = "; counts only spans wide enough to draw, zoom in for the rest"
 
 /** Of the area; without one, of what is in view. */
 function AreaPanel(props: { readonly state: TimelineState }): JSX.Element {
@@ -104,7 +104,7 @@ function AreaPanel(props: { readonly state: TimelineState }): JSX.Element {
         {groups.length > 1 && <GroupChoice groups={groups} group={group} choose={choose} />}
         <p class="tl-actions">
           {sums !== null && <LinkButton onClick={() => copyText(markdownOf(state, sums, title), "the selection as Markdown")}>Copy</LinkButton>}
-          {area !== null && <LinkButton onClick={() => state.moveTo(around(area.from, area.to, model.whole, 0.05), "step")}>Zoom to</LinkButton>}
+          {area !== null && <LinkButton onClick={() => state.moveTo(around(area.from, area.to, model.whole, 0.05), "step")}>Zoom to selection</LinkButton>}
           <LinkButton onClick={() => copyText(addressOf(), "a link to this selection")}>Link</LinkButton>
         </p>
       </header>
@@ -115,7 +115,7 @@ function AreaPanel(props: { readonly state: TimelineState }): JSX.Element {
 
 function GroupChoice(props: { readonly groups: readonly Track["group"][]; readonly group: Track["group"] | undefined; readonly choose: (group: Track["group"]) => void }): JSX.Element {
   return (
-    <div class="tl-groups" role="group" aria-label="Tracks that are added up">
+    <div class="tl-groups" role="group" aria-label="Tracks to add up">
       {props.groups.map((group) => (
         <button type="button" key={group} aria-pressed={group === props.group} onClick={() => props.choose(group)}>
           {GROUP_NAMES[group]}
@@ -127,7 +127,7 @@ function GroupChoice(props: { readonly groups: readonly Track["group"][]; readon
 
 function saysOf(sums: Aggregate): string {
   const noun = sums.group === "gpu" ? "GPU event" : sums.group === "host" ? "host span" : sums.group === "modules" ? "module" : sums.group === "python" ? "Python call" : "mark"
-  return `${counted(sums.events, noun)}, busy ${fixed(sums.busy * 100, 1)} %`
+  return `${counted(sums.events, noun)}, ${fixed(sums.busy * 100, 1)} % busy`
 }
 
 function markdownOf(state: TimelineState, sums: Aggregate, title: string): string {
@@ -148,7 +148,7 @@ function AggregateTable(props: { readonly state: TimelineState; readonly sums: A
           <tr>
             <th scope="col">{GROUP_HEADINGS[sums.group]}</th>
             <th scope="col" class="number">Calls</th>
-            <th scope="col" class="number" title={nested ? "Without what runs inside it" : undefined}>{nested ? "Self" : "Total"}</th>
+            <th scope="col" class="number" title={nested ? "Excluding nested calls" : undefined}>{nested ? "Self" : "Total"}</th>
             <th scope="col" class="number">Share</th>
             <th aria-hidden="true" />
             {detailed && <th scope="col">{sums.group === "gpu" ? "Operator" : "Thread"}</th>}
@@ -251,7 +251,7 @@ function NothingSelected(): JSX.Element {
     <>
       <h2>Nothing selected</h2>
       <p class="quiet">
-        Click a span for its details, drag across the tracks for an area. <kbd>.</kbd> selects the next span, <kbd>↑</kbd> <kbd>↓</kbd> go through the nesting.
+        Click a span to see its details, or drag across the tracks to select an area. <kbd>.</kbd> selects the next span; <kbd>↑</kbd> <kbd>↓</kbd> move between nested calls.
       </p>
     </>
   )
@@ -276,7 +276,7 @@ function SpanFacts(props: { readonly state: TimelineState; readonly position: nu
       <header>
         <h2 title={visible((detail?.name ?? "").slice(0, 2000))}>{visible((detail?.title ?? timeline.names[columns.name[position]!] ?? "").slice(0, 300))}</h2>
         <span class="tl-says">{visible(detail?.subtitle ?? "")}</span>
-        <button type="button" class="link tl-close" aria-label="Close the details" onClick={() => selectSpan(state, null)}>
+        <button type="button" class="link tl-close" aria-label="Close details" onClick={() => selectSpan(state, null)}>
           ✕
         </button>
       </header>

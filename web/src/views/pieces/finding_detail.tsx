@@ -59,11 +59,11 @@ export function Change(props: { readonly finding: Finding; readonly manualLink?:
           <p>{finding.fix.says}</p>
         </>
       ) : (
-        <p>No change is known that would help here.</p>
+        <p>No known change would help here.</p>
       )}
       <p class="links">
         {finding.from_ns !== null && <a href={timelineLink(finding)}>Show on timeline</a>}
-        {props.manualLink && <a href={linkTo({ view: "findings", rest: { finding: String(finding.number), manual: "open" } })}>How this is computed</a>}
+        {props.manualLink && <a href={linkTo({ view: "findings", rest: { finding: String(finding.number), manual: "open" } })}>About this rule</a>}
         <LinkButton onClick={() => copyText(findingMarkdown(finding), `finding ${finding.number} as Markdown`)}>Copy</LinkButton>
         <LinkButton onClick={() => copyText(findingAddress(finding), `a link to finding ${finding.number}`)}>Link</LinkButton>
       </p>

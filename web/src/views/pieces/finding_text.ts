@@ -1,4 +1,5 @@
 /** Findings as text: what a prediction says, and the finding as Markdown. */
+import { verdictText } from "../../base/verdict"
 import type { Finding, Predicted } from "../../data/types"
 import { formatNs, formatSpeedup, timeScale } from "../../base/format"
 
@@ -20,7 +21,7 @@ export function savingText(predicted: Predicted): string {
 export function findingMarkdown(finding: Finding): string {
   const { predicted, fix } = finding
   const where = finding.where.map((each) => `${each.file ?? ""}${each.line === null ? "" : `:${each.line}`} ${each.function}`.trim())
-  const worth = predicted ? `Predicted: ${savingText(predicted)} of ${timeScale(predicted.step_ms).text(predicted.step_ms)} ${timeScale(predicted.step_ms).unit} per step (${formatSpeedup(predicted.speedup)}, ${predicted.verdict}); ${predicted.basis}` : "Not predicted."
+  const worth = predicted ? `Predicted: ${savingText(predicted)} of ${timeScale(predicted.step_ms).text(predicted.step_ms)} ${timeScale(predicted.step_ms).unit} per step (${formatSpeedup(predicted.speedup)}, verdict: ${verdictText(predicted.verdict)}); ${predicted.basis}` : "Not predicted."
   const lines = [
     `### ${finding.number}. ${finding.title} (${finding.rule})`,
     `${finding.says} ${finding.why}`,

@@ -75,7 +75,7 @@ function worth(before: Range, after: Range, scale: TimeScale): string {
   const ends = [before.high - after.high, before.low - after.low].map((each) => Math.max(0, each)).sort((a, b) => a - b)
   const [low = 0, high = 0] = ends
   const text = scale.range({ low, high })
-  return Number(text.replace(",", "")) === 0 ? "nothing left" : `− ${text} ${scale.unit}`
+  return Number(text.replace(",", "")) === 0 ? "nothing more" : `− ${text} ${scale.unit}`
 }
 
 const WORDS = ["", "", "Both", "All three", "All four", "All five", "All six", "All seven", "All eight", "All nine"]
