@@ -1,5 +1,6 @@
 /** Findings: each with its evidence, change and manual, and what several changes together would bring. */
 import type { JSX } from "preact"
+import { choose } from "../data/choice"
 import { go, overview, place, runId, source, valueOf } from "../data/state"
 import type { Finding, Overview, WhatIfKernels } from "../data/types"
 import { formatSpeedup, shorten } from "../base/format"
@@ -34,7 +35,7 @@ function FindingsPage(props: { readonly value: Overview }): JSX.Element {
   const answer = answerFor(runId.value ?? "", ticked, scaled, known, headline.before_ms)
   return (
     <div class="page findings">
-      <WhatIfPanel answer={answer} step_ms={headline.before_ms} changes={inWords(ticked, scaled, valueOf(known))} onClear={() => change({ tick: "", kernel: "", factor: "" })} />
+      <WhatIfPanel answer={answer} step_ms={headline.before_ms} changes={inWords(ticked, scaled, valueOf(known))} onClear={() => choose({ tick: "", kernel: "", factor: "" })} />
       {chosen ? (
         <div class="list-and-one">
           <FindingList findings={findings} chosen={chosen} ticked={ticked} />
@@ -44,7 +45,7 @@ function FindingsPage(props: { readonly value: Overview }): JSX.Element {
         <Empty title="No findings" says={missing["findings"] ?? "No rule that could be checked found an issue."} />
       )}
       <KernelWhatIf known={known} scaled={scaled} step_ms={headline.before_ms}
-        onScale={(next) => change({ kernel: next?.kernel ?? "", factor: next ? String(next.factor) : "", ...alone("tick") })} />
+        onScale={(next) => choose({ kernel: next?.kernel ?? "", factor: next ? String(next.factor) : "", ...alone("tick") })} />
     </div>
   )
 }
@@ -52,12 +53,6 @@ function FindingsPage(props: { readonly value: Overview }): JSX.Element {
 /** A report holds answers for findings together and for each kernel alone: choosing one there lets go of the other. */
 function alone(...others: readonly string[]): Readonly<Record<string, string>> {
   return source.value?.live ? {} : Object.fromEntries(others.map((each) => [each, ""]))
-}
-
-/** Keeps choices in the address; an empty one leaves it. */
-function change(next: Readonly<Record<string, string>>): void {
-  const rest = Object.entries({ ...place.value.rest, ...next }).filter(([, value]) => value !== "")
-  go({ rest: Object.fromEntries(rest) })
 }
 
 function tickedFindings(findings: readonly Finding[]): readonly number[] {
@@ -98,12 +93,12 @@ function FindingList(props: FindingListProps): JSX.Element {
   const most = Math.max(...findings.map((each) => each.predicted?.saved_ms.high ?? 0))
   const tick = (number: number, on: boolean): void => {
     const next = on ? [...ticked, number].sort((a, b) => a - b) : ticked.filter((each) => each !== number)
-    change({ tick: next.join(","), ...alone("kernel", "factor") })
+    choose({ tick: next.join(","), ...alone("kernel", "factor") })
   }
   return (
     <ul class="finding-list" aria-label="Findings">
       {findings.map((finding) => (
-        <li key={finding.number} class={finding === chosen ? "chosen" : ""} onClick={() => change({ finding: String(finding.number) })}>
+        <li key={finding.number} class={finding === chosen ? "chosen" : ""} onClick={() => choose({ finding: String(finding.number) })}>
           <input type="checkbox" checked={ticked.includes(finding.number)} disabled={finding.predicted === null}
             aria-label={`Combine finding ${finding.number}: ${finding.title}`} title={finding.predicted === null ? "This change cannot be replayed" : "Combine"}
             onClick={(event) => event.stopPropagation()} onChange={(event) => tick(finding.number, event.currentTarget.checked)} />

@@ -1,6 +1,7 @@
 /** Search at the top, and the palette (Ctrl+K): go to any page, run, finding, kernel, operator or line. */
 import type { JSX } from "preact"
 import { useEffect, useRef, useState } from "preact/hooks"
+import { containsAll, wordsOf } from "../base/search_words"
 import { type Resource, addressOf, go, help, overview, palette, run, runs, search, setTheme, valueOf } from "../data/state"
 import type { Cell, Table } from "../data/types"
 import { copyText } from "../components/copy"
@@ -110,15 +111,12 @@ function Finder(props: FinderProps): JSX.Element {
   )
 }
 
-/** Entries that hold every word of the text, those that begin with it first. */
+/** Entries that contain every word of the text, those that begin with it first. */
 function matching(entries: readonly Entry[], text: string): readonly Entry[] {
-  const words = text.toLowerCase().split(/\s+/).filter(Boolean)
-  const found = entries.filter((each) => {
-    const title = each.title.toLowerCase()
-    return words.every((word) => title.includes(word))
-  })
+  const words = wordsOf(text)
+  const matches = entries.filter((entry) => containsAll(entry.title, words))
   const begins = (entry: Entry): number => (entry.title.toLowerCase().startsWith(words[0] ?? "") ? 0 : 1)
-  return found.map((entry, index) => ({ entry, index })).sort((a, b) => begins(a.entry) - begins(b.entry) || a.index - b.index)
+  return matches.map((entry, index) => ({ entry, index })).sort((a, b) => begins(a.entry) - begins(b.entry) || a.index - b.index)
     .slice(0, SHOWN).map((each) => each.entry)
 }
 

@@ -7,6 +7,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks"
 import { shownTheme } from "../../data/state"
 import type { Window } from "../../base/router"
 import { type Scale, linear, linearTicks } from "../../base/scale"
+import { contextOf, useWidth } from "../canvas"
 import "./curve.css"
 import { type Series, byteTicks, pointAt, stacked } from "./stack"
 
@@ -35,18 +36,13 @@ export interface CurveProps {
 export function Curve(props: CurveProps): JSX.Element {
   const { moments, series } = props
   const canvas = useRef<HTMLCanvasElement>(null)
-  const [width, setWidth] = useState(0)
+  const width = useWidth(canvas)
   const [drag, setDrag] = useState<Window | null>(null)
   const tops = useMemo(() => stacked(series, moments.length), [series, moments])
   const most = useMemo(() => highest(tops), [tops])
   const x = linear([moments[0] ?? 0, props.until], [LEFT, Math.max(LEFT + 1, width)])
   const y = linear([0, most], [HEIGHT - FOOT, HEAD])
   const theme = shownTheme.value
-  useEffect(() => {
-    const observer = new ResizeObserver(() => setWidth(canvas.current?.clientWidth ?? 0))
-    if (canvas.current) observer.observe(canvas.current)
-    return () => observer.disconnect()
-  }, [])
   useEffect(() => paint(canvas.current, width, { props, tops, x, y, most, area: drag ?? props.selection }), [props, width, tops, drag, theme])
   const timeOf = (event: PointerEvent): number => x.invert(event.clientX - (canvas.current?.getBoundingClientRect().left ?? 0))
   const onDown = (event: PointerEvent): void => {
@@ -112,12 +108,9 @@ interface Scene {
 }
 
 function paint(canvas: HTMLCanvasElement | null, width: number, scene: Scene): void {
-  const context = canvas?.getContext("2d")
-  if (!canvas || !context || width <= LEFT) return
-  const ratio = devicePixelRatio || 1
-  canvas.width = Math.round(width * ratio)
-  canvas.height = Math.round(HEIGHT * ratio)
-  context.scale(ratio, ratio)
+  if (!canvas || width <= LEFT) return
+  const context = contextOf(canvas, width, HEIGHT)
+  if (!context) return
   const style = getComputedStyle(canvas)
   const colour = (name: string): string => style.getPropertyValue(name).trim()
   drawAreas(context, scene, colour)

@@ -4,9 +4,11 @@
  */
 import type { ComponentChildren, JSX } from "preact"
 import { useEffect, useMemo, useRef, useState } from "preact/hooks"
+import { containsAll, wordsOf } from "../../base/search_words"
 import { search, shownTheme } from "../../data/state"
 import type { Tree } from "../../data/types"
 import { counted, fixed, formatCount, formatNs, shorten } from "../../base/format"
+import { contextOf, useWidth } from "../canvas"
 import { type FlameScene, ROW_PX, drawFlame, frameAt, neighbourFrame, readColours } from "./draw"
 import "./flame.css"
 import { type Box, type Order, layOut, wholeOf } from "./tree"
@@ -24,7 +26,7 @@ export interface FlameProps {
 export function Flame(props: FlameProps): JSX.Element {
   const { tree, order, inverted = false, zoom } = props
   const canvas = useRef<HTMLCanvasElement>(null)
-  const [width, setWidth] = useState(0)
+  const width = useWidth(canvas)
   const [selected, setSelected] = useState<number | null>(null)
   const [hovered, setHovered] = useState<number | null>(null)
   const boxes = useMemo(() => layOut(tree, order), [tree, order])
@@ -34,7 +36,6 @@ export function Flame(props: FlameProps): JSX.Element {
     const box = canvas.current?.parentElement
     if (box && inverted) box.scrollTop = box.scrollHeight
   }, [tree, inverted])
-  useWidth(canvas, setWidth)
   const theme = shownTheme.value
   useEffect(() => paint(canvas.current, width, scene), [width, scene, theme])
   const pick = (event: MouseEvent): Box | null => {
@@ -61,27 +62,15 @@ export function Flame(props: FlameProps): JSX.Element {
 function sceneOf(props: FlameProps, boxes: readonly Box[], selected: number | null, query: string): FlameScene {
   const at = props.zoom === null ? undefined : boxes.find((box) => box.node === props.zoom)
   const depths = boxes.reduce((most, box) => Math.max(most, box.depth + 1), 1)
-  const words = query.toLowerCase().split(/\s+/).filter(Boolean)
-  const matches = words.length === 0 ? null : new Set(props.tree.name.filter((name) => words.every((word) => name.toLowerCase().includes(word))))
+  const words = wordsOf(query)
+  const matches = words.length === 0 ? null : new Set(props.tree.name.filter((name) => containsAll(name, words)))
   return { tree: props.tree, boxes, from: at?.from ?? 0, to: at?.to ?? 1, depths, inverted: props.inverted ?? false, selected, matches }
 }
 
-function useWidth(canvas: { readonly current: HTMLCanvasElement | null }, set: (width: number) => void): void {
-  useEffect(() => {
-    const observer = new ResizeObserver(() => set(canvas.current?.clientWidth ?? 0))
-    if (canvas.current) observer.observe(canvas.current)
-    return () => observer.disconnect()
-  }, [])
-}
-
 function paint(canvas: HTMLCanvasElement | null, width: number, scene: FlameScene): void {
-  const context = canvas?.getContext("2d")
-  if (!canvas || !context || width === 0) return
-  const ratio = devicePixelRatio || 1
-  canvas.width = Math.round(width * ratio)
-  canvas.height = Math.round(scene.depths * ROW_PX * ratio)
-  context.scale(ratio, ratio)
-  drawFlame(context, width, scene, readColours(canvas))
+  if (!canvas || width === 0) return
+  const context = contextOf(canvas, width, scene.depths * ROW_PX)
+  if (context) drawFlame(context, width, scene, readColours(canvas))
 }
 
 interface FlameMoves {

@@ -1,6 +1,7 @@
 /** A tree as a table: rows open and close; of a large tree only the rows in sight are in the page. */
 import type { JSX } from "preact"
 import { useEffect, useMemo, useState } from "preact/hooks"
+import { containsAll, wordsOf } from "../../base/search_words"
 import { search } from "../../data/state"
 import type { Table, Tree } from "../../data/types"
 import { counted, fixed, formatCount, formatNs, shorten } from "../../base/format"
@@ -21,9 +22,9 @@ export function TreeTable(props: TreeTableProps): JSX.Element {
   const { tree } = props
   const [open, setOpen] = useState<ReadonlySet<number>>(() => openAtFirst(tree))
   useEffect(() => setOpen(openAtFirst(tree)), [tree])
-  const words = search.value.toLowerCase().split(/\s+/).filter(Boolean)
+  const words = wordsOf(search.value)
   const all = useMemo(() => shownTreeRows(tree, words.length > 0 ? everyNode(tree) : open), [tree, open, words.length > 0])
-  const rows = words.length === 0 ? all : all.filter((row) => words.every((word) => (tree.name[row.node] ?? "").toLowerCase().includes(word)))
+  const rows = words.length === 0 ? all : all.filter((row) => containsAll(tree.name[row.node] ?? "", words))
   const whole = wholeOf(tree)
   const setAll = (next: ReadonlySet<number>): void => setOpen(next)
   return (

@@ -1,4 +1,5 @@
 /** Which rows of a table are shown, and in which order. */
+import { containsAll, wordsOf } from "../../base/search_words"
 import type { Cell, Table } from "../../data/types"
 import { isNumeric } from "./markdown"
 
@@ -28,21 +29,16 @@ export function rowCount(table: Table): number {
   return table.data[0]?.length ?? 0
 }
 
-/** Numbers of the rows that hold every word of the filter, sorted; what is absent comes last either way. */
+/** Numbers of the rows that contain every word of the filter, sorted; what is absent comes last either way. */
 export function shownRows(table: Table, filter: string, sort: Sort | null): readonly number[] {
-  const words = filter.toLowerCase().split(/\s+/).filter(Boolean)
+  const words = wordsOf(filter)
   const texts = table.data.filter((_, at) => table.columns[at]?.unit === "text")
   const rows = Array.from({ length: rowCount(table) }, (_, row) => row)
-  const kept = words.length === 0 ? rows : rows.filter((row) => holdsAll(texts, row, words))
+  const kept = words.length === 0 ? rows : rows.filter((row) => containsAll(texts.map((cells) => String(cells[row] ?? "")).join("\n"), words))
   const at = table.columns.findIndex((each) => each.name === sort?.column)
   const cells = table.data[at]
   if (!sort || !cells) return kept
   return [...kept].sort((a, b) => compareCells(cells[a], cells[b], sort.descending) || a - b)
-}
-
-function holdsAll(texts: readonly (readonly Cell[])[], row: number, words: readonly string[]): boolean {
-  const text = texts.map((cells) => String(cells[row] ?? "")).join("\n").toLowerCase()
-  return words.every((word) => text.includes(word))
 }
 
 function compareCells(a: Cell | undefined, b: Cell | undefined, descending: boolean): number {

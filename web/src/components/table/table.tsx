@@ -8,7 +8,7 @@ import { addressOf, go, place, search } from "../../data/state"
 import type { Cell, Kind, Table, TableColumn } from "../../data/types"
 import { KINDS } from "../../data/types"
 import { copyText } from "../copy"
-import { counted, formatCell, formatCount, shorten } from "../../base/format"
+import { capitalised, counted, formatCell, formatCount, shorten } from "../../base/format"
 import { isNumeric, tableCsv, tableMarkdown } from "./markdown"
 import { Bar, LinkButton, Swatch, colourOf } from "../parts"
 import { type Sort, formatSort, nextSort, parseSort, rowCount, shownRows } from "./rows"
@@ -166,7 +166,7 @@ function Head(props: { readonly table: Table; readonly sort: Sort | null; readon
             <th key={column.name} scope="col" class={isNumeric(column.unit) ? "number" : ""} title={column.says}
               aria-sort={sorted ? (sort.descending ? "descending" : "ascending") : undefined}>
               <button type="button" onClick={() => props.onSort(column.name)}>
-                {sentence(column.heading)}
+                {capitalised(column.heading)}
                 <span aria-hidden="true">{sorted ? (sort.descending ? " ↓" : " ↑") : ""}</span>
               </button>
             </th>
@@ -175,10 +175,6 @@ function Head(props: { readonly table: Table; readonly sort: Sort | null; readon
       </tr>
     </thead>
   )
-}
-
-function sentence(text: string): string {
-  return text.charAt(0).toUpperCase() + text.slice(1)
 }
 
 interface RowProps {

@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact"
 import { useEffect, useState } from "preact/hooks"
-import { addressOf, go, linkTo, overview, resourceOf, runId, valueOf } from "../../data/state"
+import { type Resource, addressOf, go, linkTo, overview, resourceOf, runId, valueOf } from "../../data/state"
 import type { Finding, SpanDetail, Track } from "../../data/types"
 import { HOST_KINDS, KINDS } from "../../data/types"
 import { copyText } from "../copy"
@@ -220,19 +220,21 @@ function factOf(detail: SpanDetail | null, label: string): string | null {
 }
 
 function useDetail(id: number | null): SpanDetail | null {
+  const resource = spanResource(id)
+  return resource === null ? null : valueOf(resource)
+}
+
+function spanResource(id: number | null): Resource<SpanDetail> | null {
   const run = runId.value
-  if (id === null || run === null) return null
-  return valueOf(resourceOf<SpanDetail>(run, `span/${id}`, (from) => from.span(run, id)).value)
+  return id === null || run === null ? null : resourceOf<SpanDetail>(run, `span/${id}`, (from) => from.span(run, id)).value
 }
 
 /** The focusable mirror of the canvas: the selected span in words, read aloud when it changes. */
 function SpanPanel(props: { readonly state: TimelineState }): JSX.Element {
   const { state } = props
   const position = state.selected.value
-  const found = position === null ? NO_SPAN : state.model.columns.id.at(position)!
-  const id = found === NO_SPAN ? null : found
-  const run = runId.value
-  const resource = id === null || run === null ? null : resourceOf<SpanDetail>(run, `span/${id}`, (from) => from.span(run, id)).value
+  const id = position === null ? NO_SPAN : state.model.columns.id.at(position)!
+  const resource = spanResource(id === NO_SPAN ? null : id)
   const detail = resource === null ? null : valueOf(resource)
   useEffect(() => {
     state.detail.value = detail

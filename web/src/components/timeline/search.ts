@@ -2,16 +2,14 @@
  * A search on the timeline: the spans whose name holds the words, in the order of time for stepping through them.
  */
 
+import { containsAll, wordsOf } from "../../base/search_words"
 import type { SpanColumns, Timeline } from "../../data/types"
 
 /** By name: 1 where it holds every word of the query. */
 export function matchNames(names: readonly string[], query: string): Uint8Array | null {
-  const words = query.toLowerCase().split(/\s+/).filter((word) => word !== "")
+  const words = wordsOf(query)
   if (words.length === 0) return null
-  return Uint8Array.from(names, (name) => {
-    const lower = name.toLowerCase()
-    return words.every((word) => lower.includes(word)) ? 1 : 0
-  })
+  return Uint8Array.from(names, (name) => (containsAll(name, words) ? 1 : 0))
 }
 
 /** Positions of the spans that match, in the order of the columns. */

@@ -1,5 +1,6 @@
 /** Which rules were checked and found no issue, and which could not be checked: never the same thing. */
 import type { JSX } from "preact"
+import { capitalised } from "../../base/format"
 import type { Checked } from "../../data/types"
 
 export function CheckedList(props: { readonly checked: readonly Checked[] }): JSX.Element {
@@ -48,10 +49,6 @@ function Unchecked(props: { readonly unchecked: readonly Checked[]; readonly alo
 
 function labels(rules: readonly Checked[]): string {
   return rules.map((rule) => rule.label.toLowerCase()).join(", ")
-}
-
-function capitalised(text: string): string {
-  return text.charAt(0).toUpperCase() + text.slice(1)
 }
 
 /** A sentence inside a sentence; names such as GPU keep their capitals. */
