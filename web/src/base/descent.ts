@@ -19,6 +19,6 @@ export function descent<T extends Amounts>(rows: readonly T[]): { readonly from:
     at += part.b_ns - part.a_ns
     return { part, before, after: at }
   })
-  const most = parts.reduce((largest, each) => Math.max(largest, each.before, each.after), from)
+  const most = parts.reduce((largest, part) => Math.max(largest, part.before, part.after), from)
   return { from, to: at, most, parts }
 }

@@ -25,7 +25,7 @@ const PLAIN: Steps = PREFIXES.map((unit, power) => [1000 ** power, unit] as cons
 const SCALES: Readonly<Record<string, Steps>> = { _ns: TIMES, _bytes: BYTES, _flops: FLOPS }
 
 export function suffixOf(name: string): Suffix {
-  return SUFFIXES.find((each) => name.endsWith(each)) ?? ""
+  return SUFFIXES.find((suffix) => name.endsWith(suffix)) ?? ""
 }
 
 /** A value as text in the unit that its name says; absent values as a dash. */
@@ -58,7 +58,7 @@ function formatNumber(name: string, value: number): string {
 function scaled(value: number, scale: Steps): string {
   if (value === 0) return "0"
   // 999.6 µs would show as 1,000 µs: it belongs to the next unit already.
-  const [factor, unit] = scale.findLast(([each]) => Math.abs(value) >= each * 0.9995) ?? scale[0] ?? [1, ""]
+  const [factor, unit] = scale.findLast(([least]) => Math.abs(value) >= least * 0.9995) ?? scale[0] ?? [1, ""]
   const number = factor === 1 && Number.isInteger(value) ? separated(String(value)) : digits(value / factor)
   return `${number} ${unit}`.trimEnd()
 }

@@ -20,7 +20,7 @@ export class PackedIds implements Ids {
   readonly #given: Float64Array
   readonly #before: Uint32Array // the id before each block
   readonly #givenBefore: Uint32Array // how many ids were given whole before it
-  readonly #found = new Map<number, number>()
+  readonly #positions = new Map<number, number>()
 
   constructor(steps: Uint8Array, given: Float64Array) {
     const blocks = Math.ceil(steps.length / BLOCK)
@@ -60,11 +60,11 @@ export class PackedIds implements Ids {
 
   /** Remembers what was asked: the ends of a flow are looked up in every frame. */
   indexOf(id: number): number {
-    const known = this.#found.get(id)
+    const known = this.#positions.get(id)
     if (known !== undefined) return known
-    if (this.#found.size >= REMEMBERED) this.#found.clear()
+    if (this.#positions.size >= REMEMBERED) this.#positions.clear()
     const position = this.#search(id)
-    this.#found.set(id, position)
+    this.#positions.set(id, position)
     return position
   }
 

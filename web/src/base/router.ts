@@ -3,7 +3,8 @@
  *
  * Times are nanoseconds in a Place and milliseconds in the text.
  */
-export interface Window {
+/** A stretch of time, in ns. */
+export interface Interval {
   readonly from: number
   readonly to: number
 }
@@ -11,8 +12,8 @@ export interface Window {
 export interface Place {
   readonly view: string
   readonly run: string | null
-  readonly shown: Window | null // what the timeline shows
-  readonly selection: Window | null
+  readonly shown: Interval | null // what the timeline shows
+  readonly selection: Interval | null
   readonly span: number | null
   readonly rest: Readonly<Record<string, string>> // what one view keeps for itself: finding=2, sort=..., other=RUN
 }
@@ -26,8 +27,8 @@ export function parseFragment(fragment: string): Place {
   return {
     view: path || START.view,
     run: run ?? null,
-    shown: parseWindow(t),
-    selection: parseWindow(sel),
+    shown: parseInterval(t),
+    selection: parseInterval(sel),
     span: span !== undefined && /^\d+$/.test(span) ? Number(span) : null,
     rest,
   }
@@ -35,24 +36,24 @@ export function parseFragment(fragment: string): Place {
 
 export function formatFragment(place: Place): string {
   const params: string[] = []
-  if (place.shown) params.push(`t=${formatWindow(place.shown)}ms`)
-  if (place.selection) params.push(`sel=${formatWindow(place.selection)}`)
+  if (place.shown) params.push(`t=${formatInterval(place.shown)}ms`)
+  if (place.selection) params.push(`sel=${formatInterval(place.selection)}`)
   if (place.span !== null) params.push(`span=${place.span}`)
   for (const [name, value] of Object.entries(place.rest)) params.push(`${encodeURIComponent(name)}=${encodeURIComponent(value)}`)
   if (place.run !== null) params.push(`run=${encodeURIComponent(place.run)}`)
   return `#/${place.view}${params.length ? `?${params.join("&")}` : ""}`
 }
 
-function parseWindow(text: string | undefined): Window | null {
-  const found = /^(-?\d+(?:\.\d+)?)-(-?\d+(?:\.\d+)?)(?:ms)?$/.exec(text ?? "")
-  if (!found) return null
-  const from = Math.round(Number(found[1]) * 1e6)
-  const to = Math.round(Number(found[2]) * 1e6)
+function parseInterval(text: string | undefined): Interval | null {
+  const match = /^(-?\d+(?:\.\d+)?)-(-?\d+(?:\.\d+)?)(?:ms)?$/.exec(text ?? "")
+  if (!match) return null
+  const from = Math.round(Number(match[1]) * 1e6)
+  const to = Math.round(Number(match[2]) * 1e6)
   return to > from ? { from, to } : null
 }
 
-function formatWindow(window: Window): string {
-  return `${milliseconds(window.from)}-${milliseconds(window.to)}`
+function formatInterval(interval: Interval): string {
+  return `${milliseconds(interval.from)}-${milliseconds(interval.to)}`
 }
 
 function milliseconds(ns: number): string {

@@ -9,6 +9,17 @@ export function colourOf(kind: Kind | HostKind): string {
   return (HOST_KINDS as readonly string[]).includes(kind) ? `var(--h-${kind})` : `var(--c-${kind})`
 }
 
+const KIND_WORDS: Readonly<Record<Kind | HostKind, string>> = {
+  gemm: "matrix multiply", attn: "attention", elem: "elementwise", reduce: "reduction", copy: "copy", optim: "optimizer", transfer: "host–device copy",
+  comm: "communication", idle: "idle", wait: "waiting",
+  op: "operator", rt: "runtime call", note: "annotation", py: "Python", sync: "synchronization",
+}
+
+/** A kind of work in words. */
+export function kindText(kind: Kind | HostKind): string {
+  return KIND_WORDS[kind]
+}
+
 /** Why a page has no data, and what to record. */
 export function Empty(props: { readonly title: string; readonly says: string; readonly children?: ComponentChildren }): JSX.Element {
   return (

@@ -21,10 +21,10 @@ export function Segments<T extends string>(props: SegmentsProps<T>): JSX.Element
     <div class="segments" role="group" aria-label={props.label}>
       <span class="quiet" aria-hidden="true">{props.label}</span>
       <div>
-        {props.options.map((each) => (
-          <button type="button" key={each.value} aria-pressed={each.value === props.chosen} disabled={each.disabled} title={each.title}
-            onClick={() => props.onChoose(each.value)}>
-            {each.label}
+        {props.options.map((option) => (
+          <button type="button" key={option.value} aria-pressed={option.value === props.chosen} disabled={option.disabled} title={option.title}
+            onClick={() => props.onChoose(option.value)}>
+            {option.label}
           </button>
         ))}
       </div>

@@ -18,15 +18,15 @@ const NARROW_PCT = 3 // no room for words
 export function ShareStrip(props: { readonly title: string; readonly shares: readonly Share[]; readonly most?: number }): JSX.Element | null {
   const shown = largestShares(props.shares, props.most ?? 10)
   if (shown.length === 0) return null
-  const rest = Math.max(0, 100 - shown.reduce((sum, each) => sum + each.pct, 0))
+  const rest = Math.max(0, 100 - shown.reduce((sum, share) => sum + share.pct, 0))
   return (
     <figure class="share-strip">
       <figcaption>{props.title}</figcaption>
       <div aria-hidden="true">
-        {shown.map((each, index) => (
-          <span key={index} title={`${shorten(each.label, 300)}: ${fixed(each.pct, 1)} %`} class={each.colour ? "coloured" : ""} style={{ width: `${each.pct}%` }}>
-            {each.colour && <i style={{ background: each.colour }} />}
-            {each.pct >= NARROW_PCT && `${shorten(each.label, 80)} ${fixed(each.pct, 0)} %`}
+        {shown.map((share, index) => (
+          <span key={index} title={`${shorten(share.label, 300)}: ${fixed(share.pct, 1)} %`} class={share.colour ? "coloured" : ""} style={{ width: `${share.pct}%` }}>
+            {share.colour && <i style={{ background: share.colour }} />}
+            {share.pct >= NARROW_PCT && `${shorten(share.label, 80)} ${fixed(share.pct, 0)} %`}
           </span>
         ))}
         {rest > 0.5 && <span class="rest" title={`all others: ${fixed(rest, 1)} %`} style={{ width: `${rest}%` }} />}
@@ -37,5 +37,5 @@ export function ShareStrip(props: { readonly title: string; readonly shares: rea
 
 /** The largest parts, none too narrow to see. */
 export function largestShares(shares: readonly Share[], most: number): readonly Share[] {
-  return shares.filter((each) => each.pct >= SMALLEST_PCT).sort((a, b) => b.pct - a.pct).slice(0, most)
+  return shares.filter((share) => share.pct >= SMALLEST_PCT).sort((a, b) => b.pct - a.pct).slice(0, most)
 }

@@ -3,7 +3,7 @@ import { go, place } from "./state"
 
 export function choice<T extends string>(key: string, options: readonly T[], otherwise: T): T {
   const text = place.value.rest[key]
-  return options.find((each) => each === text) ?? otherwise
+  return options.find((option) => option === text) ?? otherwise
 }
 
 /** Changes choices; an empty one leaves the address. */

@@ -119,11 +119,11 @@ class Reader {
 
   async exactly(count: number, what: string): Promise<Uint8Array> {
     const out = new Uint8Array(count)
-    await this.each(count, what, (piece, at) => out.set(piece, at))
+    await this.forEachPiece(count, what, (piece, at) => out.set(piece, at))
     return out
   }
 
-  async each(count: number, what: string, use: (piece: Uint8Array, at: number) => void): Promise<void> {
+  async forEachPiece(count: number, what: string, use: (piece: Uint8Array, at: number) => void): Promise<void> {
     for (let at = 0; at < count; ) {
       const piece = await this.piece(count - at)
       if (piece === null) throw new Error(`the payload ends inside ${what}`)
@@ -155,9 +155,9 @@ export function beginTimelineStream(stream: ReadableStream<Uint8Array>): Promise
       const { name } = filling.place
       columns.set(name, shorter(filling, places))
       // While the next columns are still on their way.
-      if (name === "start" && !places.some((each) => each.name === "start:escapes")) columns.set("start", starts(header, columns))
-      const missing = places.filter((each) => !columns.has(each.name))
-      const drawable = missing.length > 0 && missing.every((each) => LATE.includes(each.name))
+      if (name === "start" && !places.some((place) => place.name === "start:escapes")) columns.set("start", starts(header, columns))
+      const missing = places.filter((place) => !columns.has(place.name))
+      const drawable = missing.length > 0 && missing.every((place) => LATE.includes(place.name))
       if (begun || !drawable || (columns.get("kind")?.length ?? 0) < EARLY_FROM) return
       begun = true
       resolve({ ...withoutLate(header, columns), rest })
@@ -193,9 +193,9 @@ function drawn(): Promise<void> {
 
 /** Only the findings of the spans: the rest passes by and is not kept. */
 export async function readFindingsStream(stream: ReadableStream<Uint8Array>): Promise<Uint8Array> {
-  let found: Column | null = null
-  await readColumns(new Reader(stream), (place) => place.name === "finding", (filling) => void (found = filling.column))
-  return found ?? new Uint8Array(0)
+  let finding: Column | null = null
+  await readColumns(new Reader(stream), (place) => place.name === "finding", (filling) => void (finding = filling.column))
+  return finding ?? new Uint8Array(0)
 }
 
 async function readColumns(reader: Reader, wanted: (place: ColumnPlace) => boolean, ready: (filling: Filling, head: Head) => Promise<void> | undefined): Promise<Head> {
@@ -204,9 +204,9 @@ async function readColumns(reader: Reader, wanted: (place: ColumnPlace) => boole
   const first = firstColumnAt(length)
   let at = OPENING_BYTES + length
   for (const place of [...head.columns].sort((a, b) => a.offset - b.offset)) {
-    await reader.each(first + place.offset - at, "the space before a column", () => undefined)
+    await reader.forEachPiece(first + place.offset - at, "the space before a column", () => undefined)
     const filling = wanted(place) ? new Filling(place) : null
-    await reader.each(place.bytes, `its column ${place.name}`, (piece) => filling?.add(piece))
+    await reader.forEachPiece(place.bytes, `its column ${place.name}`, (piece) => filling?.add(piece))
     at = first + place.offset + place.bytes
     if (filling !== null) await ready(filling, head)
   }
@@ -216,7 +216,7 @@ async function readColumns(reader: Reader, wanted: (place: ColumnPlace) => boole
 /** Durations that all fit become floats where they lie, without a second column. */
 function shorter(filling: Filling, places: readonly ColumnPlace[]): Column {
   const { column, place } = filling
-  if (place.name !== "dur" || !(column instanceof Uint32Array) || places.some((each) => each.name === "dur:escapes")) return column
+  if (place.name !== "dur" || !(column instanceof Uint32Array) || places.some((other) => other.name === "dur:escapes")) return column
   const floats = new Float32Array(column.buffer)
   for (let at = 0; at < column.length; at++) floats[at] = column[at]! === ESCAPE ? 0 : column[at]!
   return floats

@@ -149,10 +149,10 @@ export class EmbeddedSource implements Source {
 
   #stream(resource: string): ReadableStream<Uint8Array<ArrayBuffer>> {
     const parts = [...this.#document.querySelectorAll<HTMLScriptElement>("script[data-resource]")]
-      .filter((each) => each.dataset["resource"] === resource)
+      .filter((part) => part.dataset["resource"] === resource)
       .sort((a, b) => Number(a.dataset["part"]) - Number(b.dataset["part"]))
     if (parts.length === 0) throw new ResourceError("Not included in this report; foretrace serve shows it.")
-    return new Blob(parts.map((each) => fromBase64(each.textContent ?? ""))).stream().pipeThrough(new DecompressionStream("gzip"))
+    return new Blob(parts.map((part) => fromBase64(part.textContent ?? ""))).stream().pipeThrough(new DecompressionStream("gzip"))
   }
 }
 
@@ -160,5 +160,5 @@ function fromBase64(text: string): Uint8Array<ArrayBuffer> {
   const native = Uint8Array as unknown as { readonly fromBase64?: (text: string) => Uint8Array<ArrayBuffer> }
   if (native.fromBase64) return native.fromBase64(text)
   const binary = atob(text.trim())
-  return Uint8Array.from(binary, (each) => each.charCodeAt(0))
+  return Uint8Array.from(binary, (character) => character.charCodeAt(0))
 }

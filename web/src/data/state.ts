@@ -24,8 +24,8 @@ export const run = computed<RunEntry | null>(() => {
   if (runs.value.state !== "ready") return null
   const all = runs.value.value.runs
   const named = place.value.run
-  if (named !== null) return all.find((each) => each.id === named) ?? null
-  return all.find((each) => each.state === "ready") ?? all[0] ?? null
+  if (named !== null) return all.find((entry) => entry.id === named) ?? null
+  return all.find((entry) => entry.state === "ready") ?? all[0] ?? null
 })
 
 /** Its id, and only that: what depends on it is not redone while the progress of loading moves. */
@@ -198,7 +198,7 @@ async function watchRuns(from: Source): Promise<void> {
   for (;;) {
     if (!document.hidden || runs.value.state === "loading") await askForRuns(from)
     if (!from.live) return
-    const busy = valueOf(runs.value)?.runs.some((each) => each.state === "waiting" || each.state === "loading")
+    const busy = valueOf(runs.value)?.runs.some((entry) => entry.state === "waiting" || entry.state === "loading")
     await new Promise((resolve) => setTimeout(resolve, busy ? BUSY_MS : IDLE_MS))
   }
 }

@@ -28,7 +28,7 @@ export function Findings(): JSX.Element {
 function FindingsPage(props: { readonly value: Overview }): JSX.Element {
   const { findings, headline, missing } = props.value
   const known = useResource<WhatIfKernels>("whatif")
-  const chosen = findings.find((each) => String(each.number) === place.value.rest["finding"]) ?? findings[0]
+  const chosen = findings.find((finding) => String(finding.number) === place.value.rest["finding"]) ?? findings[0]
   const ticked = tickedFindings(findings)
   const scaled = scaledKernel()
   useKeys(findingKeys(findings, chosen))
@@ -52,12 +52,12 @@ function FindingsPage(props: { readonly value: Overview }): JSX.Element {
 
 /** A report holds answers for findings together and for each kernel alone: choosing one there lets go of the other. */
 function alone(...others: readonly string[]): Readonly<Record<string, string>> {
-  return source.value?.live ? {} : Object.fromEntries(others.map((each) => [each, ""]))
+  return source.value?.live ? {} : Object.fromEntries(others.map((key) => [key, ""]))
 }
 
 function tickedFindings(findings: readonly Finding[]): readonly number[] {
   const numbers = (place.value.rest["tick"] ?? "").split(",").map(Number)
-  return findings.filter((each) => each.predicted !== null && numbers.includes(each.number)).map((each) => each.number)
+  return findings.filter((finding) => finding.predicted !== null && numbers.includes(finding.number)).map((finding) => finding.number)
 }
 
 function scaledKernel(): Scaled | null {
@@ -69,7 +69,7 @@ function scaledKernel(): Scaled | null {
 function inWords(ticked: readonly number[], scaled: Scaled | null, known: WhatIfKernels | null): readonly string[] {
   const findings = ticked.length === 0 ? [] : [`${ticked.length === 1 ? "finding" : "findings"} ${ticked.join(", ")} fixed`]
   if (!scaled) return findings
-  const title = known?.kernels.find((each) => each.name === scaled.kernel)?.title ?? scaled.kernel
+  const title = known?.kernels.find((kernel) => kernel.name === scaled.kernel)?.title ?? scaled.kernel
   return [...findings, `${shorten(title, 44)} at ${timesText(scaled.factor)}`]
 }
 
@@ -90,9 +90,9 @@ interface FindingListProps {
 
 function FindingList(props: FindingListProps): JSX.Element {
   const { findings, chosen, ticked } = props
-  const most = Math.max(...findings.map((each) => each.predicted?.saved_ms.high ?? 0))
+  const most = Math.max(...findings.map((finding) => finding.predicted?.saved_ms.high ?? 0))
   const tick = (number: number, on: boolean): void => {
-    const next = on ? [...ticked, number].sort((a, b) => a - b) : ticked.filter((each) => each !== number)
+    const next = on ? [...ticked, number].sort((a, b) => a - b) : ticked.filter((other) => other !== number)
     choose({ tick: next.join(","), ...alone("kernel", "factor") })
   }
   return (

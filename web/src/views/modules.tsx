@@ -34,10 +34,10 @@ export function Modules(): JSX.Element {
 
 function ModulesPage(props: { readonly value: Trees }): JSX.Element {
   const { trees, says } = props.value
-  const titles = trees.map((each) => each.title)
+  const titles = trees.map((tree) => tree.title)
   const title = choice("tree", titles, titles[0] ?? "")
-  const tree = trees.find((each) => each.title === title)
-  const layout = choice("layout", LAYOUTS.map((each) => each.value), "tree")
+  const tree = trees.find((candidate) => candidate.title === title)
+  const layout = choice("layout", LAYOUTS.map((option) => option.value), "tree")
   return (
     <div class="page">
       <PageTop says={says || title}>
@@ -70,7 +70,7 @@ function Sandwich(props: { readonly tree: Tree }): JSX.Element {
   const { tree } = props
   const names = useMemo(() => byName(tree), [tree])
   const asked = place.value.rest["of"]
-  const chosen = names.find((each) => each.name === asked) ?? names[0]
+  const chosen = names.find((entry) => entry.name === asked) ?? names[0]
   const name = chosen?.name ?? ""
   const callers = useMemo(() => callersOf(tree, name), [tree, name])
   const callees = useMemo(() => calleesOf(tree, name), [tree, name])
@@ -79,11 +79,11 @@ function Sandwich(props: { readonly tree: Tree }): JSX.Element {
       <div>
         <h2>Names by self time</h2>
         <ol>
-          {names.slice(0, MOST_NAMES).map((each) => (
-            <li key={each.name}>
-              <button type="button" aria-pressed={each === chosen} title={shorten(each.name, 600)} onClick={() => choose({ of: each.name }, { replace: true })}>
-                <code>{shorten(each.name, 60)}</code>
-                <span>{formatNs(each.self)}</span>
+          {names.slice(0, MOST_NAMES).map((entry) => (
+            <li key={entry.name}>
+              <button type="button" aria-pressed={entry === chosen} title={shorten(entry.name, 600)} onClick={() => choose({ of: entry.name }, { replace: true })}>
+                <code>{shorten(entry.name, 60)}</code>
+                <span>{formatNs(entry.self)}</span>
               </button>
             </li>
           ))}

@@ -28,7 +28,7 @@ const FIRST = ["name", "kind", "on", "input_shapes", "shapes", "stack", "calls_c
 export const TABLE_HEIGHT = "max(300px, calc(100vh - 330px))"
 
 export function Operators(): JSX.Element {
-  const by = choice("by", GROUPS.map((each) => each.value), "name")
+  const by = choice("by", GROUPS.map((group) => group.value), "name")
   return (
     <Recorded view="operators" title="Operators" ask={() => useTable(by === "name" ? "operators" : `operators?group_by=${by}`)} empty={(value) => rowCount(value) === 0}
       otherwise="No operators were recorded. Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].">
@@ -50,7 +50,7 @@ function OperatorsPage(props: { readonly table: Table; readonly by: (typeof GROU
       <PageTop says={table.says} totals={[...table.values, ...tensorCores(efficiency)]}>
         <Grouping options={GROUPS} chosen={props.by} />
         <Segments label="Show" chosen={shown} onChoose={(value) => choose({ show: value === "op" ? "" : value })}
-          options={SHOWN.filter((each) => rowCount(only(table, each)) > 0).map((value) => ({ value, label: SHOWN_LABELS[value] }))} />
+          options={SHOWN.filter((rows) => rowCount(only(table, rows)) > 0).map((value) => ({ value, label: SHOWN_LABELS[value] }))} />
       </PageTop>
       <ShareStrip title="Host self time" shares={shares(onHost, "host_self_pct")} />
       {onDevice && <ShareStrip title="Device self time" shares={shares(onHost, "device_self_pct")} />}
@@ -78,7 +78,7 @@ function shares(table: Table, column: string): readonly Share[] {
 /** How much of the time that tensor cores could take they did take. */
 export function tensorCores(efficiency: Table | null): readonly Total[] {
   const wanted: Readonly<Record<string, string>> = { tensor_core_pct: "tensor cores, of kernel time", tensor_core_eligible_pct: "of tensor-core-capable work" }
-  return (efficiency?.values ?? []).filter((each) => each.name in wanted).map((each) => ({ heading: wanted[each.name] ?? each.heading, text: each.text }))
+  return (efficiency?.values ?? []).filter((value) => value.name in wanted).map((value) => ({ heading: wanted[value.name] ?? value.heading, text: value.text }))
 }
 
 const NEEDED: readonly (readonly [part: string, words: string])[] = [
@@ -86,7 +86,7 @@ const NEEDED: readonly (readonly [part: string, words: string])[] = [
 ]
 
 function absentWords(absent: readonly string[]): readonly string[] {
-  const words = NEEDED.filter(([part]) => absent.some((each) => each.includes(part))).map(([, text]) => text)
+  const words = NEEDED.filter(([part]) => absent.some((column) => column.includes(part))).map(([, text]) => text)
   return words.length > 0 ? words : [counted(absent.length, "column")]
 }
 

@@ -125,7 +125,7 @@ function Roofing(props: { readonly value: RooflineData; readonly axes: Axes }): 
 function Marks(props: ChartProps & { readonly axes: Axes }): JSX.Element {
   const { value, axes, focused } = props
   const group = useRef<SVGGElement>(null)
-  const longest = Math.max(0, ...value.marks.map((each) => each.total_ns))
+  const longest = Math.max(0, ...value.marks.map((mark) => mark.total_ns))
   const order = useMemo(() => [...value.marks.keys()].sort((a, b) => value.marks[b]!.total_ns - value.marks[a]!.total_ns), [value])
   const move = (to: number): void => {
     props.onFocus(to)
@@ -208,13 +208,13 @@ const GROUPS = [
 const FIRST = ["op", "kernel", "shapes", "dtype", "calls_count", "total_ns", "total_pct", "roof_pct", "bound", "achieved_flops_per_s", "achieved_bytes_per_s", "intensity_flops_per_byte", "excess_ns"]
 
 function RooflineTable(): JSX.Element {
-  const by = choice("by", GROUPS.map((each) => each.value), "shape")
+  const by = choice("by", GROUPS.map((option) => option.value), "shape")
   const table = useTable(by === "shape" ? "roofline" : `roofline?group_by=${by}`)
   const live = source.value?.live ?? true
   return (
     <>
       <div class="section-title">
-        <Segments label="Group by" options={GROUPS.map((each) => (live || each.value === "shape" ? each : { ...each, disabled: true, title: "Not included in a report; foretrace serve shows it" }))} chosen={by}
+        <Segments label="Group by" options={GROUPS.map((option) => (live || option.value === "shape" ? option : { ...option, disabled: true, title: "Not included in a report; foretrace serve shows it" }))} chosen={by}
           onChoose={(value) => choose({ by: value === "shape" ? "" : value, sort: "" })} />
       </div>
       <Loaded resource={table} what="table">

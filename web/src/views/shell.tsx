@@ -71,7 +71,7 @@ function clear(): void | boolean {
 }
 
 function useTitle(): void {
-  const view = VIEWS.find((each) => each.name === place.value.view)
+  const view = VIEWS.find((candidate) => candidate.name === place.value.view)
   const title = [run.value?.name, view?.title, "Foretrace"].filter(Boolean).join(" · ")
   useEffect(() => {
     document.title = title
@@ -159,14 +159,14 @@ function PageLink(props: { readonly view: View; readonly count: string | undefin
 
 function RunLists(): JSX.Element {
   const all = valueOf(runs.value)?.runs ?? []
-  const groups = [...new Set(all.map((each) => each.group))]
+  const groups = [...new Set(all.map((entry) => entry.group))]
   return (
     <>
       {groups.map((group) => (
         <section key={group}>
           <h2>{group ? `Runs of ${group}` : "Runs"}</h2>
           <ul>
-            {all.filter((each) => each.group === group).map((each) => <RunLink key={each.id} run={each} />)}
+            {all.filter((entry) => entry.group === group).map((entry) => <RunLink key={entry.id} run={entry} />)}
           </ul>
         </section>
       ))}
@@ -175,25 +175,25 @@ function RunLists(): JSX.Element {
 }
 
 function RunLink(props: { readonly run: RunEntry }): JSX.Element {
-  const each = props.run
-  const current = run.value?.id === each.id
+  const entry = props.run
+  const current = run.value?.id === entry.id
   const view = place.value.view
   return (
     <li>
-      <a href={linkTo({ run: each.id, view, shown: null, selection: null, span: null, rest: {} })} class={current ? "run current" : "run"}
-        aria-current={current ? "true" : undefined} title={each.says ?? each.name}>
-        <span>{each.label || each.name}</span>
-        <span class="count">{stateOf(each)}</span>
+      <a href={linkTo({ run: entry.id, view, shown: null, selection: null, span: null, rest: {} })} class={current ? "run current" : "run"}
+        aria-current={current ? "true" : undefined} title={entry.says ?? entry.name}>
+        <span>{entry.label || entry.name}</span>
+        <span class="count">{stateOf(entry)}</span>
       </a>
     </li>
   )
 }
 
-function stateOf(each: RunEntry): string {
-  if (each.state === "failed") return "failed"
-  if (each.state === "waiting") return "waiting"
-  if (each.state === "loading") return each.progress_pct === null ? "…" : `${Math.round(each.progress_pct)} %`
-  return each.step_ms === null ? "" : formatMs(each.step_ms)
+function stateOf(entry: RunEntry): string {
+  if (entry.state === "failed") return "failed"
+  if (entry.state === "waiting") return "waiting"
+  if (entry.state === "loading") return entry.progress_pct === null ? "…" : `${Math.round(entry.progress_pct)} %`
+  return entry.step_ms === null ? "" : formatMs(entry.step_ms)
 }
 
 function Main(): JSX.Element {
@@ -227,7 +227,7 @@ function Content(): JSX.Element {
   if (!shown) return <Failed what="Run not found" says={`There is no run with the id ${place.value.run}. Choose one on the left.`} />
   if (shown.state === "failed") return <Failed what={`${shown.name} could not be read`} says={shown.says ?? "No reason was given."} />
   if (shown.state !== "ready") return <Progress run={shown} />
-  const view = VIEWS.find((each) => each.name === place.value.view)
+  const view = VIEWS.find((candidate) => candidate.name === place.value.view)
   if (!view) return <Failed what="Page not found" says={`There is no page named ${place.value.view}.`} />
   const View = view.component
   return (

@@ -44,17 +44,17 @@ function TimelinePage(props: { readonly payload: TimelinePayload; readonly quick
   const mode = isWhole(time.model.columns) ? modeOf(place.value.rest["mode"]) : "time"
   const state = useMemo(() => inMode(mode, time), [mode, time])
   useEffect(() => time.dispose, [time])
-  const found = (valueOf(overview.value)?.findings.length ?? 0) > 0
+  const hasFindings = (valueOf(overview.value)?.findings.length ?? 0) > 0
   useEffect(() => {
     const run = runId.peek()
     const from = source.peek()
     if (!payload.timeline.tiled || run === null || from === null) return
     // Windows do not wait for the findings either, and are asked for again when those are there.
-    return followWithWindows(time, (low, high, px) => from.window(run, low, high, px, !found), () => innerWidth)
-  }, [time, found])
+    return followWithWindows(time, (low, high, px) => from.window(run, low, high, px, !hasFindings), () => innerWidth)
+  }, [time, hasFindings])
   useEffect(() => {
-    if (quick && found && !payload.timeline.tiled) void addFindings(time, payload)
-  }, [time, found])
+    if (quick && hasFindings && !payload.timeline.tiled) void addFindings(time, payload)
+  }, [time, hasFindings])
   useKeys(keysOf(state))
   useSearchField(state)
   return (
@@ -201,8 +201,8 @@ function ViewWords(props: { readonly state: TimelineState }): JSX.Element {
 export function stepWords(steps: readonly StepRange[], view: View): string {
   const middle = (view.from + view.to) / 2
   const inside = (from: number | null, to: number | null): boolean => from !== null && to !== null && middle >= from && middle < to
-  const gpu = steps.find((each) => inside(each.gpu_from_ns, each.gpu_to_ns))?.step
-  const host = steps.find((each) => inside(each.host_from_ns, each.host_to_ns))?.step
+  const gpu = steps.find((step) => inside(step.gpu_from_ns, step.gpu_to_ns))?.step
+  const host = steps.find((step) => inside(step.host_from_ns, step.host_to_ns))?.step
   if (gpu === undefined) return host === undefined ? "" : `${host} on host`
   if (host === undefined) return `${gpu} on GPU`
   return gpu === host ? String(gpu) : `${gpu} on GPU, ${host} on host`

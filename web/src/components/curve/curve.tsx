@@ -5,7 +5,7 @@
 import type { JSX } from "preact"
 import { useEffect, useMemo, useRef, useState } from "preact/hooks"
 import { shownTheme } from "../../data/state"
-import type { Window } from "../../base/router"
+import type { Interval } from "../../base/router"
 import { type Scale, linear, linearTicks } from "../../base/scale"
 import { contextOf, useWidth } from "../canvas"
 import "./curve.css"
@@ -25,11 +25,11 @@ export interface CurveProps {
   readonly marked: number // a point with a mark of its own: the peak
   readonly cursor: number // a point
   readonly words: string // the cursor as text
-  readonly selection: Window | null
+  readonly selection: Interval | null
   readonly formatX: (ns: number) => string
   readonly formatY: (value: number) => string
   readonly onCursor: (point: number) => void
-  readonly onSelect: (area: Window | null, growing: boolean) => void
+  readonly onSelect: (area: Interval | null, growing: boolean) => void
   readonly onOpen: () => void // Enter
 }
 
@@ -37,7 +37,7 @@ export function Curve(props: CurveProps): JSX.Element {
   const { moments, series } = props
   const canvas = useRef<HTMLCanvasElement>(null)
   const width = useWidth(canvas)
-  const [drag, setDrag] = useState<Window | null>(null)
+  const [drag, setDrag] = useState<Interval | null>(null)
   const tops = useMemo(() => stacked(series, moments.length), [series, moments])
   const most = useMemo(() => highest(tops), [tops])
   const x = linear([moments[0] ?? 0, props.until], [LEFT, Math.max(LEFT + 1, width)])
@@ -69,7 +69,7 @@ export function Curve(props: CurveProps): JSX.Element {
 }
 
 function highest(tops: readonly Float64Array[]): number {
-  return (tops.at(-1) ?? new Float64Array(0)).reduce((most, each) => Math.max(most, each), 1) * 1.04
+  return (tops.at(-1) ?? new Float64Array(0)).reduce((most, top) => Math.max(most, top), 1) * 1.04
 }
 
 function onCurveKey(event: KeyboardEvent, props: CurveProps): void {
@@ -104,7 +104,7 @@ interface Scene {
   readonly x: Scale
   readonly y: Scale
   readonly most: number
-  readonly area: Window | null
+  readonly area: Interval | null
 }
 
 function paint(canvas: HTMLCanvasElement | null, width: number, scene: Scene): void {

@@ -29,5 +29,5 @@ export function pointAt(moments: readonly number[], ns: number): number {
 /** Round amounts of bytes, by powers of 1,024: 0, 5 GiB, 10 GiB. */
 export function byteTicks(most: number, ticks: (from: number, to: number) => readonly number[]): readonly number[] {
   const unit = 1024 ** Math.max(0, Math.floor(Math.log2(Math.max(1, most)) / 10))
-  return ticks(0, most / unit).map((each) => each * unit)
+  return ticks(0, most / unit).map((tick) => tick * unit)
 }

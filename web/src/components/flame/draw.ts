@@ -67,8 +67,8 @@ function drawFrame(context: CanvasRenderingContext2D, place: Place, box: Box, sc
   const { tree } = scene
   const name = tree.name[box.node] ?? ""
   const total = tree.total[box.node] ?? 0
-  const found = scene.matches === null || scene.matches.has(name)
-  context.globalAlpha = found ? 1 : 0.3
+  const matching = scene.matches === null || scene.matches.has(name)
+  context.globalAlpha = matching ? 1 : 0.3
   context.fillStyle = colours.sorts[frameSort(tree, name)]
   context.fillRect(place.left, place.top, place.width, ROW_PX - 1)
   const own = total > 0 ? Math.max(0, Math.min(1, (tree.self[box.node] ?? 0) / total)) : 0

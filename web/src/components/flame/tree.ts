@@ -54,14 +54,14 @@ export function layOut(tree: Tree, order: Order): readonly Box[] {
 /** All frames of one name that are in no other frame of that name. */
 export function outermost(tree: Tree, name: string): readonly number[] {
   const inside = new Uint8Array(tree.name.length)
-  const found: number[] = []
-  tree.name.forEach((each, node) => {
+  const nodes: number[] = []
+  tree.name.forEach((candidate, node) => {
     const parent = tree.parent[node] ?? -1
     const within = parent >= 0 && inside[parent] === 1
-    if (each === name && !within) found.push(node)
-    inside[node] = within || each === name ? 1 : 0
+    if (candidate === name && !within) nodes.push(node)
+    inside[node] = within || candidate === name ? 1 : 0
   })
-  return found
+  return nodes
 }
 
 /** A tree under construction: frames of one name under one caller are one frame. */
@@ -111,7 +111,7 @@ export function callersOf(tree: Tree, name: string): Tree {
   for (const node of outermost(tree, name)) {
     const weight = tree.total[node] ?? 0
     let at = -1
-    for (let each = node; each >= 0; each = tree.parent[each] ?? -1) at = joined.add(at, tree.name[each] ?? "", weight, 0)
+    for (let caller = node; caller >= 0; caller = tree.parent[caller] ?? -1) at = joined.add(at, tree.name[caller] ?? "", weight, 0)
   }
   return joined.tree(tree)
 }
@@ -126,12 +126,12 @@ export interface Named {
 /** Each name once; a frame within one of its own name adds nothing to the total. The largest own time first. */
 export function byName(tree: Tree): readonly Named[] {
   const { roots, children } = childrenOf(tree)
-  const found = new Map<string, { name: string; total: number; self: number; frames: number }>()
+  const names = new Map<string, { name: string; total: number; self: number; frames: number }>()
   const open = new Map<string, number>()
   const visit = (node: number): void => {
     const name = tree.name[node] ?? ""
-    const entry = found.get(name) ?? { name, total: 0, self: 0, frames: 0 }
-    found.set(name, entry)
+    const entry = names.get(name) ?? { name, total: 0, self: 0, frames: 0 }
+    names.set(name, entry)
     const depth = open.get(name) ?? 0
     entry.self += tree.self[node] ?? 0
     entry.frames += 1
@@ -141,7 +141,7 @@ export function byName(tree: Tree): readonly Named[] {
     open.set(name, depth)
   }
   roots.forEach(visit)
-  return [...found.values()].sort((a, b) => b.self - a.self)
+  return [...names.values()].sort((a, b) => b.self - a.self)
 }
 
 /** Nodes that are open at first: all of a small tree, else those that hold at least `share` of the whole. */

@@ -173,7 +173,7 @@ function openOrEnter(row: TreeRow, keys: TreeKeys): void {
 function closeOrLeave(row: TreeRow, keys: TreeKeys): void {
   if (row.children > 0 && keys.open.has(row.node)) keys.toggle(row.node)
   else {
-    const parent = keys.rows.findIndex((each) => each.node === keys.tree.parent[row.node])
+    const parent = keys.rows.findIndex((candidate) => candidate.node === keys.tree.parent[row.node])
     if (parent >= 0) keys.move(parent)
   }
 }

@@ -3,7 +3,7 @@ import type { Cell, Table } from "../../data/types"
 import { rowCount } from "./rows"
 
 export function columnOf(table: Table, name: string): readonly Cell[] {
-  return table.data[table.columns.findIndex((each) => each.name === name)] ?? []
+  return table.data[table.columns.findIndex((column) => column.name === name)] ?? []
 }
 
 /** Names of the columns in which nothing was recorded: all absent, or sizes that are all zero. */
@@ -18,7 +18,7 @@ export function rowsWhere(table: Table, column: string, wanted: (cell: Cell) => 
   const cells = columnOf(table, column)
   const rows = Array.from({ length: rowCount(table) }, (_, row) => row).filter((row) => wanted(cells[row] ?? null))
   if (rows.length === rowCount(table)) return table
-  return { ...table, rows_count: rows.length, data: table.data.map((each) => rows.map((row) => each[row] ?? null)) }
+  return { ...table, rows_count: rows.length, data: table.data.map((cells) => rows.map((row) => cells[row] ?? null)) }
 }
 
 /** The table with these columns first; shares say so in their headings, beside the amounts they are shares of. */
@@ -33,6 +33,6 @@ export function arranged(table: Table, first: readonly string[]): Table {
 }
 
 function isShareOf(table: Table, name: string): boolean {
-  const heading = (column: string): string | undefined => table.columns.find((each) => each.name === column)?.heading
-  return name.endsWith("_pct") && table.columns.some((each) => each.name !== name && each.heading === heading(name))
+  const heading = (column: string): string | undefined => table.columns.find((candidate) => candidate.name === column)?.heading
+  return name.endsWith("_pct") && table.columns.some((other) => other.name !== name && other.heading === heading(name))
 }

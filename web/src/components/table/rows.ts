@@ -21,7 +21,7 @@ export function formatSort(sort: Sort): string {
 /** What a click on a heading does: numbers begin with the largest, text with A. */
 export function nextSort(table: Table, column: string, now: Sort | null): Sort {
   if (now?.column === column) return { column, descending: !now.descending }
-  const unit = table.columns.find((each) => each.name === column)?.unit ?? "text"
+  const unit = table.columns.find((candidate) => candidate.name === column)?.unit ?? "text"
   return { column, descending: isNumeric(unit) }
 }
 
@@ -35,7 +35,7 @@ export function shownRows(table: Table, filter: string, sort: Sort | null): read
   const texts = table.data.filter((_, at) => table.columns[at]?.unit === "text")
   const rows = Array.from({ length: rowCount(table) }, (_, row) => row)
   const kept = words.length === 0 ? rows : rows.filter((row) => containsAll(texts.map((cells) => String(cells[row] ?? "")).join("\n"), words))
-  const at = table.columns.findIndex((each) => each.name === sort?.column)
+  const at = table.columns.findIndex((column) => column.name === sort?.column)
   const cells = table.data[at]
   if (!sort || !cells) return kept
   return [...kept].sort((a, b) => compareCells(cells[a], cells[b], sort.descending) || a - b)

@@ -90,8 +90,8 @@ function howMany(table: Table, shown: number): string {
 
 function without(table: Table, hidden: readonly string[]): Table {
   if (hidden.length === 0) return table
-  const kept = table.columns.map((column, at) => ({ column, cells: table.data[at] ?? [] })).filter((each) => !hidden.includes(each.column.name))
-  return { ...table, columns: kept.map((each) => each.column), data: kept.map((each) => each.cells) }
+  const kept = table.columns.map((column, at) => ({ column, cells: table.data[at] ?? [] })).filter((pair) => !hidden.includes(pair.column.name))
+  return { ...table, columns: kept.map((pair) => pair.column), data: kept.map((pair) => pair.cells) }
 }
 
 interface GridProps extends Omit<DataTableProps, "sort"> {
@@ -241,7 +241,7 @@ function Widths(props: { readonly table: Table; readonly widths: readonly number
 }
 
 function sum(values: readonly number[]): number {
-  return Math.ceil(values.reduce((total, each) => total + each, 0))
+  return Math.ceil(values.reduce((total, value) => total + value, 0))
 }
 
 function widthOf(column: TableColumn, cells: readonly Cell[]): number {
@@ -254,6 +254,6 @@ function widthOf(column: TableColumn, cells: readonly Cell[]): number {
 
 /** The kinds of the rows, when a column of the table holds them. */
 export function kindsOf(table: Table, column = "kind"): readonly (Kind | null)[] {
-  const at = table.columns.findIndex((each) => each.name === column)
-  return (table.data[at] ?? []).map((each) => (KINDS as readonly Cell[]).includes(each) ? (each as Kind) : null)
+  const at = table.columns.findIndex((candidate) => candidate.name === column)
+  return (table.data[at] ?? []).map((cell) => (KINDS as readonly Cell[]).includes(cell) ? (cell as Kind) : null)
 }

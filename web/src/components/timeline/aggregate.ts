@@ -70,8 +70,8 @@ function busyShare(columns: SpanColumns, tracks: readonly Track[], area: View): 
   let until = area.from
   for (;;) {
     let row = -1
-    for (let each = 0; each < rows.length; each++) {
-      if (at[each]! < ends[each]! && (row < 0 || start[at[each]!]! < start[at[row]!]!)) row = each
+    for (let candidate = 0; candidate < rows.length; candidate++) {
+      if (at[candidate]! < ends[candidate]! && (row < 0 || start[at[candidate]!]! < start[at[row]!]!)) row = candidate
     }
     const span = row < 0 ? -1 : at[row]!++
     if (span < 0 || start[span]! >= area.to) break

@@ -155,7 +155,7 @@ function useDrawing(state: TimelineState, canvases: Canvases): void {
     draw()
     return () => {
       cancelAnimationFrame(frame)
-      for (const each of unwatch) each()
+      for (const stop of unwatch) stop()
     }
   }, [state])
 }

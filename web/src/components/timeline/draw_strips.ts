@@ -53,7 +53,7 @@ function rulerFlags(context: CanvasRenderingContext2D, scene: Scene, step: numbe
     const middle = (Math.max(area.from, scene.view.from) + Math.min(area.to, scene.view.to)) / 2
     flags.push(flag(middle, formatNs(area.to - area.from), theme.accent, theme.onAccent))
   }
-  return flags.filter((each) => each !== null)
+  return flags.filter((candidate) => candidate !== null)
 }
 
 function drawLength(context: CanvasRenderingContext2D, scene: Scene): void {
@@ -81,17 +81,17 @@ export function drawMinimap(context: CanvasRenderingContext2D, scene: Scene): vo
   context.fillStyle = theme.sunk
   context.fillRect(0, 0, width, height)
   const { from, to } = viewBox(scene)
-  const each = width / Math.max(1, minimap.columns.length)
+  const columnWidth = width / Math.max(1, minimap.columns.length)
   const tall = height - 12
   minimap.columns.forEach((shares, column) => {
-    const x = column * each
-    context.globalAlpha = x + each >= from && x <= to ? 1 : 0.4
+    const x = column * columnWidth
+    context.globalAlpha = x + columnWidth >= from && x <= to ? 1 : 0.4
     let y = height - 6
     shares.forEach((share, kind) => {
       if (share <= 0) return
       const colour = minimap.kinds[kind]
       context.fillStyle = minimapColour(theme, colour === undefined ? -1 : KINDS.indexOf(colour))
-      context.fillRect(x, y - share * tall, Math.ceil(each * ratio) / ratio, share * tall)
+      context.fillRect(x, y - share * tall, Math.ceil(columnWidth * ratio) / ratio, share * tall)
       y -= share * tall
     })
   })

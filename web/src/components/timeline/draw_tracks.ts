@@ -82,7 +82,7 @@ export class TracksCanvas {
     const { palette, hostInk, font, quiet } = scene.theme
     const lanes = visibleLanes(scene)
     const labels = this.#labels
-    const found = scene.hits === null ? null : new Set(scene.hits.length < 50000 ? scene.hits : [])
+    const hits = scene.hits === null ? null : new Set(scene.hits.length < 50000 ? scene.hits : [])
     context.font = `11px ${font}`
     context.textBaseline = "middle"
     context.textAlign = "left"
@@ -93,7 +93,7 @@ export class TracksCanvas {
       const from = labels.from[at]! / scene.ratio
       const to = labels.to[at]! / scene.ratio
       const kind = columns.kind[span]!
-      const dimmed = found !== null && !found.has(span)
+      const dimmed = hits !== null && !hits.has(span)
       context.fillStyle = dimmed ? quiet : kind >= FIRST_KIND_OF_HOST ? hostInk : palette.ink[kind]!
       const text = this.#cut(context, columns.name[span]!, timeline.names, to - from - 2 * PAD)
       if (text !== "") context.fillText(text, from + PAD, lane.y + lane.height / 2 + 0.5)
@@ -238,13 +238,13 @@ function drawBorders(context: CanvasRenderingContext2D, scene: Scene): void {
 
 function drawSelected(context: CanvasRenderingContext2D, scene: Scene): void {
   if (scene.selected === null) return
-  const found = laneOf(scene.layout, scene.selected)
-  if (found === null) return
+  const lane = laneOf(scene.layout, scene.selected)?.lane
+  if (lane === undefined) return
   const { start, dur } = scene.model.columns
   const from = xOf(scene, start[scene.selected]!)
   const to = xOf(scene, start[scene.selected]! + dur[scene.selected]!)
   if (to < -4 || from > scene.width + 4) return
   context.strokeStyle = scene.theme.ink
   context.lineWidth = 2
-  context.strokeRect(Math.round(from), found.lane.y - 1, Math.max(3, Math.round(to - from)), found.lane.height + 2)
+  context.strokeRect(Math.round(from), lane.y - 1, Math.max(3, Math.round(to - from)), lane.height + 2)
 }

@@ -36,10 +36,10 @@ export function stepWords(steps: readonly StepRange[], ns: number): string {
 
 function centre(scene: FlowScene, id: number): { readonly y: number; readonly top: number; readonly bottom: number } | null {
   const position = scene.positionOf(id)
-  const found = position === null ? null : laneOf(scene.layout, position)
-  if (found === null) return null
-  const top = found.lane.y - scene.scrollTop
-  return { y: top + found.lane.height / 2, top, bottom: top + found.lane.height }
+  const lane = position === null ? undefined : laneOf(scene.layout, position)?.lane
+  if (lane === undefined) return null
+  const top = lane.y - scene.scrollTop
+  return { y: top + lane.height / 2, top, bottom: top + lane.height }
 }
 
 const onScreen = (scene: FlowScene, x: number): boolean => x >= 0 && x <= scene.width

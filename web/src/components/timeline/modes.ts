@@ -137,14 +137,14 @@ function extent(step: StepRange): View | null {
 
 /** The spans of a row that start within a stretch, counted from its beginning. */
 function shifted(columns: SpanColumns, row: { readonly offset: number; readonly count: number }, within: View): Gathered {
-  const found = gathered()
+  const spans = gathered()
   const end = row.offset + row.count
   for (let at = lowerBound(columns.start, row.offset, end, within.from); at < end && columns.start[at]! < within.to; at++) {
-    found.start.push(columns.start[at]! - within.from)
-    found.dur.push(columns.dur[at]!)
-    found.from.push(at)
+    spans.start.push(columns.start[at]! - within.from)
+    spans.dur.push(columns.dur[at]!)
+    spans.from.push(at)
   }
-  return found
+  return spans
 }
 
 /** The busiest stream (or the first thread) of each step. */

@@ -7,7 +7,7 @@ import type { Finding, SpanDetail, Track } from "../../data/types"
 import { HOST_KINDS, KINDS } from "../../data/types"
 import { copyText } from "../copy"
 import { counted, fixed, formatCount, formatNs, visible } from "../../base/format"
-import { Bar, Chip, colourOf, LinkButton, Swatch } from "../parts"
+import { Bar, Chip, colourOf, kindText, LinkButton, Swatch } from "../parts"
 import { type Aggregate, aggregate, type AggregateRow, groupsIn } from "./aggregate"
 import { around, type View } from "./interaction"
 import { isWhole, NO_SPAN, positionOf } from "./model"
@@ -49,18 +49,18 @@ interface Sums {
 
 /** Adds up after the picture is drawn: over millions of spans it would be late. */
 function useSums(state: TimelineState, area: View, chosen: Track["group"] | null): Sums | null {
-  const [found, setFound] = useState<Sums | null>(null)
+  const [totals, setTotals] = useState<Sums | null>(null)
   const { model } = state
   useEffect(() => {
     if (!isWhole(model.columns)) return
     const timer = window.setTimeout(() => {
       const groups = groupsIn(model.timeline, model.columns, area)
       const group = chosen !== null && groups.includes(chosen) ? chosen : groups[0]
-      setFound({ groups, sums: group === undefined ? null : aggregate(model.timeline, model.columns, area, group) })
+      setTotals({ groups, sums: group === undefined ? null : aggregate(model.timeline, model.columns, area, group) })
     }, 30)
     return () => clearTimeout(timer)
   }, [model, area.from, area.to, chosen])
-  return found
+  return totals
 }
 
 /** The view once it rests. */
@@ -91,16 +91,16 @@ function AreaPanel(props: { readonly state: TimelineState }): JSX.Element {
   const resting = useRestingView(state)
   const whole = area ?? resting
   const [chosen, choose] = useState<Track["group"] | null>(null)
-  const found = useSums(state, whole, chosen)
-  const sums = found?.sums ?? null
-  const groups = found?.groups ?? []
+  const totals = useSums(state, whole, chosen)
+  const sums = totals?.sums ?? null
+  const groups = totals?.groups ?? []
   const group = sums?.group
   const title = area === null ? `In view ${formatNs(whole.to - whole.from)}` : `Selection ${formatNs(whole.to - whole.from)}`
   return (
     <section class="tl-area" aria-label={area === null ? "What is in view" : "What is selected"}>
       <header>
         <h2>{title}</h2>
-        <p class="tl-says">{found === null ? "" : sums === null ? "nothing was recorded here" : saysOf(sums)}{sums !== null && model.timeline.tiled && THINNED}</p>
+        <p class="tl-says">{totals === null ? "" : sums === null ? "nothing was recorded here" : saysOf(sums)}{sums !== null && model.timeline.tiled && THINNED}</p>
         {groups.length > 1 && <GroupChoice groups={groups} group={group} choose={choose} />}
         <p class="tl-actions">
           {sums !== null && <LinkButton onClick={() => copyText(markdownOf(state, sums, title), "the selection as Markdown")}>Copy</LinkButton>}
@@ -262,7 +262,7 @@ function NothingSelected(): JSX.Element {
 export function spanWords(state: TimelineState, position: number): string {
   const { columns, timeline } = state.model
   const name = visible((timeline.names[columns.name[position]!] ?? "").slice(0, 200))
-  const kind = ALL_KINDS[columns.kind[position]!] ?? ""
+  const kind = kindText(ALL_KINDS[columns.kind[position]!] ?? "wait")
   const finding = columns.finding[position]!
   return `${name}, ${kind}, ${formatNs(columns.dur[position]!)}, from ${fixed(columns.start[position]! / 1e6, 3)} ms${finding > 0 ? `, finding ${finding}` : ""}`
 }

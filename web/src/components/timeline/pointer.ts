@@ -69,10 +69,10 @@ export function hitSpan(state: TimelineState, canvas: HTMLCanvasElement, event: 
   const view = state.view.peek()
   const scroller = canvas.closest(".tl-scroller")
   const y = event.clientY - canvas.getBoundingClientRect().top + (scroller?.scrollTop ?? 0)
-  const found = laneAt(state.layout.peek(), y)
-  if (found === null) return null
+  const lane = laneAt(state.layout.peek(), y)?.lane
+  if (lane === undefined) return null
   const slack = ((view.to - view.from) / Math.max(1, canvas.clientWidth)) * 3
-  return spanAt(state.model.columns, found.lane, nsAt(state, canvas, event), slack)
+  return spanAt(state.model.columns, lane, nsAt(state, canvas, event), slack)
 }
 
 /** Drag: an area. With Shift or the middle button: the view. Without moving: a click. */

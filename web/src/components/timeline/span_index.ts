@@ -10,6 +10,7 @@ import type { SpanColumns } from "../../data/types"
 
 export const SMALL = 64
 export const LARGE = 4096
+const SMALL_PER_LARGE = LARGE / SMALL
 
 type Values = Float32Array | Float64Array | Uint32Array
 
@@ -47,11 +48,10 @@ export function indexLargest(values: Values): Largest {
     const from = block * SMALL
     small[block] = largestByLooking(values, from, Math.min(from + SMALL, values.length))
   }
-  const each = LARGE / SMALL
   for (let block = 0; block < large.length; block++) {
-    let best = small[block * each]!
-    const end = Math.min((block + 1) * each, small.length)
-    for (let at = block * each + 1; at < end; at++) if (values[small[at]!]! > values[best]!) best = small[at]!
+    let best = small[block * SMALL_PER_LARGE]!
+    const end = Math.min((block + 1) * SMALL_PER_LARGE, small.length)
+    for (let at = block * SMALL_PER_LARGE + 1; at < end; at++) if (values[small[at]!]! > values[best]!) best = small[at]!
     large[block] = best
   }
   return { values, small, large }
@@ -64,12 +64,11 @@ export function largest(index: Largest, from: number, to: number): number {
   const firstBlock = Math.ceil(from / SMALL)
   const lastBlock = Math.floor(to / SMALL)
   let best = from < firstBlock * SMALL ? largestByLooking(values, from, firstBlock * SMALL) : small[firstBlock]!
-  const each = LARGE / SMALL
   for (let block = firstBlock; block < lastBlock; ) {
-    const whole = block % each === 0 && block + each <= lastBlock
-    const candidate = whole ? large[block / each]! : small[block]!
+    const whole = block % SMALL_PER_LARGE === 0 && block + SMALL_PER_LARGE <= lastBlock
+    const candidate = whole ? large[block / SMALL_PER_LARGE]! : small[block]!
     if (values[candidate]! > values[best]!) best = candidate
-    block += whole ? each : 1
+    block += whole ? SMALL_PER_LARGE : 1
   }
   if (lastBlock * SMALL < to) {
     const candidate = largestByLooking(values, lastBlock * SMALL, to)

@@ -92,8 +92,7 @@ export function Code(props: { readonly code: string }): JSX.Element {
   return (
     <pre class="code-block" tabIndex={0} aria-label="Code">
       {lines.map((line, index) => {
-        const found = isDiff ? DIFF_LINE.exec(line) : null
-        const sign = isDiff ? found?.[2] : "+"
+        const sign = isDiff ? DIFF_LINE.exec(line)?.[2] : "+"
         return (
           <code key={index} class={sign === "+" ? "put-in" : sign === "-" ? "taken-out" : ""}>
             {isDiff ? line : `+ ${line}`}

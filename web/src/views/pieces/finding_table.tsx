@@ -10,7 +10,7 @@ import { savingText, shortBasis } from "./finding_text"
 export function FindingTable(props: { readonly findings: readonly Finding[] }): JSX.Element {
   const [open, setOpen] = useState<number | null>(props.findings[0]?.number ?? null)
   if (props.findings.length === 0) return <p class="no-findings">No rule found an issue.</p>
-  const most = Math.max(...props.findings.map((each) => each.predicted?.saved_ms.high ?? 0))
+  const most = Math.max(...props.findings.map((finding) => finding.predicted?.saved_ms.high ?? 0))
   return (
     <table class="finding-table" aria-label="Findings">
       <thead>

@@ -18,10 +18,10 @@ export function PageTop(props: { readonly says: string; readonly totals?: readon
       <p class="says">{sentence(shorten(says, LONGEST))}</p>
       {totals.length > 0 && (
         <dl aria-label="Totals">
-          {totals.map((each) => (
-            <div key={each.heading} title={each.says}>
-              <dt>{sentence(each.heading)}</dt>
-              <dd>{each.text}</dd>
+          {totals.map((total) => (
+            <div key={total.heading} title={total.says}>
+              <dt>{sentence(total.heading)}</dt>
+              <dd>{total.text}</dd>
             </div>
           ))}
         </dl>

@@ -22,11 +22,11 @@ export interface Axes {
 
 /** Decades that hold every mark, the ridge of the fastest roof, and a little of the slope. */
 export function axesOf(value: Roofline, frame: Frame): Axes {
-  const compute = value.roofs.filter((each) => each.kind === "compute").map((each) => each.per_s)
-  const memory = value.roofs.filter((each) => each.kind === "memory").map((each) => each.per_s)
+  const compute = value.roofs.filter((roof) => roof.kind === "compute").map((roof) => roof.per_s)
+  const memory = value.roofs.filter((roof) => roof.kind === "memory").map((roof) => roof.per_s)
   const ridges = memory.flatMap((bytes) => compute.map((flops) => flops / bytes))
-  const across = [...value.marks.map((each) => each.flops_per_byte), ...ridges.map((each) => each * 4)].filter((each) => each > 0)
-  const up = [...value.marks.map((each) => each.flops_per_s), ...compute.map((each) => each * 1.5)].filter((each) => each > 0)
+  const across = [...value.marks.map((mark) => mark.flops_per_byte), ...ridges.map((ridge) => ridge * 4)].filter((intensity) => intensity > 0)
+  const up = [...value.marks.map((mark) => mark.flops_per_s), ...compute.map((flops) => flops * 1.5)].filter((rate) => rate > 0)
   const [fromX, toX] = decades(across, 2)
   const [fromY, toY] = decades(up, 2)
   return { fromX, toX, x: log([fromX, toX], [frame.left, frame.width - frame.right]), y: log([fromY, toY], [frame.height - frame.bottom, frame.top]) }
@@ -49,17 +49,17 @@ export interface RoofLine {
 
 /** A slope for each memory, up to the highest compute roof; a level for each peak, from where the slope meets it. Equal peaks are one line. */
 export function roofLines(roofs: Roofline["roofs"], axes: Pick<Axes, "fromX" | "toX">): readonly RoofLine[] {
-  const memory = roofs.filter((each) => each.kind === "memory")
-  const compute = together(roofs.filter((each) => each.kind === "compute"))
-  const highest = Math.max(0, ...compute.map((each) => each.per_s))
-  const fastest = Math.max(0, ...memory.map((each) => each.per_s))
-  const slopes = memory.map((each): RoofLine => {
-    const end = highest > 0 ? Math.min(highest / each.per_s, axes.toX) : axes.toX
-    return { label: each.label, source: each.source, kind: "memory", from: [axes.fromX, each.per_s * axes.fromX], to: [end, each.per_s * end] }
+  const memory = roofs.filter((roof) => roof.kind === "memory")
+  const compute = together(roofs.filter((roof) => roof.kind === "compute"))
+  const highest = Math.max(0, ...compute.map((roof) => roof.per_s))
+  const fastest = Math.max(0, ...memory.map((roof) => roof.per_s))
+  const slopes = memory.map((roof): RoofLine => {
+    const end = highest > 0 ? Math.min(highest / roof.per_s, axes.toX) : axes.toX
+    return { label: roof.label, source: roof.source, kind: "memory", from: [axes.fromX, roof.per_s * axes.fromX], to: [end, roof.per_s * end] }
   })
-  const levels = compute.map((each): RoofLine => {
-    const begin = fastest > 0 ? Math.max(axes.fromX, each.per_s / fastest) : axes.fromX
-    return { label: each.label, source: each.source, kind: "compute", from: [begin, each.per_s], to: [axes.toX, each.per_s] }
+  const levels = compute.map((roof): RoofLine => {
+    const begin = fastest > 0 ? Math.max(axes.fromX, roof.per_s / fastest) : axes.fromX
+    return { label: roof.label, source: roof.source, kind: "compute", from: [begin, roof.per_s], to: [axes.toX, roof.per_s] }
   })
   return [...slopes, ...levels]
 }
@@ -81,7 +81,7 @@ export function radiusOf(mark: Mark, longest: number, most = 22, least = 3.5): n
 
 /** Which mark a key leads to: left and right by intensity, up and down by time. */
 export function nextMark(marks: readonly Mark[], now: number, key: "left" | "right" | "up" | "down"): number {
-  const by = key === "left" || key === "right" ? (each: Mark): number => each.flops_per_byte : (each: Mark): number => each.total_ns
+  const by = key === "left" || key === "right" ? (mark: Mark): number => mark.flops_per_byte : (mark: Mark): number => mark.total_ns
   const order = [...marks.keys()].sort((a, b) => by(marks[a]!) - by(marks[b]!) || a - b)
   const step = key === "right" || key === "up" ? 1 : -1
   return order[order.indexOf(now) + step] ?? now

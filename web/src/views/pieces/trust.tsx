@@ -41,8 +41,8 @@ export function TrustStrip(props: { readonly trust: Trust; readonly leftOut: rea
       {leftOut.length > 0 && !open && <p class="left-out">Left out of this file: {leftOut.join("; ")}</p>}
       {open && (
         <ul>
-          {leftOut.map((each) => (
-            <li key={each}>Left out of this file: {each}</li>
+          {leftOut.map((item) => (
+            <li key={item}>Left out of this file: {item}</li>
           ))}
           {trust.notes.map((note) => (
             <li key={note.code}>

@@ -72,7 +72,7 @@ function FixRow(props: { readonly row: Row; readonly before: Range; readonly mos
 }
 
 function worth(before: Range, after: Range, scale: TimeScale): string {
-  const ends = [before.high - after.high, before.low - after.low].map((each) => Math.max(0, each)).sort((a, b) => a - b)
+  const ends = [before.high - after.high, before.low - after.low].map((end) => Math.max(0, end)).sort((a, b) => a - b)
   const [low = 0, high = 0] = ends
   const text = scale.range({ low, high })
   return Number(text.replace(",", "")) === 0 ? "nothing more" : `− ${text} ${scale.unit}`

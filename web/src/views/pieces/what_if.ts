@@ -56,7 +56,7 @@ function answerOf(whatIf: WhatIf): Answer {
 
 function kernelAnswer(known: WhatIfKernels, scaled: Scaled, step_ms: number | null): Answer | null {
   const at = known.factors.indexOf(scaled.factor)
-  const after = known.kernels.find((each) => each.name === scaled.kernel)?.after_ms[at]
+  const after = known.kernels.find((kernel) => kernel.name === scaled.kernel)?.after_ms[at]
   if (after === undefined || after === null) return null
   const exact = (value: number): Range => ({ point: value, low: value, high: value })
   return {
