@@ -63,7 +63,7 @@ export function Loaded<T>(props: {
   return <>{props.children(resource.value)}</>
 }
 
-/** A square in the colour of a kind of work; the label stands beside it, so it is hidden from readers of the screen. */
+/** A square in the colour of a kind of work; the label stands beside it, so it is hidden from screen readers. */
 export function Swatch(props: { readonly kind: Kind | HostKind }): JSX.Element {
   return <span class="swatch" aria-hidden="true" style={{ background: colourOf(props.kind) }} />
 }
@@ -92,7 +92,7 @@ export function Bar(props: { readonly share: number; readonly colour: string }):
 const GLYPHS: Readonly<Record<Mark, string>> = { good: "✓", note: "▲", bad: "✕", unknown: "?" }
 const MARK_WORDS: Readonly<Record<Mark, string>> = { good: "good", note: "note", bad: "bad", unknown: "not known" }
 
-/** A status as a glyph and, for readers of the screen, a word. */
+/** A status as a glyph and, for screen readers, a word. */
 export function MarkGlyph(props: { readonly mark: Mark }): JSX.Element {
   return (
     <span class={`mark ${props.mark}`} role="img" aria-label={MARK_WORDS[props.mark]}>

@@ -23,7 +23,7 @@ export interface Source {
   span(run: string, id: number): Promise<SpanDetail>
 }
 
-/** A resource that did not come, in words that a person can act on. */
+/** A resource that failed to load, in words that a person can act on. */
 export class ResourceError extends Error {}
 
 /** Set by the server where the words are the answer. */

@@ -39,7 +39,7 @@ export const navigation = signal(true)
 export const theme = signal<Theme>("system")
 /** Why the server no longer answers, or null. */
 export const lost = signal<string | null>(null)
-/** The last thing done, for the reader of the screen: "Copied". */
+/** The last thing done, for screen readers: "Copied". */
 export const said = signal("")
 
 const cache = new Map<string, Signal<Resource<unknown>>>()

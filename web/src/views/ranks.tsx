@@ -51,7 +51,7 @@ function RanksPage(props: { readonly value: RanksData }): JSX.Element {
   )
 }
 
-/** A cell is the darker the larger its share, from nothing to the largest of the table. */
+/** The larger its share, the darker a cell: from nothing to the largest share of the table. */
 function HeatMap(props: { readonly value: RanksData }): JSX.Element {
   const { ranks, parts, share_pct: share } = props.value
   const most = Math.max(1, ...share.flat())

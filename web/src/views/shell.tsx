@@ -34,7 +34,7 @@ export function Shell(): JSX.Element {
 
 const SAID_MS = 3000
 
-/** What was just done, for the eye and for readers of the screen; it goes by itself. */
+/** What was just done, for the eye and for screen readers; it goes by itself. */
 function Said(): JSX.Element {
   const text = said.value
   useEffect(() => {

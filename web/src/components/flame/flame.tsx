@@ -1,6 +1,6 @@
 /**
  * A flame graph on a canvas. Arrow keys move from frame to frame, Enter zooms; the frame that is selected stands below
- * as text, which readers of the screen hear, and the tree as a table is its equal.
+ * as text, which screen readers hear, and the tree as a table is its equal.
  */
 import type { ComponentChildren, JSX } from "preact"
 import { useEffect, useMemo, useRef, useState } from "preact/hooks"

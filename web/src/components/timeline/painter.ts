@@ -5,6 +5,7 @@
  * the longest of them, as strong as the share of the pixel that is busy. The work is bounded by the pixels.
  */
 
+import type { SpanColumns } from "../../data/types"
 import { busyNs, firstEndingAfter, gallop, largest, type SpanIndex } from "./span_index"
 import type { View } from "./interaction"
 import { STRENGTHS } from "./palette"
@@ -58,7 +59,7 @@ export function paintRow(index: SpanIndex, row: Row, view: View, line: Line, col
   let at = firstEndingAfter(index.columns, row.offset, row.count, view.from)
   while (at < end && start[at]! < view.to) {
     if (dur[at]! >= wideNs) {
-      free = paintWide(at)
+      free = paintWide(index.columns, at, view, line, colours, labels)
       at++
       continue
     }
@@ -74,23 +75,6 @@ export function paintRow(index: SpanIndex, row: Row, view: View, line: Line, col
     }
     paintShort(at, next, pixel, pixelTo, best)
     at = next
-  }
-
-  function paintWide(span: number): number {
-    const from = Math.round((start[span]! - view.from) * scale)
-    const to = Math.max(from + 1, Math.round((start[span]! + dur[span]! - view.from) * scale))
-    const left = Math.max(from, 0)
-    const right = Math.min(to, line.width)
-    const solidTo = to - from > 2 * line.gap && to <= line.width ? right - line.gap : right
-    line.pixels.fill(colours[kind[span]! * STRENGTHS + FULL]!, line.at + left, line.at + Math.max(solidTo, left))
-    if (labels !== null && right - left >= line.leastLabel && labels.count < labels.span.length) {
-      labels.span[labels.count] = span
-      labels.from[labels.count] = left
-      labels.to[labels.count] = right
-      labels.line[labels.count] = line.number
-      labels.count++
-    }
-    return right
   }
 
   function paintShort(first: number, next: number, pixel: number, pixelTo: number, best: number): void {
@@ -119,6 +103,26 @@ export function paintRow(index: SpanIndex, row: Row, view: View, line: Line, col
     const share = Math.min(1, Math.max(0, busy * scale))
     line.pixels[line.at + pixel] = colours[kind[span]! * STRENGTHS + Math.round(share * FULL)]!
   }
+}
+
+/** Paints one span over all of its pixels, notes where its name may be written, and gives the first pixel after it. */
+function paintWide(columns: SpanColumns, span: number, view: View, line: Line, colours: Uint32Array, labels: Labels | null): number {
+  const scale = line.width / (view.to - view.from)
+  const start = columns.start[span]!
+  const from = Math.round((start - view.from) * scale)
+  const to = Math.max(from + 1, Math.round((start + columns.dur[span]! - view.from) * scale))
+  const left = Math.max(from, 0)
+  const right = Math.min(to, line.width)
+  const solidTo = to - from > 2 * line.gap && to <= line.width ? right - line.gap : right
+  line.pixels.fill(colours[columns.kind[span]! * STRENGTHS + FULL]!, line.at + left, line.at + Math.max(solidTo, left))
+  if (labels !== null && right - left >= line.leastLabel && labels.count < labels.span.length) {
+    labels.span[labels.count] = span
+    labels.from[labels.count] = left
+    labels.to[labels.count] = right
+    labels.line[labels.count] = line.number
+    labels.count++
+  }
+  return right
 }
 
 /** Paints only the given spans (positions in order): what a search found, over a dimmed row. */
