@@ -75,10 +75,17 @@ function shares(table: Table, column: string): readonly Share[] {
   return columnOf(table, column).map((pct, row) => ({ label: String(names[row] ?? "").replace(/^aten::/, ""), pct: typeof pct === "number" ? pct : 0 }))
 }
 
-/** How much of the time that tensor cores could take they did take. */
+const TENSOR_CORES: Readonly<Record<string, Omit<Total, "text">>> = {
+  tensor_core_pct: { heading: "on tensor cores", says: "Share of kernel time" },
+  tensor_core_eligible_pct: { heading: "of capable work", says: "Share of the work that tensor cores could do" },
+}
+
+/** How much time tensor cores took: of all kernel time, and of the work that they could do. */
 export function tensorCores(efficiency: Table | null): readonly Total[] {
-  const wanted: Readonly<Record<string, string>> = { tensor_core_pct: "tensor cores, of kernel time", tensor_core_eligible_pct: "of tensor-core-capable work" }
-  return (efficiency?.values ?? []).filter((value) => value.name in wanted).map((value) => ({ heading: wanted[value.name] ?? value.heading, text: value.text }))
+  return (efficiency?.values ?? []).flatMap((value) => {
+    const total = TENSOR_CORES[value.name]
+    return total ? [{ ...total, text: value.text }] : []
+  })
 }
 
 const NEEDED: readonly (readonly [part: string, words: string])[] = [

@@ -33,8 +33,8 @@ export function TreeTable(props: TreeTableProps): JSX.Element {
         <h2>{tree.title}</h2>
         <p class="quiet">{rows.length === tree.name.length ? counted(rows.length, "row") : `${formatCount(rows.length)} of ${counted(tree.name.length, "row")}`}</p>
         <p class="actions">
-          <LinkButton onClick={() => setAll(everyNode(tree))}>Open all</LinkButton>
-          <LinkButton onClick={() => setAll(new Set())}>Close all</LinkButton>
+          <LinkButton onClick={() => setAll(everyNode(tree))}>Expand all</LinkButton>
+          <LinkButton onClick={() => setAll(new Set())}>Collapse all</LinkButton>
           <CopyButtons table={asTable(tree, rows, whole)} order={rows.map((_, index) => index)} />
         </p>
       </header>
@@ -63,7 +63,7 @@ function Grid(props: GridProps): JSX.Element {
     props.setOpen(next)
   }
   return (
-    <div class="scroller" ref={scroller} tabIndex={0} role="region" aria-label={`${tree.title}: arrow keys move, right opens, left closes`} onScroll={look}
+    <div class="scroller" ref={scroller} tabIndex={0} role="region" aria-label={`${tree.title}: arrow keys move, right expands, left collapses`} onScroll={look}
       onKeyDown={(event) => onTreeKey(event, { tree, rows, active, open, toggle, move: moveTo, page, enter: props.onOpen })}>
       <table role="treegrid" aria-label={tree.title} aria-rowcount={rows.length + 1}>
         <colgroup>
@@ -121,7 +121,7 @@ function TreeRowLine(props: LineProps): JSX.Element {
       onClick={props.onPick} onDblClick={props.onOpen}>
       <td class="code" style={{ paddingLeft: `${8 + row.depth * INDENT_PX}px` }} title={shorten(name, 600)}>
         {row.children > 0 ? (
-          <button type="button" tabIndex={-1} class={props.open ? "twist open" : "twist"} aria-label={props.open ? "close" : "open"} onClick={props.onToggle}>
+          <button type="button" tabIndex={-1} class={props.open ? "twist open" : "twist"} aria-label={props.open ? "collapse" : "expand"} onClick={props.onToggle}>
             ›
           </button>
         ) : (

@@ -105,7 +105,10 @@ function Grid(props: GridProps): JSX.Element {
   const { scroller, look, first, last, active, moveTo, leave, page } = useRowsInSight(order.length)
   const widths = useMemo(() => table.columns.map((column, at) => widthOf(column, table.data[at] ?? [])), [table])
   useEffect(leave, [order])
-  const move = (to: number): void => props.onPoint?.(order[moveTo(to)] ?? null)
+  const move = (to: number): void => {
+    const row = order[moveTo(to)] ?? null
+    props.onPoint?.(row)
+  }
   return (
     <div class="scroller" ref={scroller} tabIndex={0} role="region" aria-label={props.title ?? table.name} onScroll={look}
       style={props.height === undefined ? {} : { maxHeight: props.height }}

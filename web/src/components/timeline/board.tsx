@@ -108,7 +108,7 @@ function TrackLabel(props: { readonly box: TrackBox; readonly state: TimelineSta
   }
   return (
     <div class={slim ? "tl-label slim" : "tl-label"} style={style}>
-      <button type="button" class="tl-fold" aria-expanded={!slim} aria-label={words} title={slim ? "Open" : "Collapse"} onClick={toggle}>
+      <button type="button" class="tl-fold" aria-expanded={!slim} aria-label={words} title={slim ? "Expand" : "Collapse"} onClick={toggle}>
         <strong>{visible(track.title)}</strong> <span>{visible(track.subtitle)}</span>
       </button>
       {!slim && box.hidden > 0 && (
