@@ -12,8 +12,8 @@ import * as esbuild from "esbuild"
 
 const here = dirname(fileURLToPath(import.meta.url))
 const jsx = { jsx: "automatic", jsxImportSource: "preact" }
-const options = process.argv.slice(2).filter((each) => each.startsWith("--"))
-const words = process.argv.slice(2).filter((each) => !each.startsWith("--"))
+const options = process.argv.slice(2).filter((word) => word.startsWith("--"))
+const words = process.argv.slice(2).filter((word) => !word.startsWith("--"))
 
 const HTML = `<!doctype html>
 <html lang="en">
@@ -75,15 +75,15 @@ function printSizes(out) {
     const bytes = readFileSync(join(out, name))
     return { name, bytes: bytes.length, gzipped: gzipSync(bytes, { level: 9 }).length }
   })
-  for (const each of sizes) console.log(`${each.name}  ${each.bytes} B, ${each.gzipped} B gzipped`)
-  console.log(`all  ${sizes.reduce((sum, each) => sum + each.gzipped, 0)} B gzipped`)
+  for (const file of sizes) console.log(`${file.name}  ${file.bytes} B, ${file.gzipped} B gzipped`)
+  console.log(`all  ${sizes.reduce((sum, file) => sum + file.gzipped, 0)} B gzipped`)
 }
 
 /** Bundles each test file on its own, so that node needs neither a loader nor the types, and runs them. */
 async function runTests(names) {
   const folder = join(here, "test")
-  const found = readdirSync(folder).filter((name) => /\.test\.tsx?$/.test(name))
-  const chosen = names.length ? found.filter((name) => names.some((each) => name.startsWith(each))) : found
+  const tests = readdirSync(folder).filter((name) => /\.test\.tsx?$/.test(name))
+  const chosen = names.length ? tests.filter((test) => names.some((name) => test.startsWith(name))) : tests
   const out = mkdtempSync(join(tmpdir(), "foretrace-page-"))
   try {
     await esbuild.build({

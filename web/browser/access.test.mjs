@@ -75,7 +75,7 @@ async function tabTo(page, wanted, most = 120) {
 describe("keyboard only", () => {
   test("from the top to a page, its table and back, without a pointer", () => withPage(browser, addressOf(at("overview", RUN)), async (page) => {
     await page.keyboard.press("Tab")
-    assert.equal((await focused(page)).name, "Skip to the page")
+    assert.equal((await focused(page)).name, "Skip to content")
     await page.keyboard.press("Enter")
     assert.equal(await page.evaluate(() => document.activeElement.id), "main")
     await page.reload()

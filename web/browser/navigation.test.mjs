@@ -104,7 +104,7 @@ describe("tables", () => {
         await filter.fill("gemm")
         await until(async () => Number(await table.locator("table").getAttribute("aria-rowcount")) < rows, "fewer rows")
         await filter.fill("no such name")
-        await until(async () => /No row holds this text/.test(await table.innerText()), "words instead of an empty table")
+        await until(async () => /No row contains this text/.test(await table.innerText()), "words instead of an empty table")
       }
     }, { permissions: ["clipboard-read", "clipboard-write"] }))
   }
@@ -229,10 +229,10 @@ describe("runs", () => {
 
   test("an unknown run and an unknown page say so", async () => {
     await withPage(browser, addressOf("#/overview?run=nobody"), async (page) => {
-      assert.match(await page.locator("main").innerText(), /This run is not here/)
+      assert.match(await page.locator("main").innerText(), /Run not found/)
     })
     await withPage(browser, addressOf(at("nowhere", RUN)), async (page) => {
-      assert.match(await page.locator("main").innerText(), /There is no such page/)
+      assert.match(await page.locator("main").innerText(), /Page not found/)
     })
   })
 })

@@ -2,8 +2,8 @@
 import { render } from "preact"
 import { EmbeddedSource, HttpSource } from "./data/source"
 import { start } from "./data/state"
-import "./lib/tokens.css"
-import "./lib/page.css"
+import "./base/tokens.css"
+import "./components/page.css"
 import { Shell } from "./views/shell"
 
 const root = document.getElementById("page")

@@ -2,9 +2,9 @@
 import assert from "node:assert/strict"
 import { test } from "node:test"
 import type { Tree } from "../src/data/types"
-import { type FlameScene, fitted, frameAt, neighbourFrame } from "../src/lib/flame/draw"
-import { byName, calleesOf, callersOf, frameSort, layOut, openAtFirst, outermost, shownTreeRows } from "../src/lib/flame/tree"
-import { asTable } from "../src/lib/flame/tree_table"
+import { type FlameScene, fitted, frameAt, neighbourFrame } from "../src/components/flame/draw"
+import { byName, calleesOf, callersOf, frameSort, layOut, openAtFirst, outermost, shownTreeRows } from "../src/components/flame/tree"
+import { asTable } from "../src/components/flame/tree_table"
 
 // main 10 = own 1 + f 3 (own 1, calls g 2) + g 6 (own 2, calls f 4 = own 1 + g 3)
 const tree: Tree = {

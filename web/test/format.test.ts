@@ -1,7 +1,7 @@
 /** Values as text: the same as in the terminal, which reads the same file (tests/present/test_page_format.py). */
 import assert from "node:assert/strict"
 import { test } from "node:test"
-import { counted, formatCell, formatMs, formatSpeedup, formatValue, shorten, timeScale } from "../src/lib/format"
+import { counted, formatCell, formatMs, formatSpeedup, formatValue, shorten, timeScale } from "../src/base/format"
 import cases from "./format.json"
 
 test("a value has the text that the terminal gives it", () => {
@@ -20,8 +20,8 @@ test("a cell takes its unit from its column where the name has none", () => {
 
 test("times side by side share one unit and one precision", () => {
   const scale = timeScale(50.5)
-  assert.equal(scale.range({ point: 0.7, low: 0.5, high: 0.9 }), "0.5–0.9")
-  assert.equal(scale.range({ point: 1, low: 1.01, high: 1.02 }), "1.0")
+  assert.equal(scale.range({ low: 0.5, high: 0.9 }), "0.5–0.9")
+  assert.equal(scale.range({ low: 1.01, high: 1.02 }), "1.0")
   assert.equal(scale.text(-0.01), "0.0")
   assert.equal(`${timeScale(0.25).text(0.25)} ${timeScale(0.25).unit}`, "250.0 µs")
   assert.equal(formatMs(12_345), "12.3 s")
@@ -30,10 +30,10 @@ test("times side by side share one unit and one precision", () => {
 })
 
 test("a speed-up says as much as it knows", () => {
-  assert.equal(formatSpeedup({ point: 3, low: 2.91, high: 3.12 }), "2.9–3.1×")
-  assert.equal(formatSpeedup({ point: 1.02, low: 1.01, high: 1.03 }), "1.01–1.03×")
-  assert.equal(formatSpeedup({ point: 1.01, low: 1.01, high: 1.01 }), "1.01×")
-  assert.equal(formatSpeedup({ point: 1.12, low: 1.11, high: 1.13 }), "1.11–1.13×")
+  assert.equal(formatSpeedup({ low: 2.91, high: 3.12 }), "2.9–3.1×")
+  assert.equal(formatSpeedup({ low: 1.01, high: 1.03 }), "1.01–1.03×")
+  assert.equal(formatSpeedup({ low: 1.01, high: 1.01 }), "1.01×")
+  assert.equal(formatSpeedup({ low: 1.11, high: 1.13 }), "1.11–1.13×")
 })
 
 test("a long name loses C++ noise before it is cut", () => {

@@ -1,7 +1,7 @@
 /** Strings of a trace, as they may be shown. */
 import assert from "node:assert/strict"
 import { test } from "node:test"
-import { parseJson } from "../src/lib/json"
+import { parseJson } from "../src/base/json"
 
 test("what hides or turns text around is spelled out, wherever it stands", () => {
   const text = JSON.stringify({ names: ["a\u202eb", "<script>alert(1)</script>"], deep: { code: "x\n\ty\u0007", wide: "漢字 é 🚀" } })

@@ -2,12 +2,12 @@
 import assert from "node:assert/strict"
 import { test } from "node:test"
 import type { Roofline, Table, TableColumn, WhatIfKernels } from "../src/data/types"
-import { arranged, columnOf, rowsWhere, unrecorded } from "../src/lib/columns"
-import { byteTicks, pointAt, stacked } from "../src/lib/curve/stack"
-import { descent } from "../src/lib/descent"
-import { type Mark, axesOf, nextMark, radiusOf, roofLines, spread } from "../src/lib/roofline"
-import { linearTicks } from "../src/lib/scale"
-import { largestShares } from "../src/lib/share_strip"
+import { arranged, columnOf, rowsWhere, unrecorded } from "../src/components/table/columns"
+import { byteTicks, pointAt, stacked } from "../src/components/curve/stack"
+import { descent } from "../src/base/descent"
+import { type Mark, axesOf, nextMark, radiusOf, roofLines, spread } from "../src/views/pieces/roofline_geometry"
+import { linearTicks } from "../src/base/scale"
+import { largestShares } from "../src/components/share_strip"
 import { kernelRows } from "../src/views/kernels"
 
 const column = (name: string, unit: TableColumn["unit"], heading = name): TableColumn => ({ name, heading, unit, says: "", code: false })

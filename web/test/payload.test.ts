@@ -73,7 +73,7 @@ test("bytes that begin anywhere in a buffer are read", () => {
 })
 
 test("what is not a payload, or not all of one, says so", () => {
-  assert.throws(() => readPayload(new Uint8Array(20)), /not a payload/)
+  assert.throws(() => readPayload(new Uint8Array(20)), /not a Foretrace payload/)
   const later = pack(HEADER, COLUMNS)
   later[4] = 9
   assert.throws(() => readPayload(later), /version 9/)

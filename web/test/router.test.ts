@@ -1,7 +1,7 @@
 /** Places and their addresses. */
 import assert from "node:assert/strict"
 import { test } from "node:test"
-import { START, formatFragment, parseFragment } from "../src/lib/router"
+import { START, formatFragment, parseFragment } from "../src/base/router"
 
 test("the address of the design reads as it should", () => {
   const place = parseFragment("#/timeline?t=101.35-108.35ms&sel=102.17-104.47&span=8123&run=abc")

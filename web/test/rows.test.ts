@@ -2,8 +2,8 @@
 import assert from "node:assert/strict"
 import { test } from "node:test"
 import type { Table } from "../src/data/types"
-import { tableCsv, tableMarkdown } from "../src/lib/markdown"
-import { formatSort, nextSort, parseSort, shownRows } from "../src/lib/rows"
+import { tableCsv, tableMarkdown } from "../src/components/table/markdown"
+import { formatSort, nextSort, parseSort, shownRows } from "../src/components/table/rows"
 
 const table: Table = {
   name: "kernels", says: "", rows_count: 4, values: [], notes: [],

@@ -1,7 +1,7 @@
 /** Scales and round values. */
 import assert from "node:assert/strict"
 import { test } from "node:test"
-import { linear, linearTicks, log } from "../src/lib/scale"
+import { linear, linearTicks, log } from "../src/base/scale"
 
 test("a scale goes there and back", () => {
   const scale = linear([10, 20], [0, 100])

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict"
 import { beforeEach, test } from "node:test"
 import { go, linkTo, place, run, runs, selection } from "../src/data/state"
-import { START } from "../src/lib/router"
+import { START } from "../src/base/router"
 
 const steps: string[] = []
 

@@ -2,10 +2,10 @@
 import assert from "node:assert/strict"
 import { test } from "node:test"
 import type { SpanColumns } from "../src/data/types"
-import { busyNs, firstEndingAfter, gallop, indexLargest, indexSpans, largest, lowerBound } from "../src/lib/timeline/index"
-import type { View } from "../src/lib/timeline/interaction"
-import { makeLabels, paintHits, paintRow, type Row } from "../src/lib/timeline/painter"
-import { makePalette, STRENGTHS } from "../src/lib/timeline/palette"
+import { busyNs, firstEndingAfter, gallop, indexLargest, indexSpans, largest, lowerBound } from "../src/components/timeline/span_index"
+import type { View } from "../src/components/timeline/interaction"
+import { makeLabels, paintHits, paintRow, type Row } from "../src/components/timeline/painter"
+import { makePalette, STRENGTHS } from "../src/components/timeline/palette"
 
 function randomFrom(seed: number): () => number {
   return () => {

@@ -1,7 +1,7 @@
 /** A timeline read while it arrives is the same as one read at once, however it is cut. */
 import assert from "node:assert/strict"
 import { test } from "node:test"
-import { PackedIds } from "../src/data/ids"
+import { PackedIds } from "../src/base/ids"
 import { readTimeline } from "../src/data/payload"
 import { beginTimelineStream, readFindingsStream, readTimelineStream } from "../src/data/payload_stream"
 
@@ -80,7 +80,7 @@ for (const [name, bytes] of [
 test("a payload that ends too early, or is something else, says so", async () => {
   const bytes = payload(Uint32Array.of(1, 2, 3, 4, 5), null)
   await assert.rejects(readTimelineStream(inPieces(bytes.slice(0, bytes.length - 20), 64)), /ends inside/)
-  await assert.rejects(readTimelineStream(inPieces(new TextEncoder().encode("<html>not a payload"), 64)), /not a payload/)
+  await assert.rejects(readTimelineStream(inPieces(new TextEncoder().encode("<html>not a payload"), 64)), /not a Foretrace payload/)
 })
 
 function large(count: number): Uint8Array {
@@ -130,5 +130,5 @@ test("ids as steps are the ids", () => {
   for (const at of [0, 63, 64, 149, 150, 200, 299]) assert.equal(packedIds.indexOf(ids[at]!), ids.indexOf(ids[at]!))
   assert.equal(packedIds.indexOf(6), -1)
   assert.equal(packedIds.at(300), undefined)
-  assert.throws(() => new PackedIds(Uint8Array.of(255, 1), new Float64Array(0)), /lacks the id/)
+  assert.throws(() => new PackedIds(Uint8Array.of(255, 1), new Float64Array(0)), /missing a span.s id/)
 })

@@ -4,9 +4,9 @@ import { test } from "node:test"
 import { signal } from "@preact/signals"
 import type { TimelinePayload } from "../src/data/payload"
 import type { Timeline } from "../src/data/types"
-import { makeModel, type Model } from "../src/lib/timeline/model"
-import type { TimelineState } from "../src/lib/timeline/state"
-import { followWithWindows, serves, windowAround } from "../src/lib/timeline/tiles"
+import { makeModel, type Model } from "../src/components/timeline/model"
+import type { TimelineState } from "../src/components/timeline/state"
+import { followWithWindows, serves, windowAround } from "../src/components/timeline/tiles"
 
 const SECOND = 1e9
 

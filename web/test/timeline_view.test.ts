@@ -2,14 +2,14 @@
 import assert from "node:assert/strict"
 import { test } from "node:test"
 import type { SpanColumns, SpanDetail, Timeline } from "../src/data/types"
-import { aggregate, groupsIn } from "../src/lib/timeline/aggregate"
-import { curvePixels, makeCurve, meanInView, mostInView } from "../src/lib/timeline/counters"
-import { flowsOf, type FlowScene } from "../src/lib/timeline/flows"
-import { around, between, clamp, pan, reveal, ticks, tickText, zoom } from "../src/lib/timeline/interaction"
-import { laneAt, laneOf, lanesInView, layOut, spanAt, trackOf } from "../src/lib/timeline/layout"
-import { makeModel } from "../src/lib/timeline/model"
-import { leftHeavy, stepsAligned } from "../src/lib/timeline/modes"
-import { findHits, matchNames, neighbour, parentOrChild, stepHit } from "../src/lib/timeline/search"
+import { aggregate, groupsIn } from "../src/components/timeline/aggregate"
+import { curvePixels, makeCurve, meanInView, mostInView } from "../src/components/timeline/counters"
+import { flowsOf, type FlowScene } from "../src/components/timeline/flows"
+import { around, between, clamp, pan, reveal, ticks, tickText, zoom } from "../src/components/timeline/interaction"
+import { laneAt, laneOf, lanesInView, layOut, spanAt, trackOf } from "../src/components/timeline/layout"
+import { makeModel } from "../src/components/timeline/model"
+import { leftHeavy, stepsAligned } from "../src/components/timeline/modes"
+import { findHits, matchNames, neighbour, parentOrChild, stepHit } from "../src/components/timeline/search"
 
 const whole = { from: 0, to: 1e9 }
 

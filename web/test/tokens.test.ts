@@ -61,7 +61,7 @@ function contrast(a: string, b: string): number {
   return (high + 0.05) / (low + 0.05)
 }
 
-const css = readFileSync(join(WEB_FOLDER, "src/lib/tokens.css"), "utf8")
+const css = readFileSync(join(WEB_FOLDER, "src/base/tokens.css"), "utf8")
 const [light = "", dark = ""] = css.split('[data-theme="dark"]')
 
 for (const [theme, block] of [["light", light], ["dark", dark]] as const) {

@@ -1,14 +1,15 @@
 /**
- * A payload: a JSON header with typed columns behind it, as `src/foretrace/present/payload.py` writes it.
+ * A payload: a JSON header with typed columns behind it, as `src/foretrace/present/web/binary.py` writes it.
  *
  * "FTRP", u32 version, u32 header length, header, zeros to a multiple of 8, then the columns, each 8-aligned.
  */
-import { parseJson } from "../lib/json"
-import { type Ids, PackedIds } from "./ids"
+import { parseJson } from "../base/json"
+import { type Ids, PackedIds } from "../base/ids"
 import type { SpanColumns, Timeline } from "./types"
 
-export const MAGIC = 0x50525446 // "FTRP", read as a little-endian number
-export const VERSION = 1
+const MAGIC = 0x50525446 // "FTRP", read as a little-endian number
+const VERSION = 1
+export const OPENING_BYTES = 12
 export const ESCAPE = 0xffffffff
 
 export type Column = Uint8Array | Uint16Array | Uint32Array | Float32Array | Float64Array
@@ -29,7 +30,8 @@ export interface TimelinePayload {
 /** Columns that the first picture does without. */
 export const LATE: readonly string[] = ["name", "id", "id:escapes", "finding"]
 
-interface ColumnPlace {
+/** Where a column lies in a payload, and how it is written. */
+export interface ColumnPlace {
   readonly name: string
   readonly type: "u8" | "u16" | "u32" | "f32" | "f64"
   readonly encoding: "raw" | "gaps" | "shuffled" | "steps"
@@ -38,18 +40,28 @@ interface ColumnPlace {
   readonly bytes: number
 }
 
-const ARRAYS = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, f32: Float32Array, f64: Float64Array } as const
+export const ARRAYS = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, f32: Float32Array, f64: Float64Array } as const
+
+/** The length of the header in bytes, from the opening of a payload. */
+export function headerLength(bytes: Uint8Array): number {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
+  if (bytes.byteLength < OPENING_BYTES || view.getUint32(0, true) !== MAGIC) throw new Error("this is not a Foretrace payload")
+  const version = view.getUint32(4, true)
+  if (version !== VERSION) throw new Error(`the payload has version ${version}; this page reads version ${VERSION}`)
+  return view.getUint32(8, true)
+}
+
+/** Where the first column begins, in bytes. */
+export function firstColumnAt(headerBytes: number): number {
+  return Math.ceil((OPENING_BYTES + headerBytes) / 8) * 8
+}
 
 /** The header and the columns as they were written: gaps stay gaps, but the bytes are back in order. */
 export function readPayload<Header>(bytes: Uint8Array): Payload<Header> {
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
-  if (bytes.byteLength < 12 || view.getUint32(0, true) !== MAGIC) throw new Error("this is not a payload of foretrace")
-  const version = view.getUint32(4, true)
-  if (version !== VERSION) throw new Error(`the payload has version ${version}; this page reads version ${VERSION}`)
-  const length = view.getUint32(8, true)
-  const text = new TextDecoder().decode(bytes.subarray(12, 12 + length))
+  const length = headerLength(bytes)
+  const text = new TextDecoder().decode(bytes.subarray(OPENING_BYTES, OPENING_BYTES + length))
   const head = parseJson<{ readonly header: Header; readonly columns: readonly ColumnPlace[] }>(text)
-  const first = Math.ceil((12 + length) / 8) * 8
+  const first = firstColumnAt(length)
   const columns = new Map(head.columns.map((place) => [place.name, readColumn(bytes, first, place)] as const))
   return { header: head.header, columns }
 }
@@ -150,6 +162,6 @@ function ids(columns: ReadonlyMap<string, Column>): Ids {
 
 function escapeAt(escapes: Column | undefined, index: number): number {
   const value = escapes?.[index]
-  if (value === undefined) throw new Error("the payload lacks the value of an escaped time")
+  if (value === undefined) throw new Error("the payload is missing the value of an escaped time")
   return value
 }

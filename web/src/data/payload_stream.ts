@@ -2,37 +2,25 @@
  * A timeline's payload read while it arrives: every piece goes straight into its column, so that ten million spans
  * are never in memory twice and are ready soon after their last byte.
  */
-import { type Column, ESCAPE, LATE, MAGIC, type TimelinePayload, VERSION, finishTimeline, starts } from "./payload"
-import { parseJson } from "../lib/json"
+import { ARRAYS, type Column, type ColumnPlace, ESCAPE, LATE, OPENING_BYTES, type TimelinePayload, finishTimeline, firstColumnAt, headerLength, starts } from "./payload"
+import { parseJson } from "../base/json"
 import type { Timeline } from "./types"
-
-interface Place {
-  readonly name: string
-  readonly type: "u8" | "u16" | "u32" | "f32" | "f64"
-  readonly encoding: "raw" | "gaps" | "shuffled" | "steps"
-  readonly length: number
-  readonly offset: number
-  readonly bytes: number
-}
-
-const WIDTHS = { u8: 1, u16: 2, u32: 4, f32: 4, f64: 8 } as const
-const ARRAYS = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, f32: Float32Array, f64: Float64Array } as const
 
 /** One column while it fills. Shuffled bytes are put into their place in the number at once. */
 class Filling {
-  readonly place: Place
+  readonly place: ColumnPlace
   readonly column: Column
   readonly #bytes: Uint8Array
   #filled = 0
 
-  constructor(place: Place) {
+  constructor(place: ColumnPlace) {
     this.place = place
     this.column = place.encoding === "gaps" ? gapsWithRoom(place.length) : new ARRAYS[place.type](place.length)
     this.#bytes = new Uint8Array(this.column.buffer, this.column.byteOffset, place.bytes)
   }
 
   add(piece: Uint8Array): void {
-    const width = WIDTHS[this.place.type]
+    const width = this.column.BYTES_PER_ELEMENT
     if (this.place.encoding === "raw" || width === 1) setUnlessZero(this.#bytes, piece, this.#filled)
     else this.#scatter(piece, width)
     this.#filled += piece.length
@@ -131,11 +119,11 @@ class Reader {
 
   async exactly(count: number, what: string): Promise<Uint8Array> {
     const out = new Uint8Array(count)
-    await this.each(count, what, (piece, at) => out.set(piece, at))
+    await this.forEachPiece(count, what, (piece, at) => out.set(piece, at))
     return out
   }
 
-  async each(count: number, what: string, use: (piece: Uint8Array, at: number) => void): Promise<void> {
+  async forEachPiece(count: number, what: string, use: (piece: Uint8Array, at: number) => void): Promise<void> {
     for (let at = 0; at < count; ) {
       const piece = await this.piece(count - at)
       if (piece === null) throw new Error(`the payload ends inside ${what}`)
@@ -147,7 +135,7 @@ class Reader {
 
 interface Head {
   readonly header: Timeline
-  readonly columns: readonly Place[]
+  readonly columns: readonly ColumnPlace[]
 }
 
 export async function readTimelineStream(stream: ReadableStream<Uint8Array>): Promise<TimelinePayload> {
@@ -167,9 +155,9 @@ export function beginTimelineStream(stream: ReadableStream<Uint8Array>): Promise
       const { name } = filling.place
       columns.set(name, shorter(filling, places))
       // While the next columns are still on their way.
-      if (name === "start" && !places.some((each) => each.name === "start:escapes")) columns.set("start", starts(header, columns))
-      const missing = places.filter((each) => !columns.has(each.name))
-      const drawable = missing.length > 0 && missing.every((each) => LATE.includes(each.name))
+      if (name === "start" && !places.some((place) => place.name === "start:escapes")) columns.set("start", starts(header, columns))
+      const missing = places.filter((place) => !columns.has(place.name))
+      const drawable = missing.length > 0 && missing.every((place) => LATE.includes(place.name))
       if (begun || !drawable || (columns.get("kind")?.length ?? 0) < EARLY_FROM) return
       begun = true
       resolve({ ...withoutLate(header, columns), rest })
@@ -205,25 +193,20 @@ function drawn(): Promise<void> {
 
 /** Only the findings of the spans: the rest passes by and is not kept. */
 export async function readFindingsStream(stream: ReadableStream<Uint8Array>): Promise<Uint8Array> {
-  let found: Column | null = null
-  await readColumns(new Reader(stream), (place) => place.name === "finding", (filling) => void (found = filling.column))
-  return found ?? new Uint8Array(0)
+  let finding: Column | null = null
+  await readColumns(new Reader(stream), (place) => place.name === "finding", (filling) => void (finding = filling.column))
+  return finding ?? new Uint8Array(0)
 }
 
-async function readColumns(reader: Reader, wanted: (place: Place) => boolean, ready: (filling: Filling, head: Head) => Promise<void> | undefined): Promise<Head> {
-  const opening = await reader.exactly(12, "its opening")
-  const view = new DataView(opening.buffer)
-  if (view.getUint32(0, true) !== MAGIC) throw new Error("this is not a payload of foretrace")
-  const version = view.getUint32(4, true)
-  if (version !== VERSION) throw new Error(`the payload has version ${version}; this page reads version ${VERSION}`)
-  const length = view.getUint32(8, true)
+async function readColumns(reader: Reader, wanted: (place: ColumnPlace) => boolean, ready: (filling: Filling, head: Head) => Promise<void> | undefined): Promise<Head> {
+  const length = headerLength(await reader.exactly(OPENING_BYTES, "its opening"))
   const head = parseJson<Head>(new TextDecoder().decode(await reader.exactly(length, "its header")))
-  const first = Math.ceil((12 + length) / 8) * 8
-  let at = 12 + length
+  const first = firstColumnAt(length)
+  let at = OPENING_BYTES + length
   for (const place of [...head.columns].sort((a, b) => a.offset - b.offset)) {
-    await reader.each(first + place.offset - at, "the space before a column", () => undefined)
+    await reader.forEachPiece(first + place.offset - at, "the space before a column", () => undefined)
     const filling = wanted(place) ? new Filling(place) : null
-    await reader.each(place.bytes, `its column ${place.name}`, (piece) => filling?.add(piece))
+    await reader.forEachPiece(place.bytes, `its column ${place.name}`, (piece) => filling?.add(piece))
     at = first + place.offset + place.bytes
     if (filling !== null) await ready(filling, head)
   }
@@ -231,9 +214,9 @@ async function readColumns(reader: Reader, wanted: (place: Place) => boolean, re
 }
 
 /** Durations that all fit become floats where they lie, without a second column. */
-function shorter(filling: Filling, places: readonly Place[]): Column {
+function shorter(filling: Filling, places: readonly ColumnPlace[]): Column {
   const { column, place } = filling
-  if (place.name !== "dur" || !(column instanceof Uint32Array) || places.some((each) => each.name === "dur:escapes")) return column
+  if (place.name !== "dur" || !(column instanceof Uint32Array) || places.some((other) => other.name === "dur:escapes")) return column
   const floats = new Float32Array(column.buffer)
   for (let at = 0; at < column.length; at++) floats[at] = column[at]! === ESCAPE ? 0 : column[at]!
   return floats

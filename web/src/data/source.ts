@@ -6,7 +6,7 @@
  */
 import type { TimelinePayload } from "./payload"
 import { beginTimelineStream, readFindingsStream, readTimelineStream } from "./payload_stream"
-import { parseJson } from "../lib/json"
+import { parseJson } from "../base/json"
 import type { Runs, SpanDetail } from "./types"
 
 export interface Source {
@@ -23,7 +23,7 @@ export interface Source {
   span(run: string, id: number): Promise<SpanDetail>
 }
 
-/** A resource that did not come, in words that a person can act on. */
+/** A resource that failed to load, in words that a person can act on. */
 export class ResourceError extends Error {}
 
 /** Set by the server where the words are the answer. */
@@ -70,14 +70,14 @@ export class HttpSource implements Source {
 
   async #fetch(path: string): Promise<Response> {
     const response = await fetch(`${this.#base}/${path}`, { credentials: "same-origin" }).catch(() => null)
-    if (response === null) throw new ResourceError("The server does not answer. Is foretrace serve still running?")
+    if (response === null) throw new ResourceError("The server is not responding. Is foretrace serve still running?")
     if (!response.ok || response.headers.has(NOT_RECORDED)) throw new ResourceError(await reasonOf(response))
     return response
   }
 }
 
 function bodyOf(response: Response): ReadableStream<Uint8Array> {
-  if (response.body === null) throw new ResourceError("The server sent an empty answer.")
+  if (response.body === null) throw new ResourceError("The server sent an empty response.")
   return response.body
 }
 
@@ -91,8 +91,8 @@ async function reasonOf(response: Response): Promise<string> {
   } catch {
     // Not JSON: a proxy's page, or plain text.
   }
-  if (response.status === 401) return "This address lacks its token: open the whole address that foretrace serve printed."
-  return text && text.length < 300 ? text : `The server answered ${response.status} ${response.statusText}`.trim()
+  if (response.status === 401) return "The token is missing from this address: open the full address that foretrace serve printed."
+  return text && text.length < 300 ? text : `The server responded with ${response.status} ${response.statusText}`.trim()
 }
 
 export class EmbeddedSource implements Source {
@@ -125,7 +125,7 @@ export class EmbeddedSource implements Source {
   }
 
   window(): Promise<TimelinePayload> {
-    return Promise.reject(new ResourceError("A report holds its whole timeline: it has no windows to ask for."))
+    return Promise.reject(new ResourceError("A report holds its whole timeline, so it has no windows."))
   }
 
   async span(run: string, id: number): Promise<SpanDetail> {
@@ -135,7 +135,7 @@ export class EmbeddedSource implements Source {
       this.#details.set(run, details)
     }
     const detail = (await details)[String(id)]
-    if (!detail) throw new ResourceError("This report does not hold the details of this span: foretrace serve has them.")
+    if (!detail) throw new ResourceError("This report does not include this span's details; foretrace serve shows them.")
     return detail
   }
 
@@ -149,10 +149,10 @@ export class EmbeddedSource implements Source {
 
   #stream(resource: string): ReadableStream<Uint8Array<ArrayBuffer>> {
     const parts = [...this.#document.querySelectorAll<HTMLScriptElement>("script[data-resource]")]
-      .filter((each) => each.dataset["resource"] === resource)
+      .filter((part) => part.dataset["resource"] === resource)
       .sort((a, b) => Number(a.dataset["part"]) - Number(b.dataset["part"]))
-    if (parts.length === 0) throw new ResourceError("This report does not hold it: foretrace serve has it.")
-    return new Blob(parts.map((each) => fromBase64(each.textContent ?? ""))).stream().pipeThrough(new DecompressionStream("gzip"))
+    if (parts.length === 0) throw new ResourceError("Not included in this report; foretrace serve shows it.")
+    return new Blob(parts.map((part) => fromBase64(part.textContent ?? ""))).stream().pipeThrough(new DecompressionStream("gzip"))
   }
 }
 
@@ -160,5 +160,5 @@ function fromBase64(text: string): Uint8Array<ArrayBuffer> {
   const native = Uint8Array as unknown as { readonly fromBase64?: (text: string) => Uint8Array<ArrayBuffer> }
   if (native.fromBase64) return native.fromBase64(text)
   const binary = atob(text.trim())
-  return Uint8Array.from(binary, (each) => each.charCodeAt(0))
+  return Uint8Array.from(binary, (character) => character.charCodeAt(0))
 }

@@ -3,7 +3,7 @@
  * a link shows the same thing and Back undoes a step; `go` is the only way to move.
  */
 import { type Signal, computed, effect, signal, untracked } from "@preact/signals"
-import { type Place, START, formatFragment, parseFragment } from "../lib/router"
+import { type Place, START, formatFragment, parseFragment } from "../base/router"
 import type { Source } from "./source"
 import type { Overview, RunEntry, Runs } from "./types"
 
@@ -24,8 +24,8 @@ export const run = computed<RunEntry | null>(() => {
   if (runs.value.state !== "ready") return null
   const all = runs.value.value.runs
   const named = place.value.run
-  if (named !== null) return all.find((each) => each.id === named) ?? null
-  return all.find((each) => each.state === "ready") ?? all[0] ?? null
+  if (named !== null) return all.find((entry) => entry.id === named) ?? null
+  return all.find((entry) => entry.state === "ready") ?? all[0] ?? null
 })
 
 /** Its id, and only that: what depends on it is not redone while the progress of loading moves. */
@@ -39,7 +39,7 @@ export const navigation = signal(true)
 export const theme = signal<Theme>("system")
 /** Why the server no longer answers, or null. */
 export const lost = signal<string | null>(null)
-/** The last thing done, for the reader of the screen: "Copied". */
+/** The last thing done, for screen readers: "Copied". */
 export const said = signal("")
 
 const cache = new Map<string, Signal<Resource<unknown>>>()
@@ -198,7 +198,7 @@ async function watchRuns(from: Source): Promise<void> {
   for (;;) {
     if (!document.hidden || runs.value.state === "loading") await askForRuns(from)
     if (!from.live) return
-    const busy = valueOf(runs.value)?.runs.some((each) => each.state === "waiting" || each.state === "loading")
+    const busy = valueOf(runs.value)?.runs.some((entry) => entry.state === "waiting" || entry.state === "loading")
     await new Promise((resolve) => setTimeout(resolve, busy ? BUSY_MS : IDLE_MS))
   }
 }

@@ -1,12 +1,14 @@
 /**
- * What the page is given: the contract with `src/foretrace/present/payload.py`.
+ * What the page is given: the contract with `src/foretrace/present/web/payload.py`.
  *
  * Every resource has a name, and comes either from the server (`GET api/runs/ID/NAME`) or from a part of the report's
  * file; both give the same bytes. Times are nanoseconds since the trace began unless the name ends in `_ms`; the suffix
  * of a column is its unit, as in the Python side. `null` means "not recorded". The page draws and never computes.
  */
 
-import type { Ids } from "./ids"
+import type { Value } from "../base/format"
+import type { Ids } from "../base/ids"
+import type { Verdict } from "../base/verdict"
 
 export interface Range {
   readonly point: number
@@ -107,7 +109,7 @@ export interface Finding {
 }
 
 export interface Predicted {
-  readonly verdict: "gain" | "no gain" | "uncertain"
+  readonly verdict: Verdict
   readonly step_ms: number
   readonly after_ms: Range
   readonly saved_ms: Range
@@ -154,7 +156,7 @@ export interface TableColumn {
   readonly code: boolean // monospace
 }
 
-export type Cell = string | number | boolean | null
+export type Cell = Value
 
 /** `timeline`, the header of a binary payload; the columns are beside it (see data/payload.ts). */
 export interface Timeline {

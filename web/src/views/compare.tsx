@@ -3,18 +3,18 @@ import type { JSX } from "preact"
 import { useMemo } from "preact/hooks"
 import { go, place, resourceOf, run, runId, runs, source, valueOf } from "../data/state"
 import type { Cell, Comparison, RunEntry, Table, TableColumn } from "../data/types"
-import { choose } from "../lib/choice"
-import { arranged, columnOf, unrecorded } from "../lib/columns"
-import { descent } from "../lib/descent"
-import { type TimeScale, fixed, formatMs, formatNs, timeScale } from "../lib/format"
-import { Empty, Loaded, Swatch } from "../lib/parts"
-import { DataTable } from "../lib/table"
+import { choose } from "../data/choice"
+import { arranged, columnOf, unrecorded } from "../components/table/columns"
+import { descent } from "../base/descent"
+import { type TimeScale, fixed, formatMs, formatNs, timeScale } from "../base/format"
+import { Empty, Loaded, Swatch } from "../components/parts"
+import { DataTable } from "../components/table/table"
 import "./compare.css"
 import { PageTop } from "./pieces/page_top"
 
 export function Compare(): JSX.Element {
   const others = otherRuns()
-  const chosen = others.find((each) => each.id === place.value.rest["other"]) ?? others[0]
+  const chosen = others.find((entry) => entry.id === place.value.rest["other"]) ?? others[0]
   const id = runId.value
   if (!chosen || id === null) {
     return <Empty title="Nothing to compare with" says={alone()} />
@@ -31,17 +31,17 @@ export function Compare(): JSX.Element {
 }
 
 function alone(): string {
-  if (source.value?.live) return "Open a second recording beside this one: foretrace serve BEFORE AFTER."
+  if (source.value?.live) return "To compare two recordings, open both: foretrace serve BEFORE AFTER."
   const several = (valueOf(runs.value)?.runs.length ?? 0) > 1
-  return several ? "A report compares runs of one program, and this one stands alone: foretrace serve compares any two." : "This report holds one run: foretrace report BEFORE AFTER holds both."
+  return several ? "A report compares runs of the same program, and this one has no other run here. foretrace serve compares any two." : "This report holds one run. To compare two, write both into it: foretrace report BEFORE AFTER."
 }
 
 /** Runs of the same program first. A report compares only those. */
 function otherRuns(): readonly RunEntry[] {
   const here = run.value
-  const ready = (valueOf(runs.value)?.runs ?? []).filter((each) => each.state === "ready" && each.id !== here?.id)
-  const near = ready.filter((each) => each.group === here?.group)
-  return source.value?.live ? [...near, ...ready.filter((each) => each.group !== here?.group)] : near
+  const ready = (valueOf(runs.value)?.runs ?? []).filter((entry) => entry.state === "ready" && entry.id !== here?.id)
+  const near = ready.filter((entry) => entry.group === here?.group)
+  return source.value?.live ? [...near, ...ready.filter((entry) => entry.group !== here?.group)] : near
 }
 
 function Chooser(props: { readonly others: readonly RunEntry[]; readonly chosen: RunEntry }): JSX.Element {
@@ -52,10 +52,10 @@ function Chooser(props: { readonly others: readonly RunEntry[]; readonly chosen:
       <label>
         compared with{" "}
         <select value={chosen.id} onChange={(event) => choose({ other: event.currentTarget.value })}>
-          {others.map((each) => (
-            <option key={each.id} value={each.id}>
-              {each.name}
-              {each.step_ms === null ? "" : `, ${formatMs(each.step_ms)}`}
+          {others.map((entry) => (
+            <option key={entry.id} value={entry.id}>
+              {entry.name}
+              {entry.step_ms === null ? "" : `, ${formatMs(entry.step_ms)}`}
             </option>
           ))}
         </select>
@@ -119,7 +119,7 @@ function Way(props: { readonly value: Comparison }): JSX.Element {
         </tbody>
       </table>
       <p class="caption">
-        <span class="swatch less" aria-hidden="true" /> less in the second <span class="swatch more" aria-hidden="true" /> more in the second
+        <span class="swatch less" aria-hidden="true" /> less time in the second <span class="swatch more" aria-hidden="true" /> more time in the second
       </p>
     </section>
   )
@@ -172,7 +172,7 @@ function signed(ns: number, scale: TimeScale): string {
 function KernelDifferences(props: { readonly table: Table; readonly noted: readonly string[] }): JSX.Element {
   const { noted } = props
   const table = useMemo(() => named(props.table, noted), [props.table, noted])
-  const most = useMemo(() => columnOf(table, "difference_ns").reduce<number>((largest, each) => Math.max(largest, Math.abs(Number(each ?? 0))), 0), [table])
+  const most = useMemo(() => columnOf(table, "difference_ns").reduce<number>((largest, ns) => Math.max(largest, Math.abs(Number(ns ?? 0))), 0), [table])
   return <DataTable table={table} title="Kernels" hide={unrecorded(table)} height="max(260px, calc(100vh - 520px))" cell={(column, _, value) => differenceCell(column, value, most)} />
 }
 
@@ -181,7 +181,7 @@ const HEADINGS: Readonly<Record<string, string>> = { a_count: "calls, first", b_
 /** With headings in words; what is said above the table is not said again below it. */
 function named(table: Table, noted: readonly string[]): Table {
   const shown = arranged(table, ["name", "role", ...Object.keys(HEADINGS)])
-  return { ...shown, columns: shown.columns.map((each) => ({ ...each, heading: HEADINGS[each.name] ?? each.heading })), notes: table.notes.filter((each) => !noted.includes(each)) }
+  return { ...shown, columns: shown.columns.map((column) => ({ ...column, heading: HEADINGS[column.name] ?? column.heading })), notes: table.notes.filter((note) => !noted.includes(note)) }
 }
 
 /** A difference also as a bar from the middle: left is less. */

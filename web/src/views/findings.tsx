@@ -1,11 +1,13 @@
 /** Findings: each with its evidence, change and manual, and what several changes together would bring. */
 import type { JSX } from "preact"
+import { choose } from "../data/choice"
 import { go, overview, place, runId, source, valueOf } from "../data/state"
 import type { Finding, Overview, WhatIfKernels } from "../data/types"
-import { formatSpeedup, shorten } from "../lib/format"
-import { useKeys } from "../lib/keys"
-import { Empty, Loaded, Loading } from "../lib/parts"
-import { useResource } from "../lib/use_resource"
+import { formatSpeedup, shorten } from "../base/format"
+import { useKeys } from "../base/keys"
+import { verdictText } from "../base/verdict"
+import { Empty, Loaded, Loading } from "../components/parts"
+import { useResource } from "../data/use_resource"
 import "./findings.css"
 import { Change, Evidence, Where, placeText } from "./pieces/finding_detail"
 import { RangeBar } from "./pieces/finding_table"
@@ -26,42 +28,36 @@ export function Findings(): JSX.Element {
 function FindingsPage(props: { readonly value: Overview }): JSX.Element {
   const { findings, headline, missing } = props.value
   const known = useResource<WhatIfKernels>("whatif")
-  const chosen = findings.find((each) => String(each.number) === place.value.rest["finding"]) ?? findings[0]
+  const chosen = findings.find((finding) => String(finding.number) === place.value.rest["finding"]) ?? findings[0]
   const ticked = tickedFindings(findings)
   const scaled = scaledKernel()
   useKeys(findingKeys(findings, chosen))
   const answer = answerFor(runId.value ?? "", ticked, scaled, known, headline.before_ms)
   return (
     <div class="page findings">
-      <WhatIfPanel answer={answer} step_ms={headline.before_ms} changes={inWords(ticked, scaled, valueOf(known))} onClear={() => change({ tick: "", kernel: "", factor: "" })} />
+      <WhatIfPanel answer={answer} step_ms={headline.before_ms} changes={inWords(ticked, scaled, valueOf(known))} onClear={() => choose({ tick: "", kernel: "", factor: "" })} />
       {chosen ? (
         <div class="list-and-one">
           <FindingList findings={findings} chosen={chosen} ticked={ticked} />
           <OneFinding finding={chosen} />
         </div>
       ) : (
-        <Empty title="No findings" says={missing["findings"] ?? "Every rule that could look found nothing to change."} />
+        <Empty title="No findings" says={missing["findings"] ?? "No rule that could be checked found an issue."} />
       )}
       <KernelWhatIf known={known} scaled={scaled} step_ms={headline.before_ms}
-        onScale={(next) => change({ kernel: next?.kernel ?? "", factor: next ? String(next.factor) : "", ...alone("tick") })} />
+        onScale={(next) => choose({ kernel: next?.kernel ?? "", factor: next ? String(next.factor) : "", ...alone("tick") })} />
     </div>
   )
 }
 
 /** A report holds answers for findings together and for each kernel alone: choosing one there lets go of the other. */
 function alone(...others: readonly string[]): Readonly<Record<string, string>> {
-  return source.value?.live ? {} : Object.fromEntries(others.map((each) => [each, ""]))
-}
-
-/** Keeps choices in the address; an empty one leaves it. */
-function change(next: Readonly<Record<string, string>>): void {
-  const rest = Object.entries({ ...place.value.rest, ...next }).filter(([, value]) => value !== "")
-  go({ rest: Object.fromEntries(rest) })
+  return source.value?.live ? {} : Object.fromEntries(others.map((key) => [key, ""]))
 }
 
 function tickedFindings(findings: readonly Finding[]): readonly number[] {
   const numbers = (place.value.rest["tick"] ?? "").split(",").map(Number)
-  return findings.filter((each) => each.predicted !== null && numbers.includes(each.number)).map((each) => each.number)
+  return findings.filter((finding) => finding.predicted !== null && numbers.includes(finding.number)).map((finding) => finding.number)
 }
 
 function scaledKernel(): Scaled | null {
@@ -73,7 +69,7 @@ function scaledKernel(): Scaled | null {
 function inWords(ticked: readonly number[], scaled: Scaled | null, known: WhatIfKernels | null): readonly string[] {
   const findings = ticked.length === 0 ? [] : [`${ticked.length === 1 ? "finding" : "findings"} ${ticked.join(", ")} fixed`]
   if (!scaled) return findings
-  const title = known?.kernels.find((each) => each.name === scaled.kernel)?.title ?? scaled.kernel
+  const title = known?.kernels.find((kernel) => kernel.name === scaled.kernel)?.title ?? scaled.kernel
   return [...findings, `${shorten(title, 44)} at ${timesText(scaled.factor)}`]
 }
 
@@ -94,17 +90,17 @@ interface FindingListProps {
 
 function FindingList(props: FindingListProps): JSX.Element {
   const { findings, chosen, ticked } = props
-  const most = Math.max(...findings.map((each) => each.predicted?.saved_ms.high ?? 0))
+  const most = Math.max(...findings.map((finding) => finding.predicted?.saved_ms.high ?? 0))
   const tick = (number: number, on: boolean): void => {
-    const next = on ? [...ticked, number].sort((a, b) => a - b) : ticked.filter((each) => each !== number)
-    change({ tick: next.join(","), ...alone("kernel", "factor") })
+    const next = on ? [...ticked, number].sort((a, b) => a - b) : ticked.filter((other) => other !== number)
+    choose({ tick: next.join(","), ...alone("kernel", "factor") })
   }
   return (
     <ul class="finding-list" aria-label="Findings">
       {findings.map((finding) => (
-        <li key={finding.number} class={finding === chosen ? "chosen" : ""} onClick={() => change({ finding: String(finding.number) })}>
+        <li key={finding.number} class={finding === chosen ? "chosen" : ""} onClick={() => choose({ finding: String(finding.number) })}>
           <input type="checkbox" checked={ticked.includes(finding.number)} disabled={finding.predicted === null}
-            aria-label={`Combine finding ${finding.number}: ${finding.title}`} title={finding.predicted === null ? "Its change cannot be replayed" : "Combine"}
+            aria-label={`Combine finding ${finding.number}: ${finding.title}`} title={finding.predicted === null ? "This change cannot be replayed" : "Combine"}
             onClick={(event) => event.stopPropagation()} onChange={(event) => tick(finding.number, event.currentTarget.checked)} />
           <button type="button" aria-current={finding === chosen ? "true" : undefined}>
             <strong>
@@ -130,7 +126,7 @@ function FindingWorth(props: { readonly finding: Finding; readonly most: number 
       {gain && <RangeBar predicted={predicted} most={props.most} />}
       <p>
         {gain ? <strong>{savingText(predicted)}</strong> : savingText(predicted)}
-        <span class="quiet">{gain ? ` ${formatSpeedup(predicted.speedup)}` : ` ${predicted.verdict}`}</span>
+        <span class="quiet">{gain ? ` ${formatSpeedup(predicted.speedup)}` : ` ${verdictText(predicted.verdict)}`}</span>
       </p>
     </div>
   )
@@ -142,7 +138,7 @@ function OneFinding(props: { readonly finding: Finding }): JSX.Element {
     <article class="one-finding" aria-label={`Finding ${finding.number}`}>
       <h2>{finding.title}</h2>
       <p class="caption">
-        <code>{finding.rule}</code> · {finding.severity} · confidence {finding.confidence.toLowerCase()}
+        <code>{finding.rule}</code> · {finding.severity === "unchecked" ? "not checked" : `${finding.severity} severity`} · {finding.confidence.toLowerCase()} confidence
       </p>
       <p>{finding.says}</p>
       <p>{finding.why}</p>
@@ -174,7 +170,7 @@ function OneFinding(props: { readonly finding: Finding }): JSX.Element {
         )}
       </dl>
       <details open={place.value.rest["manual"] === "open"}>
-        <summary>How this is computed</summary>
+        <summary>About this rule</summary>
         <Manual text={finding.manual} />
       </details>
     </article>
@@ -188,7 +184,7 @@ function Basis(props: { readonly finding: Finding }): JSX.Element | null {
     <div>
       <dt>Prediction</dt>
       <dd>
-        {savingText(predicted)} saved, {formatSpeedup(predicted.speedup)}, {predicted.verdict}; {predicted.basis}
+        {savingText(predicted)} saved, {formatSpeedup(predicted.speedup)}, verdict: {verdictText(predicted.verdict)}; {predicted.basis}
       </dd>
     </div>
   )

@@ -1,19 +1,19 @@
-/** The keys, in a dialog. */
+/** The keyboard shortcuts, in a dialog. */
 import type { ComponentChildren, JSX } from "preact"
 import { useEffect, useRef } from "preact/hooks"
 import { help } from "../data/state"
 import { VIEWS } from "./index"
 
 const KEYS: readonly (readonly [string, readonly (readonly [string, string])[]])[] = [
-  ["Everywhere", [["/", "search"], ["Ctrl K", "go to anything"], ["[", "hide or show the navigation"], ["?", "these keys"], ["Esc", "clear, one thing at a time"]]],
-  ["Timeline", [["W S", "zoom in, out at the pointer"], ["A D", "move left, right"], ["F", "fit the selection, or everything"], [", .", "previous, next span"], ["M", "mark the selected span"], ["drag", "select an area"], ["Shift click", "add to the selection"]]],
-  ["Findings", [[", .", "previous, next finding"], ["Space", "tick, to combine"]]],
+  ["Everywhere", [["/", "search"], ["Ctrl K", "go to anything"], ["[", "hide or show the navigation"], ["?", "these shortcuts"], ["Esc", "clear, one thing at a time"]]],
+  ["Timeline", [["W S", "zoom in, out at the pointer"], ["A D", "move left, right"], ["F", "fit the selection, or everything"], [", .", "previous, next span"], ["M", "mark the selected span"], ["drag", "select an area"], ["Shift click", "extend the selection"]]],
+  ["Findings", [[", .", "previous, next finding"], ["Space", "tick to combine"]]],
   ["Tables", [["↑ ↓", "move"], ["Home End", "first, last row"], ["Enter", "open the row"], ["Ctrl C", "copy the row"]]],
 ]
 
 export function Help(): JSX.Element {
   return (
-    <Modal title="Keys" onClose={() => (help.value = false)}>
+    <Modal title="Keyboard shortcuts" onClose={() => (help.value = false)}>
       <div class="keys">
         <KeyList title="Pages" keys={VIEWS.map((view) => [view.key, view.title])} />
         {KEYS.map(([title, keys]) => (

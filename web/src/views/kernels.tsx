@@ -3,14 +3,14 @@ import type { JSX } from "preact"
 import { useMemo } from "preact/hooks"
 import { go, linkTo, source, valueOf } from "../data/state"
 import type { Kind, Table, WhatIfKernels } from "../data/types"
-import { choice, choose } from "../lib/choice"
-import { columnOf } from "../lib/columns"
-import { Swatch, colourOf } from "../lib/parts"
-import { Recorded } from "../lib/recorded"
-import { rowCount } from "../lib/rows"
-import { type Share, ShareStrip } from "../lib/share_strip"
-import { kindsOf } from "../lib/table"
-import { useResource, useTable } from "../lib/use_resource"
+import { choice, choose } from "../data/choice"
+import { columnOf } from "../components/table/columns"
+import { Swatch, colourOf, kindText } from "../components/parts"
+import { Recorded } from "../components/recorded"
+import { rowCount } from "../components/table/rows"
+import { type Share, ShareStrip } from "../components/share_strip"
+import { kindsOf } from "../components/table/table"
+import { useResource, useTable } from "../data/use_resource"
 import { TABLE_HEIGHT, searchTimeline, tensorCores } from "./operators"
 import { ArrangedTable } from "./pieces/arranged_table"
 import { Grouping } from "./pieces/grouping"
@@ -27,7 +27,7 @@ const FIRST = ["name", "op", "names_count", "calls_count", "total_ns", "total_pc
 const UNREAD = ["kind", "span", "title"]
 
 export function Kernels(): JSX.Element {
-  const by = choice("by", GROUPS.map((each) => each.value), "name")
+  const by = choice("by", GROUPS.map((group) => group.value), "name")
   const early = choice("early", ["with", ""], "") === "with"
   const query = new URLSearchParams({ ...(by === "name" ? {} : { group_by: by }), ...(early ? { orphans: "1" } : {}) }).toString()
   return (
@@ -43,7 +43,7 @@ function KernelsPage(props: { readonly table: Table; readonly by: Group; readonl
   const known = valueOf(useResource<WhatIfKernels>("whatif"))
   const rows = useMemo(() => kernelRows(table, known), [table, known])
   const efficiency = valueOf(useTable("gpu-efficiency"))
-  const hasEarly = table.values.some((each) => each.name === "orphan_count" && each.text !== "0")
+  const hasEarly = table.values.some((value) => value.name === "orphan_count" && value.text !== "0")
   return (
     <div class="page">
       <PageTop says={table.says} totals={[...totals(table), ...ofDevice(efficiency)]}>
@@ -51,7 +51,7 @@ function KernelsPage(props: { readonly table: Table; readonly by: Group; readonl
         {hasEarly && source.value?.live && (
           <label class="tick">
             <input type="checkbox" checked={early} onChange={(event) => choose({ early: event.currentTarget.checked ? "with" : "" })} />
-            with those launched before the recording
+            include kernels queued before the recording
           </label>
         )}
         <Legend kinds={rows.kinds} />
@@ -59,7 +59,7 @@ function KernelsPage(props: { readonly table: Table; readonly by: Group; readonl
       <ShareStrip title="Kernel time" shares={rows.shares} most={14} />
       <ArrangedTable table={table} first={FIRST} title="Kernels" height={TABLE_HEIGHT} sort="-total_ns" hide={UNREAD} kinds={rows.kinds} onOpen={(row) => show(rows, row)} />
       <p class="note-line quiet small">
-        Enter or a double click shows the longest call of the row on the timeline. What a faster kernel would be worth: <a href={linkTo({ view: "findings" })}>Findings</a>.
+        Press Enter or double-click a row to see its longest call on the timeline. <a href={linkTo({ view: "findings" })}>Findings</a> shows what a faster kernel would be worth.
       </p>
     </div>
   )
@@ -74,7 +74,7 @@ interface KernelRows {
 
 /** What is known of each row beside its numbers: from the table where it says so, else from the list of what-if. */
 export function kernelRows(table: Table, known: WhatIfKernels | null): KernelRows {
-  const named = new Map((known?.kernels ?? []).map((each) => [each.name, each]))
+  const named = new Map((known?.kernels ?? []).map((kernel) => [kernel.name, kernel]))
   const names = columnOf(table, "name").length > 0 ? columnOf(table, "name") : columnOf(table, "op")
   const said = kindsOf(table)
   const written = columnOf(table, "title")
@@ -100,18 +100,13 @@ function show(rows: KernelRows, row: number): void {
   else go({ view: "timeline", span, shown: null, selection: null })
 }
 
-const KIND_WORDS: Readonly<Record<Kind, string>> = {
-  gemm: "matrix multiply", attn: "attention", elem: "elementwise", reduce: "reduction", copy: "copy", optim: "optimizer", transfer: "host copy",
-  comm: "communication", idle: "idle", wait: "waiting",
-}
-
 function Legend(props: { readonly kinds: readonly (Kind | null)[] }): JSX.Element {
-  const present = [...new Set(props.kinds)].filter((each) => each !== null)
+  const present = [...new Set(props.kinds)].filter((kind) => kind !== null)
   return (
     <ul class="legend">
       {present.map((kind) => (
         <li key={kind}>
-          <Swatch kind={kind} /> {KIND_WORDS[kind]}
+          <Swatch kind={kind} /> {kindText(kind)}
         </li>
       ))}
     </ul>
@@ -119,12 +114,12 @@ function Legend(props: { readonly kinds: readonly (Kind | null)[] }): JSX.Elemen
 }
 
 function totals(table: Table): readonly Total[] {
-  const headings: Readonly<Record<string, string>> = { kernel_count: "kernels", distinct_count: "distinct", total_ns: "total time", orphan_count: "launched before", orphan_ns: "their time" }
-  return table.values.map((each) => ({ heading: headings[each.name] ?? each.heading, text: each.text }))
+  const headings: Readonly<Record<string, string>> = { kernel_count: "kernels", distinct_count: "distinct", total_ns: "total time", orphan_count: "queued before recording", orphan_ns: "their time" }
+  return table.values.map((value) => ({ heading: headings[value.name] ?? value.heading, text: value.text }))
 }
 
 function ofDevice(efficiency: Table | null): readonly Total[] {
   const wanted = ["sm_efficiency_pct", "occupancy_pct"]
-  const filled = (efficiency?.values ?? []).filter((each) => wanted.includes(each.name)).map((each) => ({ heading: each.heading, text: each.text }))
+  const filled = (efficiency?.values ?? []).filter((value) => wanted.includes(value.name)).map((value) => ({ heading: value.heading, text: value.text }))
   return [...filled, ...tensorCores(efficiency)]
 }

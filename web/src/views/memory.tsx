@@ -3,14 +3,14 @@ import type { JSX } from "preact"
 import { useMemo, useState } from "preact/hooks"
 import { go, place, source } from "../data/state"
 import type { Memory as MemoryData, Table } from "../data/types"
-import { choice, choose } from "../lib/choice"
-import { Curve } from "../lib/curve/curve"
-import { type Series, pointAt } from "../lib/curve/stack"
-import { fixed, formatValue } from "../lib/format"
-import { Loaded } from "../lib/parts"
-import { Recorded } from "../lib/recorded"
-import { Segments } from "../lib/segments"
-import { useResource, useTable } from "../lib/use_resource"
+import { choice, choose } from "../data/choice"
+import { Curve } from "../components/curve/curve"
+import { type Series, pointAt } from "../components/curve/stack"
+import { fixed, formatValue } from "../base/format"
+import { Loaded } from "../components/parts"
+import { Recorded } from "../components/recorded"
+import { Segments } from "../components/segments"
+import { useResource, useTable } from "../data/use_resource"
 import "./memory.css"
 import { ArrangedTable } from "./pieces/arranged_table"
 import { PageTop } from "./pieces/page_top"
@@ -34,7 +34,7 @@ const milliseconds = (ns: number): string => `${fixed(ns / 1e6, 2)} ms`
 export function Memory(): JSX.Element {
   return (
     <Recorded<MemoryData> view="memory" title="Memory" ask={() => useResource<MemoryData>("memory")} empty={(value) => value.at_ns.length === 0}
-      otherwise="No allocation was recorded: record with profile_memory=True.">
+      otherwise="No allocations were recorded. Record with profile_memory=True.">
       {(value) => <MemoryPage memory={value} />}
     </Recorded>
   )
@@ -61,7 +61,7 @@ function MemoryPage(props: { readonly memory: MemoryData }): JSX.Element {
 }
 
 function seriesOf(memory: MemoryData): readonly Series[] {
-  return memory.series.map((each) => ({ label: each.label, colour: COLOURS[each.kind] ?? "--c-wait", values: each.bytes }))
+  return memory.series.map((category) => ({ label: category.label, colour: COLOURS[category.kind] ?? "--c-wait", values: category.bytes }))
 }
 
 /** The last value holds a little longer, to be seen. */
@@ -76,7 +76,7 @@ function formatTick(ns: number): string {
 }
 
 function totalAt(series: readonly Series[], point: number): number {
-  return series.reduce((sum, each) => sum + (each.values[point] ?? 0), 0)
+  return series.reduce((sum, category) => sum + (category.values[point] ?? 0), 0)
 }
 
 function showMoment(ns: number, moments: readonly number[]): void {
@@ -94,7 +94,7 @@ interface PartsProps {
 /** The legend: each category at the cursor and at the peak. */
 function Parts(props: PartsProps): JSX.Element {
   const { memory, series, cursor } = props
-  const peak = new Map(memory.peak.parts.map((each) => [each.label, each]))
+  const peak = new Map(memory.peak.parts.map((part) => [part.label, part]))
   const at = memory.at_ns[cursor] ?? 0
   return (
     <div class="memory-parts">
@@ -104,24 +104,24 @@ function Parts(props: PartsProps): JSX.Element {
             <th scope="col">Category</th>
             <th scope="col" class="number">{milliseconds(at)}</th>
             <th scope="col" class="number">Peak</th>
-            <th scope="col" class="number">of it</th>
+            <th scope="col" class="number">Share</th>
           </tr>
         </thead>
         <tbody>
-          {[...series].reverse().map((each) => (
-            <tr key={each.label}>
+          {[...series].reverse().map((category) => (
+            <tr key={category.label}>
               <th scope="row">
-                <span class="swatch" aria-hidden="true" style={{ background: `var(${each.colour})` }} /> {each.label}
+                <span class="swatch" aria-hidden="true" style={{ background: `var(${category.colour})` }} /> {category.label}
               </th>
-              <td class="number">{bytes(each.values[cursor] ?? 0)}</td>
-              <td class="number">{bytes(peak.get(each.label)?.bytes ?? 0)}</td>
-              <td class="number quiet">{fixed(peak.get(each.label)?.pct ?? 0, 1)} %</td>
+              <td class="number">{bytes(category.values[cursor] ?? 0)}</td>
+              <td class="number">{bytes(peak.get(category.label)?.bytes ?? 0)}</td>
+              <td class="number quiet">{fixed(peak.get(category.label)?.pct ?? 0, 1)} %</td>
             </tr>
           ))}
         </tbody>
         <tfoot>
           <tr>
-            <th scope="row">Together</th>
+            <th scope="row">Total</th>
             <td class="number">{bytes(totalAt(series, cursor))}</td>
             <td class="number">{bytes(memory.peak.bytes)}</td>
             <td />
@@ -137,9 +137,9 @@ function Parts(props: PartsProps): JSX.Element {
 }
 
 function Tables(props: { readonly memory: MemoryData }): JSX.Element {
-  const shown = choice("show", TABLES.map((each) => each.value), "largest")
+  const shown = choice("show", TABLES.map((option) => option.value), "largest")
   const live = source.value?.live ?? true
-  const options = TABLES.map((each) => live || each.value === "largest" || each.value === "category" ? each : { ...each, disabled: true, title: "foretrace serve has it" })
+  const options = TABLES.map((option) => live || option.value === "largest" || option.value === "category" ? option : { ...option, disabled: true, title: "Not included in a report; foretrace serve shows it" })
   return (
     <>
       <div class="section-title">

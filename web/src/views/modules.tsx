@@ -3,20 +3,20 @@ import type { JSX } from "preact"
 import { useMemo, useState } from "preact/hooks"
 import { place } from "../data/state"
 import type { Tree, Trees } from "../data/types"
-import { choice, choose } from "../lib/choice"
-import { Flame } from "../lib/flame/flame"
-import { byName, calleesOf, callersOf } from "../lib/flame/tree"
-import { TreeTable } from "../lib/flame/tree_table"
-import { formatNs, shorten } from "../lib/format"
-import { LinkButton } from "../lib/parts"
-import { Recorded } from "../lib/recorded"
-import { Segments } from "../lib/segments"
-import { useResource } from "../lib/use_resource"
+import { choice, choose } from "../data/choice"
+import { Flame } from "../components/flame/flame"
+import { byName, calleesOf, callersOf } from "../components/flame/tree"
+import { TreeTable } from "../components/flame/tree_table"
+import { formatNs, shorten } from "../base/format"
+import { LinkButton } from "../components/parts"
+import { Recorded } from "../components/recorded"
+import { Segments } from "../components/segments"
+import { useResource } from "../data/use_resource"
 import { PageTop } from "./pieces/page_top"
 
 const LAYOUTS = [
   { value: "tree", label: "Table" },
-  { value: "flame", label: "Flame graph", title: "Frames in the order in which they were recorded" },
+  { value: "flame", label: "Flame graph", title: "Frames in the order recorded" },
   { value: "heavy", label: "Left heavy", title: "The largest frames first" },
   { value: "sandwich", label: "Sandwich", title: "Callers and callees of one name" },
 ] as const
@@ -26,7 +26,7 @@ const MOST_NAMES = 400
 export function Modules(): JSX.Element {
   return (
     <Recorded<Trees> view="modules" title="Modules" ask={() => useResource<Trees>("modules")} empty={(value) => value.trees.length === 0}
-      otherwise="No modules and no stacks were recorded: record with with_stack=True, or with_modules=True.">
+      otherwise="No modules or stacks were recorded. Record with with_stack=True or with_modules=True.">
       {(value) => <ModulesPage value={value} />}
     </Recorded>
   )
@@ -34,15 +34,15 @@ export function Modules(): JSX.Element {
 
 function ModulesPage(props: { readonly value: Trees }): JSX.Element {
   const { trees, says } = props.value
-  const titles = trees.map((each) => each.title)
+  const titles = trees.map((tree) => tree.title)
   const title = choice("tree", titles, titles[0] ?? "")
-  const tree = trees.find((each) => each.title === title)
-  const layout = choice("layout", LAYOUTS.map((each) => each.value), "tree")
+  const tree = trees.find((candidate) => candidate.title === title)
+  const layout = choice("layout", LAYOUTS.map((option) => option.value), "tree")
   return (
     <div class="page">
       <PageTop says={says || title}>
-        <Segments label="Of" options={titles.map((value) => ({ value, label: value }))} chosen={title} onChoose={(value) => choose({ tree: value === titles[0] ? "" : value, zoom: "", of: "" })} />
-        <Segments label="As" options={LAYOUTS} chosen={layout} onChoose={(value) => choose({ layout: value === "tree" ? "" : value, zoom: "" })} />
+        <Segments label="Tree" options={titles.map((value) => ({ value, label: value }))} chosen={title} onChoose={(value) => choose({ tree: value === titles[0] ? "" : value, zoom: "", of: "" })} />
+        <Segments label="Layout" options={LAYOUTS} chosen={layout} onChoose={(value) => choose({ layout: value === "tree" ? "" : value, zoom: "" })} />
         {layout !== "tree" && <Tints modulesOnly={title.startsWith("Modules")} />}
       </PageTop>
       {tree && <OneTree tree={tree} layout={layout} />}
@@ -70,20 +70,20 @@ function Sandwich(props: { readonly tree: Tree }): JSX.Element {
   const { tree } = props
   const names = useMemo(() => byName(tree), [tree])
   const asked = place.value.rest["of"]
-  const chosen = names.find((each) => each.name === asked) ?? names[0]
+  const chosen = names.find((entry) => entry.name === asked) ?? names[0]
   const name = chosen?.name ?? ""
   const callers = useMemo(() => callersOf(tree, name), [tree, name])
   const callees = useMemo(() => calleesOf(tree, name), [tree, name])
   return (
     <div class="sandwich">
       <div>
-        <h2>Names, by own time</h2>
+        <h2>Names by self time</h2>
         <ol>
-          {names.slice(0, MOST_NAMES).map((each) => (
-            <li key={each.name}>
-              <button type="button" aria-pressed={each === chosen} title={shorten(each.name, 600)} onClick={() => choose({ of: each.name }, { replace: true })}>
-                <code>{shorten(each.name, 60)}</code>
-                <span>{formatNs(each.self)}</span>
+          {names.slice(0, MOST_NAMES).map((entry) => (
+            <li key={entry.name}>
+              <button type="button" aria-pressed={entry === chosen} title={shorten(entry.name, 600)} onClick={() => choose({ of: entry.name }, { replace: true })}>
+                <code>{shorten(entry.name, 60)}</code>
+                <span>{formatNs(entry.self)}</span>
               </button>
             </li>
           ))}
@@ -92,8 +92,8 @@ function Sandwich(props: { readonly tree: Tree }): JSX.Element {
       <div>
         <h2>Callers of {shorten(name, 80)}</h2>
         <Half key={`callers ${name}`} tree={callers} title={`Callers of ${name}`} inverted />
-        <h2>What it calls</h2>
-        <Half key={`callees ${name}`} tree={callees} title={`What ${name} calls`} inverted={false} />
+        <h2>Callees of {shorten(name, 80)}</h2>
+        <Half key={`callees ${name}`} tree={callees} title={`Callees of ${name}`} inverted={false} />
       </div>
     </div>
   )
@@ -114,7 +114,7 @@ function Tints(props: { readonly modulesOnly: boolean }): JSX.Element {
       <li><span class="swatch" style={{ background: "var(--h-note)" }} />module</li>
       {!props.modulesOnly && <li><span class="swatch" style={{ background: "var(--h-op)" }} />function</li>}
       {!props.modulesOnly && <li><span class="swatch" style={{ background: "var(--h-rt)" }} />kernel or operator</li>}
-      <li><span class="own" />own time</li>
+      <li><span class="own" />self time</li>
     </ul>
   )
 }

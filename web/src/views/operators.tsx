@@ -3,15 +3,15 @@ import type { JSX } from "preact"
 import { useMemo } from "preact/hooks"
 import { go, search, valueOf } from "../data/state"
 import type { Table } from "../data/types"
-import { choice, choose } from "../lib/choice"
-import { arranged, columnOf, rowsWhere, unrecorded } from "../lib/columns"
-import { counted } from "../lib/format"
-import { Recorded } from "../lib/recorded"
-import { rowCount } from "../lib/rows"
-import { Segments } from "../lib/segments"
-import { type Share, ShareStrip } from "../lib/share_strip"
-import { DataTable } from "../lib/table"
-import { useTable } from "../lib/use_resource"
+import { choice, choose } from "../data/choice"
+import { arranged, columnOf, rowsWhere, unrecorded } from "../components/table/columns"
+import { counted } from "../base/format"
+import { Recorded } from "../components/recorded"
+import { rowCount } from "../components/table/rows"
+import { Segments } from "../components/segments"
+import { type Share, ShareStrip } from "../components/share_strip"
+import { DataTable } from "../components/table/table"
+import { useTable } from "../data/use_resource"
 import { Grouping } from "./pieces/grouping"
 import { PageTop, type Total } from "./pieces/page_top"
 
@@ -28,10 +28,10 @@ const FIRST = ["name", "kind", "on", "input_shapes", "shapes", "stack", "calls_c
 export const TABLE_HEIGHT = "max(300px, calc(100vh - 330px))"
 
 export function Operators(): JSX.Element {
-  const by = choice("by", GROUPS.map((each) => each.value), "name")
+  const by = choice("by", GROUPS.map((group) => group.value), "name")
   return (
     <Recorded view="operators" title="Operators" ask={() => useTable(by === "name" ? "operators" : `operators?group_by=${by}`)} empty={(value) => rowCount(value) === 0}
-      otherwise="No operators were recorded: record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].">
+      otherwise="No operators were recorded. Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].">
       {(value) => <OperatorsPage table={value} by={by} />}
     </Recorded>
   )
@@ -50,15 +50,15 @@ function OperatorsPage(props: { readonly table: Table; readonly by: (typeof GROU
       <PageTop says={table.says} totals={[...table.values, ...tensorCores(efficiency)]}>
         <Grouping options={GROUPS} chosen={props.by} />
         <Segments label="Show" chosen={shown} onChoose={(value) => choose({ show: value === "op" ? "" : value })}
-          options={SHOWN.filter((each) => rowCount(only(table, each)) > 0).map((value) => ({ value, label: SHOWN_LABELS[value] }))} />
+          options={SHOWN.filter((rows) => rowCount(only(table, rows)) > 0).map((value) => ({ value, label: SHOWN_LABELS[value] }))} />
       </PageTop>
-      <ShareStrip title="Host self" shares={shares(onHost, "host_self_pct")} />
-      {onDevice && <ShareStrip title="Device self" shares={shares(onHost, "device_self_pct")} />}
+      <ShareStrip title="Host self time" shares={shares(onHost, "host_self_pct")} />
+      {onDevice && <ShareStrip title="Device self time" shares={shares(onHost, "device_self_pct")} />}
       <DataTable table={rows} title={SHOWN_LABELS[shown] === "All" ? "All rows" : SHOWN_LABELS[shown]} sort={onDevice ? "-device_self_ns" : "-host_self_ns"}
         height={TABLE_HEIGHT} hide={[...absent, ...(shown === "all" || shown === "device" ? [] : ["on", "kind"])]}
         onOpen={(row) => searchTimeline(String(columnOf(rows, "name")[row] ?? ""))} />
       <p class="note-line quiet small">
-        {absent.length > 0 && `Not recorded: ${absentWords(absent).join(", ")}. `}Enter or a double click searches the timeline for the row.
+        {absent.length > 0 && `Not recorded: ${absentWords(absent).join(", ")}. `}Press Enter or double-click a row to search for it on the timeline.
       </p>
     </div>
   )
@@ -75,10 +75,17 @@ function shares(table: Table, column: string): readonly Share[] {
   return columnOf(table, column).map((pct, row) => ({ label: String(names[row] ?? "").replace(/^aten::/, ""), pct: typeof pct === "number" ? pct : 0 }))
 }
 
-/** How much of the time that tensor cores could take they did take. */
+const TENSOR_CORES: Readonly<Record<string, Omit<Total, "text">>> = {
+  tensor_core_pct: { heading: "on tensor cores", says: "Share of kernel time" },
+  tensor_core_eligible_pct: { heading: "of capable work", says: "Share of the work that tensor cores could do" },
+}
+
+/** How much time tensor cores took: of all kernel time, and of the work that they could do. */
 export function tensorCores(efficiency: Table | null): readonly Total[] {
-  const wanted: Readonly<Record<string, string>> = { tensor_core_pct: "tensor cores", tensor_core_eligible_pct: "where eligible" }
-  return (efficiency?.values ?? []).filter((each) => each.name in wanted).map((each) => ({ heading: wanted[each.name] ?? each.heading, text: each.text }))
+  return (efficiency?.values ?? []).flatMap((value) => {
+    const total = TENSOR_CORES[value.name]
+    return total ? [{ ...total, text: value.text }] : []
+  })
 }
 
 const NEEDED: readonly (readonly [part: string, words: string])[] = [
@@ -86,7 +93,7 @@ const NEEDED: readonly (readonly [part: string, words: string])[] = [
 ]
 
 function absentWords(absent: readonly string[]): readonly string[] {
-  const words = NEEDED.filter(([part]) => absent.some((each) => each.includes(part))).map(([, text]) => text)
+  const words = NEEDED.filter(([part]) => absent.some((column) => column.includes(part))).map(([, text]) => text)
   return words.length > 0 ? words : [counted(absent.length, "column")]
 }
 

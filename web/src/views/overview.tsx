@@ -2,7 +2,7 @@
 import type { JSX } from "preact"
 import { overview } from "../data/state"
 import type { Overview as OverviewData } from "../data/types"
-import { Loaded } from "../lib/parts"
+import { Loaded } from "../components/parts"
 import "./overview.css"
 import { CheckedList } from "./pieces/checked"
 import { FindingTable } from "./pieces/finding_table"
@@ -61,7 +61,7 @@ function BeforeDiagnosis(props: { readonly value: OverviewData; readonly pending
       <div>
         <HeadlineBlock headline={value.headline} />
         <div class="pending" role="status">
-          <progress aria-label="Looking for what is wrong" />
+          <progress aria-label="Looking for problems" />
           <p>{pending}</p>
         </div>
         {value.one_step && <OneStepChart step={value.one_step} />}
@@ -93,7 +93,7 @@ function NextCommands(props: { readonly commands: readonly string[] }): JSX.Elem
   if (props.commands.length === 0) return null
   return (
     <section class="next">
-      <h2>Next, in a terminal</h2>
+      <h2>Next steps in a terminal</h2>
       {props.commands.map((command) => (
         <pre key={command} tabIndex={0}>
           <code>{command}</code>

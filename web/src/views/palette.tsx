@@ -1,11 +1,12 @@
 /** Search at the top, and the palette (Ctrl+K): go to any page, run, finding, kernel, operator or line. */
 import type { JSX } from "preact"
 import { useEffect, useRef, useState } from "preact/hooks"
+import { containsAll, wordsOf } from "../base/search_words"
 import { type Resource, addressOf, go, help, overview, palette, run, runs, search, setTheme, valueOf } from "../data/state"
 import type { Cell, Table } from "../data/types"
-import { copyText } from "../lib/copy"
-import { shorten } from "../lib/format"
-import { useTable } from "../lib/use_resource"
+import { copyText } from "../components/copy"
+import { shorten } from "../base/format"
+import { useTable } from "../data/use_resource"
 import { Modal } from "./help"
 import { VIEWS } from "./index"
 
@@ -110,30 +111,27 @@ function Finder(props: FinderProps): JSX.Element {
   )
 }
 
-/** Entries that hold every word of the text, those that begin with it first. */
+/** Entries that contain every word of the text, those that begin with it first. */
 function matching(entries: readonly Entry[], text: string): readonly Entry[] {
-  const words = text.toLowerCase().split(/\s+/).filter(Boolean)
-  const found = entries.filter((each) => {
-    const title = each.title.toLowerCase()
-    return words.every((word) => title.includes(word))
-  })
+  const words = wordsOf(text)
+  const matches = entries.filter((entry) => containsAll(entry.title, words))
   const begins = (entry: Entry): number => (entry.title.toLowerCase().startsWith(words[0] ?? "") ? 0 : 1)
-  return found.map((entry, index) => ({ entry, index })).sort((a, b) => begins(a.entry) - begins(b.entry) || a.index - b.index)
-    .slice(0, SHOWN).map((each) => each.entry)
+  return matches.map((entry, index) => ({ entry, index })).sort((a, b) => begins(a.entry) - begins(b.entry) || a.index - b.index)
+    .slice(0, SHOWN).map((match) => match.entry)
 }
 
 function useCommands(): readonly Entry[] {
-  const others = (valueOf(runs.value)?.runs ?? []).filter((each) => each.id !== run.value?.id)
+  const others = (valueOf(runs.value)?.runs ?? []).filter((entry) => entry.id !== run.value?.id)
   const markdown = valueOf(overview.value)?.markdown || undefined
   return [
     ...VIEWS.map((view) => ({ group: `page ${view.key}`, title: view.title, open: () => go({ view: view.name }) })),
-    ...others.map((each) => ({ group: "run", title: each.name, open: () => go({ run: each.id }) })),
+    ...others.map((entry) => ({ group: "run", title: entry.name, open: () => go({ run: entry.id }) })),
     ...(markdown === undefined ? [] : [{ group: "copy", title: "Copy the diagnosis as Markdown", open: () => copyText(markdown, "the diagnosis as Markdown") }]),
     { group: "copy", title: "Copy a link to this page", open: () => copyText(addressOf(), "a link to this page") },
     { group: "theme", title: "Light theme", open: () => setTheme("light") },
     { group: "theme", title: "Dark theme", open: () => setTheme("dark") },
-    { group: "theme", title: "Theme of the system", open: () => setTheme("system") },
-    { group: "?", title: "Keys", open: () => void (help.value = true) },
+    { group: "theme", title: "System theme", open: () => setTheme("system") },
+    { group: "?", title: "Keyboard shortcuts", open: () => void (help.value = true) },
   ]
 }
 
@@ -144,7 +142,7 @@ function useRecorded(): readonly Entry[] {
   const operators = useTable("operators")
   const lines = findings.flatMap((finding) => finding.where.map((place) => ({ finding: finding.number, place })))
   return [
-    ...findings.map((each) => ({ group: `finding ${each.number}`, title: each.title, open: () => go({ view: "findings", rest: { finding: String(each.number) } }) })),
+    ...findings.map((finding) => ({ group: `finding ${finding.number}`, title: finding.title, open: () => go({ view: "findings", rest: { finding: String(finding.number) } }) })),
     ...kernels.map((name) => ({ group: "kernel", title: name, open: () => find("kernels", name) })),
     ...namesIn(operators, "name").map((name) => ({ group: "operator", title: name, open: () => find("operators", name) })),
     ...lines.map(({ finding, place }) => ({
@@ -163,7 +161,7 @@ function find(view: string, name: string): void {
 function namesIn(table: Resource<Table>, column: string): readonly string[] {
   const value = valueOf(table)
   if (!value) return []
-  const at = Math.max(0, value.columns.findIndex((each) => each.name === column))
+  const at = Math.max(0, value.columns.findIndex((candidate) => candidate.name === column))
   const cells: readonly Cell[] = value.data[at] ?? []
-  return [...new Set(cells.filter((each): each is string => typeof each === "string"))]
+  return [...new Set(cells.filter((cell): cell is string => typeof cell === "string"))]
 }

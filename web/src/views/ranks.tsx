@@ -3,15 +3,15 @@ import type { JSX } from "preact"
 import { useMemo } from "preact/hooks"
 import { overview, source, valueOf } from "../data/state"
 import type { Cell, Ranks as RanksData, Table } from "../data/types"
-import { columnOf } from "../lib/columns"
-import { fixed, formatNs } from "../lib/format"
-import { Empty, Failed, Loading } from "../lib/parts"
-import { useResource, useTable } from "../lib/use_resource"
+import { columnOf } from "../components/table/columns"
+import { fixed, formatNs } from "../base/format"
+import { Empty, Failed, Loading } from "../components/parts"
+import { useResource, useTable } from "../data/use_resource"
 import { ArrangedTable } from "./pieces/arranged_table"
 import { PageTop } from "./pieces/page_top"
 import "./ranks.css"
 
-const ALONE = "To see ranks side by side, open the recordings of the others beside this one, such as foretrace serve FOLDER."
+const ALONE = "To compare ranks, open the other ranks' recordings too, for example with foretrace serve FOLDER."
 
 /** A rank that is alone may still communicate: its collectives are shown. */
 export function Ranks(): JSX.Element {
@@ -51,14 +51,14 @@ function RanksPage(props: { readonly value: RanksData }): JSX.Element {
   )
 }
 
-/** A cell is the darker the larger its share, from nothing to the largest of the table. */
+/** The larger its share, the darker a cell: from nothing to the largest share of the table. */
 function HeatMap(props: { readonly value: RanksData }): JSX.Element {
   const { ranks, parts, share_pct: share } = props.value
   const most = Math.max(1, ...share.flat())
   return (
     <section>
-      <h2>Time of the device, by rank</h2>
-      <div class="heat-scroller" tabIndex={0} role="region" aria-label="Time of the device, by rank">
+      <h2>Device time by rank</h2>
+      <div class="heat-scroller" tabIndex={0} role="region" aria-label="Device time by rank">
         <table class="heat">
           <thead>
             <tr>

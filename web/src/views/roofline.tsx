@@ -3,13 +3,13 @@ import type { JSX } from "preact"
 import { useMemo, useRef, useState } from "preact/hooks"
 import { go, source } from "../data/state"
 import type { Roofline as RooflineData } from "../data/types"
-import { choice, choose } from "../lib/choice"
-import { counted, formatNs, formatValue, shorten } from "../lib/format"
-import { Loaded, Swatch, colourOf } from "../lib/parts"
-import { Recorded } from "../lib/recorded"
-import { type Axes, type Frame, type Mark, axesOf, nextMark, radiusOf, roofLines, spread } from "../lib/roofline"
-import { Segments } from "../lib/segments"
-import { useResource, useTable } from "../lib/use_resource"
+import { choice, choose } from "../data/choice"
+import { counted, formatNs, formatValue, shorten } from "../base/format"
+import { Loaded, Swatch, colourOf } from "../components/parts"
+import { Recorded } from "../components/recorded"
+import { type Axes, type Frame, type Mark, axesOf, nextMark, radiusOf, roofLines, spread } from "./pieces/roofline_geometry"
+import { Segments } from "../components/segments"
+import { useResource, useTable } from "../data/use_resource"
 import { ArrangedTable } from "./pieces/arranged_table"
 import { PageTop } from "./pieces/page_top"
 import "./roofline.css"
@@ -20,7 +20,7 @@ const LABEL_PX = 13
 export function Roofline(): JSX.Element {
   return (
     <Recorded<RooflineData> view="roofline" title="Roofline" ask={() => useResource<RooflineData>("roofline")}
-      otherwise="No kernel's work is known: record with record_shapes=True.">
+      otherwise="How much work each kernel does is not known. Record with record_shapes=True.">
       {(value) => <RooflinePage value={value} />}
     </Recorded>
   )
@@ -37,13 +37,13 @@ function RooflinePage(props: { readonly value: RooflineData }): JSX.Element {
       {value.marks.length > 0 ? (
         <div class="roofline">
           <Chart value={value} focused={focused} pointed={pointed} onFocus={setFocused} onPoint={setPointed} />
-          <aside aria-label="The kernel, and the roofs">
+          <aside aria-label="Kernel and roofs">
             {shown && <MarkFacts mark={shown} />}
             <Roofs value={value} />
           </aside>
         </div>
       ) : (
-        <p class="quiet">No kernel has a mark: {value.without || "none has work that is known. Record with record_shapes=True."}</p>
+        <p class="quiet">No kernel can be drawn: {value.without || "how much work each does is not known. Record with record_shapes=True."}</p>
       )}
       {value.marks.length > 0 && value.without && <p class="quiet small">{value.without}</p>}
       <RooflineTable />
@@ -125,7 +125,7 @@ function Roofing(props: { readonly value: RooflineData; readonly axes: Axes }): 
 function Marks(props: ChartProps & { readonly axes: Axes }): JSX.Element {
   const { value, axes, focused } = props
   const group = useRef<SVGGElement>(null)
-  const longest = Math.max(0, ...value.marks.map((each) => each.total_ns))
+  const longest = Math.max(0, ...value.marks.map((mark) => mark.total_ns))
   const order = useMemo(() => [...value.marks.keys()].sort((a, b) => value.marks[b]!.total_ns - value.marks[a]!.total_ns), [value])
   const move = (to: number): void => {
     props.onFocus(to)
@@ -171,7 +171,7 @@ function MarkFacts(props: { readonly mark: Mark }): JSX.Element {
         <div><dt>Time</dt><dd>{formatNs(mark.total_ns)} in {counted(mark.calls, "call")}</dd></div>
         <div><dt>Intensity</dt><dd>{formatValue("_flops_per_byte", mark.flops_per_byte)}</dd></div>
         {mark.says.split(", ").map((text, index) => (
-          <div key={index}><dt>{index === 0 ? "Reached" : ""}</dt><dd>{text}</dd></div>
+          <div key={index}><dt>{index === 0 ? "Achieved" : ""}</dt><dd>{text}</dd></div>
         ))}
       </dl>
       <p>
@@ -187,7 +187,7 @@ function Roofs(props: { readonly value: RooflineData }): JSX.Element {
     <section>
       <h2>{device}</h2>
       {roofs.length === 0 ? (
-        <p class="quiet">Its peaks are not known, so there are no roofs to draw.</p>
+        <p class="quiet">The peaks of this device are not known, so no roofs are drawn.</p>
       ) : (
         <ul class="roof-list">
           {roofs.map((roof) => (
@@ -195,7 +195,7 @@ function Roofs(props: { readonly value: RooflineData }): JSX.Element {
           ))}
         </ul>
       )}
-      <p class="caption">The area of a mark is the time of its kernel. Up is faster; on a roof, nothing is left to gain without less work or fewer bytes.</p>
+      <p class="caption">A mark's area is its kernel's time. Higher is faster. A kernel on a roof can only get faster by doing less work or moving fewer bytes.</p>
     </section>
   )
 }
@@ -208,13 +208,13 @@ const GROUPS = [
 const FIRST = ["op", "kernel", "shapes", "dtype", "calls_count", "total_ns", "total_pct", "roof_pct", "bound", "achieved_flops_per_s", "achieved_bytes_per_s", "intensity_flops_per_byte", "excess_ns"]
 
 function RooflineTable(): JSX.Element {
-  const by = choice("by", GROUPS.map((each) => each.value), "shape")
+  const by = choice("by", GROUPS.map((option) => option.value), "shape")
   const table = useTable(by === "shape" ? "roofline" : `roofline?group_by=${by}`)
   const live = source.value?.live ?? true
   return (
     <>
       <div class="section-title">
-        <Segments label="Group by" options={GROUPS.map((each) => (live || each.value === "shape" ? each : { ...each, disabled: true, title: "foretrace serve has it" }))} chosen={by}
+        <Segments label="Group by" options={GROUPS.map((option) => (live || option.value === "shape" ? option : { ...option, disabled: true, title: "Not included in a report; foretrace serve shows it" }))} chosen={by}
           onChoose={(value) => choose({ by: value === "shape" ? "" : value, sort: "" })} />
       </div>
       <Loaded resource={table} what="table">

@@ -5,10 +5,10 @@ import {
   go, help, linkTo, lost, navigation, overview, palette, place, run, runs, said, search, selection, span, valueOf,
 } from "../data/state"
 import type { RunEntry } from "../data/types"
-import { copyText } from "../lib/copy"
-import { formatMs } from "../lib/format"
-import { useKeys } from "../lib/keys"
-import { Empty, Failed, Key, Loading } from "../lib/parts"
+import { copyText } from "../components/copy"
+import { formatMs } from "../base/format"
+import { useKeys } from "../base/keys"
+import { Empty, Failed, Key, Loading } from "../components/parts"
 import { Help } from "./help"
 import { VIEWS, type View } from "./index"
 import { Palette, SearchBox, focusSearch } from "./palette"
@@ -20,7 +20,7 @@ export function Shell(): JSX.Element {
   return (
     <div class={navigation.value ? "shell" : "shell without-nav"}>
       <button type="button" class="skip" onClick={() => document.getElementById("main")?.focus()}>
-        Skip to the page
+        Skip to content
       </button>
       <TopBar />
       <Navigation />
@@ -34,7 +34,7 @@ export function Shell(): JSX.Element {
 
 const SAID_MS = 3000
 
-/** What was just done, for the eye and for readers of the screen; it goes by itself. */
+/** What was just done, for the eye and for screen readers; it goes by itself. */
 function Said(): JSX.Element {
   const text = said.value
   useEffect(() => {
@@ -71,7 +71,7 @@ function clear(): void | boolean {
 }
 
 function useTitle(): void {
-  const view = VIEWS.find((each) => each.name === place.value.view)
+  const view = VIEWS.find((candidate) => candidate.name === place.value.view)
   const title = [run.value?.name, view?.title, "Foretrace"].filter(Boolean).join(" · ")
   useEffect(() => {
     document.title = title
@@ -118,7 +118,7 @@ function Navigation(): JSX.Element {
       <footer>
         <p>
           <button type="button" class="hint" onClick={() => (help.value = true)}>
-            <Key>?</Key> keys
+            <Key>?</Key> shortcuts
           </button>
           <button type="button" class="hint" onClick={() => (navigation.value = false)}>
             <Key>[</Key> hide
@@ -159,14 +159,14 @@ function PageLink(props: { readonly view: View; readonly count: string | undefin
 
 function RunLists(): JSX.Element {
   const all = valueOf(runs.value)?.runs ?? []
-  const groups = [...new Set(all.map((each) => each.group))]
+  const groups = [...new Set(all.map((entry) => entry.group))]
   return (
     <>
       {groups.map((group) => (
         <section key={group}>
           <h2>{group ? `Runs of ${group}` : "Runs"}</h2>
           <ul>
-            {all.filter((each) => each.group === group).map((each) => <RunLink key={each.id} run={each} />)}
+            {all.filter((entry) => entry.group === group).map((entry) => <RunLink key={entry.id} run={entry} />)}
           </ul>
         </section>
       ))}
@@ -175,25 +175,25 @@ function RunLists(): JSX.Element {
 }
 
 function RunLink(props: { readonly run: RunEntry }): JSX.Element {
-  const each = props.run
-  const current = run.value?.id === each.id
+  const entry = props.run
+  const current = run.value?.id === entry.id
   const view = place.value.view
   return (
     <li>
-      <a href={linkTo({ run: each.id, view, shown: null, selection: null, span: null, rest: {} })} class={current ? "run current" : "run"}
-        aria-current={current ? "true" : undefined} title={each.says ?? each.name}>
-        <span>{each.label || each.name}</span>
-        <span class="count">{stateOf(each)}</span>
+      <a href={linkTo({ run: entry.id, view, shown: null, selection: null, span: null, rest: {} })} class={current ? "run current" : "run"}
+        aria-current={current ? "true" : undefined} title={entry.says ?? entry.name}>
+        <span>{entry.label || entry.name}</span>
+        <span class="count">{stateOf(entry)}</span>
       </a>
     </li>
   )
 }
 
-function stateOf(each: RunEntry): string {
-  if (each.state === "failed") return "failed"
-  if (each.state === "waiting") return "waiting"
-  if (each.state === "loading") return each.progress_pct === null ? "…" : `${Math.round(each.progress_pct)} %`
-  return each.step_ms === null ? "" : formatMs(each.step_ms)
+function stateOf(entry: RunEntry): string {
+  if (entry.state === "failed") return "failed"
+  if (entry.state === "waiting") return "waiting"
+  if (entry.state === "loading") return entry.progress_pct === null ? "…" : `${Math.round(entry.progress_pct)} %`
+  return entry.step_ms === null ? "" : formatMs(entry.step_ms)
 }
 
 function Main(): JSX.Element {
@@ -208,7 +208,7 @@ function Main(): JSX.Element {
     <main id="main" ref={element} tabIndex={-1}>
       {lost.value !== null && (
         <p class="lost" role="alert">
-          {lost.value} What is already here can still be read.
+          {lost.value} What has already loaded can still be read.
         </p>
       )}
       <Content />
@@ -218,17 +218,17 @@ function Main(): JSX.Element {
 
 function Content(): JSX.Element {
   const all = runs.value
-  if (all.state === "loading") return <Loading what="Asking for the runs …" />
+  if (all.state === "loading") return <Loading what="Loading runs …" />
   if (all.state === "failed") return <Failed what="There is nothing to show" says={all.says} />
   if (all.value.runs.length === 0) {
-    return <Empty title="No recording yet" says="No trace was found. This page will show the first one that appears." />
+    return <Empty title="No recording yet" says="No recording was found. The first one that appears will be shown here." />
   }
   const shown = run.value
-  if (!shown) return <Failed what="This run is not here" says={`No run has the id ${place.value.run}. Choose one on the left.`} />
+  if (!shown) return <Failed what="Run not found" says={`There is no run with the id ${place.value.run}. Choose one on the left.`} />
   if (shown.state === "failed") return <Failed what={`${shown.name} could not be read`} says={shown.says ?? "No reason was given."} />
   if (shown.state !== "ready") return <Progress run={shown} />
-  const view = VIEWS.find((each) => each.name === place.value.view)
-  if (!view) return <Failed what="There is no such page" says={`No page has the name ${place.value.view}.`} />
+  const view = VIEWS.find((candidate) => candidate.name === place.value.view)
+  if (!view) return <Failed what="Page not found" says={`There is no page named ${place.value.view}.`} />
   const View = view.component
   return (
     <>
@@ -243,7 +243,7 @@ function Progress(props: { readonly run: RunEntry }): JSX.Element {
   const { name, says, progress_pct: pct, state } = props.run
   return (
     <section class="empty" aria-busy="true">
-      <h2>{state === "waiting" ? `${name} waits for its turn` : `Reading ${name}`}</h2>
+      <h2>{state === "waiting" ? `${name} is waiting to be read` : `Reading ${name}`}</h2>
       <progress max={100} value={pct ?? undefined} aria-label={`Reading ${name}`} />
       <p role="status">
         {says ?? "Reading the recording"}

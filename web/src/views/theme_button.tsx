@@ -7,10 +7,10 @@ const THEMES: readonly Theme[] = ["system", "light", "dark"]
 export function ThemeButton(): JSX.Element {
   return (
     <p class="themes" role="radiogroup" aria-label="Theme">
-      {THEMES.map((each) => (
-        <label key={each}>
-          <input type="radio" name="theme" value={each} checked={theme.value === each} onChange={() => setTheme(each)} />
-          <span>{each}</span>
+      {THEMES.map((option) => (
+        <label key={option}>
+          <input type="radio" name="theme" value={option} checked={theme.value === option} onChange={() => setTheme(option)} />
+          <span>{option}</span>
         </label>
       ))}
     </p>

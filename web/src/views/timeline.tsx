@@ -4,18 +4,18 @@ import { useEffect, useMemo, useState } from "preact/hooks"
 import type { TimelinePayload } from "../data/payload"
 import { diagnosed, go, overview, place, runId, said, search, source, valueOf } from "../data/state"
 import type { SpanColumns, StepRange } from "../data/types"
-import { fixed, formatCount, formatNs } from "../lib/format"
-import { useKeys } from "../lib/keys"
-import { Empty, Key, Loaded } from "../lib/parts"
-import { Board } from "../lib/timeline/board"
-import type { View } from "../lib/timeline/interaction"
-import { isWhole, makeModel, withColumns } from "../lib/timeline/model"
-import { leftHeavy, type Mode, stepsAligned } from "../lib/timeline/modes"
-import { Panel } from "../lib/timeline/panel"
-import { firstView, fit, makeState, panBy, step, stepLane, type TimelineState, toggleMark, zoomBy } from "../lib/timeline/state"
-import { followWithWindows } from "../lib/timeline/tiles"
-import "../lib/timeline/timeline.css"
-import { useResource } from "../lib/use_resource"
+import { fixed, formatCount, formatNs } from "../base/format"
+import { useKeys } from "../base/keys"
+import { Empty, Key, Loaded } from "../components/parts"
+import { Board } from "../components/timeline/board"
+import type { View } from "../components/timeline/interaction"
+import { isWhole, makeModel, withColumns } from "../components/timeline/model"
+import { leftHeavy, type Mode, stepsAligned } from "../components/timeline/modes"
+import { Panel } from "../components/timeline/panel"
+import { firstView, fit, makeState, panBy, step, stepLane, type TimelineState, toggleMark, zoomBy } from "../components/timeline/state"
+import { followWithWindows } from "../components/timeline/tiles"
+import "../components/timeline/timeline.css"
+import { useResource } from "../data/use_resource"
 
 const CLOSER = 0.6
 const PAN = 0.2
@@ -33,7 +33,7 @@ export function Timeline(): JSX.Element {
 
 function NoSpans(): JSX.Element {
   const missing = valueOf(overview.value)?.missing["timeline"]
-  return <Empty title="Timeline" says={missing ?? "This trace holds no spans: record with activities=[CPU, CUDA] to fill the timeline."} />
+  return <Empty title="Timeline" says={missing ?? "This recording has no spans. Record with activities=[CPU, CUDA] to fill the timeline."} />
 }
 
 function TimelinePage(props: { readonly payload: TimelinePayload; readonly quick: boolean }): JSX.Element {
@@ -44,17 +44,17 @@ function TimelinePage(props: { readonly payload: TimelinePayload; readonly quick
   const mode = isWhole(time.model.columns) ? modeOf(place.value.rest["mode"]) : "time"
   const state = useMemo(() => inMode(mode, time), [mode, time])
   useEffect(() => time.dispose, [time])
-  const found = (valueOf(overview.value)?.findings.length ?? 0) > 0
+  const hasFindings = (valueOf(overview.value)?.findings.length ?? 0) > 0
   useEffect(() => {
     const run = runId.peek()
     const from = source.peek()
     if (!payload.timeline.tiled || run === null || from === null) return
     // Windows do not wait for the findings either, and are asked for again when those are there.
-    return followWithWindows(time, (low, high, px) => from.window(run, low, high, px, !found), () => innerWidth)
-  }, [time, found])
+    return followWithWindows(time, (low, high, px) => from.window(run, low, high, px, !hasFindings), () => innerWidth)
+  }, [time, hasFindings])
   useEffect(() => {
-    if (quick && found && !payload.timeline.tiled) void addFindings(time, payload)
-  }, [time, found])
+    if (quick && hasFindings && !payload.timeline.tiled) void addFindings(time, payload)
+  }, [time, hasFindings])
   useKeys(keysOf(state))
   useSearchField(state)
   return (
@@ -73,7 +73,7 @@ function useRest(state: TimelineState, payload: TimelinePayload): void {
     let current = true
     payload.rest?.then(
       (columns) => current && showRest(state, columns),
-      (error: unknown) => (said.value = `The names of the spans did not come: ${error instanceof Error ? error.message : String(error)}`),
+      (error: unknown) => (said.value = `The names of the spans could not be loaded: ${error instanceof Error ? error.message : String(error)}`),
     )
     return () => {
       current = false
@@ -201,8 +201,8 @@ function ViewWords(props: { readonly state: TimelineState }): JSX.Element {
 export function stepWords(steps: readonly StepRange[], view: View): string {
   const middle = (view.from + view.to) / 2
   const inside = (from: number | null, to: number | null): boolean => from !== null && to !== null && middle >= from && middle < to
-  const gpu = steps.find((each) => inside(each.gpu_from_ns, each.gpu_to_ns))?.step
-  const host = steps.find((each) => inside(each.host_from_ns, each.host_to_ns))?.step
+  const gpu = steps.find((step) => inside(step.gpu_from_ns, step.gpu_to_ns))?.step
+  const host = steps.find((step) => inside(step.host_from_ns, step.host_to_ns))?.step
   if (gpu === undefined) return host === undefined ? "" : `${host} on host`
   if (host === undefined) return `${gpu} on GPU`
   return gpu === host ? String(gpu) : `${gpu} on GPU, ${host} on host`

@@ -2,9 +2,9 @@
 import type { JSX } from "preact"
 import { addressOf, linkTo } from "../../data/state"
 import type { Finding } from "../../data/types"
-import { copyText } from "../../lib/copy"
-import { formatNs } from "../../lib/format"
-import { LinkButton, colourOf } from "../../lib/parts"
+import { copyText } from "../../components/copy"
+import { formatNs } from "../../base/format"
+import { LinkButton, colourOf } from "../../components/parts"
 import { findingMarkdown } from "./finding_text"
 
 export function Evidence(props: { readonly finding: Finding; readonly barsOnly?: boolean }): JSX.Element {
@@ -59,11 +59,11 @@ export function Change(props: { readonly finding: Finding; readonly manualLink?:
           <p>{finding.fix.says}</p>
         </>
       ) : (
-        <p>No change is known that would help here.</p>
+        <p>No known change would help here.</p>
       )}
       <p class="links">
         {finding.from_ns !== null && <a href={timelineLink(finding)}>Show on timeline</a>}
-        {props.manualLink && <a href={linkTo({ view: "findings", rest: { finding: String(finding.number), manual: "open" } })}>How this is computed</a>}
+        {props.manualLink && <a href={linkTo({ view: "findings", rest: { finding: String(finding.number), manual: "open" } })}>About this rule</a>}
         <LinkButton onClick={() => copyText(findingMarkdown(finding), `finding ${finding.number} as Markdown`)}>Copy</LinkButton>
         <LinkButton onClick={() => copyText(findingAddress(finding), `a link to finding ${finding.number}`)}>Link</LinkButton>
       </p>
@@ -92,8 +92,7 @@ export function Code(props: { readonly code: string }): JSX.Element {
   return (
     <pre class="code-block" tabIndex={0} aria-label="Code">
       {lines.map((line, index) => {
-        const found = isDiff ? DIFF_LINE.exec(line) : null
-        const sign = isDiff ? found?.[2] : "+"
+        const sign = isDiff ? DIFF_LINE.exec(line)?.[2] : "+"
         return (
           <code key={index} class={sign === "+" ? "put-in" : sign === "-" ? "taken-out" : ""}>
             {isDiff ? line : `+ ${line}`}

@@ -1,15 +1,16 @@
 /** Findings in the order of what they are worth; one may be open. */
-import type { ComponentChildren, JSX } from "preact"
+import type { JSX } from "preact"
 import { useState } from "preact/hooks"
+import { verdictText } from "../../base/verdict"
 import type { Finding, Predicted } from "../../data/types"
-import { formatSpeedup } from "../../lib/format"
+import { formatSpeedup } from "../../base/format"
 import { Change, Evidence, Where } from "./finding_detail"
 import { savingText, shortBasis } from "./finding_text"
 
 export function FindingTable(props: { readonly findings: readonly Finding[] }): JSX.Element {
   const [open, setOpen] = useState<number | null>(props.findings[0]?.number ?? null)
-  if (props.findings.length === 0) return <p class="no-findings">No rule found anything to change.</p>
-  const most = Math.max(...props.findings.map((each) => each.predicted?.saved_ms.high ?? 0))
+  if (props.findings.length === 0) return <p class="no-findings">No rule found an issue.</p>
+  const most = Math.max(...props.findings.map((finding) => finding.predicted?.saved_ms.high ?? 0))
   return (
     <table class="finding-table" aria-label="Findings">
       <thead>
@@ -22,7 +23,7 @@ export function FindingTable(props: { readonly findings: readonly Finding[] }): 
             Predicted saving per step
           </th>
           <th scope="col" class="number">
-            Speed-up
+            Speedup
           </th>
           <th scope="col">Confidence, basis</th>
         </tr>
@@ -98,10 +99,9 @@ function Worth(props: { readonly predicted: Predicted | null; readonly most: num
 
 function NoGain(props: { readonly predicted: Predicted | null }): JSX.Element {
   const { predicted } = props
-  const words: ComponentChildren = predicted === null ? "" : predicted.verdict === "no gain" ? "no sure gain" : "uncertain"
   return (
     <>
-      <td class="quiet">{words}</td>
+      <td class="quiet">{predicted === null ? "" : verdictText(predicted.verdict)}</td>
       <td class="number quiet">{predicted === null ? "" : savingText(predicted)}</td>
       <td class="number quiet">{predicted === null ? "" : formatSpeedup(predicted.speedup)}</td>
     </>

@@ -1,6 +1,7 @@
 /** Findings as text: what a prediction says, and the finding as Markdown. */
+import { verdictText } from "../../base/verdict"
 import type { Finding, Predicted } from "../../data/types"
-import { formatNs, formatSpeedup, timeScale } from "../../lib/format"
+import { formatNs, formatSpeedup, timeScale } from "../../base/format"
 
 /** What was assumed, in a few words; the whole basis is shown where there is room. */
 export function shortBasis(predicted: Predicted | null): string {
@@ -19,12 +20,12 @@ export function savingText(predicted: Predicted): string {
 
 export function findingMarkdown(finding: Finding): string {
   const { predicted, fix } = finding
-  const where = finding.where.map((each) => `${each.file ?? ""}${each.line === null ? "" : `:${each.line}`} ${each.function}`.trim())
-  const worth = predicted ? `Predicted: ${savingText(predicted)} of ${timeScale(predicted.step_ms).text(predicted.step_ms)} ${timeScale(predicted.step_ms).unit} per step (${formatSpeedup(predicted.speedup)}, ${predicted.verdict}); ${predicted.basis}` : "Not predicted."
+  const where = finding.where.map((place) => `${place.file ?? ""}${place.line === null ? "" : `:${place.line}`} ${place.function}`.trim())
+  const worth = predicted ? `Predicted: ${savingText(predicted)} of ${timeScale(predicted.step_ms).text(predicted.step_ms)} ${timeScale(predicted.step_ms).unit} per step (${formatSpeedup(predicted.speedup)}, verdict: ${verdictText(predicted.verdict)}); ${predicted.basis}` : "Not predicted."
   const lines = [
     `### ${finding.number}. ${finding.title} (${finding.rule})`,
     `${finding.says} ${finding.why}`,
-    ...(where.length ? [`Where: ${where.map((each) => `\`${each}\``).join(", ")}`] : []),
+    ...(where.length ? [`Where: ${where.map((place) => `\`${place}\``).join(", ")}`] : []),
     worth,
     ...finding.bars.map((bar) => `- ${bar.label}: ${formatNs(bar.ns)}`),
     ...finding.facts.map((fact) => `- ${fact.label}: ${fact.value}`),

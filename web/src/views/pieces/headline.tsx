@@ -1,7 +1,7 @@
 /** The step now, and what it is predicted to be. */
 import type { JSX } from "preact"
 import type { Headline, Range } from "../../data/types"
-import { formatSpeedup, timeScale } from "../../lib/format"
+import { formatSpeedup, timeScale } from "../../base/format"
 
 export function HeadlineBlock(props: { readonly headline: Headline }): JSX.Element {
   const { caption, before_ms: before, after_ms: after, speedup, title, says } = props.headline

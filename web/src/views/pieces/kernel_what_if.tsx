@@ -3,8 +3,8 @@ import type { JSX } from "preact"
 import { useEffect, useState } from "preact/hooks"
 import { type Resource, source } from "../../data/state"
 import type { WhatIfKernels } from "../../data/types"
-import { fixed, formatNs, shorten, timeScale } from "../../lib/format"
-import { Loaded, Swatch } from "../../lib/parts"
+import { fixed, formatNs, shorten, timeScale } from "../../base/format"
+import { Loaded, Swatch } from "../../components/parts"
 import type { Scaled } from "./what_if"
 
 const SETTLE_MS = 200
@@ -19,8 +19,8 @@ interface KernelWhatIfProps {
 export function KernelWhatIf(props: KernelWhatIfProps): JSX.Element {
   return (
     <section class="kernel-what-if">
-      <h2>What if a kernel took longer, or less?</h2>
-      <p class="caption">Each number is the whole step, replayed with that kernel at this multiple of its time; ×0 is the most that any change to it can bring.</p>
+      <h2>What if a kernel were faster or slower?</h2>
+      <p class="caption">Each number is the step time, replayed with the kernel at that multiple of its duration. ×0 shows the most that any change to it could save.</p>
       <Loaded resource={props.known} what="kernels that can be changed">
         {(known) => (known.kernels.length === 0 ? <p class="caption">No kernel of this run can be replayed.</p> : <KernelTable {...props} kernels={known} />)}
       </Loaded>
@@ -45,7 +45,7 @@ function KernelTable(props: KernelWhatIfProps & { readonly kernels: WhatIfKernel
                 {timesText(factor)}
               </th>
             ))}
-            {live && <th scope="col">Any other</th>}
+            {live && <th scope="col">Custom</th>}
           </tr>
         </thead>
         <tbody>

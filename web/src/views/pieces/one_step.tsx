@@ -2,7 +2,7 @@
 import type { JSX } from "preact"
 import { go } from "../../data/state"
 import type { OneStep } from "../../data/types"
-import { LinkButton, colourOf } from "../../lib/parts"
+import { LinkButton, colourOf } from "../../components/parts"
 
 const HEIGHT = 42
 const LETTER_PCT = 1 // of the width: a narrower phase has no room for its name
@@ -39,7 +39,7 @@ function hasRoom(phase: OneStep["phases"][number], last: boolean): boolean {
 /** All the boxes of one kind, each standing on the kinds before it. */
 function pathOf(columns: OneStep["columns"], kind: number): string {
   const boxes = columns.map((shares, column) => {
-    const below = shares.slice(0, kind).reduce((sum, each) => sum + each, 0)
+    const below = shares.slice(0, kind).reduce((sum, share) => sum + share, 0)
     const share = shares[kind] ?? 0
     return share > 0 ? `M${column} ${(1 - below).toFixed(4)}h0.94v${(-share).toFixed(4)}h-0.94z` : ""
   })

@@ -1,6 +1,6 @@
 /** The top of a page: what it shows in one sentence, its totals, and its choices. */
 import type { ComponentChildren, JSX } from "preact"
-import { shorten } from "../../lib/format"
+import { capitalised, shorten } from "../../base/format"
 import "./page_top.css"
 
 const LONGEST = 320
@@ -18,10 +18,10 @@ export function PageTop(props: { readonly says: string; readonly totals?: readon
       <p class="says">{sentence(shorten(says, LONGEST))}</p>
       {totals.length > 0 && (
         <dl aria-label="Totals">
-          {totals.map((each) => (
-            <div key={each.heading} title={each.says}>
-              <dt>{sentence(each.heading)}</dt>
-              <dd>{each.text}</dd>
+          {totals.map((total) => (
+            <div key={total.heading} title={total.says}>
+              <dt>{sentence(total.heading)}</dt>
+              <dd>{total.text}</dd>
             </div>
           ))}
         </dl>
@@ -33,5 +33,5 @@ export function PageTop(props: { readonly says: string; readonly totals?: readon
 
 /** A name at the beginning, such as cuda:0, stays as it is. */
 function sentence(text: string): string {
-  return /^[a-z]+[^\w\s]\w/.test(text) ? text : text.charAt(0).toUpperCase() + text.slice(1)
+  return /^[a-z]+[^\w\s]\w/.test(text) ? text : capitalised(text)
 }

@@ -1,8 +1,8 @@
 /** Where the time of each step goes. */
 import type { JSX } from "preact"
 import type { StepTime } from "../../data/types"
-import { fixed, timeScale } from "../../lib/format"
-import { Swatch, colourOf } from "../../lib/parts"
+import { fixed, timeScale } from "../../base/format"
+import { Swatch, colourOf } from "../../components/parts"
 
 const MOST_STEPS = 12
 

@@ -2,8 +2,8 @@
 import type { JSX } from "preact"
 import { useState } from "preact/hooks"
 import type { Trust } from "../../data/types"
-import { counted } from "../../lib/format"
-import { LinkButton, MarkGlyph } from "../../lib/parts"
+import { counted } from "../../base/format"
+import { LinkButton, MarkGlyph } from "../../components/parts"
 
 const COLOURS: Readonly<Record<Trust["verdict"], string>> = { yes: "good", "with care": "note", no: "bad" }
 
@@ -41,8 +41,8 @@ export function TrustStrip(props: { readonly trust: Trust; readonly leftOut: rea
       {leftOut.length > 0 && !open && <p class="left-out">Left out of this file: {leftOut.join("; ")}</p>}
       {open && (
         <ul>
-          {leftOut.map((each) => (
-            <li key={each}>Left out of this file: {each}</li>
+          {leftOut.map((item) => (
+            <li key={item}>Left out of this file: {item}</li>
           ))}
           {trust.notes.map((note) => (
             <li key={note.code}>

@@ -1,7 +1,7 @@
 /** What each fix is worth after the fixes above it: solid is sure, faded is the rest of the range. */
 import type { JSX } from "preact"
 import type { Range, Waterfall } from "../../data/types"
-import { type TimeScale, timeScale } from "../../lib/format"
+import { type TimeScale, timeScale } from "../../base/format"
 import { linkTo } from "../../data/state"
 
 type Row = Waterfall["rows"][number]
@@ -72,10 +72,10 @@ function FixRow(props: { readonly row: Row; readonly before: Range; readonly mos
 }
 
 function worth(before: Range, after: Range, scale: TimeScale): string {
-  const ends = [before.high - after.high, before.low - after.low].map((each) => Math.max(0, each)).sort((a, b) => a - b)
+  const ends = [before.high - after.high, before.low - after.low].map((end) => Math.max(0, end)).sort((a, b) => a - b)
   const [low = 0, high = 0] = ends
-  const text = scale.range({ point: low, low, high })
-  return Number(text.replace(",", "")) === 0 ? "nothing left" : `− ${text} ${scale.unit}`
+  const text = scale.range({ low, high })
+  return Number(text.replace(",", "")) === 0 ? "nothing more" : `− ${text} ${scale.unit}`
 }
 
 const WORDS = ["", "", "Both", "All three", "All four", "All five", "All six", "All seven", "All eight", "All nine"]

@@ -1,4 +1,5 @@
 /** What the step would be with changes together: asked of the server, or looked up in a report. */
+import type { Verdict } from "../../base/verdict"
 import { type Resource, resourceOf, source, valueOf } from "../../data/state"
 import type { Range, WhatIf, WhatIfKernels } from "../../data/types"
 
@@ -11,13 +12,13 @@ export interface Answer {
   readonly before_ms: number | null
   readonly after_ms: Range | null
   readonly speedup: Range | null
-  readonly verdict: string
+  readonly verdict: Verdict | null // null: not judged
   readonly says: string
 }
 
 const ONLY_SERVED: Resource<never> = {
   state: "failed",
-  says: "A report holds findings together and each kernel alone. foretrace serve replays any of them together.",
+  says: "A report can combine findings or change one kernel. foretrace serve replays any combination.",
 }
 
 /** The answer for these findings and this kernel, or null when nothing is changed. */
@@ -48,21 +49,21 @@ function answerOf(whatIf: WhatIf): Answer {
     before_ms: predicted?.step_ms ?? null,
     after_ms: predicted?.after_ms ?? null,
     speedup: predicted?.speedup ?? null,
-    verdict: predicted?.verdict ?? "",
+    verdict: predicted?.verdict ?? null,
     says,
   }
 }
 
 function kernelAnswer(known: WhatIfKernels, scaled: Scaled, step_ms: number | null): Answer | null {
   const at = known.factors.indexOf(scaled.factor)
-  const after = known.kernels.find((each) => each.name === scaled.kernel)?.after_ms[at]
+  const after = known.kernels.find((kernel) => kernel.name === scaled.kernel)?.after_ms[at]
   if (after === undefined || after === null) return null
   const exact = (value: number): Range => ({ point: value, low: value, high: value })
   return {
     before_ms: step_ms,
     after_ms: exact(after),
     speedup: step_ms === null || after <= 0 ? null : exact(step_ms / after),
-    verdict: "",
-    says: "Replayed with this kernel's duration alone changed; all that waits for it moves along.",
+    verdict: null,
+    says: "Replayed with only this kernel's duration changed; everything that waits for it moves with it.",
   }
 }

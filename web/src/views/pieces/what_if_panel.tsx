@@ -1,7 +1,8 @@
 /** The step as it would be with what is ticked and changed by hand. */
 import type { ComponentChildren, JSX } from "preact"
+import { verdictText } from "../../base/verdict"
 import type { Resource } from "../../data/state"
-import { LinkButton } from "../../lib/parts"
+import { LinkButton } from "../../components/parts"
 import { Hero } from "./headline"
 import type { Answer } from "./what_if"
 
@@ -17,7 +18,7 @@ export function WhatIfPanel(props: WhatIfPanelProps): JSX.Element {
   return (
     <section class="what-if" aria-label="What if">
       <div aria-live="polite">
-        <p class="caption">{changes.length > 0 ? `Step time, replayed with ${changes.join(" and ")}` : "Step time now. Tick findings, or change a kernel, to see what the step would be."}</p>
+        <p class="caption">{changes.length > 0 ? `Step time, replayed with ${changes.join(" and ")}` : "Step time now. Tick findings or change a kernel to see what the step time would be."}</p>
         <Answered answer={answer} step_ms={props.step_ms} />
         <p class="caption says">{saysOf(answer)}</p>
       </div>
@@ -27,10 +28,10 @@ export function WhatIfPanel(props: WhatIfPanelProps): JSX.Element {
 }
 
 function saysOf(answer: Resource<Answer> | null): ComponentChildren {
-  if (answer === null) return "Everything is replayed together: fixes do not add up once another limit is reached."
+  if (answer === null) return "Changes are replayed together: savings stop adding up once another limit is reached."
   if (answer.state === "loading") return "Replaying the step …"
   if (answer.state === "failed") return <span class="bad">✕ {answer.says}</span>
-  return `${answer.value.verdict && answer.value.verdict !== "gain" ? `${answer.value.verdict}: ` : ""}${answer.value.says}`
+  return `${answer.value.verdict && answer.value.verdict !== "gain" ? `Verdict: ${verdictText(answer.value.verdict)}. ` : ""}${answer.value.says}`
 }
 
 function Answered(props: { readonly answer: Resource<Answer> | null; readonly step_ms: number | null }): JSX.Element | null {

@@ -1,0 +1,21 @@
+/** Verdicts: what people read is one scale, whatever the payload's values are called. */
+import assert from "node:assert/strict"
+import { test } from "node:test"
+import { verdictText } from "../src/base/verdict"
+import type { Finding } from "../src/data/types"
+import { findingMarkdown } from "../src/views/pieces/finding_text"
+
+test("the scale is gain, maybe, none", () => {
+  assert.deepEqual((["gain", "uncertain", "no gain"] as const).map(verdictText), ["gain", "maybe", "none"])
+})
+
+test("a finding to paste says its verdict on that scale", () => {
+  const range = { point: 0, low: -1, high: 1 }
+  const finding: Finding = {
+    number: 1, rule: "launch-bound", severity: "low", title: "Title", says: "Says.", why: "Why.", unless: "", where: [], bars: [], facts: [], fix: null,
+    predicted: { verdict: "no gain", step_ms: 10, after_ms: range, saved_ms: range, speedup: { point: 1, low: 0.9, high: 1.05 }, basis: "basis" },
+    confidence: "Low", spans: [], from_ns: null, to_ns: null, manual: "",
+  }
+  assert.match(findingMarkdown(finding), /verdict: none\); basis/)
+  assert.doesNotMatch(findingMarkdown(finding), /no gain/)
+})
