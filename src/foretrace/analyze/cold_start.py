@@ -43,7 +43,12 @@ _PROFILER_SHARE, _SIGN_SHARE = 0.5, 0.05
 _OVERHEAD_BELOW_PCT, _COMPUTE_ABOVE_PCT = 20.0, 80.0
 
 
-@analysis
+@analysis(
+    denominators={
+        "explained_pct": "of excess_ns: the first step's host time beyond the median of the others",
+        "busy_pct": "time with launched GPU work running, of the steps or without steps of the recording",
+    }
+)
 def cold_start(trace: Trace) -> Result:
     """Signs of a cold start by step: module loading, compiling, set-up, allocation, the profiler's own start.
 
@@ -80,17 +85,7 @@ def cold_start(trace: Trace) -> Result:
     steps = _steps(trace)
     table = _table(trace, steps, signs)
     values = _values(trace, table, marked=bool(trace.steps))
-    return Result(
-        name="cold-start",
-        says=_says(values),
-        table=table,
-        values=values,
-        denominators={
-            "explained_pct": "of excess_ns: the first step's host time beyond the median of the others",
-            "busy_pct": "time with launched GPU work running, of the steps or without steps of the recording",
-        },
-        notes=_notes(trace, table, values),
-    )
+    return Result(says=_says(values), table=table, values=values, notes=_notes(trace, table, values))
 
 
 def _steps(trace: Trace) -> list[Step]:

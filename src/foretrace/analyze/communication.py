@@ -28,7 +28,12 @@ _ONE_TO_ONE = ("broadcast", "reduce", "send_recv")
 _NO_COMPUTATION = r"^c10d::|^record_param_comms|^_c10d_functional|^(?:nccl|rccl|xccl|gloo|mpi|ucc):"
 
 
-@analysis
+@analysis(
+    denominators={
+        "overlap_pct": "of the time in which it communicated",
+        "total_pct": "of the summed duration of all collectives",
+    }
+)
 def communication(trace: Trace, *, group_by: GroupBy = "collective") -> Result:
     """Collectives: time, bytes, algorithm and bus bandwidth, and the share that computation hid.
 
@@ -69,17 +74,7 @@ def communication(trace: Trace, *, group_by: GroupBy = "collective") -> Result:
         "overlap_pct": 100 * overlapped / busy if overlapped is not None and busy else None,
         "size_bytes": int(calls["size_bytes"].sum()) if calls["size_bytes"].count() else None,
     }
-    return Result(
-        name="communication",
-        says=_says(values),
-        table=table,
-        values=values,
-        denominators={
-            "overlap_pct": "of the time in which it communicated",
-            **({"total_pct": "of the summed duration of all collectives"} if group_by != "call" else {}),
-        },
-        notes=_notes(calls),
-    )
+    return Result(says=_says(values), table=table, values=values, notes=_notes(calls))
 
 
 def _computation(trace: Trace) -> dict[int | None, Intervals]:

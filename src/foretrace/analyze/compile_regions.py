@@ -43,7 +43,13 @@ class Marks:
     compilations: pl.DataFrame
 
 
-@analysis
+@analysis(
+    denominators={
+        "total_pct": "of the summed duration of all launched device work",
+        "compiled_pct": "device work launched from compiled code, of all launched device work",
+        "compiling_pct": "of the time from the first to the last recorded step, or without steps of the recording",
+    }
+)
 def compile(trace: Trace, *, by: Literal["region", "compilation", "kernel"] = "region") -> Result:
     """torch.compile regions, cache lookups, recompilations, and Inductor's kernels with their source files.
 
@@ -79,19 +85,9 @@ def compile(trace: Trace, *, by: Literal["region", "compilation", "kernel"] = "r
     kernels = _kernels(trace, work)
     values = _values(trace, marks, regions, compilations, kernels)
     return Result(
-        name="compile",
         says=_says(values),
         table={"region": regions, "compilation": compilations, "kernel": kernels}[by],
         values=values,
-        denominators={
-            **(
-                {}
-                if by == "compilation"
-                else {"total_pct": "of the summed duration of all launched device work"}
-            ),
-            "compiled_pct": "device work launched from compiled code, of all launched device work",
-            "compiling_pct": "of the time from the first to the last recorded step, or without steps of the recording",
-        },
         notes=_notes(values, regions),
     )
 

@@ -50,7 +50,12 @@ class Path:
     span_id: Array  # the span behind each piece; NOBODY for host work
 
 
-@analysis
+@analysis(
+    denominators={
+        **{f"{name}_pct": "of length_ns; the eight parts sum to it" for name in CLASSES},
+        "total_pct": "of length_ns of all",
+    }
+)
 def critical_path(trace: Trace, *, by: Literal["step", "name"] = "step", annotation: str = "") -> Result:
     """The chain that decided how long each step took: its shares of host, launch, kernel, sync and copy time.
 
@@ -94,14 +99,9 @@ def critical_path(trace: Trace, *, by: Literal["step", "name"] = "step", annotat
     shares = _by_stretch(stretches, paths)
     values = {name: value for name, value in shares.row(-1, named=True).items() if name != "window"}
     return Result(
-        name="critical-path",
         says=_says(values, len(paths[-1].kind)),
         table=shares if by == "step" else _by_name(trace, paths[-1], values["length_ns"]),
         values=values,
-        denominators={
-            **{f"{name}_pct": "of length_ns; the eight parts sum to it" for name in CLASSES},
-            **({"total_pct": "of length_ns of all"} if by == "name" else {}),
-        },
         notes=_notes(trace, stretches[-1]),
     )
 

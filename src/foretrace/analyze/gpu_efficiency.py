@@ -6,7 +6,7 @@ import polars as pl
 
 from foretrace.analyze.concepts.device import device_roles, device_time
 from foretrace.analyze.concepts.device.device_roles import TENSOR_CORES
-from foretrace.analyze.concepts.device.device_time import Window
+from foretrace.analyze.concepts.device.device_time import MeasuredPeriod
 from foretrace.analyze.concepts.device.phases import PHASES, RECOMPUTE
 from foretrace.analyze.concepts.names.kernel_names import decode
 from foretrace.analyze.concepts.work.model_flops import ModelFlops, model_flops
@@ -21,7 +21,7 @@ _WORK_TIME = "of the summed duration of the kernels, copies and memsets launched
 _ENOUGH = 90.0  # percent of the multiplying time whose FLOPs must be known for MFU to stand for all
 
 
-@analysis
+@analysis()
 def gpu_efficiency(trace: Trace) -> Result:
     """How busy, how full and how well used the GPU was: utilisation, SMs, tensor cores, MFU and goodput.
 
@@ -83,7 +83,6 @@ def gpu_efficiency(trace: Trace) -> Result:
         **_goodput(work),
     }
     return Result(
-        name="gpu-efficiency",
         says=_says(values),
         table=_table(kernels),
         values=values,
@@ -92,7 +91,7 @@ def gpu_efficiency(trace: Trace) -> Result:
     )
 
 
-def _fill(trace: Trace, window: Window) -> dict[str, Value]:
+def _fill(trace: Trace, window: MeasuredPeriod) -> dict[str, Value]:
     """Utilisation, SM efficiency and occupancy; means over the devices."""
     in_window = (pl.col("start_ns") < window.end_ns) & (pl.col("end_ns") > window.start_ns)
     fill = device_time.kernel_fill(trace).filter(in_window)
@@ -179,7 +178,7 @@ def _table(kernels: pl.DataFrame) -> pl.DataFrame:
     ).sort("total_ns", descending=True, maintain_order=True)
 
 
-def _denominators(window: Window) -> dict[str, str]:
+def _denominators(window: MeasuredPeriod) -> dict[str, str]:
     time = "of the time of a step between completions; without steps, of the recording"
     return {
         "utilisation_pct": f"time with at least one kernel running (copies do not count), of {window.says}",

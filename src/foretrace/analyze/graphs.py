@@ -27,7 +27,13 @@ class Origins:
     by: list[str | None]
 
 
-@analysis
+@analysis(
+    denominators={
+        "total_pct": "of the summed duration of all device work with a launch",
+        "gap_pct": "of span_ns: from the first node's start to the last one's end",
+        "attributed_pct": "of the nodes of the graphs, each graph's counted once per launch",
+    }
+)
 def graphs(trace: Trace, *, by: Literal["graph", "launch", "kernel"] = "graph") -> Result:
     """CUDA-graph launches: their kernels, device time, gaps between nodes, and the operators behind them.
 
@@ -71,15 +77,9 @@ def graphs(trace: Trace, *, by: Literal["graph", "launch", "kernel"] = "graph") 
     tables = {"graph": per_graph, "launch": launches.drop("id", "track_id", "name"), "kernel": kernels}
     values = _values(launches, nodes, origins, trace)
     return Result(
-        name="graphs",
         says=_says(values),
         table=tables[by].rename({"graph": "graph_id"}),
         values=values,
-        denominators={
-            "total_pct": "of the summed duration of all device work with a launch",
-            "gap_pct": "of span_ns: from the first node's start to the last one's end",
-            "attributed_pct": "of the nodes of the graphs, each graph's counted once per launch",
-        },
         notes=_notes(values),
     )
 

@@ -31,7 +31,16 @@ class Found:
     span_ns: int
 
 
-@analysis
+@analysis(
+    denominators={
+        "idle_pct": "of the timeline's span, summed over devices",
+        "host_pct": "of all idle time: waiting for operators, calls, Python and launches of the host",
+        "after_sync_pct": "of all idle time: gaps that began while the host was in a blocking call",
+        "share_pct": "of all idle time",
+        "span_pct": "of the timeline's span, summed over devices",
+        "cause_pct": "of the gap",
+    }
+)
 def idle(
     trace: Trace,
     *,
@@ -99,27 +108,8 @@ def idle(
         table = _causes(by_cause, named) if view == "causes" else _places(found, named)
     values = _values(found, by_cause, calls)
     return Result(
-        name="idle",
-        says=_says(values, by_cause),
-        table=table,
-        values=values,
-        denominators=_denominators(table),
-        notes=_notes(trace, found, places),
+        says=_says(values, by_cause), table=table, values=values, notes=_notes(trace, found, places)
     )
-
-
-def _denominators(table: pl.DataFrame) -> dict[str, str]:
-    of_column = {
-        "share_pct": "of all idle time",
-        "span_pct": "of the timeline's span, summed over devices",
-        "cause_pct": "of the gap",
-    }
-    return {
-        "idle_pct": "of the timeline's span, summed over devices",
-        "host_pct": "of all idle time: waiting for operators, calls, Python and launches of the host",
-        "after_sync_pct": "of all idle time: gaps that began while the host was in a blocking call",
-        **{name: says for name, says in of_column.items() if name in table.columns},
-    }
 
 
 def _find(trace: Trace, host: HostSpans, over: Over, min_gap_ns: int) -> Found:

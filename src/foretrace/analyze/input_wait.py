@@ -17,7 +17,12 @@ from foretrace.units import counted, format_value
 _COLUMNS = ("step", "calls_count", "wait_ns", "host_ns", "wait_pct", "device_idle_ns", "device_idle_pct")
 
 
-@analysis
+@analysis(
+    denominators={
+        "wait_pct": "of the host's time in steps (host_ns); without steps not known",
+        "device_idle_pct": "of wait_ns: no device ran anything meanwhile",
+    }
+)
 def input(trace: Trace) -> Result:
     """How long each step waited for its DataLoader, and whether the GPU had work meanwhile.
 
@@ -44,17 +49,7 @@ def input(trace: Trace) -> Result:
     waits = waits.filter(pl.col("track_id").is_in(on_host.implode()))
     table = _table(trace, waits)
     values = _values(table, waits)
-    return Result(
-        name="input",
-        says=_says(values),
-        table=table,
-        values=values,
-        denominators={
-            "wait_pct": "of the host's time in steps (host_ns); without steps not known",
-            "device_idle_pct": "of wait_ns: no device ran anything meanwhile",
-        },
-        notes=_notes(trace, waits),
-    )
+    return Result(says=_says(values), table=table, values=values, notes=_notes(trace, waits))
 
 
 def _table(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:

@@ -30,7 +30,13 @@ _MEASURES = (
 _LAUNCH = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers", "shared_bytes")
 
 
-@analysis
+@analysis(
+    denominators={
+        "total_pct": "of the summed duration of the kernels listed",
+        "occupancy_pct": "a mean by duration over the calls that recorded it",
+        "blocks_per_sm_count": "a mean by duration over the calls that recorded it",
+    }
+)
 def kernels(
     trace: Trace, *, group_by: Literal["name", "config", "op"] = "name", orphans: bool = False
 ) -> Result:
@@ -71,15 +77,9 @@ def kernels(
         "orphan_ns": int(spans["dur_ns"].filter(orphan).sum()),
     }
     return Result(
-        name="kernels",
         says=_says(table, values),
         table=table,
         values=values,
-        denominators={
-            "total_pct": "of the summed duration of the kernels listed",
-            "occupancy_pct": "a mean by duration over the calls that recorded it",
-            "blocks_per_sm_count": "a mean by duration over the calls that recorded it",
-        },
         notes=_notes(values, linked=linked, included=orphans),
     )
 

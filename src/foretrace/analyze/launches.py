@@ -15,7 +15,15 @@ from foretrace.trace import Trace
 from foretrace.units import counted, format_value
 
 
-@analysis
+@analysis(
+    denominators={
+        "short_pct": "of the launches with a known call length",
+        "call_pct": "of the summed length of all launch calls",
+        "launch_pct": "of the host's time in whole steps (host_ns of `steps`)",
+        "launches_per_step_count": "launches within whole steps, per whole step",
+        "queued_pct": "of launches_count",
+    }
+)
 def launches(trace: Trace, *, by: Literal["name", "api"] = "name", queue_limit: int = 1_000) -> Result:
     """What launches cost, how long their work waits to start, and how full the queue is.
 
@@ -57,20 +65,7 @@ def launches(trace: Trace, *, by: Literal["name", "api"] = "name", queue_limit: 
     table = _grouped(rows, "name" if by == "name" else "api")
     windows = [window for window in step_windows(trace) if window.whole]
     values = {**_totals(rows), **_per_step(rows, windows), **_queue(trace, rows, queue_limit)}
-    return Result(
-        name="launches",
-        says=_says(values),
-        table=table,
-        values=values,
-        denominators={
-            "short_pct": "of the launches with a known call length",
-            "call_pct": "of the summed length of all launch calls",
-            "launch_pct": "of the host's time in whole steps (host_ns of `steps`)",
-            "launches_per_step_count": "launches within whole steps, per whole step",
-            "queued_pct": "of launches_count",
-        },
-        notes=_notes(trace, rows, bool(windows)),
-    )
+    return Result(says=_says(values), table=table, values=values, notes=_notes(trace, rows, bool(windows)))
 
 
 def _measured(rows: pl.DataFrame) -> pl.DataFrame:

@@ -26,10 +26,14 @@ _ALLOCATORS = (
 _BEFORE = memory_categories.CATEGORIES[memory_categories.BEFORE]
 _UNKNOWN = memory_categories.CATEGORIES[memory_categories.UNKNOWN]
 _NO_OPERATOR, _NO_MODULE = "(no operator)", "(outside modules)"
-_BYTES_PCT = "of what was live on the device at its peak"
 
 
-@analysis
+@analysis(
+    denominators={
+        "peak_pct": "of what was live on the device at its peak",
+        "device_peak_pct": "of the device's memory",
+    }
+)
 def memory(trace: Trace, *, by: By = "category") -> Result:
     """Peak memory of each device and what was live at it by category, operator or module; or the curve over time.
 
@@ -68,15 +72,7 @@ def memory(trace: Trace, *, by: By = "category") -> Result:
     tables = {"category": _by_category, "op": _by_op, "module": _by_module, "curve": _by_curve}
     table = tables[by](trace, curves)
     values = _values(trace, curves[0])
-    shares = {"peak_pct": _BYTES_PCT} if by != "curve" else {}
-    return Result(
-        name="memory",
-        says=_says(curves[0], table),
-        table=table,
-        values=values,
-        denominators={**shares, "device_peak_pct": "of the device's memory"},
-        notes=_notes(curves),
-    )
+    return Result(says=_says(curves[0], table), table=table, values=values, notes=_notes(curves))
 
 
 def _curves(trace: Trace) -> list[Curve]:

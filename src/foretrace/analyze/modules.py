@@ -38,7 +38,14 @@ class _Times:
     calls: Array | None
 
 
-@analysis
+@analysis(
+    denominators={
+        "host_self_pct": "of the time of the threads that ran modules, their backward or the optimizer",
+        "device_self_pct": "of the summed duration of all device work launched in the recording",
+        "device_total_pct": "of the summed duration of all device work launched in the recording",
+        "device_in_modules_pct": "of the summed duration of all device work launched in the recording",
+    }
+)
 def modules(
     trace: Trace,
     *,
@@ -80,19 +87,7 @@ def modules(
     table = _by_class(tree, times) if group_by == "class" else _by_tree(tree, times, max_depth)
     table = _with_shares(table, has_device=trace.has_device)
     values = _values(tree, times, has_device=trace.has_device)
-    return Result(
-        name="modules",
-        says=_says(table, values),
-        table=table,
-        values=values,
-        denominators={
-            "host_self_pct": "of the time of the threads that ran modules, their backward or the optimizer",
-            "device_self_pct": "of the summed duration of all device work launched in the recording",
-            "device_total_pct": "of the summed duration of all device work launched in the recording",
-            "device_in_modules_pct": "of the summed duration of all device work launched in the recording",
-        },
-        notes=_notes(trace, tree),
-    )
+    return Result(says=_says(table, values), table=table, values=values, notes=_notes(trace, tree))
 
 
 def _times(trace: Trace, tree: ModuleTree) -> _Times:

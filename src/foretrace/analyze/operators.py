@@ -42,7 +42,13 @@ _ANNOTATION_MARGIN_NS = 2
 _DEVICE_MEMORY = r"^(cuda|hip|xpu|privateuseone)(:|$)"
 
 
-@analysis
+@analysis(
+    denominators={
+        "host_self_pct": "of the self time of all host calls",
+        "host_total_pct": "of the self time of all host calls",
+        "device_self_pct": "of the time of all kernels, copies and memsets, annotations left out",
+    }
+)
 def operators(
     trace: Trace,
     *,
@@ -93,18 +99,7 @@ def operators(
         events = call_stacks.add(trace, tree, *events, depth=stack_depth)
     table = _grouped([*events, _loose_memory(trace, tree)], _GROUPS[group_by])
     table, values = _shares(_blank(trace, table, has_device=device.height > 0))
-    return Result(
-        name="operators",
-        says=_says(table, values),
-        table=table,
-        values=values,
-        denominators={
-            "host_self_pct": "of the self time of all host calls",
-            "host_total_pct": "of the self time of all host calls",
-            "device_self_pct": "of the time of all kernels, copies and memsets, annotations left out",
-        },
-        notes=_notes(table),
-    )
+    return Result(says=_says(table, values), table=table, values=values, notes=_notes(table))
 
 
 def _counts_python(trace: Trace) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from foretrace.analyze.concepts.device import device_time
-from foretrace.analyze.concepts.device.device_time import Timeline, Window
+from foretrace.analyze.concepts.device.device_time import MeasuredPeriod, Timeline
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import StepWindow, measured_window, step_windows, summary
 from foretrace.trace import Trace
@@ -31,7 +31,7 @@ class DeviceOverview:
     occupancy_pct: float | None
 
 
-@analysis
+@analysis()
 def overview(trace: Trace) -> Result:
     """How long a step takes, how busy the GPU is, and what its time goes to.
 
@@ -80,7 +80,6 @@ def overview(trace: Trace) -> Result:
     values["devices"] = ", ".join(dict.fromkeys(names.values()))
     values |= _headline(devices, work, window)
     return Result(
-        name="overview",
         says=_says(values),
         table=_table(devices),
         values=values,
@@ -90,7 +89,7 @@ def overview(trace: Trace) -> Result:
 
 
 def _devices(
-    names: dict[int | None, str], work: pl.DataFrame, fill: pl.DataFrame, window: Window
+    names: dict[int | None, str], work: pl.DataFrame, fill: pl.DataFrame, window: MeasuredPeriod
 ) -> list[DeviceOverview]:
     """Each device that worked; where there are several, then all together."""
     filled = dict(device_time.by_device(fill))
@@ -115,7 +114,7 @@ def _devices(
 
 
 def _device(
-    device: int | None, name: str, work: pl.DataFrame, fill: pl.DataFrame, window: Window
+    device: int | None, name: str, work: pl.DataFrame, fill: pl.DataFrame, window: MeasuredPeriod
 ) -> DeviceOverview:
     launched = work.filter(~pl.col("orphan"))
     return DeviceOverview(
@@ -148,7 +147,7 @@ def _per_step(trace: Trace, windows: tuple[StepWindow, ...]) -> dict[str, Value]
     }
 
 
-def _headline(devices: list[DeviceOverview], work: pl.DataFrame, window: Window) -> dict[str, Value]:
+def _headline(devices: list[DeviceOverview], work: pl.DataFrame, window: MeasuredPeriod) -> dict[str, Value]:
     orphans = work.filter(pl.col("orphan"))
     values: dict[str, Value] = {
         "measured_ns": window.length_ns,
@@ -194,7 +193,7 @@ def _table(devices: list[DeviceOverview]) -> pl.DataFrame:
 _NOTHING = Timeline(0, 0, 0, 0, 0, 0)
 
 
-def _denominators(window: Window) -> dict[str, str]:
+def _denominators(window: MeasuredPeriod) -> dict[str, str]:
     of_window = f"of {window.says}"
     shares = {name: _LAUNCHED for name in _parts(_NOTHING) if name.endswith("_pct")}
     return {
@@ -272,6 +271,12 @@ def _without_device(trace: Trace, values: dict[str, Value]) -> Result:
         f"on {counted(ops['track_id'].n_unique(), 'thread')} in {format_value('_ns', trace.duration_ns)}"
     )
     table = _table([])
-    known = _denominators(Window(0, trace.duration_ns, "the recording"))
+    known = _denominators(MeasuredPeriod(0, trace.duration_ns, "the recording"))
     known = {name: of for name, of in known.items() if name in table.columns or name in values}
-    return Result("overview", says, table, {**values, **host}, known, ("no GPU work recorded",))
+    return Result(
+        says=says,
+        table=table,
+        values={**values, **host},
+        denominators=known,
+        notes=("no GPU work recorded",),
+    )

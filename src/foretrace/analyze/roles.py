@@ -23,7 +23,13 @@ _SHOWN = (
 _WORK = "of the summed duration of the kernels, copies and memsets launched in the recording"
 
 
-@analysis
+@analysis(
+    denominators={
+        "total_pct": _WORK,
+        **{f"{name.replace(' ', '_')}_pct": _WORK for name in _SHOWN},
+        "per_step_ns": "a mean over the whole steps, of the work that they launched",
+    }
+)
 def roles(
     trace: Trace,
     *,
@@ -79,18 +85,7 @@ def roles(
     shares = _shares(work)
     values: dict[str, Value] = {"work_count": work.height, "total_ns": int(work["dur_ns"].sum())}
     values |= {f"{name.replace(' ', '_')}_pct": shares[name] for name in _SHOWN}
-    return Result(
-        name="roles",
-        says=_says(values, shares),
-        table=table,
-        values=values,
-        denominators={
-            "total_pct": _WORK,
-            **{name: _WORK for name in values if name.endswith("_pct")},
-            "per_step_ns": "a mean over the whole steps, of the work that they launched",
-        },
-        notes=_notes(trace, work),
-    )
+    return Result(says=_says(values, shares), table=table, values=values, notes=_notes(trace, work))
 
 
 def _named(work: pl.DataFrame, *, attention_parts: bool) -> pl.DataFrame:

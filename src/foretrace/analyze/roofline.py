@@ -34,7 +34,13 @@ _MEASURES = (
 )  # fmt: skip
 
 
-@analysis
+@analysis(
+    denominators={
+        "total_pct": "of the summed duration of launched kernels that compute",
+        "coverage_pct": "of the summed duration of launched kernels that compute",
+        "roof_pct": "of the time on the device; 100 is the roof, more than 110 is marked as an anomaly",
+    }
+)
 def roofline(
     trace: Trace,
     *,
@@ -99,16 +105,7 @@ def roofline(
     table = _table(calls, _without_owner(trace, kernels), group_by)
     values = _values(owners, kernels, calls, table)
     return Result(
-        name="roofline",
-        says=_says(table, values, peaks),
-        table=table,
-        values=values,
-        denominators={
-            "total_pct": "of the summed duration of launched kernels that compute",
-            "coverage_pct": "of the summed duration of launched kernels that compute",
-            "roof_pct": "of the time on the device; 100 is the roof, more than 110 is marked as an anomaly",
-        },
-        notes=_notes(values, peaks, calls),
+        says=_says(table, values, peaks), table=table, values=values, notes=_notes(values, peaks, calls)
     )
 
 

@@ -18,7 +18,16 @@ from foretrace.units import counted, format_value
 _ROLES_SHOWN = 3
 
 
-@analysis
+@analysis(
+    denominators={
+        "host_pct": "of the host time of the section around it; of all outermost sections for those, and with flat",
+        "residual_pct": "of the section's own inclusive host time",
+        "device_pct": "of the summed duration of the kernels, copies and memsets launched in the recording",
+        "outside_pct": "of the summed duration of the kernels, copies and memsets launched in the recording",
+        "host_per_step_ns": "a mean over the whole steps",
+        "device_per_step_ns": "a mean over the whole steps, by the step that launched the work",
+    }
+)
 def sections(trace: Trace, *, flat: bool = False) -> Result:
     """Host and GPU time of the ranges marked with record_function, with and without the ranges inside them.
 
@@ -78,19 +87,7 @@ def sections(trace: Trace, *, flat: bool = False) -> Result:
         "outside_pct": 100 * outside / total if total else None,
     }
     return Result(
-        name="sections",
-        says=_says(table, values),
-        table=table.drop("place"),
-        values=values,
-        denominators={
-            "host_pct": "of the host time of the section around it; of all outermost sections for those, and with flat",
-            "residual_pct": "of the section's own inclusive host time",
-            "device_pct": "of the summed duration of the kernels, copies and memsets launched in the recording",
-            "outside_pct": "of the summed duration of the kernels, copies and memsets launched in the recording",
-            "host_per_step_ns": "a mean over the whole steps",
-            "device_per_step_ns": "a mean over the whole steps, by the step that launched the work",
-        },
-        notes=_notes(trace, work),
+        says=_says(table, values), table=table.drop("place"), values=values, notes=_notes(trace, work)
     )
 
 

@@ -42,7 +42,12 @@ _SIZES = {
 }  # fmt: skip
 
 
-@analysis
+@analysis(
+    denominators={
+        "total_pct": "of the summed duration of all launched device work",
+        "candidate_pct": "of the summed duration of all launched device work",
+    }
+)
 def sequences(
     trace: Trace, *, by: Literal["sequence", "fusion"] = "sequence", min_repeats: int = 3, rows: int = 50
 ) -> Result:
@@ -84,14 +89,9 @@ def sequences(
         "saved_bytes": int(chains["saved_bytes"].sum()) if chains["saved_bytes"].count() else None,
     }
     return Result(
-        name="sequences",
         says=_says(values, frequent),
         table=chains.head(rows) if frequent is None else frequent,
         values=values,
-        denominators={
-            "total_pct": "of the summed duration of all launched device work",
-            "candidate_pct": "of the summed duration of all launched device work",
-        },
         notes=_notes(values),
     )
 

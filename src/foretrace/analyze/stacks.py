@@ -25,7 +25,13 @@ _LIBRARY = (
 _NO_FRAME = "(no source line)"
 
 
-@analysis
+@analysis(
+    denominators={
+        "host_self_pct": "of the time of all recorded frames, on all threads",
+        "device_self_pct": "of the summed duration of all device work launched in the recording",
+        "device_total_pct": "of the summed duration of all device work launched in the recording",
+    }
+)
 def stacks(trace: Trace, *, frames: Literal["user", "all"] = "user") -> Result:
     """Source lines by the device and host time spent in them, self and with all they call.
 
@@ -64,18 +70,7 @@ def stacks(trace: Trace, *, frames: Literal["user", "all"] = "user") -> Result:
         "functions_count": table.height - int((table["function"] == _NO_FRAME).sum()),
         "unattributed_device_ns": int(work["dur_ns"].to_numpy()[owner == NOBODY].sum()) if trace.has_device else None,
     }  # fmt: skip
-    return Result(
-        name="stacks",
-        says=_says(table, values),
-        table=table,
-        values=values,
-        denominators={
-            "host_self_pct": "of the time of all recorded frames, on all threads",
-            "device_self_pct": "of the summed duration of all device work launched in the recording",
-            "device_total_pct": "of the summed duration of all device work launched in the recording",
-        },
-        notes=_notes(trace),
-    )
+    return Result(says=_says(table, values), table=table, values=values, notes=_notes(trace))
 
 
 def weighted(trace: Trace, tree: StackTree, metric: Metric) -> pl.DataFrame:

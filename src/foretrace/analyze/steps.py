@@ -24,7 +24,7 @@ import polars as pl
 
 from foretrace import intervals
 from foretrace.analyze.concepts.device import device_time
-from foretrace.analyze.concepts.device.device_time import Window
+from foretrace.analyze.concepts.device.device_time import MeasuredPeriod
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
@@ -58,7 +58,7 @@ class StepWindow:
         return self.end_ns - self.start_ns
 
 
-@analysis
+@analysis(denominators={f"{role}_pct": "of wall_ns, summed over the whole steps" for role in ROLES})
 def steps(trace: Trace) -> Result:
     """Each step on the host's and the GPU's clock, and what its time went to.
 
@@ -95,14 +95,7 @@ def steps(trace: Trace) -> Result:
     for role in ROLES:
         part = whole[f"{role}_ns"].drop_nulls()
         values[f"{role}_pct"] = 100 * int(part.sum()) / total if total and len(part) else None
-    return Result(
-        name="steps",
-        says=_says(values),
-        table=table,
-        values=values,
-        denominators={f"{role}_pct": "of wall_ns, summed over the whole steps" for role in ROLES},
-        notes=_notes(trace, windows),
-    )
+    return Result(says=_says(values), table=table, values=values, notes=_notes(trace, windows))
 
 
 def summary(windows: tuple[StepWindow, ...]) -> dict[str, Value]:
@@ -148,12 +141,12 @@ def step_windows(trace: Trace) -> tuple[StepWindow, ...]:
     return tuple(windows)
 
 
-def measured_window(trace: Trace, windows: tuple[StepWindow, ...]) -> Window:
+def measured_window(trace: Trace, windows: tuple[StepWindow, ...]) -> MeasuredPeriod:
     """What utilisation is a share of: the whole steps, or without steps the recording."""
     whole = [window for window in windows if window.whole]
     if whole:
         says = "the steps: from the start of the first to the end of the last whole one"
-        return Window(whole[0].start_ns, whole[-1].end_ns, says)
+        return MeasuredPeriod(whole[0].start_ns, whole[-1].end_ns, says)
     work = device_time.device_work(trace).filter(~pl.col("orphan"))
     host = trace.spans.filter(pl.col("kind") == "op").select(
         "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
@@ -162,7 +155,7 @@ def measured_window(trace: Trace, windows: tuple[StepWindow, ...]) -> Window:
     start_ns, end_ns = both.select(
         pl.col("start_ns").min().fill_null(0), pl.col("end_ns").max().fill_null(0)
     ).row(0)
-    return Window(
+    return MeasuredPeriod(
         int(start_ns), int(end_ns), "the recording: operators and launched work, first start to last end"
     )
 

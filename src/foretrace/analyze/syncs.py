@@ -24,7 +24,12 @@ _REASONS = (
 )
 
 
-@analysis
+@analysis(
+    denominators={
+        "wait_pct": "of the host's time in whole steps (host_ns of `steps`); only calls in steps count",
+        "per_step_count": "calls within whole steps, per whole step",
+    }
+)
 def syncs(trace: Trace) -> Result:
     """Calls in which the host waited for the device, with the operator and source line behind each.
 
@@ -68,15 +73,7 @@ def syncs(trace: Trace) -> Result:
     table = _grouped(measured, len(steps), host_ns)
     values = _values(measured, len(steps), host_ns)
     return Result(
-        name="syncs",
-        says=_says(table, values),
-        table=table,
-        values=values,
-        denominators={
-            "wait_pct": "of the host's time in whole steps (host_ns of `steps`); only calls in steps count",
-            "per_step_count": "calls within whole steps, per whole step",
-        },
-        notes=_notes(places, values, bool(steps)),
+        says=_says(table, values), table=table, values=values, notes=_notes(places, values, bool(steps))
     )
 
 

@@ -11,7 +11,7 @@ import polars as pl
 
 from foretrace import intervals
 from foretrace.analyze.concepts.device import device_time
-from foretrace.analyze.concepts.device.device_time import Window
+from foretrace.analyze.concepts.device.device_time import MeasuredPeriod
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import step_windows
 from foretrace.errors import MissingDataError, UsageError
@@ -30,10 +30,16 @@ class DeviceWindow:
 
     device: int | None
     step: int | None
-    window: Window
+    window: MeasuredPeriod
 
 
-@analysis
+@analysis(
+    denominators={
+        **{f"{name}_pct": _OF_SPAN for name in _PARTS},
+        "hidden_communication_pct": "of communication_ns: the part while something computed",
+        "hidden_copy_pct": "of copy_ns: the part while something computed or communicated",
+    }
+)
 def timeline(
     trace: Trace, *, by: Literal["device", "step"] = "device", over: Over = "steps", macro_ns: int = 10_000
 ) -> Result:
@@ -77,15 +83,9 @@ def timeline(
     shares = _shares({name: totals[f"{name}_ns"] for name in _PARTS}, totals["span_ns"])
     values: dict[str, Value] = {**totals, **shares}
     return Result(
-        name="timeline",
         says=_says(values, table["device"].n_unique()),
         table=table,
         values=values,
-        denominators={
-            **dict.fromkeys(shares, _OF_SPAN),
-            "hidden_communication_pct": "of communication_ns: the part while something computed",
-            "hidden_copy_pct": "of copy_ns: the part while something computed or communicated",
-        },
         notes=_notes(work, windows, totals),
     )
 
@@ -109,18 +109,18 @@ def device_windows(
             )
         return [DeviceWindow(device, number, window) for device in devices for number, window in steps]
     if steps:
-        whole = Window(steps[0][1].start_ns, steps[-1][1].end_ns, "the steps")
+        whole = MeasuredPeriod(steps[0][1].start_ns, steps[-1][1].end_ns, "the steps")
         return [DeviceWindow(device, None, whole) for device in devices]
     spans = {device: _extent(rows) for device, rows in device_time.by_device(launched)}
     return [DeviceWindow(device, None, spans[device]) for device in devices]
 
 
-def _extent(rows: pl.DataFrame) -> Window:
+def _extent(rows: pl.DataFrame) -> MeasuredPeriod:
     start_ns, end_ns = rows.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
-    return Window(int(start_ns), int(end_ns), "the launched work")
+    return MeasuredPeriod(int(start_ns), int(end_ns), "the launched work")
 
 
-def _step_edges(trace: Trace) -> list[tuple[int, Window]]:
+def _step_edges(trace: Trace) -> list[tuple[int, MeasuredPeriod]]:
     """The whole steps that launched GPU work, each from the completion of those before it to its own."""
     windows = step_windows(trace)
     whole = [window for window in windows if window.whole and window.launched_count]
@@ -131,12 +131,12 @@ def _step_edges(trace: Trace) -> list[tuple[int, Window]]:
     )
     edges = list(accumulate((ends[window.number] for window in whole), max, initial=windows[0].start_ns))
     return [
-        (window.number, Window(edges[place], edges[place + 1], "the step"))
+        (window.number, MeasuredPeriod(edges[place], edges[place + 1], "the step"))
         for place, window in enumerate(whole)
     ]
 
 
-def free_time(work: pl.DataFrame, window: Window) -> Intervals:
+def free_time(work: pl.DataFrame, window: MeasuredPeriod) -> Intervals:
     """When nothing ran on a device within a window, also nothing that was launched before the recording."""
     return intervals.gaps(device_time.covered(work), window.start_ns, window.end_ns)
 
@@ -146,7 +146,7 @@ def _device_rows(windows: list[DeviceWindow], work: pl.DataFrame, macro_ns: int)
     starts = np.array([each.window.start_ns for each in windows], np.int64)
     ends = np.array([each.window.end_ns for each in windows], np.int64)
     lengths = {name: intervals.covered_ns(each, starts, ends) for name, each in _busy_sets(work).items()}
-    free = free_time(work, Window(int(starts[0]), int(ends[-1]), ""))
+    free = free_time(work, MeasuredPeriod(int(starts[0]), int(ends[-1]), ""))
     inside = intervals.intersect(free, Intervals(starts, ends))
     long = inside.end - inside.start
     place = np.searchsorted(starts, inside.start, side="right") - 1

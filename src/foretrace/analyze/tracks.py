@@ -12,7 +12,9 @@ from foretrace.units import counted, format_value
 _COVERS = ("annotation", "python")
 
 
-@analysis
+@analysis(
+    denominators={"busy_pct": "of recording_ns: from the first start to the last end of anything recorded"}
+)
 def tracks(trace: Trace) -> Result:
     """Each thread and stream: what ran there, and for how long.
 
@@ -44,16 +46,12 @@ def tracks(trace: Trace) -> Result:
     )  # fmt: skip
     streams = int((table["type"] == "stream").sum())
     return Result(
-        name="tracks",
         says=_says(table, streams, recording_ns),
         table=table,
         values={
             "thread_count": table.height - streams,
             "stream_count": streams,
             "recording_ns": recording_ns,
-        },
-        denominators={
-            "busy_pct": "of recording_ns: from the first start to the last end of anything recorded"
         },
         notes=("busy leaves out annotations and Python frames, which also cover waiting",),
     )

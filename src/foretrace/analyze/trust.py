@@ -51,7 +51,7 @@ class Trust:
         return {"verdict": self.verdict, "notes": notes}
 
 
-@analysis
+@analysis(denominators={"share_pct": "of what the note's sentence names"})
 def trust(trace: Trace) -> Result:
     """Whether the recording can be believed: what is missing, cut, repaired or disturbed.
 
@@ -86,14 +86,16 @@ def trust(trace: Trace) -> Result:
                 "affected_ns": pl.Int64, "share_pct": pl.Float64},
     )  # fmt: skip
     return Result(
-        name="trust",
         says=f"Can this recording be trusted? {judged.verdict.capitalize()}"
         + (f": {some(limits, 'thing')} to know before drawing conclusions." if limits else "."),
         table=table,
-        values={"verdict": judged.verdict, "no_count": counts["no"], "care_count": counts["care"],
-                "info_count": counts["info"]},
-        denominators={"share_pct": "of what the note's sentence names"},
-    )  # fmt: skip
+        values={
+            "verdict": judged.verdict,
+            "no_count": counts["no"],
+            "care_count": counts["care"],
+            "info_count": counts["info"],
+        },
+    )
 
 
 def judge(trace: Trace) -> Trust:

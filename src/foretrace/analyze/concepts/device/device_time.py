@@ -54,8 +54,8 @@ class Timeline:
 
 
 @dataclass(frozen=True)
-class Window:
-    """A stretch of time that shares are taken of, and its name."""
+class MeasuredPeriod:
+    """A stretch of time that shares are taken of, and what to call it."""
 
     start_ns: int
     end_ns: int
@@ -63,7 +63,7 @@ class Window:
 
     @property
     def length_ns(self) -> int:
-        """How long it is."""
+        """Its length."""
         return self.end_ns - self.start_ns
 
 
@@ -166,7 +166,7 @@ def device_properties(trace: Trace) -> dict[int, Mapping[str, Any]]:
     return {number: device for number, device in numbered if isinstance(number, int)}
 
 
-def utilisation_pct(kernels: pl.DataFrame, window: Window) -> float | None:
+def utilisation_pct(kernels: pl.DataFrame, window: MeasuredPeriod) -> float | None:
     """Share of the window with at least one kernel running; copies and memsets do not count."""
     if window.length_ns <= 0:
         return None
@@ -174,7 +174,7 @@ def utilisation_pct(kernels: pl.DataFrame, window: Window) -> float | None:
     return 100 * busy.total_ns / window.length_ns
 
 
-def sm_efficiency_pct(kernels: pl.DataFrame, window: Window) -> float | None:
+def sm_efficiency_pct(kernels: pl.DataFrame, window: MeasuredPeriod) -> float | None:
     """Estimated share of SMs with a block, over the window; null where too few grids were recorded.
 
     The plugin's code, not its text: blocks per SM of concurrent kernels add up before the cut at 1.
@@ -186,7 +186,7 @@ def sm_efficiency_pct(kernels: pl.DataFrame, window: Window) -> float | None:
     return float(100 * (np.diff(edges) * load[:-1]).sum() / window.length_ns)
 
 
-def occupancy_pct(kernels: pl.DataFrame, window: Window) -> float | None:
+def occupancy_pct(kernels: pl.DataFrame, window: MeasuredPeriod) -> float | None:
     """Estimated occupancy while kernels ran: the mean over kernel time in the window, not over the window."""
     if not mostly_recorded(kernels, "occupancy_pct"):
         return None
@@ -218,12 +218,12 @@ def _sm_load(kernels: pl.DataFrame) -> tuple[Times, NDArray[np.float64]]:
     return at, np.clip(load[last], 0, 1)
 
 
-def recording_window(trace: Trace) -> Window:
+def recording_window(trace: Trace) -> MeasuredPeriod:
     """The profiler's own window where it was recorded, else from the first start to the last end."""
     for name, start_ns, dur_ns in trace.meta.get("windows", ()):
         if dur_ns and name.startswith("PyTorch Profiler"):
-            return Window(start_ns, start_ns + dur_ns, "the recording")
-    return Window(0, trace.duration_ns, "the recording")
+            return MeasuredPeriod(start_ns, start_ns + dur_ns, "the recording")
+    return MeasuredPeriod(0, trace.duration_ns, "the recording")
 
 
 def utilisation_counter(trace: Trace) -> pl.DataFrame:
@@ -237,7 +237,7 @@ def utilisation_counter(trace: Trace) -> pl.DataFrame:
         width *= 10
     starts = window.start_ns + width * np.arange(window.length_ns // width, dtype=np.int64)
     edges = np.append(starts, window.end_ns)
-    frames = [_UTILISATION_EMPTY]
+    frames = [_no_counter("utilisation_pct")]
     for device, kernels in by_device(trace.device_spans.filter(pl.col("kind") == "kernel")):
         busy = intervals.covered_ns(covered(kernels), edges[:-1], edges[1:])
         share = np.append(100 * busy / np.maximum(np.diff(edges), 1), 0.0)
@@ -247,7 +247,7 @@ def utilisation_counter(trace: Trace) -> pl.DataFrame:
 
 def sm_efficiency_counter(trace: Trace) -> pl.DataFrame:
     """Estimated SM efficiency of each device: `device`, `at_ns`, `sm_efficiency_pct` from then on."""
-    frames = [_SM_EFFICIENCY_EMPTY]
+    frames = [_no_counter("sm_efficiency_pct")]
     for device, kernels in by_device(kernel_fill(trace)):
         at, load = _sm_load(kernels)
         frames.append(_series(device, at, "sm_efficiency_pct", 100 * load))
@@ -259,8 +259,9 @@ def _series(device: int | None, at: Times, name: str, value: NDArray[np.float64]
     return frame.select(pl.lit(device, pl.Int32).alias("device"), "at_ns", name)
 
 
-_UTILISATION_EMPTY = _series(None, np.empty(0, np.int64), "utilisation_pct", np.empty(0))
-_SM_EFFICIENCY_EMPTY = _series(None, np.empty(0, np.int64), "sm_efficiency_pct", np.empty(0))
+def _no_counter(name: str) -> pl.DataFrame:
+    """The counter of a recording without kernels."""
+    return pl.DataFrame(schema={"device": pl.Int32, "at_ns": pl.Int64, name: pl.Float64})
 
 
 def by_device(spans: pl.DataFrame) -> list[tuple[int | None, pl.DataFrame]]:
