@@ -1,10 +1,10 @@
-"""Attention written out: the operators that work on a matrix of scores, as a fused kernel never would.
+"""Unfused attention: the operators that work on a matrix of attention scores, which a fused kernel never stores.
 
-Found by structure, not by name. A multiply makes a batch of matrices [..., Tq, Tk], a softmax or an exponential works on
-them, and the next multiply sums over Tk: those are the scores of an attention. Every operator with an operand of that
-size, either way around, and every multiply that makes one, is a piece of it: QK^T, scale, mask, softmax, dropout, PV and
-their gradients. Where other large products lie between, as where heads are mixed or where queries and keys are
-normalised before they meet, no fused kernel does the same, and nothing is found.
+Found by structure, not by name. A multiply produces a batch of matrices [..., Tq, Tk], a softmax or an exponential is
+applied to them, and the next multiply sums over Tk: those are attention scores. Every operator with an operand of that
+size, transposed or not, and every multiply that produces one, is a piece of the attention: QK^T, scale, mask, softmax,
+dropout, PV and their gradients. If other large products lie between (heads are mixed, or queries and keys are
+normalised before they meet), no fused kernel computes the same, and nothing is reported.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ NO_PART = 255
 
 _BATCHED, _SINGLE, _OTHER_PRODUCT, _NORMALISES, _FORWARD, _DROPS = 1, 2, 4, 8, 16, 32
 _ANY_PRODUCT = _BATCHED | _SINGLE | _OTHER_PRODUCT
-_SMALL = (
-    4  # products that make so many times less than the scores, such as a bias of positions, may lie between
-)
+# Products this many times smaller than the scores, such as a position bias, may lie between.
+_SMALL = 4
 _LONGEST_WALK = 8  # products
 
 

@@ -1,8 +1,7 @@
-"""Time on the device, measured: what it was spent on, how busy the device was, and how full.
+"""GPU time: what it was spent on, how busy the GPU was, and how full.
 
-Not an analysis itself; `overview`, `steps` and later ones share it. Definitions are TraceLens's for the
-timeline (its parts sum to the span exactly) and the TensorBoard plugin's for utilisation, SM efficiency
-and occupancy.
+Definitions are TraceLens's for the timeline (its parts sum to the span exactly) and the TensorBoard plugin's for
+utilisation, SM efficiency and occupancy.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from foretrace import intervals
 from foretrace.intervals import Intervals, Times
 from foretrace.trace import Trace, once_per_trace
+from foretrace.units import counted, format_value
 
 # NCCL, RCCL, NVSHMEM, symmetric memory and vLLM's own; also where no collective's metadata was recorded. A name of
 # a collective counts only where it begins the kernel's: "warp_all_reduce" within one is no communication.
@@ -40,7 +40,7 @@ class Timeline:
     idle_ns: int
     communication_ns: int
     copy_ns: int
-    earlier_ns: int = 0  # while only work launched before the recording ran
+    earlier_ns: int = 0  # while only work queued before the recording ran
 
     @property
     def busy_ns(self) -> int:
@@ -69,9 +69,9 @@ class MeasuredPeriod:
 
 @once_per_trace
 def device_work(trace: Trace) -> pl.DataFrame:
-    """All device spans, with `communication` and `orphan`: launched before the recording began.
+    """All device spans, with `communication` and `orphan`: queued before the recording began.
 
-    Where no span has a launch, launches were not recorded, and nothing is an orphan.
+    Where no span has a launch, launches were not recorded, and nothing counts as queued before.
     """
     spans = trace.device_spans
     named = names_like(spans, COMMUNICATION)
@@ -81,6 +81,12 @@ def device_work(trace: Trace) -> pl.DataFrame:
         communication=(pl.col("kind") == "kernel") & (pl.col("name").is_in(named) | in_table),
         orphan=ORPHAN if linked else pl.lit(value=False),
     )
+
+
+def queued_before(count: int, length_ns: int | None = None, *, noun: str = "GPU task") -> str:
+    """3 GPU tasks (1.20 ms) queued before the recording began."""
+    length = "" if length_ns is None else f" ({format_value('_ns', length_ns)})"
+    return f"{counted(count, noun)}{length} queued before the recording began"
 
 
 def names_like(spans: pl.DataFrame, pattern: str) -> pl.Series:
@@ -156,7 +162,7 @@ def device_names(trace: Trace) -> dict[int | None, str]:
 
 
 def device_properties(trace: Trace) -> dict[int, Mapping[str, Any]]:
-    """What was recorded of each device."""
+    """The recorded properties of each device."""
     listed = trace.meta.get("devices", ())
     worked = trace.device_spans["device"].drop_nulls().unique().to_list()
     if len(listed) == 1 and len(worked) == 1:
