@@ -203,7 +203,7 @@ def test_an_unknown_device_shows_rates_without_shares(tmp_path: Path) -> None:
         assert row["achieved_bytes_per_s"] == pytest.approx(2.4e12)
         assert (row["roof_pct"], row["bound"], row["excess_ns"]) == (None, None, None)
         assert result.values["roof_pct"] is None
-        assert any("the peaks of " in note for note in result.notes)
+        assert any("are not known: pass --peak-memory-bytes" in note for note in result.notes)
 
 
 def test_the_users_peaks_go_before_the_tables(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def walk(graph: DependencyGraph, stretch: Stretch, loading: Intervals = interval
     kind = np.stack(kinds, axis=1).ravel()
     span = np.stack((spans, spans, nothing), axis=1).ravel()
     pieces.append((start, end, kind, span))
-    start, end, kind, span = (np.concatenate(each) for each in zip(*pieces, strict=True))
+    start, end, kind, span = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
     start, end = np.maximum(start, stretch.start_ns), np.minimum(end, stretch.end_ns)
     sound = end > start
     return _with_input(Path(start[sound], end[sound], kind[sound], span[sound]), loading)
@@ -159,7 +159,7 @@ def _with_input(path: Path, loading: Intervals) -> Path:
         (path.kind[rest], np.full(len(inside.start), INPUT), np.full(len(outside.start), HOST)),
         (path.span_id[rest], np.full(len(inside.start) + len(outside.start), NOBODY)),
     )
-    end, kind, span = (np.concatenate(each)[order] for each in parts)
+    end, kind, span = (np.concatenate(part)[order] for part in parts)
     return Path(start[order], end, kind, span)
 
 

@@ -106,18 +106,21 @@ def _scores(trace: Trace, op_ids: Array, kind: Array) -> set[Matrices]:
     )
     linear = _under_linear(trace, ids, kind)
     products = np.flatnonzero((kind & _ANY_PRODUCT) > 0)
-    found: set[Matrices] = set()
+    scores: set[Matrices] = set()
     tried: set[tuple[object, ...]] = set()
     for place in np.flatnonzero((kind & _FORWARD) > 0):
         at = int(np.searchsorted(products, place))
         before = products[max(at - _LONGEST_WALK, 0) : at][::-1].tolist()
         after = products[at : at + _LONGEST_WALK].tolist()
-        around = tuple((shapes[each], int(kind[each]), bool(linear[each])) for each in (*before, *after))
+        around = tuple(
+            (shapes[product_at], int(kind[product_at]), bool(linear[product_at]))
+            for product_at in (*before, *after)
+        )
         key = (shapes[place], inputs[place], len(before), around)
         if key not in tried:
             tried.add(key)
-            found |= _attention(shapes[place], inputs[place], around[: len(before)], around[len(before) :])
-    return found
+            scores |= _attention(shapes[place], inputs[place], around[: len(before)], around[len(before) :])
+    return scores
 
 
 Around = tuple[tuple[str | None, int, bool], ...]
@@ -176,12 +179,14 @@ def _under_linear(trace: Trace, ids: Array, kind: Array) -> Array:
     parent = parents(trace)
     single = (kind & _SINGLE) > 0
     at = np.where(single, ids.astype(np.int64), NOBODY)
-    found = np.zeros(len(ids), bool)
+    under_linear = np.zeros(len(ids), bool)
     for _ in range(3):  # mm under matmul under linear
         at = np.where(at != NOBODY, parent[at], NOBODY)
         known = np.flatnonzero(at != NOBODY)
-        found[known] |= (trace.spans["name"].gather(at[known]).cast(pl.String) == "aten::linear").to_numpy()
-    return found
+        under_linear[known] |= (
+            trace.spans["name"].gather(at[known]).cast(pl.String) == "aten::linear"
+        ).to_numpy()
+    return under_linear
 
 
 def _touch(shapes: str, scores: set[Matrices]) -> int:

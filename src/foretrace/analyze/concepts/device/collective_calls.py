@@ -142,8 +142,8 @@ def _around(trace: Trace, kernels: pl.DataFrame) -> pl.Series:
     inside: Array = rows.copy()
     while len(up := np.flatnonzero((inside != NOBODY) & ~np.isin(names[inside], wanted))):
         inside[up] = parent[inside[up]]
-    found = pl.Series("around", inside, dtype=pl.Int64)
-    return found.set(found == NOBODY, None).cast(pl.UInt32)
+    around = pl.Series("around", inside, dtype=pl.Int64)
+    return around.set(around == NOBODY, None).cast(pl.UInt32)
 
 
 def _transfers(trace: Trace) -> pl.DataFrame:
@@ -206,7 +206,8 @@ def _input_sizes(trace: Trace, spans: pl.Series) -> pl.DataFrame:
     for span, shapes, dtypes in ops.iter_rows():
         texts.setdefault(span, {}).update({"Input Dims": shapes, "Input type": dtypes})
     rows = [
-        (span, *_tensor_size(each.get("Input Dims"), each.get("Input type"))) for span, each in texts.items()
+        (span, *_tensor_size(arguments.get("Input Dims"), arguments.get("Input type")))
+        for span, arguments in texts.items()
     ]
     schema = {"span_id": pl.UInt32, "input_bytes": pl.Int64, "input_dtype": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row")

@@ -83,17 +83,17 @@ def _by_kernel_name(work: pl.DataFrame) -> tuple[Array, Array, Array]:
     """Role, use of tensor cores, and whether it multiplies matrices or only moves data, by name."""
 
     def facts(names: pl.Series) -> Array:
-        found = np.zeros(len(names), np.uint32)
+        codes = np.zeros(len(names), np.uint32)
         for place, name in enumerate(names.to_list()):
-            told = decode(name)
-            role = ROLES.index(_NAMED.get(told.role, told.role))
-            cores = {True: _YES, False: _NO, None: _UNTOLD}[told.tensor_cores]
-            kind = _MULTIPLIES * told.multiplies | _MOVES * told.moves
-            found[place] = role | cores << 8 | kind << 16
-        return found
+            kernel = decode(name)
+            role = ROLES.index(_NAMED.get(kernel.role, kernel.role))
+            cores = {True: _YES, False: _NO, None: _UNTOLD}[kernel.tensor_cores]
+            kind = _MULTIPLIES * kernel.multiplies | _MOVES * kernel.moves
+            codes[place] = role | cores << 8 | kind << 16
+        return codes
 
-    told = by_name(work["name"], facts)
-    role, cores, kind = told & 255, (told >> 8) & 255, told >> 16
+    codes_of_work = by_name(work["name"], facts)
+    role, cores, kind = codes_of_work & 255, (codes_of_work >> 8) & 255, codes_of_work >> 16
     device_copy = names_like(work, r"DtoD|Device -> Device|DeviceToDevice")
     copies = (work["kind"] != "kernel").to_numpy()
     role[copies], cores[copies] = ROLES.index("copy"), _NO
@@ -107,14 +107,14 @@ def _by_operator(trace: Trace, role: Array, op: Array) -> Array:
     """The roles, with what the operator behind the work makes of them."""
 
     def made(names: pl.Series) -> Array:
-        found = np.full(len(names), 255, np.uint8)
+        roles = np.full(len(names), 255, np.uint8)
         for pattern, role in reversed(_OPERATORS):
-            found[names.str.contains(pattern).to_numpy()] = ROLES.index(role)
-        return found
+            roles[names.str.contains(pattern).to_numpy()] = ROLES.index(role)
+        return roles
 
     of_op = by_name(trace.spans["name"].gather(op), made)
     known = of_op != 255
-    helper = np.isin(role, [ROLES.index(each) for each in _HELPERS])
+    helper = np.isin(role, [ROLES.index(name) for name in _HELPERS])
     multiply = role == ROLES.index("gemm")
     convolves = of_op == ROLES.index("convolution")
     fused = of_op == ROLES.index(FUSED_ATTENTION)

@@ -31,14 +31,14 @@ _LONGEST = 2048  # characters looked at; templates of templates tell no more aft
 @lru_cache(maxsize=65536)
 def decode(name: str) -> KernelName:
     """What this kernel name tells."""
-    told = _decoded(name[:_LONGEST])
-    return told if len(name) <= _LONGEST else replace(told, name=name)
+    decoded = _decoded(name[:_LONGEST])
+    return decoded if len(name) <= _LONGEST else replace(decoded, name=name)
 
 
 def _decoded(name: str) -> KernelName:
     for pattern, decoder in _DECODERS:
-        if found := re.search(pattern, name):
-            return decoder(name, found)
+        if match := re.search(pattern, name):
+            return decoder(name, match)
     for word in WORDS:
         if re.search(word.pattern, name):
             return KernelName(

@@ -77,9 +77,9 @@ def nearest(parent: Array, marked: Array) -> Array:
         after = links[before]
         links[rows] = after
         rows = rows[after != before]
-    found = links[:-1]
-    found[found == count] = NOBODY
-    return found
+    nearest_row = links[:-1]
+    nearest_row[nearest_row == count] = NOBODY
+    return nearest_row
 
 
 def attribute(trace: Trace, carried: Array) -> Attribution:
@@ -102,10 +102,10 @@ def attribute(trace: Trace, carried: Array) -> Attribution:
 
 def _climb(parent: Array, marked: Array, rows: Array) -> Array:
     """`nearest` for a few rows."""
-    found = rows.copy()
-    while len(up := np.flatnonzero((found != NOBODY) & ~marked[found])):
-        found[up] = parent[found[up]]
-    return found
+    at = rows.copy()
+    while len(up := np.flatnonzero((at != NOBODY) & ~marked[at])):
+        at[up] = parent[at[up]]
+    return at
 
 
 def _at(values: Array, rows: Array) -> Array:
@@ -166,17 +166,17 @@ def with_descendants(parent: Array, amount: Array) -> Array:
 
 def levels(parent: Array) -> list[Array]:
     """The nodes of a tree by depth, roots first."""
-    found = []
+    by_depth = []
     level = np.flatnonzero(parent == NOBODY)
     order = np.argsort(parent, kind="stable")
     ordered = parent[order]
     while len(level):
-        found.append(level)
+        by_depth.append(level)
         first = np.searchsorted(ordered, level, side="left")
         count = np.searchsorted(ordered, level, side="right") - first
         offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
         level = order[np.repeat(first, count) + offset]
-    return found
+    return by_depth
 
 
 def depths(parent: Array) -> Array:

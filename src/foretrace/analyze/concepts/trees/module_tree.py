@@ -160,7 +160,7 @@ def _merge(parent: Array, names: list[str]) -> tuple[Array, list[str], Array]:
         keys, which = np.unique(np.stack((above, code[level]), axis=1), axis=0, return_inverse=True)
         node[level] = len(merged_names) + which.reshape(-1)
         merged_parent += keys[:, 0].tolist()
-        merged_names += [str(codes[each]) for each in keys[:, 1]]
+        merged_names += [str(codes[code_of_name]) for code_of_name in keys[:, 1]]
     return node, merged_names, np.array(merged_parent, np.int64)
 
 

@@ -42,8 +42,8 @@ def model_flops(trace: Trace, work: pl.DataFrame, windows: tuple[StepWindow, ...
         work.select("id", "step", "phase"), on="id", how="inner", maintain_order="left"
     )
     ops = _matrix_ops(trace, owners)
-    mine = owners.filter(pl.col("id").is_in(busy["id"].implode()))
-    known = mine.join(
+    multiplying = owners.filter(pl.col("id").is_in(busy["id"].implode()))
+    known = multiplying.join(
         ops.filter(pl.col("ideal_ns").is_not_null()).select("owner_id"), on="owner_id", how="semi"
     )
     coverage = 100 * int(known["dur_ns"].sum()) / int(busy["dur_ns"].sum())
@@ -98,10 +98,12 @@ def _over_steps(
 ) -> tuple[int, float | None, float | None]:
     """FLOPs of a step, and their shares of the peak: medians over whole steps; or of the whole recording."""
     first = ops.filter(~pl.col("again"))
-    lengths = {each.number: each.gpu_ns for each in windows if each.whole and each.gpu_ns}
+    lengths = {step.number: step.gpu_ns for step in windows if step.whole and step.gpu_ns}
     if not lengths or not first["step"].is_in(list(lengths)).any():
         length = measured_window(trace, windows).length_ns * devices
-        shares = [100 * float(each["ideal_ns"].sum()) / length if length else None for each in (first, ops)]
+        shares = [
+            100 * float(chosen["ideal_ns"].sum()) / length if length else None for chosen in (first, ops)
+        ]
         return int(first["flops"].sum()), shares[0], shares[1]
 
     def medians(chosen: pl.DataFrame, column: str, scale: float) -> float:
