@@ -72,7 +72,8 @@ def cold_start(trace: Trace) -> Result:
         excess_ns: how much longer than that median the first step took.
         explained_pct: the share of excess_ns that the causes above account for.
         mean_host_ns, typical_host_ns: mean and median over all steps; over few steps, a mean hides a cold one.
-        busy_pct: time with GPU work running, of the steps. bound: overhead below 20 %, compute above 80 %.
+        busy_pct: time with GPU work running, of the steps.
+        bound: what busy_pct suggests: overhead below 20 %, compute above 80 %, otherwise neither.
         verdict: warm if neither ratio reaches 1.5; profiler if profiler start-up is at least half of the excess;
         cold if compiling, loading, initialisation and allocation are at least 5 % of it; slow otherwise (a label gap
         alone proves nothing, since a profiler slows the first steps it sees). Null with fewer than two complete steps.

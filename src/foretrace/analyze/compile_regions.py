@@ -363,10 +363,9 @@ def _says(values: dict[str, Value]) -> str:
     count = int(values["compilations_count"] or 0)
     if not count:
         return f"{says}; nothing was compiled during the recording"
-    again = int(values["recompilations_count"] or 0)
+    again = counted(int(values["recompilations_count"] or 0), "recompilation")
     length = format_value("_ns", values["compiling_ns"])
-    compiled = f"{counted(count, 'compilation')} during the recording ({again} of them recompilations)"
-    return f"{says}; {compiled} took {length}"
+    return f"{says}; {counted(count, 'compilation')} during the recording ({again}) took {length}"
 
 
 def _notes(values: dict[str, Value], regions: pl.DataFrame) -> tuple[str, ...]:

@@ -71,8 +71,8 @@ def sequences(
         recorded.
 
     What it cannot tell
-        Whether a kernel reads what the previous one wrote: only names and sizes are compared. What fusing would
-        gain: see `predict`.
+        Whether a kernel reads what the previous one wrote: only names and sizes are compared. What fusing would gain
+        is for `predict` to say.
     """
     if min_repeats < 2 or not 1 <= rows <= _SHOWN:
         raise UsageError(f"sequences needs min_repeats of 2 or more and 1 to {_SHOWN} rows")
