@@ -1,7 +1,7 @@
 """Collectives as they ran: one row per communication kernel, or per transfer that a host thread made.
 
-Not an analysis itself; `communication` and the rule `straggler` use it. What is not in the recorded metadata is taken from the
-annotation or operator around the launch, and last from the kernel's name.
+What the recorded metadata does not contain is taken from the annotation or operator around the launch, and otherwise from
+the kernel's name.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _collective(text: pl.Expr) -> pl.Expr:
 def _of_kernels(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     known = _metadata(trace)
     recorded = trace.collectives["span_id"].implode()
-    # The kernel's own metadata, or that of the operator behind it.
+    # The kernel's own metadata, or that of its operator.
     key = pl.when(pl.col("id").is_in(recorded)).then("id").otherwise("op_id")
     rows = kernels.with_columns(key=key, around=_around(trace, kernels)).join(
         known, left_on="key", right_on="span_id", how="left", maintain_order="left"

@@ -1,7 +1,6 @@
 """What each recorded device can do at best: FLOPs a second by type, and bytes a second from its memory.
 
-Not an analysis itself; `roofline` and `gpu-efficiency` share it. Numbers come from `hardware`, by the recorded
-name, memory size and number of SMs, or from the user.
+Numbers come from `hardware`, by the recorded name, memory size and number of SMs, or from the user.
 """
 
 from __future__ import annotations

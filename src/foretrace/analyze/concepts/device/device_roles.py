@@ -1,14 +1,11 @@
-"""The role of device work: what it is for, from its kernel's name and from the operator behind it.
+"""The role of GPU work: what kind of work it is, from its kernel's name and its operator.
 
-Not an analysis itself; `roles`, `sections` and `gpu-efficiency` share it. The name decides (kernel_names.py),
-with these exceptions, since one library's kernel serves several operators:
+The name decides (kernel_names.py), with these exceptions, since one library's kernel serves several operators:
 - a matrix multiply under a convolution is the convolution;
-- helpers without a role of their own (elementwise, reduction, sorting) under an operator that has one, such
-as
+- helpers without a role of their own (elementwise, reduction, sorting) under an operator that has one, such as
   embedding_dense_backward or native_layer_norm_backward, have that operator's;
 - everything that a fused attention operator launches itself is fused attention;
-- work on a matrix of attention scores is a piece of attention (attention_pieces.py), and so is all that
-SDPA's
+- work on a matrix of attention scores is a piece of attention (attention_pieces.py), and so is all that SDPA's
   unfused fallback (`_scaled_dot_product_attention_math`) launches.
 """
 
@@ -104,7 +101,7 @@ def _by_kernel_name(work: pl.DataFrame) -> tuple[Array, Array, Array]:
 
 
 def _by_operator(trace: Trace, role: Array, op: Array) -> Array:
-    """The roles, with what the operator behind the work makes of them."""
+    """The roles, corrected by the operator that launched the work."""
 
     def made(names: pl.Series) -> Array:
         roles = np.full(len(names), 255, np.uint8)

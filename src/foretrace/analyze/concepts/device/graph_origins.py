@@ -1,4 +1,4 @@
-"""Where the nodes of a CUDA graph come from: the operators that ran when it was captured, or the same in eager.
+"""Where the nodes of a CUDA graph come from: the operators of its capture, or of the same kernels run eagerly.
 
 A replayed graph's kernels link to the one call that launched the graph, not to an operator. Two sources tell:
 - the capture, where it lies in the recording: launch calls between StreamBeginCapture and StreamEndCapture start
@@ -62,7 +62,7 @@ def captures(trace: Trace) -> list[Capture]:
 
 
 def captured_ops(known: list[Capture], kinds: list[str], before_ns: int) -> list[int | None] | None:
-    """The operator behind each node by the last capture before a time with these kinds of nodes, or nothing."""
+    """The operator of each node, from the last capture before a time with these kinds of nodes; None without one."""
     for capture in reversed(known):
         if capture.end_ns < before_ns and capture.kinds == kinds:
             return capture.ops

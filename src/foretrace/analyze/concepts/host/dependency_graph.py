@@ -1,6 +1,6 @@
 """What each piece of device work and each blocking call had to wait for: one predecessor per node.
 
-Not an analysis itself; `critical-path` walks it. Nodes are device spans, in order of start, then blocking
+Nodes are device spans, in order of start, then blocking
 calls, in order of end. A node is left backwards in three stretches: its own, from the time at which the walk
 enters it down to `own_from`; the link, down to `link_from`; then host work, down to `enter`, which is where the
 walk enters the predecessor. Every step goes back in time or, at the same time, to a lower row: walks end.

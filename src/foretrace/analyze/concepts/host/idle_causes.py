@@ -1,7 +1,6 @@
-"""Causes of idle time: every gap of a device cut into parts, each with one cause and the host span behind it.
+"""Causes of idle time: every gap of a device cut into parts, each with one cause and the host span responsible.
 
-Not an analysis itself; `idle` groups the parts. A gap ends with the start of some device work. What matters is
-when the host launched that work:
+A gap ends with the start of some GPU work. What matters is when the host launched that work:
 
 - before the gap began: the device was not waiting for the host (`kernel-to-kernel`, or `queued` where it
   took long);
@@ -51,8 +50,8 @@ _NAMES = pl.Series(CAUSES, dtype=pl.Enum(CAUSES))
 _CODE = {cause: code for code, cause in enumerate(CAUSES)}
 # Collectives of these run on the host; NCCL's calls only launch.
 _HOST_COLLECTIVE = r"^(?:gloo|mpi|ucc):"
-# A judgement: two kernels of one stream follow each other within 10 us, a launch reaches an idle device within
-# 20. HTA draws the same line between "kernel wait" and "other" (its 30 is compared with microseconds).
+# Judgement: two kernels of one stream follow each other within 10 us, a launch reaches an idle device within 20. HTA
+# uses the same threshold between "kernel wait" and "other" (its 30 is compared with microseconds).
 _LONG_NS = 30_000
 _PROFILER_FRAME = r"(?:^|/)torch/profiler/"
 # A launch time that is later than any gap: nothing is known of a launch.
@@ -71,7 +70,7 @@ class Gaps:
     before: Ids
     after: Ids
     launch: Ids  # the call, or where that was not recorded the operator, that started `after`
-    orphan: Flags  # `after` was launched before the recording began
+    orphan: Flags  # `after` was queued before the recording began
 
 
 def find_gaps(work: pl.DataFrame, free: Intervals) -> Gaps:
@@ -206,7 +205,7 @@ class Explainer:
         return host_activity.doing(self._host, self._members[track], start, end)
 
     def _other_thread(self, gaps: Gaps, track: int, gap: Ids, pieces: Pieces) -> list[tuple[Ids, Pieces]]:
-        """The pieces, with those where the thread had no operator or call open told by the other thread."""
+        """The pieces; where the thread had no operator or call open, the other thread's."""
         before = gaps.before[gap]
         launcher = np.where(before == NOBODY, NOBODY, self._launchers[before])
         other = np.where(launcher == NOBODY, track, self._track[launcher])

@@ -1,7 +1,6 @@
-"""What a block of memory held, told from when it was allocated and freed.
+"""What a block of memory held, inferred from when it was allocated and freed.
 
-Not an analysis itself; `memory` uses it. A recording has no tensors, so categories follow torch's
-`_memory_profiler` as far as lifetimes can tell them apart.
+A recording has no tensors, so categories follow torch's `_memory_profiler` as far as lifetimes can tell them apart.
 """
 
 from __future__ import annotations

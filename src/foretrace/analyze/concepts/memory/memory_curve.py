@@ -1,7 +1,4 @@
-"""Allocated and reserved bytes over time, the peak, and which blocks were live at it.
-
-Not an analysis itself; `memory` uses it.
-"""
+"""Allocated and reserved bytes over time, the peak, and which blocks were live at the peak."""
 
 from __future__ import annotations
 

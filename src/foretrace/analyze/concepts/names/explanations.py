@@ -11,17 +11,17 @@ from foretrace.analyze.concepts.names.known_names import KNOWN
 from foretrace.analyze.concepts.names.known_operators import OPERATORS
 
 _LAYOUTS = {
-    "tn": "A transposed, B not (column-major): the usual one of a Linear layer's forward",
-    "nn": "neither transposed (column-major): the usual one of the gradient of a Linear layer's input",
-    "nt": "B transposed, A not (column-major): the usual one of the gradient of a Linear layer's weight",
+    "tn": "A transposed, B not (column-major): usual for the forward of a Linear layer",
+    "nn": "neither transposed (column-major): usual for the input gradient of a Linear layer",
+    "nt": "B transposed, A not (column-major): usual for the weight gradient of a Linear layer",
     "tt": "both transposed (column-major)",
 }
 _WATCH = {
-    "gemm": "large ones are bound by compute, thin ones by memory; see `show roofline`",
-    "attention": "occupancy near 12 % is as it should be: it lives on registers and shared memory",
-    "elementwise": "bound by memory: fusing several into one saves their round trips (torch.compile)",
-    "copy": "moves data only: see whether the cast, copy or change of layout can be avoided",
-    "communication": "hidden behind computation it costs nothing; see `show communication`",
+    "gemm": "large ones are bound by compute, narrow ones by memory; see `show roofline`",
+    "attention": "occupancy near 12 % is normal: it relies on registers and shared memory",
+    "elementwise": "bound by memory: fusing several into one saves memory traffic (torch.compile)",
+    "copy": "only moves data: check whether the cast, copy or layout change can be avoided",
+    "communication": "costs nothing while it overlaps with computation; see `show communication`",
 }
 _SLOW_GEMM = (
     "fp32 without TF32: torch.set_float32_matmul_precision('high') or autocast would use tensor cores"
@@ -52,7 +52,7 @@ def explain(name: str) -> Explanation:
             return Explanation(text, entry.kind, entry.says, entry.watch)
     kernel = decode(text)
     if kernel.role == "unknown":
-        says = "not known: a range or kernel of the program's own, or of a library that is not listed here"
+        says = "not known: a range or kernel of the program itself, or of a library not listed here"
         return Explanation(text, "unknown", says, facts=_facts(kernel) if kernel.family != "unknown" else {})
     return Explanation(text, "kernel", kernel.text, _watch(kernel), _facts(kernel))
 
@@ -64,7 +64,7 @@ def _watch(kernel: KernelName) -> str | None:
 
 
 def _facts(kernel: KernelName) -> dict[str, str | int | bool | None]:
-    """What was decoded; only what the name tells, except for tensor cores, where unknown is an answer."""
+    """What was decoded from the name; for tensor cores, "unknown" is an answer too."""
     facts: dict[str, str | int | bool | None] = {
         "library": "cuBLAS (nvjet)" if kernel.family == "nvjet" else kernel.family,
         "role": kernel.role,

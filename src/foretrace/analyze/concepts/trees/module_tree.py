@@ -1,7 +1,4 @@
-"""The tree of modules and the spans that carry each: from module calls, or else from stacks or annotations.
-
-Not an analysis itself; `modules` and `memory` share it.
-"""
+"""The tree of modules and the spans that carry each: from module calls, otherwise from stacks or annotations."""
 
 from __future__ import annotations
 

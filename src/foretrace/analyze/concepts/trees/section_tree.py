@@ -1,7 +1,7 @@
 """Sections: the ranges that a program marks with record_function, and which of them is around what.
 
-Not an analysis itself. A section is a path of names, outermost first; the program's step marks are no
-sections. A range inside one of its own name belongs to the same section, so that it is not counted twice.
+A section is a path of names, outermost first; step annotations are not sections. A range nested in one of the same name
+belongs to the same section, so that it is not counted twice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SectionTree:
     above: tuple[int, ...]  # per section: the one around it, or NOBODY
 
     def line(self, section: int) -> list[int]:
-        """A section and all around it, innermost first."""
+        """A section and those around it, innermost first."""
         sections = [section]
         while self.above[sections[-1]] != NOBODY:
             sections.append(self.above[sections[-1]])

@@ -1,4 +1,4 @@
-"""Where in the program something happened: the source line and the module behind a span.
+"""Where in the program something happened: the source line and the module of a span.
 
 The profiler records the first line of a function, not the line within it.
 """
@@ -104,7 +104,7 @@ class Places:
         return np.where(near == NOBODY, NOBODY, self._of_span["stack_id"][near])
 
     def _forward(self, ids: Ids) -> Ids:
-        """The forward operator behind each span of the backward pass, or NOBODY."""
+        """The forward operator of each span of the backward pass, or NOBODY."""
         ops = self._trace.ops
         forward = np.full(len(self._host.start_ns), NOBODY, np.int64)
         forward[ops["span_id"].to_numpy()] = ops["forward_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()

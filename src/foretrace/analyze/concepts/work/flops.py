@@ -1,7 +1,4 @@
-"""What operators had to compute and move, from their recorded shapes; `work_models` holds the formulas.
-
-Not an analysis itself; `roofline` and `gpu-efficiency` share it.
-"""
+"""What operators had to compute and move, from their recorded shapes; `work_models` contains the formulas."""
 
 from __future__ import annotations
 

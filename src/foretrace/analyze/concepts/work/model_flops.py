@@ -1,7 +1,6 @@
 """The FLOPs of a model against what the device could do in the same time.
 
-Not an analysis itself; `gpu-efficiency` and others share it. Only what a matrix unit runs counts: matrix
-multiplies, convolutions and attention.
+Only work for tensor cores counts: matrix multiplies, convolutions and attention.
 """
 
 from __future__ import annotations
@@ -48,18 +47,16 @@ def model_flops(trace: Trace, work: pl.DataFrame, windows: tuple[StepWindow, ...
     )
     coverage = 100 * int(known["dur_ns"].sum()) / int(busy["dur_ns"].sum())
     devices = device_peaks.device_peaks(trace)
-    notes = [f"no peaks are known of {peak.name}" for peak in devices.values() if not peak.known]
+    notes = [f"the peaks of {peak.name} are not known" for peak in devices.values() if not peak.known]
     if ops.is_empty() or not coverage:
         if not notes:
             notes.append(
-                "FLOPs are not known: record with record_shapes=True; kernels of a CUDA graph have none"
+                "FLOPs are not known: record with record_shapes=True (kernels of CUDA graphs have no shapes)"
             )
         return ModelFlops(None, None, None, coverage, tuple(dict.fromkeys(notes)))
     flops, mfu, hfu = _over_steps(trace, ops, windows, max(work["device"].n_unique(), 1))
     if any(share is not None and share > _MOST for share in (mfu, hfu)):
-        notes.append(
-            "FLOPs over time come to more than the peak: shapes or times are damaged, so MFU is left out"
-        )
+        notes.append("FLOPs exceed the device's peak: shapes or times are damaged, so there is no MFU")
         mfu = hfu = None
     return ModelFlops(flops, mfu, hfu, coverage, tuple(dict.fromkeys(notes)))
 
