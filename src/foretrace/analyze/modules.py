@@ -251,8 +251,8 @@ def _says(table: pl.DataFrame, values: dict[str, Value]) -> str:
     name = str(top.get("path") or top["module"]).strip()
     most = f"largest self time: {name}, {format_value('_ns', top[by])}"
     if isinstance(share, float):
-        return f"{what} account for {share:.1f} % of GPU time; {most}"
-    return f"{what} ran for {format_value('_ns', values['host_in_modules_ns'])} on the host; {most}"
+        return f"{share:.1f} % of GPU time is in {what}; {most}"
+    return f"{format_value('_ns', values['host_in_modules_ns'])} of host time is in {what}; {most}"
 
 
 def _notes(trace: Trace, tree: ModuleTree) -> tuple[str, ...]:

@@ -212,6 +212,7 @@ def _notes(work: pl.DataFrame, windows: list[DeviceWindow], totals: dict[str, in
         notes.append("the span covers launched work only: host time before its first start is not included")
     orphans = int(work["orphan"].sum())
     if orphans:
-        alone = format_value("_ns", totals["earlier_ns"])
-        notes.append(f"{device_time.queued_before(orphans)}: {alone} of the span has only them running")
+        alone = f"; {format_value('_ns', totals['earlier_ns'])} in which only they ran is earlier_ns"
+        excluded = f"excluded from all other parts{alone}" if totals["earlier_ns"] else "excluded"
+        notes.append(f"{device_time.queued_before(orphans)}: {excluded}")
     return tuple(notes)
