@@ -44,7 +44,7 @@ def main() -> None:
 def names(session: Session, runs: tuple[str, ...]) -> list[str]:
     """Every resource that needs no question, tables, and some spans of each kind."""
     plain = [name for name in payload.RESOURCES if not name.endswith("/") and name not in payload.LIVE]
-    tables = [f"table/{name}" for name in analyze.REGISTRY]
+    tables = [f"table/{each.name}" for each in analyze.ANALYSES]
     spans = session.trace.spans.group_by("kind", maintain_order=True).head(SPANS)["id"]
     others = [f"compare/{each}" for each in runs] if "compare/" in payload.RESOURCES else []
     found = [number for each in session.finding_spans for number in each[:5].tolist()]

@@ -132,12 +132,12 @@ def defines(path: Path, name: str) -> bool:
 
 
 def analysis_functions(path: Path) -> list[str]:
-    """Names of the functions that a file marks with @analysis."""
+    """Names of the functions that a file marks with @analysis(...)."""
     return [
         node.name
         for node in tree(path).body
         if isinstance(node, ast.FunctionDef)
-        and any(isinstance(mark, ast.Name) and mark.id == "analysis" for mark in node.decorator_list)
+        and any(ast.unparse(mark).startswith("analysis(") for mark in node.decorator_list)
     ]
 
 
@@ -220,7 +220,9 @@ def test_every_measure_has_its_unit(chosen: Analysis, samples: list[foretrace.Tr
 
 def test_a_measure_without_unit_is_found() -> None:
     table = pl.DataFrame({"name": ["a"], "dur_ns": [1], "duration": [2], "grid_x": [3], "stream": [7]})
-    result = Result("x", "", table, {"busy_pct": 1.0, "speed": 2.0, "complete": True, "note": "text"})
+    result = Result(
+        says="", table=table, values={"busy_pct": 1.0, "speed": 2.0, "complete": True, "note": "text"}
+    )
     assert without_unit(result) == ["duration", "speed"]
 
 

@@ -94,7 +94,7 @@ def test_trial_runs_of_the_first_step_are_noted(tmp_path: Path) -> None:
         for place in range(count):
             at = 100 * step + 10 * place
             recording.launch(at, "k", at + 5, at + 8)
-    assert any("launched 3 GPU spans more" in note for note in cold_start(recording.open(tmp_path)).notes)
+    assert any("launched 3 more GPU tasks" in note for note in cold_start(recording.open(tmp_path)).notes)
 
 
 def test_a_process_that_just_started_loads_its_modules() -> None:

@@ -107,7 +107,7 @@ def test_a_run_that_eager_launched_in_two_ways_is_not_attributed(tmp_path: Path)
 def test_launches_without_recorded_work_say_so(tmp_path: Path) -> None:
     result = graphs(Recording().runtime("cudaGraphLaunch", 0, 4).open(tmp_path))
     assert result.values["empty_launches_count"] == 1
-    assert "without recorded device work" in result.notes[0]
+    assert "without recorded GPU work" in result.notes[0]
     with pytest.raises(MissingDataError, match="no CUDA-graph launch"):
         graphs(Recording().op("a", 0, 1).open(tmp_path, "b.json"))
 

@@ -113,7 +113,7 @@ def test_work_without_any_launch_is_unexplained(tmp_path: Path) -> None:
     recording = Recording().kernel("a", 0, 10).kernel("b", 50, 60)
     result = analyze.run(recording.open(tmp_path), "idle")
     assert result.table["cause"].to_list() == ["unexplained"]
-    assert any("no launch is known" in note for note in result.notes)
+    assert any("of idle time is unexplained" in note for note in result.notes)
 
 
 def test_work_of_before_the_recording_ends_gaps_too(tmp_path: Path) -> None:

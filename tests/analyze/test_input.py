@@ -62,7 +62,7 @@ def test_a_program_without_a_dataloader(tmp_path: Path) -> None:
     result = analyze.run(Recording().step(1, 0, 9).op("aten::mm", 1, 2).open(tmp_path), "input")
     assert result.values["calls_count"] == 0
     assert result.values["loader"] is None
-    assert "no DataLoader" in result.says
+    assert "did not wait for a DataLoader" in result.says
     with pytest.raises(MissingDataError):
         analyze.run(Recording().kernel("k", 0, 1).open(tmp_path), "input")
 

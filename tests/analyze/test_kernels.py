@@ -49,7 +49,7 @@ def test_kernels_of_earlier_steps_are_left_out_unless_asked_for(tmp_path: Path) 
     trace = recording().open(tmp_path)
     without = analyze.run(trace, "kernels")
     assert (without.values["orphan_count"], without.values["orphan_ns"]) == (1, 100 * US)
-    assert "left out" in without.notes[0]
+    assert "excluded" in without.notes[0]
     included = analyze.run(trace, "kernels", orphans=True)
     assert included.table["calls_count"].to_list() == [4, 1]
     assert included.values["total_ns"] == 165 * US
@@ -77,7 +77,7 @@ def test_unlinked_kernels_all_count(tmp_path: Path) -> None:
     result = analyze.run(Recording().kernel("gemm", 0, 10).open(tmp_path), "kernels")
     assert result.values["kernel_count"] == 1
     assert result.values["orphan_count"] == 0
-    assert "no launch is linked" in result.notes[0]
+    assert "no kernel is linked" in result.notes[0]
 
 
 def test_an_impossible_duration_does_not_poison_the_sums(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_work_without_a_launch_is_left_out_aloud(tmp_path: Path) -> None:
     recording = Recording().kernel("old", 0, 5, correlation=99).launch(1, "k", 6, 9)
     result = analyze.run(recording.open(tmp_path), "launches")
     assert result.values["started_count"] == 1
-    assert any("1 piece" in note for note in result.notes)
+    assert any("1 GPU task without a recorded launch" in note for note in result.notes)
     # But it kept the stream busy.
     assert result.table["queued_count"].to_list() == [1]
     with pytest.raises(MissingDataError, match="linked"):

@@ -47,7 +47,7 @@ def test_by_hand(tmp_path: Path) -> None:
     assert values["copy_ns"] == 30 * US
     assert values["idle_ns"] == 50 * US
     assert (values["orphan_count"], values["orphan_ns"]) == (1, 4 * US)
-    assert any("1 device span" in note for note in result.notes)
+    assert any("1 GPU task" in note for note in result.notes)
     assert (values["sm_efficiency_pct"], values["occupancy_pct"]) == (None, None)
 
 
@@ -97,7 +97,7 @@ def test_device_work_with_no_launch_at_all_is_counted(tmp_path: Path) -> None:
     result = analyze.run(Recording().kernel("gemm", 0, 10).kernel("gemm", 15, 20).open(tmp_path), "overview")
     assert result.values["computation_ns"] == 15 * US
     assert result.values["orphan_count"] == 0
-    assert any("no launch is linked" in note for note in result.notes)
+    assert any("no GPU work is linked" in note for note in result.notes)
 
 
 def test_only_copies_leave_the_gpu_not_busy(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_above_the_roof_is_marked_and_explained(tmp_path: Path) -> None:
     notes = {(row["op"], row["total_ns"]): row["note"] for row in rows(result)}
     assert "Winograd" in notes["aten::cudnn_convolution", 6_000_000]
     assert "L2 cache" in notes["aten::add", 1_000]
-    assert "does not fit" in notes["aten::add", 100_000]
+    assert "the model or the peak is wrong" in notes["aten::add", 100_000]
     assert result.values["anomaly_count"] == 3
     assert any("3 groups above 110 %" in note for note in result.notes)
 
@@ -203,7 +203,7 @@ def test_an_unknown_device_shows_rates_without_shares(tmp_path: Path) -> None:
         assert row["achieved_bytes_per_s"] == pytest.approx(2.4e12)
         assert (row["roof_pct"], row["bound"], row["excess_ns"]) == (None, None, None)
         assert result.values["roof_pct"] is None
-        assert any("no peaks are known" in note for note in result.notes)
+        assert any("are not known: pass --peak-memory-bytes" in note for note in result.notes)
 
 
 def test_the_users_peaks_go_before_the_tables(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_kernels_without_model_are_listed_with_the_reason(tmp_path: Path) -> Non
     assert notes == {
         "add": "",
         "mystery": "no model of this operator",
-        "half_recorded": "its recorded arguments do not tell the work",
+        "half_recorded": "its recorded arguments do not determine the work",
         "shapeless": "shapes not recorded",
         "lone": "no operator launched it",
     }

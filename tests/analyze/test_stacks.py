@@ -81,7 +81,7 @@ def test_stacks_of_operators_alone(tmp_path: Path) -> None:
     assert us(found["forward"], "host_self", "device_self") == [10, 20]
     assert us(found["main"], "host_self", "host_total", "device_total") == [0, 10, 20]
     assert found["main"]["calls_count"] is None
-    assert any("host time is that of operators" in note for note in result.notes)
+    assert any("host time covers operators only" in note for note in result.notes)
 
 
 def test_without_stacks_it_says_what_to_record(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_what_does_not_block(tmp_path: Path, call: str, copy: str | None) -> Non
         recording.copy(copy, 15, 25, correlation=5)
     result = analyze.run(recording.open(tmp_path), "syncs")
     assert result.table.is_empty()
-    assert result.says == "no call waited for the device"
+    assert result.says == "no call waited for the GPU"
 
 
 def test_a_sync_has_the_reason_of_the_copy_before_it(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_thread_of_annotations_only_has_no_known_busy_time(tmp_path: Path) -> 
 def test_an_empty_recording_has_no_tracks(tmp_path: Path) -> None:
     result = analyze.run(Recording().open(tmp_path), "tracks")
     assert result.table.is_empty()
-    assert "nothing" in result.says
+    assert "no activity" in result.says
 
 
 @needs_corpus

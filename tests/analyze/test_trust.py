@@ -184,7 +184,7 @@ def test_a_mark_that_outlasts_the_recording(tmp_path: Path) -> None:
     made.events.append({"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 100})
     judged = judge(made.open(tmp_path))
     assert judged.verdict == "no"
-    assert "its mark ends after the recording" in by_code(judged)["steps-cut"].says
+    assert "its annotation ends after the recording" in by_code(judged)["steps-cut"].says
 
 
 def test_a_slow_first_step_costs_where_the_host_decides(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.builders import Recording
 SEEN: dict[str, object] = {}
 
 
-@analysis
+@analysis()
 def probe(
     trace: Trace,
     *,
@@ -41,7 +41,7 @@ def probe(
             "total_pct": [math.nan, 75.0, 1.0],
         }
     )
-    return Result("probe", "it says", table, {"busy_pct": math.nan})
+    return Result(says="it says", table=table, values={"busy_pct": math.nan})
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Cold start: whether the first recorded step paid for loading, compiling or allocating, and what for."""
+"""Cold start: whether the first recorded step spent extra time on loading, compiling or allocating."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import measured_window, step_windows
 from foretrace.errors import MissingDataError
-from foretrace.intervals import Intervals, Times
+from foretrace.intervals import Intervals
 from foretrace.trace import Step, Trace
 from foretrace.units import counted, format_value
 
@@ -43,36 +43,44 @@ _PROFILER_SHARE, _SIGN_SHARE = 0.5, 0.05
 _OVERHEAD_BELOW_PCT, _COMPUTE_ABOVE_PCT = 20.0, 80.0
 
 
-@analysis
+@analysis(
+    denominators={
+        "explained_pct": "of excess_ns, the first step's host time above the median of the others",
+        "busy_pct": "time with GPU work running, of the steps (without steps, of the recording)",
+    }
+)
 def cold_start(trace: Trace) -> Result:
-    """Signs of a cold start by step: module loading, compiling, set-up, allocation, the profiler's own start.
+    """Cold-start work in each step: module loading, compilation, initialisation, allocation, profiler start-up.
 
     Columns
-        host_ns, gpu_ns: the step on either clock, as in `steps`. launched_count: GPU spans that it launched; many
-        more in the first step than later are trial runs of cuDNN or of an autotuner.
-        The rest is the step's host time in each sign, on any thread, each taking what earlier ones left:
+        host_ns, gpu_ns: the step's duration on the host's and on the GPU's clock, as in `steps`.
+        launched_count: GPU tasks that the step launched. Many more in the first step than in later ones are usually
+        trial runs by cuDNN or an autotuner.
+        The other columns are the step's host time by cause, on any thread. Time with several causes counts once, for
+        the first of them in this order:
         profiler: the profiler's own buffers (Activity Buffer Request, Buffer Flush).
-        compiling: torch.compile and autotuning. loading: modules and functions being loaded, and launch calls of
-        50 us or more that launch a kernel for the first time onto an empty stream.
-        initialisation: queries and creations (attributes, streams, handles) of 50 us or more.
-        allocation: cudaMalloc and its like. label_gap: from the start of each of the program's annotations to the
-        first operator or call inside it.
+        compiling: torch.compile and autotuning.
+        loading: loading of modules and functions, and launch calls of 50 us or more that launch a kernel for the
+        first time on an empty stream.
+        initialisation: queries and creation of attributes, streams and handles that take 50 us or more.
+        allocation: cudaMalloc and similar calls.
+        label_gap: from the start of each annotation of the program to the first operator or call inside it.
 
     Values
-        first_host_ns against others_host_ns, first_gpu_ns against others_gpu_ns: the first whole step and the median
-        of the other whole ones, on either clock; their ratio is compared with 1.5.
-        excess_ns: what the first step took beyond that median; explained_pct: of it, the signs above in the first
-        step beyond their median in the others.
-        mean_host_ns against typical_host_ns, the median of all steps: a mean over few steps hides a cold one.
-        busy_pct: any launched GPU work running, of the steps; bound: below 20 % overhead, above 80 % compute.
-        verdict: warm: neither ratio is 1.5 or more. profiler: the profiler's own start is half of the excess or more.
-        cold: compiling, loading, initialisation and allocation are 5 % of it or more. slow: slower without these (a
-        label gap alone does not tell: a profiler slows the first steps that it sees). Null with fewer than two
-        whole steps.
+        first_host_ns, others_host_ns, first_gpu_ns, others_gpu_ns: the first complete step and the median of the
+        other complete steps, on each clock. Their ratio is compared with 1.5.
+        excess_ns: how much longer than that median the first step took.
+        explained_pct: the share of excess_ns that the causes above account for.
+        mean_host_ns, typical_host_ns: mean and median over all steps; over few steps, a mean hides a cold one.
+        busy_pct: time with GPU work running, of the steps.
+        bound: what busy_pct suggests: overhead below 20 %, compute above 80 %, otherwise neither.
+        verdict: warm if neither ratio reaches 1.5; profiler if profiler start-up is at least half of the excess;
+        cold if compiling, loading, initialisation and allocation are at least 5 % of it; slow otherwise (a label gap
+        alone proves nothing, since a profiler slows the first steps it sees). Null with fewer than two complete steps.
 
     What it cannot tell
-        Time in libraries that make no recorded call (cuBLAS heuristics, cuDNN plans, imports): it stays in the
-        excess, unexplained. What was paid before the recording began.
+        Time in libraries that make no recorded call (cuBLAS heuristics, cuDNN plans, imports): it remains in the
+        excess, unexplained. Costs paid before the recording began.
     """
     if trace.spans.is_empty():
         raise MissingDataError(f"{trace.path.name}: nothing recorded")
@@ -80,21 +88,11 @@ def cold_start(trace: Trace) -> Result:
     steps = _steps(trace)
     table = _table(trace, steps, signs)
     values = _values(trace, table, marked=bool(trace.steps))
-    return Result(
-        name="cold-start",
-        says=_says(values),
-        table=table,
-        values=values,
-        denominators={
-            "explained_pct": "of excess_ns: the first step's host time beyond the median of the others",
-            "busy_pct": "time with launched GPU work running, of the steps or without steps of the recording",
-        },
-        notes=_notes(trace, table, values),
-    )
+    return Result(says=_says(values), table=table, values=values, notes=_notes(trace, table, values))
 
 
 def _steps(trace: Trace) -> list[Step]:
-    """The steps on the host, one per number; without steps the recording as one."""
+    """The steps on the host, one per number; without steps, the whole recording as one."""
     merged: dict[int, Step] = {}
     for step in trace.steps:
         known = merged.get(step.number, step)
@@ -104,7 +102,7 @@ def _steps(trace: Trace) -> list[Step]:
 
 
 def _signs(trace: Trace) -> dict[str, Intervals]:
-    """When each sign was seen, each without what earlier ones cover."""
+    """When each sign was seen; time with several signs belongs to the first."""
     on_host = trace.tracks.filter(pl.col("device").is_null() & pl.col("stream").is_null())["id"]
     host = trace.spans.lazy().filter(pl.col("kind").is_in(("op", "annotation", "runtime", "overhead")))
     host = host.filter(pl.col("dur_ns") > 0).select("id", "track_id", "kind", "name", "start_ns", "dur_ns")
@@ -120,7 +118,7 @@ def _signs(trace: Trace) -> dict[str, Intervals]:
     loading = pl.concat(
         (like(_LOADING, "overhead", "runtime").select(columns), _first_launches(trace, spans).select(columns))
     )
-    found = {
+    seen = {
         "profiler": device_time.covered(like(_PROFILER, "overhead")),
         "compiling": device_time.covered(like(_COMPILING, "op", "annotation")),
         "loading": device_time.covered(loading),
@@ -128,30 +126,30 @@ def _signs(trace: Trace) -> dict[str, Intervals]:
         "allocation": device_time.covered(like(_ALLOCATION, "runtime")),
         "label_gap": _label_gaps(spans),
     }
-    return _exclusive(found)
+    return _exclusive(seen)
 
 
-def _exclusive(found: Mapping[str, Intervals]) -> dict[str, Intervals]:
-    """Each set without what the sets before it cover."""
+def _exclusive(signs: Mapping[str, Intervals]) -> dict[str, Intervals]:
+    """Each sign without the time that the signs before it cover."""
     claimed = intervals.EMPTY
     parts = {}
-    for name, each in found.items():
-        parts[name] = intervals.subtract(each, claimed)
+    for name, seen in signs.items():
+        parts[name] = intervals.subtract(seen, claimed)
         claimed = intervals.union(
-            np.concatenate((claimed.start, each.start)), np.concatenate((claimed.end, each.end))
+            np.concatenate((claimed.start, seen.start)), np.concatenate((claimed.end, seen.end))
         )
     return parts
 
 
 def _first_launches(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
-    """Long launch calls of kernels not launched before in the recording, onto a stream that had nothing to do."""
+    """Long launch calls that launch a kernel for the first time, onto an idle stream."""
     work = trace.device_spans.filter(pl.col("kind") == "kernel").drop_nulls("launch_id")
     first = work.group_by("name").agg(
         pl.col("launch_id").first(), pl.col("start_ns").first().alias("begun_ns")
     )
     calls = spans.filter((pl.col("kind") == "runtime") & (pl.col("dur_ns") >= _WARM_CALL_NS)).drop("name")
     joined = calls.join(first, left_on="id", right_on="launch_id", how="inner")
-    # Behind a full queue a launch is long, too: then its kernel starts long after the call.
+    # A launch into a full queue is long too, but then its kernel starts long after the call.
     return joined.filter(pl.col("begun_ns") - pl.col("end_ns") < _WARM_CALL_NS)
 
 
@@ -196,12 +194,8 @@ def _table(trace: Trace, steps: list[Step], signs: Mapping[str, Intervals]) -> p
         },
     )
     return frame.with_columns(
-        **{f"{name}_ns": pl.Series(_within(each, starts, ends)) for name, each in signs.items()}
+        **{f"{name}_ns": pl.Series(intervals.covered_ns(seen, starts, ends)) for name, seen in signs.items()}
     )
-
-
-def _within(sign: Intervals, starts: Times, ends: Times) -> Times:
-    return intervals.covered_ns(sign, starts, ends)
 
 
 def _values(trace: Trace, table: pl.DataFrame, *, marked: bool) -> dict[str, Value]:
@@ -226,20 +220,20 @@ def _values(trace: Trace, table: pl.DataFrame, *, marked: bool) -> dict[str, Val
 
 
 def _verdict(ratios: list[float], excess_ns: int, extra: Mapping[str, int]) -> str | None:
-    """Whether the first step was cold, and if not why it was slower."""
+    """Whether the first step was cold, and if not, why it was slower."""
     if not ratios:
         return None
     if max(ratios) < _COLD_RATIO or not excess_ns:
         return "warm"
     if extra["profiler"] >= _PROFILER_SHARE * excess_ns:
         return "profiler"
-    # A label's gap that only the first step has may be the profiler's as well: it is no proof of a cold start.
+    # A label gap in the first step only may be the profiler's doing: it does not prove a cold start.
     own = sum(length for sign, length in extra.items() if sign not in ("profiler", "label_gap"))
     return "cold" if own >= _SIGN_SHARE * excess_ns else "slow"
 
 
 def _bound(trace: Trace) -> dict[str, Value]:
-    """How much of the steps the GPU worked, and what that says of the program."""
+    """How much of the steps the GPU was busy, and what therefore limits the program."""
     if not trace.has_device:
         return {"busy_pct": None, "bound": None}
     window = measured_window(trace, step_windows(trace))
@@ -273,8 +267,8 @@ def _ratio(values: Mapping[str, Value], clock: str) -> float | None:
 _VERDICTS = {
     "warm": "the first step is not cold",
     "cold": "the first step is cold",
-    "profiler": "the first step is slow by the profiler's own start",
-    "slow": "the first step is slower, without a sign of what for",
+    "profiler": "the first step is slow because the profiler was starting",
+    "slow": "the first step is slower, for no visible reason",
 }
 
 
@@ -285,30 +279,30 @@ def _says(values: Mapping[str, Value]) -> str:
     most = (
         f"{format_value('_ns', seen[top])} in {top}"
         if seen[top]
-        else "no loading, compiling or allocation seen"
+        else "no loading, compiling or allocation found"
     )
     if not isinstance(ratio, float):
-        return f"too few steps to tell whether the first was cold; {most}"
+        return f"too few steps to tell whether the first one was cold; {most}"
     clock = f", {gpu:.2f} on the GPU's clock" if isinstance(gpu, float) else ""
     explained = values["explained_pct"]
-    over = f": {format_value('_ns', values['excess_ns'])} more" if values["verdict"] != "warm" else ""
+    over = f": {format_value('_ns', values['excess_ns'])} longer" if values["verdict"] != "warm" else ""
     known = f", {explained:.0f} % of it explained" if over and isinstance(explained, float) else ""
-    said = f"{_VERDICTS[str(values['verdict'])]} ({ratio:.2f} times the others{clock}){over}{known}"
-    return f"{said}; {most}"
+    comparison = f"{ratio:.2f} times the others{clock}"
+    return f"{_VERDICTS[str(values['verdict'])]} ({comparison}){over}{known}; {most}"
 
 
 def _notes(trace: Trace, table: pl.DataFrame, values: Mapping[str, Value]) -> tuple[str, ...]:
     notes = []
     if not trace.steps:
-        notes.append("no steps recorded: the signs are of the whole recording")
+        notes.append("no steps recorded: totals are over the whole recording")
     elif values["verdict"] is None:
-        notes.append("fewer than two whole steps: nothing to compare the first with")
+        notes.append("fewer than two complete steps: nothing to compare the first one with")
     if values["verdict"] == "profiler":
         notes.append(
-            "most of the excess is the profiler's own start, not the program's: record a warm-up step"
+            "most of the extra time is profiler start-up, not the program's: add a warm-up step to the schedule"
         )
     launched = table["launched_count"].drop_nulls()
     if launched.len() > 1 and (usual := _median(launched.slice(1))) and launched[0] > 1.2 * usual:
-        extra = counted(int(launched[0] - usual), "GPU span")
-        notes.append(f"the first step launched {extra} more than the others: trial runs (cuDNN, autotuning)?")
+        extra = counted(int(launched[0] - usual), "more GPU task")
+        notes.append(f"the first step launched {extra} than the others: trial runs (cuDNN, autotuning)?")
     return tuple(notes)

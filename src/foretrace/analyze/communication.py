@@ -1,4 +1,4 @@
-"""Communication: collectives with bytes, bandwidth, and how much of them computation hid."""
+"""Communication: collectives with their bytes and bandwidth, and how much overlaps with computation."""
 
 from __future__ import annotations
 
@@ -24,40 +24,46 @@ _KEYS: dict[str, tuple[str, ...]] = {
 # Bus bandwidth over algorithm bandwidth for n ranks, as in NCCL's tests (doc/PERFORMANCE.md).
 _SHARED_OUT = ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter")
 _ONE_TO_ONE = ("broadcast", "reduce", "send_recv")
-# Operators of the machinery itself are no computation to hide behind.
+# Operators of the communication libraries do not count as computation.
 _NO_COMPUTATION = r"^c10d::|^record_param_comms|^_c10d_functional|^(?:nccl|rccl|xccl|gloo|mpi|ucc):"
 
 
-@analysis
+@analysis(
+    denominators={
+        "overlap_pct": "of the time in which it communicated",
+        "total_pct": "of the summed duration of all collectives",
+    }
+)
 def communication(trace: Trace, *, group_by: GroupBy = "collective") -> Result:
-    """Collectives: time, bytes, algorithm and bus bandwidth, and the share that computation hid.
+    """Collectives: time, bytes, algorithm and bus bandwidth, and the share that overlaps with computation.
 
-    Found by recorded metadata and by the names of kernels (NCCL, RCCL, custom all-reduce), not by annotations of
-    DDP; for gloo, MPI and UCC by the annotations of their transfers on host threads. One row per collective,
-    process group, type and algorithm; group_by="group" gives process groups, group_by="call" every single one.
+    Collectives are found by recorded metadata and by kernel name (NCCL, RCCL, custom all-reduce), not by DDP's
+    annotations; those of gloo, MPI and UCC by the annotations of their transfers on host threads. One row per
+    collective, process group, type and algorithm; group_by="group" gives one row per process group, group_by="call"
+    one per call.
 
     Columns:
-        size_bytes: the whole message: what is sent; for all_gather what is received.
-        total_ns, mean_ns, max_ns: durations. They include waiting for other ranks to arrive.
+        size_bytes: size of the whole message: the bytes sent, for all_gather the bytes received.
+        total_ns, mean_ns, max_ns: durations, including the time spent waiting for other ranks.
         total_pct: of the summed duration of all collectives.
         algorithm_bytes_per_s: size / time, over the calls whose size is known; a lower bound.
-        bus_bytes_per_s: that times 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather, all_to_all,
-            gather and scatter, 1 for broadcast, reduce and send_recv, with n ranks: comparable to the speed of
-            the links, whatever n is.
-        exposed_ns: time in which this communicated and nothing computed.
-        overlap_pct: of the time in which it communicated, the part in which something computed.
-        communication_ns: time in which anything communicated: a union, so never more than the time that passed.
+        bus_bytes_per_s: algorithm bandwidth times 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather,
+            all_to_all, gather and scatter, 1 for broadcast, reduce and send_recv, with n ranks. It can be compared
+            with the speed of the links for any n.
+        exposed_ns: time in which it communicated and nothing computed.
+        overlap_pct: share of the communication time in which something computed.
+        communication_ns: time with any communication running; overlapping collectives count once.
         overlapped_ns: the part of communication_ns in which a computing kernel or a memset ran on the same device.
-            For transfers on host threads, on any device; without one, an operator on any thread.
+            For transfers on host threads: on any device, or without one, an operator on any thread.
 
-    What it cannot tell from one rank: how long it waited for others, and the group where none is recorded. `on` is
-    "call" for a collective that was seen on no device or thread (a group of one starts nothing): its time is
-    not recorded. No collective at all is an answer: this rank did not communicate.
+    What it cannot tell from one rank: how long it waited for other ranks, and the process group where none is
+    recorded. `on` is "call" for a collective that ran on no recorded device or thread (a group of one starts
+    nothing): its time is not known. A recording without collectives gives an empty table, not an error.
     """
     if trace.spans.is_empty():
         raise MissingDataError(f"{trace.path.name}: nothing recorded; record with ProfilerActivity.CUDA")
     calls = _with_overlap(trace, collective_calls.find(trace))
-    table = _each(calls) if group_by == "call" else _grouped(trace, calls, _KEYS[group_by])
+    table = _per_call(calls) if group_by == "call" else _grouped(trace, calls, _KEYS[group_by])
     busy, overlapped = _totals(trace, calls)
     seen = calls.filter(pl.col("on") != "call")
     values: dict[str, Value] = {
@@ -69,21 +75,11 @@ def communication(trace: Trace, *, group_by: GroupBy = "collective") -> Result:
         "overlap_pct": 100 * overlapped / busy if overlapped is not None and busy else None,
         "size_bytes": int(calls["size_bytes"].sum()) if calls["size_bytes"].count() else None,
     }
-    return Result(
-        name="communication",
-        says=_says(values),
-        table=table,
-        values=values,
-        denominators={
-            "overlap_pct": "of the time in which it communicated",
-            **({"total_pct": "of the summed duration of all collectives"} if group_by != "call" else {}),
-        },
-        notes=_notes(calls),
-    )
+    return Result(says=_says(values), table=table, values=values, notes=_notes(calls))
 
 
 def _computation(trace: Trace) -> dict[int | None, Intervals]:
-    """When each device computed; without devices, under null, when operators ran on threads that transfer nothing."""
+    """When each device computed; without devices, under null, when operators ran on threads that do not communicate."""
     work = device_time.device_work(trace).filter((pl.col("kind") != "copy") & ~pl.col("communication"))
     if trace.has_device:
         return {device: device_time.covered(rows) for device, rows in device_time.by_device(work)}
@@ -93,7 +89,7 @@ def _computation(trace: Trace) -> dict[int | None, Intervals]:
 
 
 def _with_overlap(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """The calls with `end_ns` and `overlapped_ns`, each for itself."""
+    """The calls with `end_ns` and `overlapped_ns`, each call on its own."""
     calls = calls.with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"), row=pl.int_range(pl.len()))
     computing = _computation(trace) if calls.height else {}
     hidden = np.zeros(calls.height, np.int64)
@@ -107,7 +103,7 @@ def _with_overlap(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 def _parts(
     calls: pl.DataFrame, computing: dict[int | None, Intervals]
 ) -> list[tuple[pl.DataFrame, Intervals]]:
-    """The calls of each device, and those of host threads, with the computation that could hide them."""
+    """The calls of each device, and those of host threads, with the computation that can overlap with them."""
     seen = calls.drop_nulls("dur_ns")
     parts = [
         (rows, computing.get(device, intervals.EMPTY))
@@ -115,19 +111,27 @@ def _parts(
     ]
     on_host = seen.filter(pl.col("on") == "host")
     if on_host.height:
-        starts = [each.start for each in computing.values()]
-        ends = [each.end for each in computing.values()]
-        parts.append((on_host, intervals.union(np.concatenate(starts), np.concatenate(ends)) if starts else intervals.EMPTY))  # fmt: skip
+        starts = [busy.start for busy in computing.values()]
+        ends = [busy.end for busy in computing.values()]
+        anywhere = (
+            intervals.union(np.concatenate(starts), np.concatenate(ends)) if starts else intervals.EMPTY
+        )
+        parts.append((on_host, anywhere))
     return parts
 
 
 def _totals(trace: Trace, calls: pl.DataFrame) -> tuple[int, int | None]:
     """Time with any communication, and the part of it with computation; summed over devices and the host."""
     parts = _parts(calls, _computation(trace) if calls.height else {})
-    covers = [(device_time.covered(rows), busy) for rows, busy in parts]
-    communicating = sum(each.total_ns for each, _ in covers)
-    overlapped = sum(intervals.intersect(each, busy).total_ns for each, busy in covers)
+    communicating, overlapped = _communicating(parts)
     return communicating, overlapped if communicating or calls.is_empty() else None
+
+
+def _communicating(parts: list[tuple[pl.DataFrame, Intervals]]) -> tuple[int, int]:
+    """Time with any of the calls running, and the part of it with computation."""
+    unions = [(device_time.covered(calls), busy) for calls, busy in parts]
+    overlapped = sum(intervals.intersect(union, busy).total_ns for union, busy in unions)
+    return sum(union.total_ns for union, _ in unions), overlapped
 
 
 def _grouped(trace: Trace, calls: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
@@ -159,22 +163,20 @@ def _grouped(trace: Trace, calls: pl.DataFrame, keys: tuple[str, ...]) -> pl.Dat
 
 
 def _hidden(trace: Trace, calls: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
-    """Exposed time and overlap of each group, from the union of its own calls."""
+    """Exposed time and overlap of each group, from the union of its calls."""
     rows = []
     schema = {name: calls.schema[name] for name in keys}
     computing = _computation(trace) if calls.height else {}
-    for key, mine in calls.group_by(keys, maintain_order=True):
-        covers = [(device_time.covered(part), busy) for part, busy in _parts(mine, computing)]
-        total = sum(each.total_ns for each, _ in covers)
-        hidden = sum(intervals.intersect(each, busy).total_ns for each, busy in covers)
-        exposed = total - hidden if covers else None
-        rows.append((*key, exposed, 100 * hidden / total if total else None))
+    for key, group in calls.group_by(keys, maintain_order=True):
+        parts = _parts(group, computing)
+        total, hidden = _communicating(parts)
+        rows.append((*key, total - hidden if parts else None, 100 * hidden / total if total else None))
     return pl.DataFrame(
         rows, schema={**schema, "exposed_ns": pl.Int64, "overlap_pct": pl.Float64}, orient="row"
     )
 
 
-def _each(calls: pl.DataFrame) -> pl.DataFrame:
+def _per_call(calls: pl.DataFrame) -> pl.DataFrame:
     """One row per collective, in order of start."""
     speed = pl.when(pl.col("dur_ns") > 0).then(pl.col("size_bytes") * 1e9 / pl.col("dur_ns"))
     share = pl.when(pl.col("dur_ns") > 0).then(100 * pl.col("overlapped_ns") / pl.col("dur_ns"))
@@ -186,7 +188,7 @@ def _each(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _bus_factor() -> pl.Expr:
-    """What algorithm bandwidth is multiplied by; null where the ranks or the collective's traffic are unknown."""
+    """Bus bandwidth over algorithm bandwidth; null where the ranks or the collective's traffic are unknown."""
     ranks, name = pl.col("ranks_count"), pl.col("collective")
     many = ranks > 0
     return (
@@ -200,28 +202,28 @@ def _says(values: dict[str, Value]) -> str:
     count, busy, exposed = values["collectives_count"], values["communication_ns"], values["exposed_ns"]
     assert isinstance(count, int)
     if not count:
-        return "no collective was recorded: this rank did not communicate"
+        return "no collectives recorded: this rank did not communicate"
     what = counted(count, "collective")
     if busy is None:
-        return f"{what} called; no transfer was recorded"
+        return f"{what} called; no transfer recorded"
     share = values["overlap_pct"]
-    hid = f"; computation hid {share:.1f} % of that, {format_value('_ns', exposed)} was exposed" if isinstance(share, float) else ""  # fmt: skip
-    return f"{what} communicated for {format_value('_ns', busy)}{hid}"
+    says = f"{what} took {format_value('_ns', busy)}"
+    if not isinstance(share, float):
+        return says
+    return f"{says}; {share:.1f} % overlapped with computation, {format_value('_ns', exposed)} exposed"
 
 
 def _notes(calls: pl.DataFrame) -> tuple[str, ...]:
     notes = []
     if calls.filter(pl.col("on") != "call").height:
-        notes.append("a collective's time includes waiting for the other ranks: bandwidths are lower bounds")
+        notes.append("times include waiting for other ranks, so bandwidths are lower bounds")
     bare = calls.filter(pl.col("on") == "call")
     if bare.height:
         alone = bare.filter(pl.col("ranks_count") == 1).height
         why = f", {alone} of them in a group of one" if alone else ""
-        notes.append(f"{counted(bare.height, 'call')} started no kernel that was recorded{why}")
+        notes.append(f"{counted(bare.height, 'call')} without a recorded kernel{why}")
     if unsized := calls["size_bytes"].null_count():
-        notes.append(f"{unsized} of {calls.height} have no recorded size: no bandwidth")
+        notes.append(f"{unsized} of {calls.height} have no recorded size, so no bandwidth")
     if (sized := calls.filter(pl.col("size_bytes").is_not_null() & pl.col("ranks_count").is_null())).height:
-        notes.append(
-            f"{sized.height} of {calls.height} have no recorded group size: bus bandwidth is not known"
-        )
+        notes.append(f"{sized.height} of {calls.height} have no recorded group size, so no bus bandwidth")
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""torch.compile: the compiled regions, what was compiled inside the recording, and the kernels Inductor made."""
+"""torch.compile: the compiled regions, compilations inside the recording, and the kernels Inductor generated."""
 
 from __future__ import annotations
 
@@ -43,33 +43,42 @@ class Marks:
     compilations: pl.DataFrame
 
 
-@analysis
+@analysis(
+    denominators={
+        "total_pct": "of the summed duration of all launched GPU work",
+        "compiled_pct": "GPU work launched from compiled code, of all launched GPU work",
+        "compiling_pct": "of the time from the first to the last step (without steps, of the recording)",
+    }
+)
 def compile(trace: Trace, *, by: Literal["region", "compilation", "kernel"] = "region") -> Result:
     """torch.compile regions, cache lookups, recompilations, and Inductor's kernels with their source files.
 
     Regions
-        A region is one compiled version of one frame, "frame/version" as Dynamo numbers them: version 1 of a frame
-        is its first recompilation. host_ns: inside its spans. lookup_ns: in the guard checks (TorchDynamo Cache
-        Lookup) that chose it. prologue_ns: in AOTDispatcher's prologue, within host_ns. device_ns: device work
-        launched inside its spans; backward_host_ns and backward_device_ns: the same of its
-        CompiledFunctionBackward. total_pct: device_ns and backward_device_ns, of the summed duration of all
-        launched device work. graphs_count: different CompiledFxGraph hashes called; a changed hash is a recompile.
-        Graphs that are called outside of any region are listed by their hash.
+        A region is one compiled version of one frame, numbered "frame/version" by Dynamo: version 1 of a frame is its
+        first recompilation. Graphs called outside any region are listed by their hash.
+        host_ns: host time inside the region.
+        lookup_ns: time in the guard checks (TorchDynamo Cache Lookup) that selected it.
+        prologue_ns: time in AOTDispatcher's prologue, part of host_ns.
+        device_ns: GPU work launched inside the region.
+        backward_host_ns, backward_device_ns: the same for its CompiledFunctionBackward.
+        total_pct: device_ns and backward_device_ns, of the summed duration of all launched GPU work.
+        graphs_count: distinct CompiledFxGraph hashes called; a changed hash is a recompilation.
 
     Compilations (--by compilation)
-        Spans in which Dynamo, AOTAutograd or Inductor compiled inside the recording, outermost ones only. The cost
-        is host time. recompile: whether the frame had been compiled before (its version is above 0).
+        Outermost spans in which Dynamo, AOTAutograd or Inductor compiled during the recording. Their cost is host
+        time.
+        recompile: whether the frame had been compiled before (its version is above 0).
 
     Kernels (--by kernel)
-        Kernels launched through Inductor, and what it says of them: fused operators (decoded from the name), source
-        file, number of warps and stages. total_pct is again of all launched device work.
+        Kernels launched through Inductor, with the operators they fuse (decoded from the name), source file, number of
+        warps and stages. total_pct is again of all launched GPU work.
 
     What it cannot tell
         Why a guard failed (run with TORCH_LOGS=recompiles). Compilations before the recording, except that a
-        region's version counts them. Work inside a CUDA graph is with the region that launched the graph.
+        region's version number counts them. Work inside a CUDA graph belongs to the region that launched the graph.
     """
     marks = _marks(trace)
-    if all(each.is_empty() for each in (marks.regions, marks.graphs, marks.compilations)):
+    if all(spans.is_empty() for spans in (marks.regions, marks.graphs, marks.compilations)):
         raise MissingDataError(
             f"{trace.path.name}: no torch.compile region recorded; is the program compiled?"
         )
@@ -79,37 +88,27 @@ def compile(trace: Trace, *, by: Literal["region", "compilation", "kernel"] = "r
     kernels = _kernels(trace, work)
     values = _values(trace, marks, regions, compilations, kernels)
     return Result(
-        name="compile",
         says=_says(values),
         table={"region": regions, "compilation": compilations, "kernel": kernels}[by],
         values=values,
-        denominators={
-            **(
-                {}
-                if by == "compilation"
-                else {"total_pct": "of the summed duration of all launched device work"}
-            ),
-            "compiled_pct": "device work launched from compiled code, of all launched device work",
-            "compiling_pct": "of the time from the first to the last recorded step, or without steps of the recording",
-        },
         notes=_notes(values, regions),
     )
 
 
 def _marks(trace: Trace) -> Marks:
-    """The host spans that torch.compile leaves, by their names."""
+    """The host spans that torch.compile records, by their names."""
     on_device = trace.tracks.filter(pl.col("device").is_not_null())["id"]
     host = trace.spans.lazy().filter(pl.col("kind").is_in(("op", "annotation")))
     spans = host.select("id", "track_id", "kind", "name", "start_ns", "dur_ns", "step").collect()
     every = "|".join((_REGION, _LOOKUP, _PROLOGUE, _BACKWARD, _GRAPH, _COMPILING))
-    mine = spans.filter(pl.col("name").is_in(device_time.names_like(spans, every)))
-    mine = mine.filter(~pl.col("track_id").is_in(on_device.implode())).with_columns(
+    marks = spans.filter(pl.col("name").is_in(device_time.names_like(spans, every)))
+    marks = marks.filter(~pl.col("track_id").is_in(on_device.implode())).with_columns(
         pl.col("dur_ns").fill_null(0)
     )
-    mine = mine.with_columns(text=pl.col("name").cast(pl.String))
+    marks = marks.with_columns(text=pl.col("name").cast(pl.String))
 
     def like(pattern: str) -> pl.DataFrame:
-        return mine.filter(pl.col("text").str.contains(pattern))
+        return marks.filter(pl.col("text").str.contains(pattern))
 
     # The unsuffixed twin of a timed span encloses it: the name without the suffix is compiling, too.
     timed = like(_COMPILING)
@@ -136,20 +135,20 @@ def _escaped(text: str) -> str:
 
 
 def _inside(marks: pl.DataFrame, track: Array, at_ns: Array) -> Array:
-    """For each moment of a thread the row of the mark that it lies in, or NOBODY; marks of one kind do not nest.
+    """For each moment of a thread, the row of the mark around it, or NOBODY; marks of one kind do not nest.
 
     By time, not by parents: a Python frame that outlives the mark it began in breaks the chain of parents.
     """
     row = np.full(len(at_ns), NOBODY)
     start, own_track = marks["start_ns"].to_numpy(), marks["track_id"].to_numpy()
     end = start + marks["dur_ns"].to_numpy()
-    for each in np.unique(own_track).tolist():
-        own = np.flatnonzero(own_track == each)
-        asked = np.flatnonzero(track == each)
+    for thread in np.unique(own_track).tolist():
+        own = np.flatnonzero(own_track == thread)
+        asked = np.flatnonzero(track == thread)
         place = np.searchsorted(start[own], at_ns[asked], side="right") - 1
-        found = place >= 0
-        found[found] = end[own[place[found]]] >= at_ns[asked[found]]
-        row[asked[found]] = own[place[found]]
+        inside = place >= 0
+        inside[inside] = end[own[place[inside]]] >= at_ns[asked[inside]]
+        row[asked[inside]] = own[place[inside]]
     return row
 
 
@@ -196,7 +195,7 @@ def _work(trace: Trace, marks: Marks) -> pl.DataFrame:
 
 
 def _regions(trace: Trace, marks: Marks, work: pl.DataFrame) -> pl.DataFrame:
-    """One row per region, then one per graph that no region holds; the longest on the device first."""
+    """One row per region, and one per graph outside any region; the longest on the device first."""
     device = work.group_by(region="label").agg(
         kernels_count=(pl.col("kind") == "kernel").sum(),
         device_ns=pl.col("dur_ns").filter(~pl.col("backward")).sum(),
@@ -210,14 +209,14 @@ def _regions(trace: Trace, marks: Marks, work: pl.DataFrame) -> pl.DataFrame:
         "steps": pl.col("step").drop_nulls().unique(),
     }
     table = pl.concat(
-        [each.group_by("region", maintain_order=True).agg(**times) for each in (marks.regions, loose)]
+        [spans.group_by("region", maintain_order=True).agg(**times) for spans in (marks.regions, loose)]
     )
     backward = _backwards(trace, marks).group_by("region").agg(backward_host_ns=pl.col("dur_ns").sum())
     hashes = graphs.group_by(pl.coalesce("region", "hash").alias("region")).agg(
         graphs_count=pl.col("hash").n_unique()
     )
-    for each in (_before_region(marks), _inside_region(marks), backward, hashes, device):
-        table = table.join(each, on="region", how="left", maintain_order="left")
+    for columns in (_before_region(marks), _inside_region(marks), backward, hashes, device):
+        table = table.join(columns, on="region", how="left", maintain_order="left")
     total = _launched_ns(trace)
     if trace.has_device:
         table = table.with_columns(pl.col("kernels_count", "device_ns", "backward_device_ns").fill_null(0))
@@ -231,7 +230,7 @@ def _regions(trace: Trace, marks: Marks, work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _before_region(marks: Marks) -> pl.DataFrame:
-    """Time of the cache lookups that each region was chosen by: the next region on the thread."""
+    """Time of the cache lookups that selected each region: the next region on the thread."""
     regions = marks.regions.select("track_id", "region", at_ns="start_ns").sort("at_ns")
     lookups = marks.lookups.select("track_id", "dur_ns", at_ns=pl.col("start_ns")).sort("at_ns")
     joined = lookups.join_asof(regions, on="at_ns", by="track_id", strategy="forward", check_sortedness=False)
@@ -261,31 +260,31 @@ def _compilations(trace: Trace, marks: Marks) -> pl.DataFrame:
     ids = ids.with_columns(
         compile_id=pl.col("name").cast(pl.String).str.extract(_COMPILE_ID), noted_ns="at_ns"
     )
-    found = outer.sort("at_ns").join_asof(
+    compiled = outer.sort("at_ns").join_asof(
         ids.drop("name").sort("at_ns"), on="at_ns", by="track_id", strategy="forward", check_sortedness=False
     )
     known = pl.when(pl.col("noted_ns") <= pl.col("end_ns")).then("compile_id")
     version = known.str.extract(r"/(\d+)").cast(pl.Int64, strict=False)
-    return found.select("name", "step", "start_ns", "dur_ns", compile_id=known, recompile=version > 0)
+    return compiled.select("name", "step", "start_ns", "dur_ns", compile_id=known, recompile=version > 0)
 
 
 def _kernels(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
-    """Inductor's kernels by name: what they fuse and the source file, the longest total first."""
+    """Inductor's kernels by name, with what they fuse and their source file; the longest total first."""
     sources = _sources(trace)
     kernels = trace.device_spans.filter(pl.col("kind") == "kernel")
     named = kernels["name"].unique().cast(pl.String)
     fused = {name: decode(name).fused_ops for name in named.to_list()}
     made = pl.Series([name for name, ops in fused.items() if ops], dtype=pl.String)
     through = sources["op_id"].implode() if sources.height else pl.Series([[]], dtype=pl.List(pl.UInt32))
-    mine = kernels.with_columns(text=pl.col("name").cast(pl.String)).filter(
+    generated = kernels.with_columns(text=pl.col("name").cast(pl.String)).filter(
         pl.col("text").is_in(made.implode()) | pl.col("op_id").is_in(through).fill_null(value=False)
     )
-    mine = (
-        mine.filter(~device_time.ORPHAN)
+    generated = (
+        generated.filter(~device_time.ORPHAN)
         .join(work.select("id", "label"), on="id", how="left")
         .join(sources, on="op_id", how="left")
     )
-    table = mine.group_by("text", maintain_order=True).agg(
+    table = generated.group_by("text", maintain_order=True).agg(
         pl.len().alias("calls_count"),
         pl.col("dur_ns").sum().alias("total_ns"),
         pl.col("dur_ns").mean().alias("mean_ns"),
@@ -294,7 +293,9 @@ def _kernels(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     )
     total = _launched_ns(trace)
     ops = pl.col("text").replace_strict(
-        {name: ", ".join(each) or None for name, each in fused.items()}, default=None, return_dtype=pl.String
+        {name: ", ".join(names) or None for name, names in fused.items()},
+        default=None,
+        return_dtype=pl.String,
     )
     share = 100 * pl.col("total_ns") / total if total else pl.lit(None, pl.Float64)
     table = table.with_columns(fused_ops=ops, total_pct=share).rename({"text": "name"})
@@ -328,7 +329,7 @@ def _values(
 ) -> dict[str, Value]:
     steps = trace.steps
     start, end = (
-        (min(each.start_ns for each in steps), max(each.end_ns for each in steps))
+        (min(step.start_ns for step in steps), max(step.end_ns for step in steps))
         if steps
         else (0, trace.duration_ns)
     )
@@ -356,17 +357,15 @@ def _values(
 
 def _says(values: dict[str, Value]) -> str:
     regions, calls = int(values["regions_count"] or 0), int(values["calls_count"] or 0)
-    said = f"{counted(regions, 'compiled region')} called {counted(calls, 'time')}"
+    says = f"{counted(regions, 'compiled region')} called {counted(calls, 'time')}"
     if isinstance(values["compiled_pct"], float):
-        said += f", {values['compiled_pct']:.1f} % of the device's time launched from them"
+        says += f", launching {values['compiled_pct']:.1f} % of GPU time"
     count = int(values["compilations_count"] or 0)
     if not count:
-        return f"{said}; nothing was compiled inside the recording"
-    again = int(values["recompilations_count"] or 0)
+        return f"{says}; nothing was compiled during the recording"
+    again = counted(int(values["recompilations_count"] or 0), "recompilation")
     length = format_value("_ns", values["compiling_ns"])
-    return (
-        f"{said}; {counted(count, 'compilation')} inside the recording ({again} of them again) took {length}"
-    )
+    return f"{says}; {counted(count, 'compilation')} during the recording ({again}) took {length}"
 
 
 def _notes(values: dict[str, Value], regions: pl.DataFrame) -> tuple[str, ...]:
@@ -374,12 +373,12 @@ def _notes(values: dict[str, Value], regions: pl.DataFrame) -> tuple[str, ...]:
     if values["frames_recompiled_count"]:
         notes.append(
             f"{counted(int(values['frames_recompiled_count']), 'frame')} ran in more than one version: "
-            "its guards failed within the recording"
+            "guards failed during the recording"
         )
     versions = regions["region"].str.extract(r"^\d+/(\d+)").cast(pl.Int64, strict=False)
     older = max(versions.drop_nulls().to_list(), default=0)
     if older and not values["recompilations_count"]:
         notes.append(f"a region has version {older}: its frame was recompiled before the recording")
     if regions.filter(pl.col("graphs_count") > 2).height:
-        notes.append("a region calls more than two graphs: graph breaks, or its forward or backward changed")
+        notes.append("a region calls more than two graphs: graph breaks, or a changed forward or backward")
     return tuple(notes)

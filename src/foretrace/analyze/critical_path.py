@@ -1,4 +1,4 @@
-"""The critical path: the chain of host work, launches, device work and waits that a stretch of time consists of."""
+"""The critical path: the chain of host work, launches, GPU work and waits that determines how long a step takes."""
 
 from __future__ import annotations
 
@@ -42,50 +42,58 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Path:
-    """The pieces of a path, latest first; together they are its stretch, each moment once."""
+    """The segments of a path, latest first; together they cover its stretch, each moment once."""
 
     start_ns: Times
     end_ns: Times
     kind: Array  # index into CLASSES
-    span_id: Array  # the span behind each piece; NOBODY for host work
+    span_id: Array  # the span of each segment; NOBODY for host work
 
 
-@analysis
+@analysis(
+    denominators={
+        **{f"{name}_pct": "of length_ns; the eight parts sum to it" for name in CLASSES},
+        "total_pct": "of length_ns of the last row",
+    }
+)
 def critical_path(trace: Trace, *, by: Literal["step", "name"] = "step", annotation: str = "") -> Result:
-    """The chain that decided how long each step took: its shares of host, launch, kernel, sync and copy time.
+    """The critical path of each step: its shares of host, launch, kernel, sync and copy time.
 
     Definition
-        From the last thing to finish in a step (device work it launched, or the host) backwards: each piece of
-        device work leads to what it waited for (the work before it on its stream, its launch call, or work of
-        a stream that it was told to wait for), each blocking call to the device work that it waited for, and
-        host work to the blocking call before it. Whatever is not on this path could be faster without the
-        step being so. The rules are HTA's, with its gaps filled; see `docs/peers.md` for the differences.
+        The path is followed backwards from the last activity of a step (GPU work it launched, or the host). GPU work
+        leads to what it waited for: the previous work on its stream, its launch call, or work on another stream that
+        it had to wait for. A blocking call leads to the GPU work it waited for, and host work to the previous
+        blocking call. Speeding up anything off this path does not make the step shorter. The rules are HTA's, with
+        its gaps filled; `docs/peers.md` lists the differences.
 
     Columns
-        length_ns: the step, as in `steps`; the last row is from the start of the first to the end of the last.
-        host: the host at work, outside the classes below, runtime calls included.
+        length_ns: duration of the step, as in `steps`; the last row runs from the start of the first to the end of
+        the last step.
+        host: the host working, including runtime calls, outside the classes below.
         input: the host in a DataLoader's next().
-        launch: from the start of a launch call to the start of its work, where the work waited for that only.
-        kernel: kernels and memsets. copy: copies. communication: kernels of collectives.
-        sync: from the end of what a blocking call waited for to its return; all of a call that waited for nothing.
-        gap: between a piece of device work and the next one that was queued behind it.
-        Each *_pct is of length_ns; the eight parts sum to length_ns exactly.
-        With --by name: the spans on the path of the last row by the time that they hold on it.
+        launch: from the start of a launch call to the start of its work, where the work waited for nothing else.
+        kernel: kernels and memsets.
+        copy: copies.
+        communication: kernels of collectives.
+        sync: from the end of what a blocking call waited for until it returned; all of a call that waited for nothing.
+        gap: between GPU work and the next work that was already queued.
+        Each *_pct is a share of length_ns; the eight parts sum to length_ns exactly.
+        With --by name: the spans on the path of the last row, by their time on it.
 
     Options
-        annotation: take the stretches of this annotation instead of the steps, each up to the end of the device
-        work launched in it.
+        annotation: analyse the ranges of this annotation instead of the steps, each up to the end of the GPU work
+        launched in it.
 
     What it cannot tell
-        Which event a stream waits for (recordings rarely hold it): the last work to end on another stream is
-        taken. Waits on other ranks: they are inside communication kernels. A launch that waits because the
-        queue is full counts as host. Dependencies between host threads that run side by side.
+        Which event a stream waits for (rarely recorded): the last work to end on another stream is taken instead.
+        Waits for other ranks: they are inside communication kernels. A launch that waits because the queue is full
+        counts as host. Dependencies between host threads that run in parallel.
     """
     if not trace.has_device:
         raise MissingDataError(f"{trace.path.name}: no GPU work recorded; record with ProfilerActivity.CUDA")
     if trace.device_spans["launch_id"].null_count() == trace.device_spans.height:
         raise MissingDataError(
-            f"{trace.path.name}: no device work is linked to its launch; record with ProfilerActivity.CPU too"
+            f"{trace.path.name}: no GPU work is linked to its launch; record with ProfilerActivity.CPU too"
         )
     graph = dependency_graph.build(trace)
     stretches = _annotated(trace, annotation) if annotation else _steps(trace)
@@ -94,14 +102,9 @@ def critical_path(trace: Trace, *, by: Literal["step", "name"] = "step", annotat
     shares = _by_stretch(stretches, paths)
     values = {name: value for name, value in shares.row(-1, named=True).items() if name != "window"}
     return Result(
-        name="critical-path",
         says=_says(values, len(paths[-1].kind)),
         table=shares if by == "step" else _by_name(trace, paths[-1], values["length_ns"]),
         values=values,
-        denominators={
-            **{f"{name}_pct": "of length_ns; the eight parts sum to it" for name in CLASSES},
-            **({"total_pct": "of length_ns of all"} if by == "name" else {}),
-        },
         notes=_notes(trace, stretches[-1]),
     )
 
@@ -118,14 +121,14 @@ def walk(graph: DependencyGraph, stretch: Stretch, loading: Intervals = interval
     own, link, enter = graph.own_from[nodes], graph.link_from[nodes], graph.enter[nodes]
     spans = graph.span_id[nodes].astype(np.int64)
     nothing = np.full(len(nodes), NOBODY)
-    # Three pieces per node, in the order in which the walk meets them.
+    # Three segments per node, in the order in which the walk meets them.
     start = np.stack((own, link, enter), axis=1).ravel()
     end = np.stack((entered, own, link), axis=1).ravel()
     kinds = (graph.own_class[nodes], graph.link_class[nodes], np.full(len(nodes), HOST))
     kind = np.stack(kinds, axis=1).ravel()
     span = np.stack((spans, spans, nothing), axis=1).ravel()
     pieces.append((start, end, kind, span))
-    start, end, kind, span = (np.concatenate(each) for each in zip(*pieces, strict=True))
+    start, end, kind, span = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
     start, end = np.maximum(start, stretch.start_ns), np.minimum(end, stretch.end_ns)
     sound = end > start
     return _with_input(Path(start[sound], end[sound], kind[sound], span[sound]), loading)
@@ -142,7 +145,7 @@ def _chain(graph: DependencyGraph, node: int, until_ns: int) -> Array:
 
 
 def _with_input(path: Path, loading: Intervals) -> Path:
-    """The path with the host's time in a DataLoader as a class of its own."""
+    """The path with the host's time in a DataLoader as a separate class."""
     host = np.flatnonzero(path.kind == HOST)[::-1]  # backwards, so in order of time
     inside = intervals.intersect(Intervals(path.start_ns[host], path.end_ns[host]), loading)
     if not len(inside.start):
@@ -156,7 +159,7 @@ def _with_input(path: Path, loading: Intervals) -> Path:
         (path.kind[rest], np.full(len(inside.start), INPUT), np.full(len(outside.start), HOST)),
         (path.span_id[rest], np.full(len(inside.start) + len(outside.start), NOBODY)),
     )
-    end, kind, span = (np.concatenate(each)[order] for each in parts)
+    end, kind, span = (np.concatenate(part)[order] for part in parts)
     return Path(start[order], end, kind, span)
 
 
@@ -201,7 +204,7 @@ def _launched(trace: Trace) -> pl.DataFrame:
 
 
 def _stretch(name: str, start_ns: int, end_ns: int, work: pl.DataFrame) -> Stretch:
-    """A stretch that begins, backwards, with the device work that ends with it, if there is such."""
+    """A stretch whose walk begins with the GPU work that ends exactly with it, if there is any."""
     last = work.filter(pl.col("end_ns") == end_ns)["row"]
     return Stretch(name, start_ns, end_ns, int(last[-1]) if len(last) else NOBODY)
 
@@ -218,11 +221,12 @@ def _annotated(trace: Trace, annotation: str) -> list[Stretch]:
     work = _launched(trace).join(calls, on="launch_id", how="left", maintain_order="left")
     stretches = []
     for number, (start, dur) in enumerate(spans.select("start_ns", "dur_ns").iter_rows()):
-        mine = work.filter(pl.col("called_ns").is_between(start, start + dur))
-        end = max(start + dur, int(mine["end_ns"].max() or 0))  # type: ignore[arg-type]
+        launched = work.filter(pl.col("called_ns").is_between(start, start + dur))
+        end = max(start + dur, int(launched["end_ns"].max() or 0))  # type: ignore[arg-type]
         if end > start:
-            stretches.append(_stretch(f"{annotation} {number}", start, end, mine))
-    start, end = min(each.start_ns for each in stretches), max(each.end_ns for each in stretches)
+            stretches.append(_stretch(f"{annotation} {number}", start, end, launched))
+    start = min(stretch.start_ns for stretch in stretches)
+    end = max(stretch.end_ns for stretch in stretches)
     return [*stretches, _stretch(_TOGETHER, start, end, work)]
 
 
@@ -262,8 +266,8 @@ def _says(values: dict[str, Value], count: int) -> str:
     first, second = sorted(shares, key=lambda name: -shares[name])[:2]
     length = format_value("_ns", values["length_ns"])
     return (
-        f"of {length}, the path of {counted(count, 'piece')} holds {shares[first]:.1f} % {first} "
-        f"and {shares[second]:.1f} % {second} time"
+        f"{length}: the critical path is {shares[first]:.1f} % {first} and {shares[second]:.1f} % {second} time "
+        f"({counted(count, 'segment')})"
     )
 
 
@@ -274,7 +278,4 @@ def _notes(trace: Trace, together: Stretch) -> tuple[str, ...]:
     )
     if inside.is_empty():
         return ()
-    return (
-        f"{counted(inside.height, 'device span')} launched before the recording began reach into it: "
-        "on the path they count where later work waited for them",
-    )
+    return (f"{device_time.queued_before(inside.height)}: on the path only where later work waited for them",)

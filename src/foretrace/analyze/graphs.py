@@ -1,4 +1,4 @@
-"""CUDA graphs: what each launch of a graph ran, how tightly, and which operators its kernels come from."""
+"""CUDA graphs: what each graph launch ran, the gaps between its nodes, and the operators its kernels come from."""
 
 from __future__ import annotations
 
@@ -21,39 +21,49 @@ _CAPTURE, _ORDER, _NAME = "capture", "order", "name"
 
 @dataclass(frozen=True)
 class Origins:
-    """The operator behind each node of a graph, and how that is known; null where it is not."""
+    """The operator of each node of a graph, and how it is known; null where it is not."""
 
     op: list[str | None]
     by: list[str | None]
 
 
-@analysis
+@analysis(
+    denominators={
+        "total_pct": "of the summed duration of all GPU work with a recorded launch",
+        "gap_pct": "of span_ns, from the start of the first node to the end of the last",
+        "attributed_pct": "of the graphs' nodes, counted once per launch",
+    }
+)
 def graphs(trace: Trace, *, by: Literal["graph", "launch", "kernel"] = "graph") -> Result:
-    """CUDA-graph launches: their kernels, device time, gaps between nodes, and the operators behind them.
+    """CUDA-graph launches: their kernels, GPU time, gaps between nodes, and the operators they come from.
 
     Definition
-        A graph launch is a call of cudaGraphLaunch, hipGraphLaunch or cuGraphLaunch; its nodes are the device
-        work linked to that call, in order of start. Launches are of the same graph if the recording says so
-        (graph id), otherwise if their nodes have the same names in the same order.
+        A graph launch is a call of cudaGraphLaunch, hipGraphLaunch or cuGraphLaunch. Its nodes are the GPU work linked
+        to that call, in order of start. Launches belong to the same graph if the recording says so (graph id),
+        otherwise if their nodes have the same names in the same order.
 
     Columns
-        launches_count, nodes_count: launches, and nodes of one launch (a median over launches).
-        call_ns: the launch call on the host. wait_ns: from the call's start to the first node's start, which
-        includes waiting for earlier work on the stream.
-        span_ns: from the first node's start to the last one's end; busy_ns: any node running in it; gap_ns: the
-        rest; gap_pct: gap_ns of span_ns. All of these are means over the graph's launches.
-        total_ns: summed duration of the nodes of all launches; total_pct: that, of the summed duration of all launched device work.
-        attributed_pct: of the graph's nodes, those whose operator is known. by: how (see below).
+        launches_count, nodes_count: launches, and nodes per launch (the median over launches).
+        call_ns: duration of the launch call on the host.
+        wait_ns: from the start of the call to the start of the first node, including the wait for earlier work on the
+        stream.
+        span_ns: from the start of the first node to the end of the last.
+        busy_ns: the part of span_ns with any node running.
+        gap_ns, gap_pct: the rest, and its share of span_ns. All of these are means over the graph's launches.
+        total_ns, total_pct: summed duration of the nodes of all launches, and its share of all launched GPU work.
+        attributed_pct: share of the graph's nodes whose operator is known; `by` says how (see below).
         With --by launch: one row per launch. With --by kernel: one row per graph, kernel name and operator.
 
     Operators
-        capture: the capture lies in the recording and has as many launches of the same kinds as the graph has
-        nodes. order: the same run of at least 4 kernels was also launched eagerly in this recording, always by
-        the same operators. name: the kernel's name lists them (Inductor). Otherwise the operator is not known.
+        capture: the recording contains the capture, with as many launches of the same kinds as the graph has nodes.
+        order: the same sequence of at least 4 kernels also ran eagerly in this recording, always launched by the same
+        operators.
+        name: the kernel's name lists its operators (Inductor).
+        Otherwise the operator is not known.
 
     What it cannot tell
         The operators of a graph that was captured before the recording and never ran eagerly in it: record the
-        capture, or an eager step. With parallel branches the nodes' order of start may differ from the capture.
+        capture, or an eager step. With parallel branches, nodes may start in a different order than they were captured.
     """
     launches = _launches(trace)
     if launches.is_empty():
@@ -71,32 +81,26 @@ def graphs(trace: Trace, *, by: Literal["graph", "launch", "kernel"] = "graph") 
     tables = {"graph": per_graph, "launch": launches.drop("id", "track_id", "name"), "kernel": kernels}
     values = _values(launches, nodes, origins, trace)
     return Result(
-        name="graphs",
         says=_says(values),
         table=tables[by].rename({"graph": "graph_id"}),
         values=values,
-        denominators={
-            "total_pct": "of the summed duration of all device work with a launch",
-            "gap_pct": "of span_ns: from the first node's start to the last one's end",
-            "attributed_pct": "of the nodes of the graphs, each graph's counted once per launch",
-        },
         notes=_notes(values),
     )
 
 
 def _launches(trace: Trace) -> pl.DataFrame:
-    """The graph launches; a driver call inside a runtime call counts where the work is linked to it."""
+    """The graph launches; a driver call inside a runtime call counts only if work is linked to it."""
     every = trace.spans.lazy().filter(pl.col("kind") == "runtime")
     calls = every.select("id", "track_id", "name", "start_ns", "dur_ns", "parent_id", "step").collect()
-    found = calls.filter(pl.col("name").is_in(device_time.names_like(calls, GRAPH_LAUNCH)))
+    launches = calls.filter(pl.col("name").is_in(device_time.names_like(calls, GRAPH_LAUNCH)))
     linked = pl.col("id").is_in(trace.device_spans["launch_id"].unique().implode())
-    outer = ~pl.col("parent_id").is_in(found["id"].implode()).fill_null(value=False)
-    has_inner = pl.col("id").is_in(found.filter(linked)["parent_id"].drop_nulls().implode())
-    return found.filter(linked | (outer & ~has_inner)).drop("parent_id").rename({"dur_ns": "call_ns"})
+    outer = ~pl.col("parent_id").is_in(launches["id"].implode()).fill_null(value=False)
+    has_inner = pl.col("id").is_in(launches.filter(linked)["parent_id"].drop_nulls().implode())
+    return launches.filter(linked | (outer & ~has_inner)).drop("parent_id").rename({"dur_ns": "call_ns"})
 
 
 def _nodes(trace: Trace, launches: pl.DataFrame) -> pl.DataFrame:
-    """The device work of the launches, in order, with `graph`: the number of its graph, from 0."""
+    """The GPU work of the launches, in order, with `graph`: the number of its graph, from 0."""
     work = trace.device_spans.filter(pl.col("launch_id").is_in(launches["id"].implode()))
     ids = trace.kernels.select(pl.col("span_id").alias("id"), "graph_id")
     work = work.join(ids, on="id", how="left", maintain_order="left").sort("launch_id", "start_ns", "id")
@@ -114,8 +118,8 @@ def _nodes(trace: Trace, launches: pl.DataFrame) -> pl.DataFrame:
 
 
 def _measured(launches: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
-    """The launches with what their nodes took; null where no work of a launch was recorded."""
-    # Busy time of a launch: time since the latest end so far that each node adds.
+    """The launches with the times of their nodes; null where no work of a launch was recorded."""
+    # Busy time of a launch: what each node adds after the latest end so far.
     reach = pl.col("end_ns").cum_max().shift(1).over("launch_id")
     added = (pl.col("end_ns") - pl.max_horizontal("start_ns", reach.fill_null(pl.col("start_ns")))).clip(0)
     sums = (
@@ -145,13 +149,13 @@ def _share(part: str, whole: str) -> pl.Expr:
 def _first_nodes(nodes: pl.DataFrame) -> list[tuple[int, pl.DataFrame]]:
     """The nodes of each graph's first launch."""
     first = nodes.filter(pl.col("launch_id") == pl.col("launch_id").first().over("graph"))
-    return [(each["graph"][0], each) for each in first.partition_by("graph", maintain_order=True)]
+    return [(launch["graph"][0], launch) for launch in first.partition_by("graph", maintain_order=True)]
 
 
 def _origins(
     trace: Trace, nodes: pl.DataFrame, launched_ns: int, captures: list[Capture], eager: Eager
 ) -> Origins:
-    """The operators behind the nodes of a graph, from the best source that has any."""
+    """The operators of the nodes of a graph, from the best source available."""
     captured = graph_origins.captured_ops(captures, nodes["kind"].cast(pl.String).to_list(), launched_ns)
     if captured is not None:
         names = trace.spans["name"].gather(pl.Series(captured, dtype=pl.UInt32)).cast(pl.String).to_list()
@@ -168,18 +172,23 @@ def _origins(
 def _kernels(nodes: pl.DataFrame, origins: dict[int, Origins]) -> pl.DataFrame:
     """One row per graph, name and operator, the longest total first."""
     place = pl.int_range(pl.len()).over("launch_id")
-    known = pl.concat(
+    frame = pl.concat(
         [_NO_ORIGINS]
         + [
             pl.DataFrame(
-                {"graph": [graph] * len(each.op), "place": range(len(each.op)), "op": each.op, "by": each.by},
+                {
+                    "graph": [graph] * len(known.op),
+                    "place": range(len(known.op)),
+                    "op": known.op,
+                    "by": known.by,
+                },
                 schema=_NO_ORIGINS.schema,
             )
-            for graph, each in origins.items()
+            for graph, known in origins.items()
         ]
     )
     joined = nodes.with_columns(place=place).join(
-        known, on=("graph", "place"), how="left", maintain_order="left"
+        frame, on=("graph", "place"), how="left", maintain_order="left"
     )
     table = joined.group_by("graph", "name", "op", "by", maintain_order=True).agg(
         calls_count=pl.len(),
@@ -199,14 +208,14 @@ def _per_graph(launches: pl.DataFrame, origins: dict[int, Origins], trace: Trace
         pl.len().alias("launches_count"),
         pl.col("nodes_count", "kernels_count").median(),
         pl.col("total_ns").sum(),
-        *(pl.col(each).mean() for each in means),
+        *(pl.col(name).mean() for name in means),
     )
-    known = {graph: len([op for op in each.op if op]) for graph, each in origins.items()}
-    sizes = {graph: len(each.op) for graph, each in origins.items()}
     sources = {
-        graph: ", ".join(sorted({by for by in each.by if by})) or None for graph, each in origins.items()
+        graph: ", ".join(sorted({by for by in known.by if by})) or None for graph, known in origins.items()
     }
-    share = {graph: 100 * known[graph] / sizes[graph] for graph in sizes}
+    share = {
+        graph: 100 * len([op for op in known.op if op]) / len(known.op) for graph, known in origins.items()
+    }
     of_graph = pl.col("graph")
     table = table.with_columns(
         gap_pct=_share("gap_ns", "span_ns"),
@@ -214,17 +223,10 @@ def _per_graph(launches: pl.DataFrame, origins: dict[int, Origins], trace: Trace
         by=of_graph.replace_strict(sources, default=None, return_dtype=pl.String),
         total_pct=100 * pl.col("total_ns") / max(_launched_ns(trace), 1),
     )
-    order = (
-        "graph",
-        "launches_count",
-        "nodes_count",
-        "kernels_count",
-        "total_ns",
-        "total_pct",
-        "busy_ns",
-        "gap_ns",
-    )
-    first = (*order, "gap_pct", "attributed_pct", "by")
+    first = (
+        "graph", "launches_count", "nodes_count", "kernels_count", "total_ns", "total_pct", "busy_ns", "gap_ns",
+        "gap_pct", "attributed_pct", "by",
+    )  # fmt: skip
     return table.select(*first, pl.exclude(first)).sort("total_ns", descending=True, maintain_order=True)
 
 
@@ -237,8 +239,8 @@ def _values(
 ) -> dict[str, Value]:
     per_launch = launches.drop_nulls("graph").group_by("graph").len()
     weights = dict(per_launch.iter_rows())
-    known = sum(weights[graph] * sum(op is not None for op in each.op) for graph, each in origins.items())
-    total = sum(weights[graph] * len(each.op) for graph, each in origins.items())
+    known = sum(weights[graph] * sum(op is not None for op in origin.op) for graph, origin in origins.items())
+    total = sum(weights[graph] * len(origin.op) for graph, origin in origins.items())
     span = int(launches["span_ns"].sum())
     loose = trace.kernels.filter(pl.col("graph_node_id").is_not_null())["span_id"]
     orphans = trace.device_spans.filter(device_time.ORPHAN & pl.col("id").is_in(loose.implode()))
@@ -258,29 +260,28 @@ def _values(
 def _says(values: dict[str, Value]) -> str:
     count, graphs_count = values["launches_count"], values["graphs_count"]
     if not isinstance(count, int) or not isinstance(graphs_count, int) or not graphs_count:
-        return f"{counted(int(count or 0), 'graph launch')}, but none of their kernels was recorded"
-    launches = "1 graph launch" if count == 1 else f"{count:,} graph launches"
+        return f"{counted(int(count or 0), 'graph launch call')}, but none of their kernels were recorded"
     busy = format_value("busy_ns", values["busy_ns"])
     gap, known = values["gap_pct"], values["attributed_pct"]
-    said = f"{launches} of {counted(graphs_count, 'graph')} ran {counted(int(values['nodes_count'] or 0), 'node')}"
-    gaps = f", {gap:.1f} % of their span in gaps between nodes" if isinstance(gap, float) else ""
-    return f"{said} for {busy}{gaps}; the operator is known for {float(known or 0):.1f} % of the nodes"
+    launches = counted(count, "launch call")
+    ran = f"{launches} of {counted(graphs_count, 'graph')} ran {counted(int(values['nodes_count'] or 0), 'node')}"
+    gaps = f" ({gap:.1f} % of their span is gaps between nodes)" if isinstance(gap, float) else ""
+    return f"{ran} in {busy}{gaps}; the operator is known for {float(known or 0):.1f} % of the nodes"
 
 
 def _notes(values: dict[str, Value]) -> tuple[str, ...]:
     notes = []
     if values["empty_launches_count"]:
         notes.append(
-            f"{counted(int(values['empty_launches_count']), 'launch')} without recorded device work: "
-            "cut off, or recorded with graph tracing at graph level"
+            f"{counted(int(values['empty_launches_count']), 'launch call')} without recorded GPU work: "
+            "cut off, or recorded with graph-level tracing"
         )
     if values["orphan_count"]:
-        notes.append(
-            f"{counted(int(values['orphan_count']), 'graph node')} launched before the recording began: left out"
-        )
+        queued = device_time.queued_before(int(values["orphan_count"]), noun="graph node")
+        notes.append(f"{queued}: excluded")
     if values["attributed_pct"] is not None and float(values["attributed_pct"]) < 100:
         notes.append(
-            "nodes without an operator: the capture is not in the recording, and no eager run matches; "
+            "some nodes have no known operator: the recording does not contain the capture, and no eager run matches; "
             "record the capture or an eager step to attribute them"
         )
     return tuple(notes)

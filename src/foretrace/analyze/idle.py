@@ -1,4 +1,4 @@
-"""Idle: when a device had nothing to do, and what it waited for."""
+"""Idle: when a GPU had nothing to run, and what it was waiting for."""
 
 from __future__ import annotations
 
@@ -23,15 +23,24 @@ _HOST = ("host: operator", "host: runtime call", "host: Python", "host: not reco
 
 
 @dataclass(frozen=True)
-class Found:
-    """All gaps of all devices, and their parts."""
+class ExplainedGaps:
+    """All gaps of all devices, and the parts that each is cut into."""
 
     gaps: pl.DataFrame  # gap, device, start_ns, idle_ns, before_id, after_id, launch_id
     parts: pl.DataFrame  # gap, part_ns, cause, span_id
     span_ns: int
 
 
-@analysis
+@analysis(
+    denominators={
+        "idle_pct": "of the timeline's span, summed over devices",
+        "host_pct": "of all idle time: waiting for the host's operators, calls, Python code and launches",
+        "after_sync_pct": "of all idle time: gaps that began while the host was in a blocking call",
+        "share_pct": "of all idle time",
+        "span_pct": "of the timeline's span, summed over devices",
+        "cause_pct": "of the gap",
+    }
+)
 def idle(
     trace: Trace,
     *,
@@ -40,114 +49,93 @@ def idle(
     min_gap_ns: int = 1_000,
     gaps_count: int = 100,
 ) -> Result:
-    """When the GPU had nothing to do, and what it waited for.
+    """When the GPU was idle, and what it was waiting for.
 
-    A gap is a stretch in which nothing ran on any stream of a device: kernel, copy or memset, also one
-    launched before the recording began. All gaps sum to idle_ns of `timeline` with the same `over`. Every gap is
-    cut into parts with one cause each, so the parts sum to the gaps. The work that ends a gap tells whom
-    the device waited for:
+    A gap is a stretch of time in which nothing ran on any stream of a GPU: no kernel, copy or memset, including work
+    queued before the recording began. The gaps sum to idle_ns of `timeline` with the same `over`. Every gap is cut
+    into parts with one cause each, so the parts sum to the gaps. The cause follows from the work that ends the gap:
 
-    kernel-to-kernel    that work had been launched before the gap began: the time between two kernels; also every
-                        gap below `min_gap_ns`
+    kernel-to-kernel    it had been launched before the gap began: the pause between two kernels; also every gap
+                        shorter than `min_gap_ns`
     queued              it had been launched, but did not start for 30 us or more: a wait for another stream, an
-                        event, another rank or another process on the device
+                        event, another rank or another process on the GPU
     launch call         the host was in the call that launched it
     launch latency      from the end of that call to the start of the work
 
-    Until that call began, the thread that made it was:
+    Before that call, the thread that made it was:
 
     input               inside a DataLoader's __next__
-    sync                in a call that waits for the device (cudaStreamSynchronize, ...)
+    sync                in a call that waits for the GPU (cudaStreamSynchronize, ...)
     copy                in a copy call: preparing or waiting for a copy
     allocator           in cudaMalloc, cudaFree, cudaHostAlloc, ...
     communication       in a collective that runs on the host (gloo, MPI, UCC)
-    host: operator      in an operator, outside of runtime calls
+    host: operator      in an operator, outside runtime calls
     host: runtime call  in another runtime call
-    host: Python        in Python code outside of operators (only where stacks were recorded)
-    host: not recorded  in nothing that was recorded: Python where stacks were not recorded, or waiting
+    host: Python        in Python code outside operators (only where stacks were recorded)
+    host: not recorded  in nothing recorded: Python code without recorded stacks, or waiting
 
-    At any time:
+    Independently of the thread:
 
-    profiler            the profiler worked for itself (buffers, profiler.step())
-    code loading        GPU code was loaded or compiled at its first use
-    unexplained         no launch is known for the work that ends the gap
+    profiler            the profiler itself was working (buffers, profiler.step())
+    code loading        GPU code was loaded or compiled on first use
+    unexplained         the launch of the work that ends the gap is not known
 
-    Where the launching thread had no operator or call open, the thread that launched the work before the gap
-    counts. share_pct is of all idle time, span_pct of the timeline's span, summed over devices.
+    If the launching thread had no operator or call open, the thread that launched the work before the gap is used
+    instead. share_pct is of all idle time, span_pct of the timeline's span, summed over devices.
 
-    view="causes": a row per cause; `doing` and `where` name what most of its time went to.
-    view="places": a row per cause, what the host was doing and the line of the program.
+    view="causes": one row per cause; `doing` and `where` name what most of its time was spent on.
+    view="places": one row per cause, activity of the host and source line.
     view="gaps": the `gaps_count` longest gaps, each with its largest cause, the work before and after, and the host's
-    innermost call (`doing`), source line and module in the longest part of that cause. `sync_before` is the
-    blocking call that the host was in when the gap began: the queue had run dry because of it. The values
-    after_sync_ns and after_sync_pct sum such gaps whole, whatever their causes.
+    innermost call (`doing`), source line and module in the longest part of that cause. `sync_before` is the blocking
+    call that the host was in when the gap began: it let the queue run empty. The values after_sync_ns and
+    after_sync_pct sum such gaps completely, whatever their causes.
 
-    The host may have been late for a reason that began before the gap: a gap after a sync counts as what the
-    host did since, not as the sync (see idle_after_ns of `syncs`). A line is a function's first, as recorded.
+    The host may have been late for a reason that began before the gap: a gap after a sync is attributed to what the
+    host did afterwards, not to the sync (see idle_after_ns of `syncs`). Source lines are the first line of a function,
+    as recorded.
     """
     if min_gap_ns < 0 or gaps_count < 1:
         raise UsageError("idle: min_gap_ns cannot be negative and gaps_count must be at least 1")
     host = HostSpans(trace)
-    found = _find(trace, host, over, min_gap_ns)
+    explained = _explain(trace, host, over, min_gap_ns)
     places = Places(trace, host)
-    by_cause = _by_cause(found)
+    by_cause = _by_cause(explained)
     calls = blocking_calls(trace, host)
     if view == "gaps":
-        table = _gaps(trace, places, found, calls, gaps_count)
+        table = _gaps(trace, places, explained, calls, gaps_count)
     else:
-        named = _named(trace, places, found.parts)
-        table = _causes(by_cause, named) if view == "causes" else _places(found, named)
-    values = _values(found, by_cause, calls)
-    return Result(
-        name="idle",
-        says=_says(values, by_cause),
-        table=table,
-        values=values,
-        denominators=_denominators(table),
-        notes=_notes(trace, found, places),
-    )
+        named = _named(trace, places, explained.parts)
+        table = _causes(by_cause, named) if view == "causes" else _places(explained, named)
+    values = _values(explained, by_cause, calls)
+    return Result(says=_says(values, by_cause), table=table, values=values, notes=_notes(explained, places))
 
 
-def _denominators(table: pl.DataFrame) -> dict[str, str]:
-    of_column = {
-        "share_pct": "of all idle time",
-        "span_pct": "of the timeline's span, summed over devices",
-        "cause_pct": "of the gap",
-    }
-    return {
-        "idle_pct": "of the timeline's span, summed over devices",
-        "host_pct": "of all idle time: waiting for operators, calls, Python and launches of the host",
-        "after_sync_pct": "of all idle time: gaps that began while the host was in a blocking call",
-        **{name: says for name, says in of_column.items() if name in table.columns},
-    }
-
-
-def _find(trace: Trace, host: HostSpans, over: Over, min_gap_ns: int) -> Found:
+def _explain(trace: Trace, host: HostSpans, over: Over, min_gap_ns: int) -> ExplainedGaps:
     """The gaps of every device, explained."""
     work = device_time.device_work(trace)
     explainer = Explainer(trace, host)
-    gaps, explained, span_ns, count = [], [], 0, 0
-    for each in device_windows(trace, work, over=over):
-        mine = work.filter(pl.col("device").eq_missing(each.device))
-        free = free_time(mine, each.window)
-        found = find_gaps(mine, free)
-        part = explainer.explain(found, min_gap_ns)
-        explained.append(part.with_columns(pl.col("gap") + count))
-        gaps.append(_gap_frame(each.device, found, count))
-        span_ns += each.window.length_ns
+    gaps, parts, span_ns, count = [], [], 0, 0
+    for device, _, period in device_windows(trace, work, over=over):
+        of_device = work.filter(pl.col("device").eq_missing(device))
+        free = free_time(of_device, period)
+        device_gaps = find_gaps(of_device, free)
+        causes = explainer.explain(device_gaps, min_gap_ns)
+        parts.append(causes.with_columns(pl.col("gap") + count))
+        gaps.append(_gap_frame(device, device_gaps, count))
+        span_ns += period.length_ns
         count += len(free.start)
-    return Found(pl.concat(gaps), pl.concat(explained), span_ns)
+    return ExplainedGaps(pl.concat(gaps), pl.concat(parts), span_ns)
 
 
-def _gap_frame(device: int | None, found: Gaps, first: int) -> pl.DataFrame:
-    ids = {"before_id": found.before, "after_id": found.after, "launch_id": found.launch}
-    count = len(found.before)
+def _gap_frame(device: int | None, gaps: Gaps, first: int) -> pl.DataFrame:
+    ids = {"before_id": gaps.before, "after_id": gaps.after, "launch_id": gaps.launch}
+    count = len(gaps.before)
     return pl.DataFrame(
         {
             "gap": pl.Series(np.arange(first, first + count), dtype=pl.Int64),
             "device": pl.Series([device], dtype=pl.Int32).extend_constant(device, count)[:count],
-            "start_ns": pl.Series(found.free.start, dtype=pl.Int64),
-            "idle_ns": pl.Series(found.free.end - found.free.start, dtype=pl.Int64),
+            "start_ns": pl.Series(gaps.free.start, dtype=pl.Int64),
+            "idle_ns": pl.Series(gaps.free.end - gaps.free.start, dtype=pl.Int64),
             **{name: pl.Series(column, dtype=pl.Int64).replace(NOBODY, None) for name, column in ids.items()},
         }
     )
@@ -174,25 +162,25 @@ def _named(trace: Trace, places: Places, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _plain(names: pl.Series) -> pl.Series:
-    """The names without addresses and step numbers, which would make a thousand places of one."""
+    """The names without addresses and step numbers, which would split one place into a thousand."""
     text = names.cast(pl.String).str.replace(r" at 0x[0-9a-fA-F]+", "")
     return text.str.replace(r"^(ProfilerStep)#\d+$", "$1")
 
 
-def _by_cause(found: Found) -> pl.DataFrame:
-    """A row per cause that occurs, the largest first."""
-    grouped = found.parts.group_by("cause").agg(
+def _by_cause(explained: ExplainedGaps) -> pl.DataFrame:
+    """One row per cause that occurs, the largest first."""
+    grouped = explained.parts.group_by("cause").agg(
         pl.col("gap").n_unique().alias("gaps_count"),
         pl.col("part_ns").sum().alias("total_ns"),
         pl.col("part_ns").max().alias("longest_ns"),
     )
-    return _with_shares(grouped, found).sort("total_ns", "cause", descending=[True, False])
+    return _with_shares(grouped, explained).sort("total_ns", "cause", descending=[True, False])
 
 
-def _with_shares(rows: pl.DataFrame, found: Found) -> pl.DataFrame:
-    total = int(found.gaps["idle_ns"].sum())
+def _with_shares(rows: pl.DataFrame, explained: ExplainedGaps) -> pl.DataFrame:
+    total, span_ns = int(explained.gaps["idle_ns"].sum()), explained.span_ns
     share_pct = 100 * pl.col("total_ns") / total if total else pl.lit(None, pl.Float64)
-    span_pct = 100 * pl.col("total_ns") / found.span_ns if found.span_ns else pl.lit(None, pl.Float64)
+    span_pct = 100 * pl.col("total_ns") / span_ns if span_ns else pl.lit(None, pl.Float64)
     return rows.with_columns(share_pct=share_pct, span_pct=span_pct)
 
 
@@ -216,13 +204,13 @@ def _causes(by_cause: pl.DataFrame, named: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _places(found: Found, named: pl.DataFrame) -> pl.DataFrame:
+def _places(explained: ExplainedGaps, named: pl.DataFrame) -> pl.DataFrame:
     grouped = named.group_by("cause", "doing", "where").agg(
         pl.col("gaps_count").sum(), pl.col("part_ns").sum().alias("total_ns"), pl.col("longest_ns").max()
     )
     keys = ("cause", "doing", "where")
     return (
-        _with_shares(grouped, found)
+        _with_shares(grouped, explained)
         .sort("total_ns", *keys, descending=[True, False, False, False])
         .select(
             pl.col("cause").cast(pl.String),
@@ -237,13 +225,15 @@ def _places(found: Found, named: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _gaps(trace: Trace, places: Places, found: Found, calls: pl.DataFrame, count: int) -> pl.DataFrame:
+def _gaps(
+    trace: Trace, places: Places, explained: ExplainedGaps, calls: pl.DataFrame, count: int
+) -> pl.DataFrame:
     """The longest gaps, each with its largest cause and what the host did in the longest part of that."""
-    longest = found.gaps.top_k(count, by="idle_ns").sort("idle_ns", "gap", descending=[True, False])
-    mine = found.parts.join(longest.select("gap"), on="gap", how="semi")
-    # Of the largest cause, the longest piece says most.
+    longest = explained.gaps.top_k(count, by="idle_ns").sort("idle_ns", "gap", descending=[True, False])
+    parts = explained.parts.join(longest.select("gap"), on="gap", how="semi")
+    # The longest part of the largest cause says most.
     causes = (
-        mine.sort("part_ns", descending=True, maintain_order=True)
+        parts.sort("part_ns", descending=True, maintain_order=True)
         .group_by("gap", "cause", maintain_order=True)
         .agg(cause_ns=pl.col("part_ns").sum(), span_id=pl.col("span_id").first())
     )
@@ -278,18 +268,18 @@ def _blocking_at(calls: pl.DataFrame, at: Ids) -> pl.Series:
     return pl.Series(np.where(open_then, ids[place], NOBODY), dtype=pl.Int64).replace(NOBODY, None)
 
 
-def _values(found: Found, by_cause: pl.DataFrame, calls: pl.DataFrame) -> dict[str, Value]:
-    total = int(found.gaps["idle_ns"].sum())
+def _values(explained: ExplainedGaps, by_cause: pl.DataFrame, calls: pl.DataFrame) -> dict[str, Value]:
+    total, span_ns = int(explained.gaps["idle_ns"].sum()), explained.span_ns
     lengths = dict(zip(by_cause["cause"].cast(pl.String), by_cause["total_ns"], strict=True))
     waiting = sum(int(lengths.get(cause, 0)) for cause in (*_HOST, "launch call", "launch latency"))
     named = {_value_name(cause): int(lengths.get(cause, 0)) for cause in CAUSES}
-    blocked = _blocking_at(calls, found.gaps["start_ns"].to_numpy()).is_not_null()
-    after_sync = int(found.gaps["idle_ns"].filter(blocked).sum())
+    blocked = _blocking_at(calls, explained.gaps["start_ns"].to_numpy()).is_not_null()
+    after_sync = int(explained.gaps["idle_ns"].filter(blocked).sum())
     return {
-        "span_ns": found.span_ns,
+        "span_ns": span_ns,
         "idle_ns": total,
-        "idle_pct": 100 * total / found.span_ns if found.span_ns else None,
-        "gaps_count": found.gaps.height,
+        "idle_pct": 100 * total / span_ns if span_ns else None,
+        "gaps_count": explained.gaps.height,
         "host_pct": 100 * waiting / total if total else None,
         "after_sync_ns": after_sync,
         "after_sync_pct": 100 * after_sync / total if total else None,
@@ -304,24 +294,24 @@ def _value_name(cause: str) -> str:
 def _says(values: dict[str, Value], by_cause: pl.DataFrame) -> str:
     share, span = format_value("_pct", values["idle_pct"]), format_value("_ns", values["span_ns"])
     if by_cause.is_empty():
-        return f"no gap in {span} of device time"
+        return f"no gaps in {span} of GPU time"
     top = "; ".join(
         f"{format_value('_pct', row['share_pct'])} {row['cause']}"
         for row in by_cause.head(3).iter_rows(named=True)
     )
     count = int(values["gaps_count"] or 0)
-    return f"idle {share} of {span}, in {counted(count, 'gap')}: {top}"
+    return f"GPU idle {share} of {span}, in {counted(count, 'gap')}: {top}"
 
 
-def _notes(trace: Trace, found: Found, places: Places) -> tuple[str, ...]:
+def _notes(explained: ExplainedGaps, places: Places) -> tuple[str, ...]:
     notes = []
     if not places.known:
         notes.append(
-            "no Python stacks recorded: what the host did outside of operators is not known (with_stack=True)"
+            "no Python stacks recorded: what the host did outside operators is not known (record with with_stack=True)"
         )
-    unknown = found.parts.filter(pl.col("cause") == "unexplained")["part_ns"].sum()
+    unknown = explained.parts.filter(pl.col("cause") == "unexplained")["part_ns"].sum()
     if unknown:
         notes.append(
-            f"no launch is known for the work after {format_value('_ns', int(unknown))} of idle time"
+            f"{format_value('_ns', int(unknown))} of idle time is unexplained: the launch of the work that ends it is not known"
         )
     return tuple(notes)

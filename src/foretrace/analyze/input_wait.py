@@ -1,4 +1,4 @@
-"""Input: how long the program waited for its DataLoader, and whether the device had work meanwhile."""
+"""Input: how long the program waited for its DataLoader, and whether the GPU was busy during that time."""
 
 from __future__ import annotations
 
@@ -17,24 +17,29 @@ from foretrace.units import counted, format_value
 _COLUMNS = ("step", "calls_count", "wait_ns", "host_ns", "wait_pct", "device_idle_ns", "device_idle_pct")
 
 
-@analysis
+@analysis(
+    denominators={
+        "wait_pct": "of the host's time in steps (host_ns); not known without steps",
+        "device_idle_pct": "of wait_ns: the part in which every GPU was idle",
+    }
+)
 def input(trace: Trace) -> Result:
-    """How long each step waited for its DataLoader, and whether the GPU had work meanwhile.
+    """How long each step waited for its DataLoader, and whether the GPU was busy during that time.
 
-    A wait is a call of a DataLoader's __next__ (or of a DataPipe), which the DataLoader itself records; nested ones
-    count once. One row per step, and one without a number for what lies outside of all steps:
+    A wait is a call of a DataLoader's (or DataPipe's) __next__, which the DataLoader itself records; nested calls count
+    once. One row per step, and one without a number for waits outside all steps:
 
     calls_count       waits that began in the step
     wait_ns           their time within the step, on the host
-    wait_pct          of host_ns, the step's length on the host
-    device_idle_ns    the part of wait_ns in which no device ran anything: what faster input could save at most
+    wait_pct          of host_ns, the step's duration on the host
+    device_idle_ns    the part of wait_ns in which every GPU was idle: the most that faster input could save
     device_idle_pct   of wait_ns
 
-    Values sum the steps. `loader` says how the data is loaded: "in the main process" (num_workers=0, all work of
-    loading is in the wait) or "by workers" (the wait is for a worker to be done); how many there are is not recorded.
+    Values are sums over the steps. `loader` says how the data is loaded: "in the main process" (num_workers=0: loading
+    itself is in the wait) or "by workers" (the wait is for a worker to finish); the number of workers is not recorded.
 
-    dataloader_pct of `steps` is less: of the step's wall time, it takes only what no GPU or runtime work covers.
-    Data that a program fetches in another way than with a DataLoader is not seen here.
+    dataloader_pct of `steps` is smaller: it counts only the part of the step's wall time without GPU or runtime work.
+    Data that a program fetches without a DataLoader is not seen here.
     """
     host = trace.spans.filter(pl.col("kind").is_in(("op", "annotation")) & pl.col("dur_ns").is_not_null())
     if host.is_empty():
@@ -44,17 +49,7 @@ def input(trace: Trace) -> Result:
     waits = waits.filter(pl.col("track_id").is_in(on_host.implode()))
     table = _table(trace, waits)
     values = _values(table, waits)
-    return Result(
-        name="input",
-        says=_says(values),
-        table=table,
-        values=values,
-        denominators={
-            "wait_pct": "of the host's time in steps (host_ns); without steps not known",
-            "device_idle_pct": "of wait_ns: no device ran anything meanwhile",
-        },
-        notes=_notes(trace, waits),
-    )
+    return Result(says=_says(values), table=table, values=values, notes=_notes(trace, waits))
 
 
 def _table(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
@@ -124,27 +119,25 @@ def _loader(waits: pl.DataFrame) -> str | None:
 def _says(values: dict[str, Value]) -> str:
     count = int(values["calls_count"] or 0)
     if not count:
-        return "no DataLoader was waited for"
+        return "the program did not wait for a DataLoader"
     share = (
         f" ({format_value('_pct', values['wait_pct'])} of the host's time)"
         if values["wait_pct"] is not None
         else ""
     )
     idle = values["device_idle_pct"]
-    meanwhile = f"; the GPU was idle for {format_value('_pct', idle)} of it" if idle is not None else ""
+    meanwhile = f"; the GPU was idle for {format_value('_pct', idle)} of that" if idle is not None else ""
     steps = int(values["steps_count"] or 0)
     where = f" in {counted(steps, 'step')}" if steps else ""
-    return f"{format_value('_ns', values['wait_ns'])} of waiting for the DataLoader{where}{share}{meanwhile}"
+    return f"waited {format_value('_ns', values['wait_ns'])} for the DataLoader{where}{share}{meanwhile}"
 
 
 def _notes(trace: Trace, waits: pl.DataFrame) -> tuple[str, ...]:
     notes = []
     if waits.is_empty():
-        notes.append(
-            "data that is fetched in another way than by iterating over a DataLoader would not show here"
-        )
+        notes.append("only DataLoaders are seen here, not data that the program fetches in another way")
     if not trace.steps:
         notes.append("no steps recorded: shares are not known")
     if not trace.has_device:
-        notes.append("no GPU work recorded: what the device did meanwhile is not known")
+        notes.append("no GPU work recorded: whether the GPU was idle is not known")
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""Kernels: which ones the GPU's time goes to."""
+"""Kernels: which ones GPU time is spent in."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
+from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.trace import Trace
@@ -30,27 +31,33 @@ _MEASURES = (
 _LAUNCH = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers", "shared_bytes")
 
 
-@analysis
+@analysis(
+    denominators={
+        "total_pct": "of the summed duration of the kernels listed",
+        "occupancy_pct": "a mean over the calls that recorded it, weighted by duration",
+        "blocks_per_sm_count": "a mean over the calls that recorded it, weighted by duration",
+    }
+)
 def kernels(
     trace: Trace, *, group_by: Literal["name", "config", "op"] = "name", orphans: bool = False
 ) -> Result:
     """Kernels by total time: grouped by name, by launch configuration ("config") or by operator ("op").
 
     Columns:
-        calls_count: how often it ran.
-        total_ns: the sum of its durations. Kernels that ran at the same time count each.
+        calls_count: how often the kernel ran.
+        total_ns: sum of its durations; kernels that overlap each count in full.
         total_pct: of the summed duration of all kernels listed.
         mean_ns, median_ns, max_ns, min_ns: over the calls.
-        deviation_ns: standard deviation of a sample (n - 1) over the calls; null for a single one.
-        blocks_per_sm_count: grid size / number of SMs; the mean over calls, weighted by duration.
-        occupancy_pct: as estimated by the profiler from registers, shared memory and block size; the mean over
-            calls that recorded it, weighted by duration. 0 with a full grid is a gap of the profiler.
+        deviation_ns: sample standard deviation (n - 1) over the calls; null for a single call.
+        blocks_per_sm_count: grid size / number of SMs; mean over calls, weighted by duration.
+        occupancy_pct: the profiler's estimate from registers, shared memory and block size; mean over the calls that
+            recorded it, weighted by duration. 0 with a full grid means that the profiler could not estimate it.
         registers_count, shared_bytes: per thread and per block, with group_by="config".
 
-    Kernels that were launched before the recording began belong to no step: they are left out unless orphans is
-    given, and the notes say how many there are.
+    Kernels queued before the recording began belong to no step. They are excluded unless orphans is given; the notes
+    say how many there are.
 
-    What it cannot tell: how much of the device's time passes, which is the union. See overview.
+    What it cannot tell: how long the GPU was busy, since overlapping kernels count twice in a sum. See `overview`.
     """
     if group_by not in _GROUPS:
         raise UsageError(f"kernels cannot group by {group_by!r}; choose from {', '.join(_GROUPS)}")
@@ -60,26 +67,19 @@ def kernels(
     linked = spans["launch_id"].null_count() < spans.height
     orphan = (spans["launch_id"].is_null() & spans["op_id"].is_null()) & linked
     needed = spans.select("name", "dur_ns", *_FILL, *(("op_id", *_LAUNCH) if group_by != "name" else ()))
-    counted = needed if orphans or not linked else needed.filter(~orphan)
-    table = _grouped(trace, counted, group_by)
-    total = int(counted["dur_ns"].sum())
+    listed = needed if orphans or not linked else needed.filter(~orphan)
+    table = _grouped(trace, listed, group_by)
     values: dict[str, Value] = {
-        "kernel_count": counted.height,
-        "distinct_count": table.height if group_by == "name" else counted["name"].n_unique(),
-        "total_ns": total,
+        "kernel_count": listed.height,
+        "distinct_count": table.height if group_by == "name" else listed["name"].n_unique(),
+        "total_ns": int(listed["dur_ns"].sum()),
         "orphan_count": int(orphan.sum()),
         "orphan_ns": int(spans["dur_ns"].filter(orphan).sum()),
     }
     return Result(
-        name="kernels",
         says=_says(table, values),
         table=table,
         values=values,
-        denominators={
-            "total_pct": "of the summed duration of the kernels listed",
-            "occupancy_pct": "a mean by duration over the calls that recorded it",
-            "blocks_per_sm_count": "a mean by duration over the calls that recorded it",
-        },
         notes=_notes(values, linked=linked, included=orphans),
     )
 
@@ -131,7 +131,7 @@ def _by_duration(name: str) -> pl.Expr:
 
 
 def _by_name(rows: pl.DataFrame, table: pl.DataFrame) -> dict[str, pl.Series]:
-    """The same means for each name of the table: several times quicker than an expression per group."""
+    """The same means for each name of the table: several times faster than an expression per group."""
     of_table = table["name"].to_physical().to_numpy()
     size = int(of_table.max()) + 1 if len(of_table) else 0
     means = {}
@@ -142,7 +142,7 @@ def _by_name(rows: pl.DataFrame, table: pl.DataFrame) -> dict[str, pl.Series]:
         code = known["name"].to_physical().to_numpy()
         dur = known["dur_ns"].to_numpy()
         total = np.bincount(code, dur * known[column].to_numpy(), size)[of_table]
-        # All of it is known, as a rule: then the weights are in the table already.
+        # Usually all of it is known: then the weights are in the table already.
         weight = (
             np.bincount(code, dur, size)[of_table] if len(dur) < rows.height else table["total_ns"].to_numpy()
         )
@@ -154,20 +154,20 @@ def _by_name(rows: pl.DataFrame, table: pl.DataFrame) -> dict[str, pl.Series]:
 def _says(table: pl.DataFrame, values: dict[str, Value]) -> str:
     count, total = values["kernel_count"], values["total_ns"]
     if table.is_empty() or not isinstance(total, int) or not isinstance(count, int):
-        return "every kernel was launched before the recording began"
+        return "all kernels were queued before the recording began"
     top = table.row(0, named=True)
     label = shorten(str(top.get("name") or top.get("op") or "no operator"), 60)
     share = top["total_pct"]
-    takes = f"; {label} takes {share:.1f} % of it" if share is not None else ""
-    what = f"{counted(count, 'kernel')}, {values['distinct_count']} distinct"
-    return f"{what}, run for {format_value('_ns', total)} in total{takes}"
+    takes = f"; {label} takes {share:.1f} % of that" if share is not None else ""
+    what = f"{counted(count, 'kernel')} ({values['distinct_count']} distinct)"
+    return f"{what} took {format_value('_ns', total)} in total{takes}"
 
 
 def _notes(values: dict[str, Value], *, linked: bool, included: bool) -> tuple[str, ...]:
     if not linked:
-        return ("no launch is linked to its kernel: all kernels are counted",)
+        return ("no kernel is linked to its launch: all kernels are counted",)
     count, length = values["orphan_count"], values["orphan_ns"]
     if not isinstance(count, int) or not isinstance(length, int) or not count:
         return ()
-    what = f"{counted(count, 'kernel')} ({format_value('_ns', length)}) launched before the recording began"
-    return (f"{what}: {'included' if included else 'left out'}",)
+    queued = device_time.queued_before(count, length, noun="kernel")
+    return (f"{queued}: {'included' if included else 'excluded from all totals'}",)

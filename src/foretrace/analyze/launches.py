@@ -1,4 +1,4 @@
-"""Launches: what starting work on the device costs the host, and how long the work then waits."""
+"""Launches: what starting GPU work costs the host, and how long the work then waits to start."""
 
 from __future__ import annotations
 
@@ -15,37 +15,45 @@ from foretrace.trace import Trace
 from foretrace.units import counted, format_value
 
 
-@analysis
+@analysis(
+    denominators={
+        "short_pct": "of the launches with a known call duration",
+        "call_pct": "of the summed duration of all launch calls",
+        "launch_pct": "of the host's time in complete steps (host_ns of `steps`)",
+        "launches_per_step_count": "launches within complete steps, per complete step",
+        "queued_pct": "of launches_count",
+    }
+)
 def launches(trace: Trace, *, by: Literal["name", "api"] = "name", queue_limit: int = 1_000) -> Result:
     """What launches cost, how long their work waits to start, and how full the queue is.
 
-    A launch is a runtime call that started device work (kernel, copy or memset). A CUDA graph is one launch with
-    many kernels: its row is named after the call, and its work is their sum. Work whose launch was not recorded
-    is left out. One row per name of the work, or with by="api" per runtime call:
+    A launch is a runtime call that started GPU work (kernel, copy or memset). A CUDA graph is one launch with many
+    kernels: its row is named after the call, and its work is their sum. Work without a recorded launch is excluded.
+    One row per name of the work, or with by="api" per runtime call:
 
-    launches_count, started_count    launches, and what they started
-    call_ns                        median length of the launch call on the host
-    work_ns                        median time of the work of one launch, on the device
-    delay_ns                       median of start of the work - end of the call, 0 where it began within the call
-                                   (HTA's launch delay)
-    latency_ns                     median of start of the work - start of the call, where the stream was idle when the
-                                   call began: what a launch needs when nothing is in its way
-    latency_min_ns                 the shortest of these
+    launches_count, started_count    launches, and the GPU tasks they started
+    call_ns                        median duration of the launch call on the host
+    work_ns                        median GPU time of the work of one launch
+    delay_ns                       median of (start of the work - end of the call), 0 where the work started during
+                                   the call (HTA's launch delay)
+    latency_ns                     median of (start of the work - start of the call) where the stream was idle when
+                                   the call began: the time a launch takes when nothing delays it
+    latency_min_ns                 the shortest of these latencies
     queued_count                   launches whose stream was still busy when the call ended
     queue_delay_ns                 their median delay: time in the queue, not a cost of launching
-    short_count, short_pct         launches whose work took less time than the call (HTA's short kernels); of launches_count
-    call_total_ns, call_pct        length of all calls; its share of all launch calls' time
+    short_count, short_pct         launches whose work took less time than the call (HTA's short kernels)
+    call_total_ns, call_pct        duration of all calls, and its share of the time of all launch calls
 
-    Values: launch_pct is the time in launch calls (union over threads) of the host's time in whole steps.
-    The queue's depth counts launches made and not yet begun: +1 when the call begins, -1 when the work starts, per
-    stream. queue_mean_count is its mean over time from the first call to the last start, of the stream with the
-    largest mean. queue_full_ns is the time at or above `queue_limit` (an H200 stalls at 1,020 to 1,022; HTA
-    takes 1,024), with buffer_full_ns what CUPTI itself recorded as "Command Buffer Full". A full queue means the
-    host is far ahead: it costs nothing.
+    Values: launch_pct is the time in launch calls (union over threads), of the host's time in complete steps.
+    The queue depth counts launches made but not yet started: +1 when the call begins, -1 when the work starts, per
+    stream. queue_mean_count is its mean over time, from the first call to the last start, for the stream with the
+    largest mean. queue_full_ns is the time at or above `queue_limit` (an H200 stalls at 1,020 to 1,022; HTA uses
+    1,024); buffer_full_ns is what CUPTI itself recorded as "Command Buffer Full". A full queue means that the host is
+    far ahead of the GPU: it costs nothing.
 
-    A call that finds the queue full waits for room: its length, and so launch_pct and short_pct, then say
-    little about launching. Calls that were recorded are lengthened by recording them, by about one microsecond each. A stream that waits for
-    another one's event counts as idle.
+    A call that finds the queue full waits for space: its duration, and so launch_pct and short_pct, then say little
+    about the cost of launching. Recording makes each call about one microsecond longer. A stream that waits for an
+    event of another stream counts as idle.
     """
     if queue_limit < 1:
         raise UsageError(f"launches: queue_limit must be at least 1, not {queue_limit}")
@@ -57,20 +65,7 @@ def launches(trace: Trace, *, by: Literal["name", "api"] = "name", queue_limit: 
     table = _grouped(rows, "name" if by == "name" else "api")
     windows = [window for window in step_windows(trace) if window.whole]
     values = {**_totals(rows), **_per_step(rows, windows), **_queue(trace, rows, queue_limit)}
-    return Result(
-        name="launches",
-        says=_says(values),
-        table=table,
-        values=values,
-        denominators={
-            "short_pct": "of the launches with a known call length",
-            "call_pct": "of the summed length of all launch calls",
-            "launch_pct": "of the host's time in whole steps (host_ns of `steps`)",
-            "launches_per_step_count": "launches within whole steps, per whole step",
-            "queued_pct": "of launches_count",
-        },
-        notes=_notes(trace, rows, bool(windows)),
-    )
+    return Result(says=_says(values), table=table, values=values, notes=_notes(trace, rows, bool(windows)))
 
 
 def _measured(rows: pl.DataFrame) -> pl.DataFrame:
@@ -125,15 +120,14 @@ def _totals(rows: pl.DataFrame) -> dict[str, Value]:
 
 
 def _per_step(rows: pl.DataFrame, windows: list[StepWindow]) -> dict[str, Value]:
-    """Launches per whole step, and the share of the steps' host time that is in launch calls."""
+    """Launches per complete step, and the share of the steps' host time spent in launch calls."""
     host_ns = sum(window.host_ns for window in windows)
-    mine = (
-        rows.filter(pl.col("step").is_in([window.number for window in windows])) if windows else rows.clear()
-    )
-    calls = mine.drop_nulls("call_end_ns")
+    numbers = [window.number for window in windows]
+    in_steps = rows.filter(pl.col("step").is_in(numbers)) if windows else rows.clear()
+    calls = in_steps.drop_nulls("call_end_ns")
     inside = intervals.union(calls["call_ns"].to_numpy(), calls["call_end_ns"].to_numpy()).total_ns
     return {
-        "launches_per_step_count": mine.height / len(windows) if windows else None,
+        "launches_per_step_count": in_steps.height / len(windows) if windows else None,
         "launch_pct": min(100 * inside / host_ns, 100.0) if host_ns else None,
     }
 
@@ -165,24 +159,24 @@ def _says(values: dict[str, Value]) -> str:
     per_step = f" ({format_value('', often)} per step)" if isinstance(often, float) else ""
     share = values["launch_pct"]
     cost = f", {format_value('_pct', share)} of the host's time" if share is not None else ""
-    short = f"; {format_value('_pct', values['short_pct'])} start less work than the call takes"
+    short = f"; {format_value('_pct', values['short_pct'])} start work that is shorter than the call"
     latency = (
         f"; {format_value('_ns', values['latency_ns'])} from call to start on an idle stream"
         if values["latency_ns"] is not None
         else "; the stream was never idle"
     )
-    return f"{counted(count, 'launch').replace('launchs', 'launches')}{per_step}{cost}{short}{latency}"
+    return f"{counted(count, 'launch call')}{per_step}{cost}{short}{latency}"
 
 
 def _notes(trace: Trace, rows: pl.DataFrame, has_steps: bool) -> tuple[str, ...]:
     notes = []
-    left = trace.device_spans.height - int(rows["started_count"].sum())
-    if left:
-        notes.append(f"{counted(left, 'piece')} of GPU work without a recorded launch: left out")
+    unlinked = trace.device_spans.height - int(rows["started_count"].sum())
+    if unlinked:
+        notes.append(f"{counted(unlinked, 'GPU task')} without a recorded launch: excluded")
     early = rows.filter(pl.col("start_ns") < pl.col("call_ns")).height
     if early:
         notes.append(
-            f"{counted(early, 'piece')} of GPU work begin before their call: the clocks disagree, counted as 0"
+            f"{counted(early, 'GPU task')} started before the launch call: the clocks disagree; the delay counts as 0"
         )
     if not has_steps:
         notes.append("no steps recorded: launches per step and launch_pct are not known")

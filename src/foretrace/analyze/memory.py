@@ -1,4 +1,4 @@
-"""Memory: how much was allocated over time, the peak, and what was live at it."""
+"""Memory: how much was allocated over time, the peak, and what was live at the peak."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from foretrace.units import format_value
 
 By = Literal["category", "op", "module", "curve"]
 
-# They only allocate: what they allocate is for the operator that called them.
+# Operators that only allocate: what they allocate belongs to the operator that called them.
 _ALLOCATORS = (
     "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided",
     "aten::resize_", "aten::resize_as_", "aten::_resize_output_",
@@ -26,57 +26,56 @@ _ALLOCATORS = (
 _BEFORE = memory_categories.CATEGORIES[memory_categories.BEFORE]
 _UNKNOWN = memory_categories.CATEGORIES[memory_categories.UNKNOWN]
 _NO_OPERATOR, _NO_MODULE = "(no operator)", "(outside modules)"
-_BYTES_PCT = "of what was live on the device at its peak"
 
 
-@analysis
+@analysis(
+    denominators={
+        "peak_pct": "of the bytes live on the device at its peak",
+        "device_peak_pct": "of the device's memory",
+    }
+)
 def memory(trace: Trace, *, by: By = "category") -> Result:
-    """Peak memory of each device and what was live at it by category, operator or module; or the curve over time.
+    """Peak memory of each device and what was live at the peak by category, operator or module; or the curve over time.
 
-    From the allocator's events (profile_memory=True). The peak is the highest total that the allocator reported
-    in the recording. The rows of a device sum to it. Blocks allocated before the recording are not listed one
-    by one: at the peak they are the baseline less what of it was freed until then.
+    From the allocator's events (profile_memory=True). The peak is the highest total that the allocator reported during
+    the recording; the rows of a device sum to it. Blocks allocated before the recording are not listed one by one: at
+    the peak they are the baseline minus what had been freed of it by then.
 
     Columns:
         peak_bytes, peak_count: bytes and blocks live at the peak.
-        peak_pct: of what was live on the device at its peak.
-        allocated_bytes, allocated_count: allocated in the recording, freed or not; with by="op" inside the operator,
-            other operators that it calls included.
-        self_allocated_bytes, self_allocated_count: without those. Operators that only allocate (aten::empty) count
-            for their caller.
-        increase_bytes, self_increase_bytes: held at the operator's end less at its start, summed over calls (one
-            directly inside another of its name counts once); by time on any thread, as torch's table counts.
-        baseline_bytes: held before the first event; device_peak_pct: of the device's memory.
-        reserved_bytes: what the caching allocator holds from the device; unused_at_peak_bytes: reserved less
-            allocated at the peak, so cached or fragmented.
+        peak_pct: of the bytes live on the device at its peak.
+        allocated_bytes, allocated_count: allocated during the recording, freed or not; with by="op", inside the
+            operator, including the operators it calls.
+        self_allocated_bytes, self_allocated_count: excluding the operators it calls. What operators that only allocate
+            (aten::empty) allocate belongs to their caller.
+        increase_bytes, self_increase_bytes: memory held at the end of the operator minus at its start, summed over
+            calls (one directly inside another of the same name counts once); by time, on any thread, as in torch's
+            table.
+        baseline_bytes: memory held before the first event.
+        device_peak_pct: the peak, of the device's memory.
+        reserved_bytes: memory that the caching allocator holds.
+        unused_at_peak_bytes: reserved minus allocated at the peak: cached or fragmented.
 
-    Categories, from lifetimes:
-        activation: allocated in the forward pass and live when a backward pass began; inputs too.
+    Categories, inferred from lifetimes:
+        activation: allocated in the forward pass and live when a backward pass began; includes inputs.
         gradient: allocated in a backward pass and live after it, or freed by zero_grad.
-        autograd: allocated in a backward pass and freed in it.
+        autograd: allocated and freed in the same backward pass.
         optimizer state: allocated in an optimizer's step and kept.
-        temporary: freed within the outermost operator, or the optimizer's step, that allocated it.
+        temporary: freed within the outermost operator, or the optimizer step, that allocated it.
         intermediate: allocated in the forward pass and freed before any backward pass.
         before the recording: usually parameters and optimizer state.
-        unknown: allocated outside operators, or never freed and seen by no backward pass.
+        unknown: allocated outside operators, or never freed and never live in a backward pass.
 
-    by="module" gives a block to the module whose forward allocated it, or whose operators' backward did.
+    by="module" assigns a block to the module whose forward, or whose operators' backward, allocated it.
 
-    What it cannot tell: which tensor a block was, and parameters from optimizer state made before the recording.
+    What it cannot tell: which tensor a block held, and parameters apart from optimizer state if both were allocated
+    before the recording.
     """
     curves = _curves(trace)
     tables = {"category": _by_category, "op": _by_op, "module": _by_module, "curve": _by_curve}
     table = tables[by](trace, curves)
     values = _values(trace, curves[0])
-    shares = {"peak_pct": _BYTES_PCT} if by != "curve" else {}
-    return Result(
-        name="memory",
-        says=_says(curves[0], table),
-        table=table,
-        values=values,
-        denominators={**shares, "device_peak_pct": "of the device's memory"},
-        notes=_notes(curves),
-    )
+    return Result(says=_says(curves[0], table), table=table, values=values, notes=_notes(curves))
 
 
 def _curves(trace: Trace) -> list[Curve]:
@@ -92,14 +91,14 @@ def _curves(trace: Trace) -> list[Curve]:
 
 
 def _blocks(trace: Trace, curve: Curve) -> pl.DataFrame:
-    """The listed blocks of a device, with `live`: whether at the peak."""
+    """The listed blocks of a device, with `live`: whether each was live at the peak."""
     blocks = trace.allocations.filter(pl.col("device") == curve.device).with_row_index("row")
     live = memory_curve.live_at(blocks, curve.peak_at_ns)["row"]
     return blocks.with_columns(live=pl.col("row").is_in(live.implode()))
 
 
 def _at_peak(curve: Curve, blocks: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Live bytes and blocks at the peak by a column of the blocks; with the rest, the rows sum to the peak."""
+    """Live bytes and blocks at the peak by a column of the blocks, plus what is not listed: the rows sum to the peak."""
     if not curve.addressed:
         return _rows(key, [(_UNKNOWN, curve.peak_bytes, None)])
     live = blocks.filter("live").group_by(key, maintain_order=True)
@@ -122,7 +121,7 @@ def _rows(key: str, rows: list[tuple[str, int, None]]) -> pl.DataFrame:
 
 
 def _joined(curve: Curve, blocks: pl.DataFrame, key: str) -> pl.DataFrame:
-    """What was live at the peak beside what was allocated in the recording, by a column of the blocks."""
+    """What was live at the peak and what was allocated in the recording, by a column of the blocks."""
     made = blocks.filter(pl.col("start_ns").is_not_null()).group_by(key, maintain_order=True)
     allocated = made.agg(allocated_bytes=pl.col("size_bytes").sum(), allocated_count=pl.len().cast(pl.Int64))
     table = _at_peak(curve, blocks, key).join(allocated, on=key, how="full", coalesce=True)
@@ -154,10 +153,10 @@ def _by_category(trace: Trace, curves: list[Curve]) -> pl.DataFrame:
     blocks = [_blocks(trace, curve) for curve in curves]
     category = memory_categories.categories(trace, pl.concat(blocks))
     tables = []
-    for curve, mine in zip(curves, blocks, strict=True):
-        told = category.head(mine.height) if curve.addressed else pl.lit(_UNKNOWN)
-        category = category.slice(mine.height)
-        tables.append(_joined(curve, mine.with_columns(told.alias("category")), "category"))
+    for curve, of_device in zip(curves, blocks, strict=True):
+        label = category.head(of_device.height) if curve.addressed else pl.lit(_UNKNOWN)
+        category = category.slice(of_device.height)
+        tables.append(_joined(curve, of_device.with_columns(label.alias("category")), "category"))
     return pl.concat(tables)
 
 
@@ -176,7 +175,7 @@ def _by_module(trace: Trace, curves: list[Curve]) -> pl.DataFrame:
 
 
 def _labelled(blocks: pl.DataFrame, label: pl.Series, key: str, curve: Curve) -> pl.DataFrame:
-    """The blocks with a label; those made before the recording are told by that alone."""
+    """The blocks with a label; those allocated before the recording are labelled as such."""
     old = pl.col("start_ns").is_null() if curve.addressed else pl.lit(value=False)
     return blocks.with_columns(label.alias(key)).with_columns(
         pl.when(old).then(pl.lit(_BEFORE)).otherwise(pl.col(key)).alias(key)
@@ -189,9 +188,9 @@ def _by_op(trace: Trace, curves: list[Curve]) -> pl.DataFrame:
     for curve in curves:
         blocks = _blocks(trace, curve)
         rows = blocks["op_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()
-        behind = np.where(rows == NOBODY, NOBODY, calls["around"][rows])
-        behind = np.where(behind == NOBODY, rows, behind)  # an allocator that nobody called
-        name = calls["name"].gather(pl.Series(behind).set(pl.Series(behind == NOBODY), None)).cast(pl.String)
+        caller = np.where(rows == NOBODY, NOBODY, calls["around"][rows])
+        caller = np.where(caller == NOBODY, rows, caller)  # an allocator that no operator called
+        name = calls["name"].gather(pl.Series(caller).set(pl.Series(caller == NOBODY), None)).cast(pl.String)
         blocks = _labelled(blocks, name.fill_null(_NO_OPERATOR), "op", curve)
         table = _at_peak(curve, blocks, "op").join(
             _op_statistics(calls, blocks), on="op", how="full", coalesce=True
@@ -201,7 +200,7 @@ def _by_op(trace: Trace, curves: list[Curve]) -> pl.DataFrame:
 
 
 def _op_calls(trace: Trace) -> dict[str, Any]:
-    """Operators that do more than allocate, or that nobody called: their ids, callers, names and times."""
+    """Operators that do more than allocate, or have no caller: their ids, callers, names and times."""
     spans = trace.spans
     parent = attribution.nesting(trace).parent
     is_op = (spans["kind"] == "op").to_numpy()
@@ -218,7 +217,7 @@ def _op_calls(trace: Trace) -> dict[str, Any]:
 
 
 def _op_statistics(calls: dict[str, Any], blocks: pl.DataFrame) -> pl.DataFrame:
-    """For each operator's name: calls, bytes and blocks allocated, and the increase, self and total."""
+    """By operator name: bytes and blocks allocated, and the increase, self and total."""
     ids, above = calls["ids"], calls["above"]
     events = memory_curve.changes(blocks)
     at, amount = events["at_ns"].to_numpy(), events["bytes"].to_numpy()
@@ -237,8 +236,8 @@ def _op_statistics(calls: dict[str, Any], blocks: pl.DataFrame) -> pl.DataFrame:
     place[ids[active]] = np.arange(len(active))
     caller = place[above[active]]
     codes = calls["name"].to_physical().to_numpy()
-    mine = codes[ids[active]]
-    again = (caller != NOBODY) & (mine == mine[caller])
+    name_code = codes[ids[active]]
+    again = (caller != NOBODY) & (name_code == name_code[caller])
     columns: dict[str, Array] = {}
     for name, held in total.items():
         columns[f"self_{name}"] = held - attribution.sums(caller, held, len(held))
@@ -258,10 +257,10 @@ def _summed(amount: Array, low: Array, high: Array) -> Array:
 
 def _by_curve(trace: Trace, curves: list[Curve]) -> pl.DataFrame:
     return pl.concat(
-        each.points.select(
-            pl.lit(each.device).alias("device_name"), "at_ns", "allocated_bytes", "reserved_bytes"
+        curve.points.select(
+            pl.lit(curve.device).alias("device_name"), "at_ns", "allocated_bytes", "reserved_bytes"
         )
-        for each in curves
+        for curve in curves
     )
 
 
@@ -291,14 +290,14 @@ def _capacity(trace: Trace, device: str) -> int | None:
     listed = trace.meta.get("devices", ())
     if not number.isdecimal() or not listed:
         return None
-    found = [each for place, each in enumerate(listed) if each.get("id", place) == int(number)]
-    size = (found or (listed if len(listed) == 1 else [{}]))[0].get("totalGlobalMem")
+    matching = [recorded for place, recorded in enumerate(listed) if recorded.get("id", place) == int(number)]
+    size = (matching or (listed if len(listed) == 1 else [{}]))[0].get("totalGlobalMem")
     return size if isinstance(size, int) and size > 0 else None
 
 
 def _says(curve: Curve, table: pl.DataFrame) -> str:
     when = f" in step {curve.peak_step}" if curve.peak_step is not None else ""
-    above = "" if curve.absolute else " above where the recording began"
+    above = "" if curve.absolute else " above the level at the start of the recording"
     says = f"{curve.device} peaked at {format_value('_bytes', curve.peak_bytes)}{above}{when}"
     if "peak_pct" not in table.columns or not curve.addressed:
         return says
@@ -309,17 +308,17 @@ def _says(curve: Curve, table: pl.DataFrame) -> str:
 
 def _notes(curves: list[Curve]) -> tuple[str, ...]:
     notes = []
-    if blind := [each.device for each in curves if not each.addressed]:
+    if unaddressed := [curve.device for curve in curves if not curve.addressed]:
         notes.append(
-            f"{', '.join(blind)}: addresses were not recorded, so what was live at the peak cannot be told"
+            f"{', '.join(unaddressed)}: addresses were not recorded, so what was live at the peak is not known"
         )
-    if relative := [each.device for each in curves if not each.absolute]:
+    if relative := [curve.device for curve in curves if not curve.absolute]:
         notes.append(
-            f"{', '.join(relative)}: totals were not recorded; the curve counts from 0 at the first event"
+            f"{', '.join(relative)}: totals were not recorded; the curve starts from 0 at the first event"
         )
-    if any(each.device == "cpu" for each in curves):
-        notes.append("cpu: its totals count from the profiler's start, not what was allocated before")
-    held = {each.device: each.baseline_bytes for each in curves if each.baseline_bytes}
+    if any(curve.device == "cpu" for curve in curves):
+        notes.append("cpu: totals count from the start of the profiler and exclude earlier allocations")
+    held = {curve.device: curve.baseline_bytes for curve in curves if curve.baseline_bytes}
     if held:
         listed = ", ".join(f"{format_value('_bytes', size)} on {device}" for device, size in held.items())
         notes.append(f"allocated before the recording, so not listed by origin: {listed}")

@@ -1,4 +1,4 @@
-"""Modules: the tree of nn.Modules, with the host and device time of each, forward and backward."""
+"""Modules: the tree of nn.Modules with the host and GPU time of each, forward and backward."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from foretrace.errors import UsageError
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value
 
+_LAUNCHED = "of the summed duration of all GPU work launched in the recording"
 _INSTANCE = re.compile(r"_\d+$")
 _OUTSIDE = "(outside modules)"
 _REST = ("(optimizer)", "(backward of no module)", _OUTSIDE)
 _SOURCES = {
-    "modules": "from recorded nn.Module calls",
-    "stacks": "no module calls recorded: from functions named forward in the Python stacks",
-    "annotations": "no modules or stacks recorded: from the program's own annotations",
+    "modules": "tree built from recorded nn.Module calls",
+    "stacks": "no module calls recorded: tree built from functions named forward in the Python stacks",
+    "annotations": "no modules or stacks recorded: tree built from the program's own annotations",
 }
 
 
 @dataclass(frozen=True)
 class _Times:
-    """Per owner: modules, then the optimizer, backward of no module, and what lies outside."""
+    """Times by owner: modules, then the optimizer, backward work of no module, and everything outside."""
 
     host: Array
     host_backward: Array
@@ -38,7 +39,14 @@ class _Times:
     calls: Array | None
 
 
-@analysis
+@analysis(
+    denominators={
+        "host_self_pct": "of the time of the threads that ran modules, their backward or the optimizer",
+        "device_self_pct": _LAUNCHED,
+        "device_total_pct": _LAUNCHED,
+        "device_in_modules_pct": _LAUNCHED,
+    }
+)
 def modules(
     trace: Trace,
     *,
@@ -46,32 +54,33 @@ def modules(
     source: module_tree.Source = "auto",
     max_depth: int | None = None,
 ) -> Result:
-    """The nn.Module tree with host and device time, self and total, forward and backward; or one row per class.
+    """The nn.Module tree with host and GPU time, self and total, forward and backward; or one row per class.
 
-    Rows are in the order of the tree; `depth` and `path` say where a row stands. With group_by="class" all
-    instances of a class are one row, and modules inside one of their own class count once. Modules deeper than
-    max_depth are added to the module around them.
+    Rows are in tree order; `depth` and `path` give a row's position. With group_by="class", all instances of a class
+    are one row, and modules nested inside one of the same class count once. Modules deeper than max_depth are added to
+    the module around them.
 
     Columns:
-        host_self_ns: time inside the module's calls and outside those of its submodules, plus that of the backward
-            operators of its own forward operators (found by autograd's sequence number). Waiting counts.
+        host_self_ns: time in the module's calls, excluding its submodules, plus the backward operators of its own
+            forward operators (matched by autograd's sequence number). Includes waiting.
         host_total_ns: self plus the totals of the submodules, exactly.
         host_backward_ns: the backward part of host_total_ns.
         device_self_ns, device_total_ns, device_backward_ns: the same for the kernels, copies and memsets that those
-            operators launched: durations summed, so work on several streams at once counts each time.
+            operators launched. Durations are summed, so work on several streams at once counts several times.
         host_self_pct: of the time of all threads that ran modules, their backward or the optimizer.
-        device_self_pct, device_total_pct: of all device work launched in the recording.
-        calls_count: calls of the module; instances_count: modules of the class.
+        device_self_pct, device_total_pct: of all GPU work launched in the recording.
+        calls_count: calls of the module.
+        instances_count: modules of the class.
 
-    The self columns sum to the whole, their shares to 100 %. Rows in parentheses hold what no module owns: the
-    optimizer, backward operators whose forward lies in no module (gradient accumulation, the loss), and the
-    rest of the threads that ran modules. Device work launched before the recording is left out.
+    The self columns sum to the whole, and their shares to 100 %. Rows in parentheses hold what belongs to no module:
+    the optimizer, backward operators whose forward is in no module (gradient accumulation, the loss), and the
+    remaining time of the threads that ran modules. GPU work queued before the recording is excluded.
 
-    The tree is from recorded nn.Module calls (with_stack=True); else from functions named `forward` in the
-    stacks; else from the program's annotations. A note says which.
+    The tree comes from recorded nn.Module calls (with_stack=True), otherwise from functions named `forward` in the
+    stacks, otherwise from the program's annotations. A note says which.
 
     What it cannot tell: modules inside a compiled region or a CUDA graph, which run without Python calls; their
-    time is in the module around the region.
+    time belongs to the module around the region.
     """
     if max_depth is not None and max_depth < 0:
         raise UsageError(f"max_depth must not be negative, not {max_depth}")
@@ -80,19 +89,7 @@ def modules(
     table = _by_class(tree, times) if group_by == "class" else _by_tree(tree, times, max_depth)
     table = _with_shares(table, has_device=trace.has_device)
     values = _values(tree, times, has_device=trace.has_device)
-    return Result(
-        name="modules",
-        says=_says(table, values),
-        table=table,
-        values=values,
-        denominators={
-            "host_self_pct": "of the time of the threads that ran modules, their backward or the optimizer",
-            "device_self_pct": "of the summed duration of all device work launched in the recording",
-            "device_total_pct": "of the summed duration of all device work launched in the recording",
-            "device_in_modules_pct": "of the summed duration of all device work launched in the recording",
-        },
-        notes=_notes(trace, tree),
-    )
+    return Result(says=_says(table, values), table=table, values=values, notes=_notes(trace, tree))
 
 
 def _times(trace: Trace, tree: ModuleTree) -> _Times:
@@ -101,19 +98,19 @@ def _times(trace: Trace, tree: ModuleTree) -> _Times:
     outside = count - 1
     host = given.host_ns(count, backward=False)
     host_backward = given.host_ns(count, backward=True)
-    # A wrapper whose forward lies in no module is backward work all the same.
+    # A wrapper whose forward is in no module is still backward work.
     host_backward[tree.backward] += host[tree.backward]
     host[tree.backward] = 0
     host[outside] = max(_thread_ns(trace, given.carriers) - int(host.sum() + host_backward.sum()), 0)
     work = attribution.device_owners(trace, given)
     owner = work["owner"].fill_null(outside).to_numpy()
     dur = work["dur_ns"].to_numpy()
-    behind = work["backward"].to_numpy() | (owner == tree.backward)
+    backward = work["backward"].to_numpy() | (owner == tree.backward)
     return _Times(
         host + host_backward,
         host_backward,
         attribution.sums(owner, dur, count),
-        attribution.sums(owner[behind], dur[behind], count),
+        attribution.sums(owner[backward], dur[backward], count),
         None if tree.calls is None else np.append(tree.calls, (0, 0, 0)),
     )
 
@@ -127,7 +124,7 @@ def _thread_ns(trace: Trace, carriers: Array) -> int:
 
 
 def _by_tree(tree: ModuleTree, times: _Times, max_depth: int | None) -> pl.DataFrame:
-    """One row per module in tree order, then what no module owns."""
+    """One row per module in tree order, then what belongs to no module."""
     parent = np.append(tree.parent, (NOBODY,) * len(_REST))
     depth = attribution.depths(parent)
     fold = np.arange(len(parent))
@@ -161,7 +158,7 @@ def _folded(fold: Array, amount: Array) -> Array:
 
 
 def _calls(times: _Times, module_count: int) -> pl.Series:
-    """Calls per owner; null where not recorded, and for what no module owns."""
+    """Calls per owner; null where not recorded, and for what belongs to no module."""
     if times.calls is None:
         return pl.Series([None] * len(times.host), dtype=pl.Int64)
     calls = pl.Series(times.calls).cast(pl.Int64)
@@ -177,7 +174,7 @@ def _columns(own: dict[str, Array], total: dict[str, Array]) -> dict[str, Array]
 
 
 def _by_class(tree: ModuleTree, times: _Times) -> pl.DataFrame:
-    """One row per class, the most device time first; a module inside one of its class adds nothing to totals."""
+    """One row per class, the most GPU time first; a module nested in one of its class adds nothing to totals."""
     classes = [_INSTANCE.sub("", name) for name in tree.names]
     names, code = np.unique(np.array([*classes, *_REST], dtype=object), return_inverse=True)
     parent = np.append(tree.parent, (NOBODY,) * len(_REST))
@@ -192,7 +189,7 @@ def _by_class(tree: ModuleTree, times: _Times) -> pl.DataFrame:
         amount = attribution.with_descendants(parent, getattr(times, name))
         total[name] = attribution.sums(code[~inner], amount[~inner], len(names))
     instances = np.bincount(code[: len(classes)], minlength=len(names))
-    frame = pl.DataFrame({"module": [str(each) for each in names], "instances_count": instances})
+    frame = pl.DataFrame({"module": [str(name) for name in names], "instances_count": instances})
     calls = pl.DataFrame({"code": code, "calls": _calls(times, len(classes))})
     summed = calls.group_by("code", maintain_order=True).agg(
         pl.when(pl.col("calls").count() > 0).then(pl.col("calls").sum())
@@ -252,20 +249,16 @@ def _says(table: pl.DataFrame, values: dict[str, Value]) -> str:
     owned = table.filter(~pl.col("module").is_in(_REST)).sort(by, descending=True, maintain_order=True)
     top = owned.row(0, named=True)
     name = str(top.get("path") or top["module"]).strip()
-    most = f"{name} itself takes most: {format_value('_ns', top[by])}"
+    most = f"largest self time: {name}, {format_value('_ns', top[by])}"
     if isinstance(share, float):
-        return f"{what} own {share:.1f} % of the device time; {most}"
-    return f"{what} ran for {format_value('_ns', values['host_in_modules_ns'])} on the host; {most}"
+        return f"{share:.1f} % of GPU time is in {what}; {most}"
+    return f"{format_value('_ns', values['host_in_modules_ns'])} of host time is in {what}; {most}"
 
 
 def _notes(trace: Trace, tree: ModuleTree) -> tuple[str, ...]:
     notes = [_SOURCES[tree.source]]
     if tree.source == "stacks" and tree.calls is None:
         notes.append(
-            "Python calls were not recorded: host time is that of operators, not of Python between them"
+            "Python calls were not recorded: host time covers operators only, not the Python between them"
         )
-    if not trace.has_device:
-        notes.append("no device work recorded: host time only")
-    elif not trace.ops["forward_id"].is_not_null().any():
-        notes.append("no backward operator is linked to a forward one: no backward time is given to modules")
-    return tuple(notes)
+    return (*notes, *attribution.limits(trace, "modules"))

@@ -1,10 +1,10 @@
 """Operators: torch.profiler's `key_averages()` table, from the saved recording.
 
-Rows and columns are torch's (host for CPU, device for CUDA), including what surprises: an annotation has a
-second row for its extent on the device, whose share is over 100 % where it covers idle time; a runtime call
-without an operator counts on the main thread; overhead repeats the device time of the operator it interrupts.
+Rows and columns are torch's (host for CPU, device for CUDA), including its surprises: an annotation has a second row
+for its extent on the device, whose share exceeds 100 % where it covers idle time; a runtime call without an operator
+counts on the main thread; overhead repeats the device time of the operator it interrupts.
 
-What the file does not hold, and so may differ from torch's own table:
+What the file does not contain, so that torch's own table may differ:
 - whether an event ended on another thread: torch gives such "async" events no self time;
 - changes of no bytes in the allocator's log, which torch counts as calls of `[memory]`;
 - a runtime call without External id whose correlation id equals an operator's id: torch mixes the two up;
@@ -42,7 +42,13 @@ _ANNOTATION_MARGIN_NS = 2
 _DEVICE_MEMORY = r"^(cuda|hip|xpu|privateuseone)(:|$)"
 
 
-@analysis
+@analysis(
+    denominators={
+        "host_self_pct": "of the self time of all host calls",
+        "host_total_pct": "of the self time of all host calls",
+        "device_self_pct": "of the time of all kernels, copies and memsets, excluding annotations",
+    }
+)
 def operators(
     trace: Trace,
     *,
@@ -50,29 +56,29 @@ def operators(
     stack_depth: int = 5,
     python: Literal["auto", "yes", "no"] = "auto",
 ) -> Result:
-    """Operators, calls and kernels with self and total time and memory, as torch's table; by name, shape or stack.
+    """Operators, calls and kernels with self and total time and memory, as in torch's table; by name, shape or stack.
 
-    Rows and columns are those of torch.profiler's key_averages(), from the saved file.
+    Rows and columns are those of torch.profiler's key_averages(), computed from the saved file.
 
     Columns:
-        host_total_ns: the sum of the durations on the host.
-        host_self_ns: total less the calls directly inside. It can be negative where a child outlives its parent.
-        device_self_ns: kernels, copies and memsets that the operator itself launched, summed.
-        device_total_ns: the same with what the operators inside it launched.
+        host_total_ns: sum of the durations on the host.
+        host_self_ns: total minus the calls directly inside. It can be negative where a child outlives its parent.
+        device_self_ns: summed duration of the kernels, copies and memsets that the operator itself launched.
+        device_total_ns: the same, including those launched by the operators inside it.
         host_mean_ns, device_mean_ns: total / calls_count.
         host_self_pct, host_total_pct: of the self time of all host calls.
-        device_self_pct: of the time of all kernels, copies and memsets; annotations left out. An annotation's row
-            on the device spans idle time too, so that it can be over 100 %.
-        host_memory_bytes, device_memory_bytes: taken less given back between start and end; negative where more
-            was freed. The self columns leave out the calls inside.
-        total_flops: as counted by with_flops, where the file holds it.
+        device_self_pct: of the time of all kernels, copies and memsets, excluding annotations. An annotation's row on
+            the device includes idle time, so it can exceed 100 %.
+        host_memory_bytes, device_memory_bytes: allocated minus freed between start and end; negative where more was
+            freed. The self columns exclude the calls inside.
+        total_flops: as counted by with_flops, where the file contains it.
 
-    Kernels that overlap are counted each: sums are over 100 % of the time that passed.
+    Kernels that overlap each count in full, so sums can exceed the elapsed time.
 
-    What it cannot tell, since the file does not hold it, so that torch's own table may differ: whether an event
-    ended on another thread (torch gives it no self time); changes of no bytes in the allocator's log; stacks of
-    backward kernels (torch shows where the main thread stood); FLOPs, in the files of torch 2.x. Device work
-    without an id of its own that was launched inside an operator belongs to that operator here.
+    What it cannot tell, because the file does not contain it, so that torch's own table may differ: whether an event
+    ended on another thread (torch gives it no self time); zero-byte changes in the allocator's log; stacks of backward
+    kernels (torch shows where the main thread was); FLOPs, in files of torch 2.x. GPU work without an id of its own
+    that was launched inside an operator is attributed to that operator here.
     """
     if group_by not in _GROUPS:
         raise UsageError(f"operators cannot group by {group_by!r}; choose from {', '.join(_GROUPS)}")
@@ -88,23 +94,12 @@ def operators(
         )
     events = [_host_events(trace, tree), device]
     if group_by == "shape":
-        events = [_with_shapes(trace, each) for each in events]
+        events = [_with_shapes(trace, frame) for frame in events]
     elif group_by == "stack":
         events = call_stacks.add(trace, tree, *events, depth=stack_depth)
     table = _grouped([*events, _loose_memory(trace, tree)], _GROUPS[group_by])
     table, values = _shares(_blank(trace, table, has_device=device.height > 0))
-    return Result(
-        name="operators",
-        says=_says(table, values),
-        table=table,
-        values=values,
-        denominators={
-            "host_self_pct": "of the self time of all host calls",
-            "host_total_pct": "of the self time of all host calls",
-            "device_self_pct": "of the time of all kernels, copies and memsets, annotations left out",
-        },
-        notes=_notes(table),
-    )
+    return Result(says=_says(table, values), table=table, values=values, notes=_notes(table))
 
 
 def _counts_python(trace: Trace) -> bool:
@@ -138,7 +133,7 @@ def _host_events(trace: Trace, tree: CallTree) -> pl.DataFrame:
 
 
 def _device_events(trace: Trace) -> pl.DataFrame:
-    """One row per piece of device work, and per annotation's extent on a device."""
+    """One row per GPU task, and per annotation's extent on a device."""
     on_device = trace.tracks.filter(pl.col("device").is_not_null())["id"]
     annotation = pl.col("kind") == "annotation"
     work = pl.col("kind").is_in(("kernel", "copy", "set", "sync"))
@@ -155,7 +150,7 @@ def _device_events(trace: Trace) -> pl.DataFrame:
 
 
 def _memory_changes(trace: Trace) -> dict[str, pl.DataFrame]:
-    """For host and device, when how many bytes were taken (or, negative, given back), in order of time."""
+    """For host and device, the bytes allocated (or, negative, freed) over time, in order."""
     blocks = trace.allocations.select("start_ns", "end_ns", "size_bytes", "device")
     size = pl.col("size_bytes")
     changes = pl.concat(
@@ -172,7 +167,7 @@ def _memory_changes(trace: Trace) -> dict[str, pl.DataFrame]:
 
 
 def _within(changes: pl.DataFrame, tree: CallTree) -> call_tree.Array:
-    """For each call, the bytes taken between its start and end, on whichever thread: torch looks at time alone."""
+    """For each call, the bytes allocated between its start and end, on any thread: torch goes by time alone."""
     at = changes["at_ns"].to_numpy()
     held = np.concatenate(([0], np.cumsum(changes["bytes"].to_numpy())))
     upto = np.searchsorted(at, tree.end_ns, side="right")
@@ -181,7 +176,7 @@ def _within(changes: pl.DataFrame, tree: CallTree) -> call_tree.Array:
 
 
 def _loose_memory(trace: Trace, tree: CallTree) -> pl.DataFrame:
-    """One row per change of memory that lies within no host call; torch names them `[memory]`."""
+    """One row per memory change outside all host calls; torch names them `[memory]`."""
     order = np.argsort(tree.start_ns, kind="stable")  # a few sorted runs: quick to merge
     start = tree.start_ns[order]
     reach = np.maximum.accumulate(tree.end_ns[order])
@@ -227,8 +222,8 @@ def _shapes_text(recorded: str) -> str | None:
     if not isinstance(shapes, list):
         return recorded
     flat = [
-        [] if isinstance(each, list) and any(isinstance(size, list) for size in each) else each
-        for each in shapes
+        [] if isinstance(shape, list) and any(isinstance(size, list) for size in shape) else shape
+        for shape in shapes
     ]
     return str(flat) if flat else None
 
@@ -238,10 +233,10 @@ def _grouped(events: list[pl.DataFrame], extra: tuple[str, ...]) -> pl.DataFrame
     keys = (*_KEYS, *extra)
     sums = [pl.col(column).sum() for column in (*_TIMES, *_MEMORY)]
     frames = [
-        each.group_by((key for key in keys if key in each.columns), maintain_order=True)
-        .agg(pl.col("kind").first(), pl.len().cast(pl.Int64).alias("calls_count"), _flops(each), *sums)
+        frame.group_by((key for key in keys if key in frame.columns), maintain_order=True)
+        .agg(pl.col("kind").first(), pl.len().cast(pl.Int64).alias("calls_count"), _flops(frame), *sums)
         .with_columns(pl.col("name", "kind", "on").cast(pl.String))
-        for each in events
+        for frame in events
     ]
     joined = pl.concat(frames, how="diagonal")
     if missing := [key for key in extra if key not in joined.columns]:
@@ -307,19 +302,21 @@ def _share(column: str, total: int) -> pl.Expr:
 def _says(table: pl.DataFrame, values: dict[str, Value]) -> str:
     host = format_value("_ns", values["host_self_ns"])
     if values["device_self_ns"] is None:
-        return f"{table.height} rows share {host} of host time; no device work was recorded."
+        return f"{table.height} rows cover {host} of host time; no GPU work was recorded."
     device = format_value("_ns", values["device_self_ns"])
-    return f"{table.height} rows share {host} of host time and {device} of device time."
+    return f"{table.height} rows cover {host} of host time and {device} of GPU time."
 
 
 def _notes(table: pl.DataFrame) -> tuple[str, ...]:
     notes = []
     if table.filter((pl.col("on") == "device") & (pl.col("kind") == "annotation")).height:
         notes.append(
-            "an annotation's row on the device spans its first to its last kernel, idle time included"
+            "an annotation's row on the device runs from its first to its last kernel, including idle time"
         )
     if table.filter((pl.col("kind") == "overhead") & (pl.col("device_self_ns") > 0)).height:
-        notes.append("overhead repeats the device time of the operator it interrupted, as torch counts it")
+        notes.append(
+            "overhead rows repeat the device time of the operator they interrupted, as in torch's table"
+        )
     if table.filter(pl.col("kind") == "sync").height:
         notes.append("recorded synchronisations count as device time, as in torch's table")
     if table["host_memory_bytes"].null_count():

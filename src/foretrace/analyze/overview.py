@@ -1,4 +1,4 @@
-"""The overview: how long a step takes, how busy the GPU is, and what its time goes to."""
+"""The overview: how long a step takes, how busy the GPU is, and what its time is spent on."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import polars as pl
 
 from foretrace.analyze.concepts.device import device_time
-from foretrace.analyze.concepts.device.device_time import Timeline, Window
+from foretrace.analyze.concepts.device.device_time import MeasuredPeriod, Timeline
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import StepWindow, measured_window, step_windows, summary
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value
 
 _LAUNCHED = "of the device's span: from the first start to the last end of launched work"
-_KERNEL_TIME = "of kernel time in the same window (a mean over kernels by duration), not of the window"
+_KERNEL_TIME = "a mean over kernels, weighted by duration: of kernel time, not of the window"
 
 
 @dataclass(frozen=True)
@@ -31,41 +31,41 @@ class DeviceOverview:
     occupancy_pct: float | None
 
 
-@analysis
+@analysis()
 def overview(trace: Trace) -> Result:
-    """How long a step takes, how busy the GPU is, and what its time goes to.
+    """How long a step takes, how busy the GPU is, and what its time is spent on.
 
-    One row per device; with several, a last row for all of them together.
+    One row per device; with several devices, a last row for all of them together.
 
-    Steps (the median over the whole ones; a last step whose GPU work was cut off is left out):
-        step_gpu_ns: time between completions, from when the GPU work of earlier steps had ended to when this
-            step's had.
-        step_host_ns: length of the program's own step annotation.
+    Steps (medians over complete steps; a last step whose GPU work was cut off does not count):
+        step_gpu_ns: time between completions: from the end of the GPU work of earlier steps to the end of this
+            step's.
+        step_host_ns: duration of the program's own step annotation.
         launches_per_step_count, kernels_per_step_count: by the step that launched them.
 
-    How busy, as a share of the measured window (from the start of the first whole step to the end of the last;
-    without steps, of the recording):
-        utilisation_pct, gpu_busy_pct: time with at least one kernel running. Copies do not count, overlapping
+    Utilisation, as shares of the measured window (from the start of the first to the end of the last complete
+    step; without steps, of the recording):
+        utilisation_pct, gpu_busy_pct: time with at least one kernel running. Copies do not count; overlapping
             kernels count once.
         sm_efficiency_pct: integral of min(sum of concurrent kernels' blocks per SM, 1) over the window, where
             blocks per SM = grid size / number of SMs. An estimate from launch geometry, not a counter.
-        occupancy_pct: sum of occupancy x duration / sum of duration over kernels. Its whole is kernel time, not
+        occupancy_pct: sum of occupancy x duration / sum of duration over kernels: a share of kernel time, not of
             the window.
 
-    What the time goes to: five parts that sum to span_ns exactly, from the first start to the last end of the
-    work that was launched in the recording:
-        span_ns: all of it.
-        computation_ns: union of kernels that do not communicate, and memsets.
-        exposed_communication_ns: union of communication kernels, less computation.
-        exposed_copy_ns: union of copies, less both.
-        earlier_ns: only work that was launched before the recording began was running.
-        idle_ns: what is left: nothing ran. busy_ns is the first three together.
-        communication_ns, copy_ns: the same unions with what is hidden behind computation.
+    Timeline: five parts that sum exactly to span_ns, from the first start to the last end of the work launched in
+    the recording:
+        span_ns: the whole timeline.
+        computation_ns: union of memsets and of kernels that do not communicate.
+        exposed_communication_ns: union of communication kernels, without computation.
+        exposed_copy_ns: union of copies, without either.
+        earlier_ns: only work queued before the recording began was running.
+        idle_ns: nothing was running. busy_ns is the first three together.
+        communication_ns, copy_ns: the same unions, including what overlaps with computation.
 
-    Work that was launched before the recording began (orphans) belongs to no step and counts as earlier_ns only;
-    orphan_count and orphan_ns say how much there is.
+    Work queued before the recording began belongs to no step and counts only in earlier_ns; orphan_count and
+    orphan_ns say how much there is.
 
-    What it cannot tell: why the device was idle. See idle.
+    What it cannot tell: why the GPU was idle. See `idle`.
     """
     windows = step_windows(trace)
     window = measured_window(trace, windows)
@@ -80,7 +80,6 @@ def overview(trace: Trace) -> Result:
     values["devices"] = ", ".join(dict.fromkeys(names.values()))
     values |= _headline(devices, work, window)
     return Result(
-        name="overview",
         says=_says(values),
         table=_table(devices),
         values=values,
@@ -90,9 +89,9 @@ def overview(trace: Trace) -> Result:
 
 
 def _devices(
-    names: dict[int | None, str], work: pl.DataFrame, fill: pl.DataFrame, window: Window
+    names: dict[int | None, str], work: pl.DataFrame, fill: pl.DataFrame, window: MeasuredPeriod
 ) -> list[DeviceOverview]:
-    """Each device that worked; where there are several, then all together."""
+    """Each device that did work; with several, then all of them together."""
     filled = dict(device_time.by_device(fill))
     rows = [
         _device(device, names[device], spans, filled.get(device, fill.clear()), window)
@@ -115,7 +114,7 @@ def _devices(
 
 
 def _device(
-    device: int | None, name: str, work: pl.DataFrame, fill: pl.DataFrame, window: Window
+    device: int | None, name: str, work: pl.DataFrame, fill: pl.DataFrame, window: MeasuredPeriod
 ) -> DeviceOverview:
     launched = work.filter(~pl.col("orphan"))
     return DeviceOverview(
@@ -136,19 +135,19 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 def _per_step(trace: Trace, windows: tuple[StepWindow, ...]) -> dict[str, Value]:
-    """Launches and kernels per whole step, where steps launched any."""
+    """Launches and kernels per complete step, where steps launched any."""
     numbers = [window.number for window in windows if window.whole]
-    mine = trace.device_spans.filter(pl.col("step").is_in(numbers))
-    if not numbers or mine.is_empty():
+    work = trace.device_spans.filter(pl.col("step").is_in(numbers))
+    if not numbers or work.is_empty():
         return {"launches_per_step_count": None, "kernels_per_step_count": None}
-    launches = mine["launch_id"].drop_nulls().n_unique()
+    launches = work["launch_id"].drop_nulls().n_unique()
     return {
         "launches_per_step_count": launches / len(numbers) if launches else None,
-        "kernels_per_step_count": int((mine["kind"] == "kernel").sum()) / len(numbers),
+        "kernels_per_step_count": int((work["kind"] == "kernel").sum()) / len(numbers),
     }
 
 
-def _headline(devices: list[DeviceOverview], work: pl.DataFrame, window: Window) -> dict[str, Value]:
+def _headline(devices: list[DeviceOverview], work: pl.DataFrame, window: MeasuredPeriod) -> dict[str, Value]:
     orphans = work.filter(pl.col("orphan"))
     values: dict[str, Value] = {
         "measured_ns": window.length_ns,
@@ -194,16 +193,16 @@ def _table(devices: list[DeviceOverview]) -> pl.DataFrame:
 _NOTHING = Timeline(0, 0, 0, 0, 0, 0)
 
 
-def _denominators(window: Window) -> dict[str, str]:
+def _denominators(window: MeasuredPeriod) -> dict[str, str]:
     of_window = f"of {window.says}"
     shares = {name: _LAUNCHED for name in _parts(_NOTHING) if name.endswith("_pct")}
     return {
         "gpu_busy_pct": f"time with at least one kernel running (copies do not count), {of_window}",
         "utilisation_pct": f"time with at least one kernel running (copies do not count), {of_window}",
-        "sm_efficiency_pct": f"estimated share of SMs that hold a block, {of_window}",
+        "sm_efficiency_pct": f"estimated share of SMs with a block, over {window.says}",
         "occupancy_pct": _KERNEL_TIME,
-        "launches_per_step_count": "calls that started GPU work, per whole step",
-        "kernels_per_step_count": "kernels by the step that launched them, per whole step",
+        "launches_per_step_count": "calls that started GPU work, per complete step",
+        "kernels_per_step_count": "kernels by the step that launched them, per complete step",
         **shares,
     }
 
@@ -216,7 +215,7 @@ def _says(values: dict[str, Value]) -> str:
     state = (
         f"{device} busy {busy:.1f} % of the time"
         if isinstance(busy, float)
-        else f"{device}: no launched work"
+        else f"{device}: no work launched"
     )
     if not isinstance(host, int) or not isinstance(count, int):
         return f"no steps recorded; {state}"
@@ -230,16 +229,13 @@ def _notes(work: pl.DataFrame, fill: pl.DataFrame, devices: list[DeviceOverview]
     notes = []
     orphans = work.filter(pl.col("orphan"))
     if orphans.height:
-        length = format_value("_ns", device_time.covered(orphans).total_ns)
-        notes.append(
-            f"{counted(orphans.height, 'device span')} ({length}) "
-            "launched before the recording began: of no step and in no count; while only they ran is earlier_ns"
-        )
+        queued = device_time.queued_before(orphans.height, device_time.covered(orphans).total_ns)
+        notes.append(f"{queued}: excluded from all totals; earlier_ns is the time in which only they ran")
     if work["launch_id"].null_count() == work.height:
-        notes.append("no launch is linked to its device work: all device work is counted")
+        notes.append("no GPU work is linked to its launch: all GPU work is counted")
     if len(devices) > 1:
         notes.append(
-            "all devices together: the timeline is of their union, the three estimates are means over devices"
+            "all devices together: the timeline is that of their union, the three estimates are means over devices"
         )
     # A block on every SM is at least 1.6 % occupancy: 0 says that the profiler could not estimate it.
     unknown = fill.filter((pl.col("occupancy_pct") == 0) & (pl.col("blocks_per_sm") >= 1))
@@ -247,7 +243,7 @@ def _notes(work: pl.DataFrame, fill: pl.DataFrame, devices: list[DeviceOverview]
         share = 100 * int(unknown["dur_ns"].sum()) / max(int(fill["dur_ns"].sum()), 1)
         notes.append(
             f"{counted(unknown.height, 'kernel')} with a block on every SM, {share:.1f} % of kernel time, "
-            "report 0 % occupancy: a gap of the profiler, occupancy_pct is too low"
+            "report 0 % occupancy: the profiler could not estimate it, so occupancy_pct is too low"
         )
     if missing := fill["blocks_per_sm"].null_count():
         given = device_time.mostly_recorded(fill, "blocks_per_sm")
@@ -272,6 +268,12 @@ def _without_device(trace: Trace, values: dict[str, Value]) -> Result:
         f"on {counted(ops['track_id'].n_unique(), 'thread')} in {format_value('_ns', trace.duration_ns)}"
     )
     table = _table([])
-    known = _denominators(Window(0, trace.duration_ns, "the recording"))
+    known = _denominators(MeasuredPeriod(0, trace.duration_ns, "the recording"))
     known = {name: of for name, of in known.items() if name in table.columns or name in values}
-    return Result("overview", says, table, {**values, **host}, known, ("no GPU work recorded",))
+    return Result(
+        says=says,
+        table=table,
+        values={**values, **host},
+        denominators=known,
+        notes=("no GPU work recorded",),
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate, ParamSpec
 
 import polars as pl
@@ -23,11 +23,11 @@ Options = ParamSpec("Options")
 _NOTEBOOK_ROWS, _NOTEBOOK_NAME = 20, 80
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """A table, the headline values beside it, and what every share in it is a share of."""
 
-    name: str
+    name: str = ""  # that of the analysis, which fills it in
     says: str  # one sentence: what the table shows for this trace
     table: pl.DataFrame
     values: Mapping[str, Value] = field(default_factory=dict)
@@ -87,17 +87,34 @@ class Analysis:
     help: str
     function: Callable[..., Result]
     options: Mapping[str, inspect.Parameter]
+    denominators: Mapping[str, str]
 
     def __call__(self, trace: Trace, **options: Any) -> Result:
-        return self.function(trace, **options)
+        result = self.function(trace, **options)
+        shown = {*result.table.columns, *result.values}
+        declared = {name: whole for name, whole in self.denominators.items() if name in shown}
+        return replace(result, name=self.name, denominators={**declared, **result.denominators})
 
 
-def analysis(function: Callable[Concatenate[Trace, Options], Result]) -> Analysis:
-    """Makes an Analysis of a function: name and help are its own."""
-    parameters = inspect.signature(function).parameters
-    return Analysis(
-        name=function.__name__.replace("_", "-"),
-        help=(function.__doc__ or "").strip().splitlines()[0],
-        function=function,
-        options={name: each for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY},
-    )
+def analysis(
+    *, denominators: Mapping[str, str] | None = None
+) -> Callable[[Callable[Concatenate[Trace, Options], Result]], Analysis]:
+    """Makes an Analysis of a function: name and help are its own.
+
+    `denominators` says for each share or mean, a column or a value, what it is a share of. One that depends on the
+    recording is left to the function's Result.
+    """
+
+    def decorated(function: Callable[Concatenate[Trace, Options], Result]) -> Analysis:
+        parameters = inspect.signature(function).parameters
+        return Analysis(
+            name=function.__name__.replace("_", "-"),
+            help=(function.__doc__ or "").strip().splitlines()[0],
+            function=function,
+            options={
+                name: option for name, option in parameters.items() if option.kind is option.KEYWORD_ONLY
+            },
+            denominators=denominators or {},
+        )
+
+    return decorated

@@ -1,4 +1,4 @@
-"""Roles: what the GPU's time is for, and in which part of the step."""
+"""Roles: which kind of work GPU time is spent on, and in which phase of the step."""
 
 from __future__ import annotations
 
@@ -6,24 +6,30 @@ from typing import Literal
 
 import polars as pl
 
-from foretrace.analyze.concepts.device import attention_pieces, device_roles
+from foretrace.analyze.concepts.device import attention_pieces, device_roles, device_time
 from foretrace.analyze.concepts.device.device_roles import ATTENTION_PIECES, FUSED_ATTENTION, ROLES
 from foretrace.analyze.concepts.device.phases import PHASES
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import step_windows
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace
-from foretrace.units import counted, format_value
+from foretrace.units import format_value
 
 _KEYS: dict[str, list[str]] = {"both": ["role", "phase"], "role": ["role"], "phase": ["phase"]}
 _SHOWN = (
     "gemm", FUSED_ATTENTION, ATTENTION_PIECES, "convolution", "copy", "communication", "unknown_role", "forward",
     "backward", "recompute", "optimizer_phase",
 )  # fmt: skip
-_WORK = "of the summed duration of the kernels, copies and memsets launched in the recording"
+_WORK = "of GPU time: the summed duration of the kernels, copies and memsets launched in the recording"
 
 
-@analysis
+@analysis(
+    denominators={
+        "total_pct": _WORK,
+        **{f"{name.replace(' ', '_')}_pct": _WORK for name in _SHOWN},
+        "per_step_ns": "a mean over complete steps, of the work they launched",
+    }
+)
 def roles(
     trace: Trace,
     *,
@@ -33,40 +39,42 @@ def roles(
 ) -> Result:
     """GPU time by role (gemm, attention, elementwise, ...) and by phase (forward, backward, ...) of the step.
 
-    Every kernel, copy and memset that was launched in the recording is in one row.
+    Every kernel, copy and memset launched in the recording is in exactly one row.
 
-    Roles, from the kernel's name and the operator behind it:
-        gemm, convolution: matrix multiplies with their split-k sums; what serves a convolution is
+    Roles, from the kernel's name and the operator that launched it:
+        gemm, convolution: matrix multiplies with their split-k sums; anything that serves a convolution is
             convolution.
         fused attention: flash, memory-efficient, cuDNN and similar kernels, forward and backward.
-        attention pieces: attention written out. Found by structure: a softmax over [..., Tq, Tk] whose scores
-            a batched multiply makes; every operator on a tensor of that size belongs to it (QK^T, scale,
-            mask, softmax, dropout, PV, their gradients, copies and casts between them). With attention_parts,
-            one row for each of these.
-        norm, softmax, reduction, elementwise: as the words say; a loss is a reduction, dropout elementwise.
-        optimizer: multi-tensor (fused or foreach) kernels. A loop over parameters is elementwise, with the
-            phase optimizer.
+        attention pieces: unfused attention. Found by structure: a softmax over [..., Tq, Tk] whose scores come
+            from a batched multiply; every operator on a tensor of that size belongs to it (QK^T, scale, mask,
+            softmax, dropout, PV, their gradients, copies and casts between them). With attention_parts, one row
+            for each of these.
+        norm, softmax, reduction, elementwise: as named; a loss is a reduction, dropout is elementwise.
+        optimizer: multi-tensor (fused or foreach) kernels. A loop over parameters is elementwise, in the
+            optimizer phase.
         embedding: embedding tables, gather, scatter and indexing.
         copy: copies between memories, memsets, casts, and kernels that copy, transpose or concatenate.
-        communication: NCCL and the like.
-        other, unknown: sorting and scans; names that are not known here.
+        communication: NCCL and similar libraries.
+        other: sorting and scans.
+        unknown: unrecognised kernel names.
 
     Phases, from the calls around the launch:
-        backward: inside an autograd node. recompute: a forward operator inside one, as activation
-            checkpointing does (and a backward with create_graph=True). optimizer: inside Optimizer.step or
-            zero_grad.
-            forward: anything else with an operator. unknown: no operator is linked, as in a CUDA graph.
+        backward: inside an autograd node.
+        recompute: a forward operator inside an autograd node, as in activation checkpointing (and in a backward
+            with create_graph=True).
+        optimizer: inside Optimizer.step or zero_grad.
+        forward: any other work with an operator.
+        unknown: no operator is linked, as in a CUDA graph.
 
     Columns:
-        total_ns: summed durations. Kernels that overlap are counted each.
-        total_pct: total_ns over the sum of all rows.
-        per_step_ns: total_ns of what whole steps launched, over their number; null without steps.
+        total_ns: summed durations; kernels that overlap each count in full.
+        total_pct: of the sum of all rows.
+        per_step_ns: total_ns of the work launched by complete steps, per step; null without steps.
         top_kernel, top_kernel_ns, top_kernel_calls_count: the kernel with the largest total in the row.
-    With per_step, rows are also split by the step that launched the work; per_step_ns is then left out.
+    With per_step, rows are also split by the step that launched the work, and there is no per_step_ns.
 
-    What it cannot tell: attention pieces where shapes were not recorded (record_shapes=True), where a
-    compiler fused them, or where a single matrix holds all scores; what torch.compile's own partitioner
-    recomputes.
+    What it cannot tell: unfused attention where shapes were not recorded (record_shapes=True), where a compiler
+    fused it, or where a single matrix holds all scores; what torch.compile's own partitioner recomputes.
     """
     work = device_roles.classified(trace)
     if work.is_empty():
@@ -79,18 +87,7 @@ def roles(
     shares = _shares(work)
     values: dict[str, Value] = {"work_count": work.height, "total_ns": int(work["dur_ns"].sum())}
     values |= {f"{name.replace(' ', '_')}_pct": shares[name] for name in _SHOWN}
-    return Result(
-        name="roles",
-        says=_says(values, shares),
-        table=table,
-        values=values,
-        denominators={
-            "total_pct": _WORK,
-            **{name: _WORK for name in values if name.endswith("_pct")},
-            "per_step_ns": "a mean over the whole steps, of the work that they launched",
-        },
-        notes=_notes(trace, work),
-    )
+    return Result(says=_says(values, shares), table=table, values=values, notes=_notes(trace, work))
 
 
 def _named(work: pl.DataFrame, *, attention_parts: bool) -> pl.DataFrame:
@@ -150,21 +147,21 @@ def _says(values: dict[str, Value], shares: dict[str, float | None]) -> str:
     present = [(shares[role], role) for role in ROLES[:-1] if shares[role]]
     largest = sorted(((share or 0, role) for share, role in present), reverse=True)
     parts = ", ".join(f"{role} {share:.1f} %" for share, role in largest[:4])
-    said = f"{format_value('_ns', values['total_ns'])} of GPU work" + (f": {parts}" if parts else "")
+    says = f"{format_value('_ns', values['total_ns'])} of GPU work" + (f": {parts}" if parts else "")
     pieces, fused = shares[ATTENTION_PIECES] or 0, shares[FUSED_ATTENTION] or 0
-    return f"{said}; attention runs in pieces, not fused" if pieces >= 1 and pieces > fused else said
+    return f"{says}; attention is not fused" if pieces >= 1 and pieces > fused else says
 
 
 def _notes(trace: Trace, work: pl.DataFrame) -> tuple[str, ...]:
     notes = []
     orphans = trace.device_spans.height - work.height
     if orphans:
-        notes.append(f"{counted(orphans, 'device span')} launched before the recording began: left out")
+        notes.append(f"{device_time.queued_before(orphans)}: excluded from all totals")
     if trace.ops["shapes"].null_count() == trace.ops.height and not _has(work, FUSED_ATTENTION):
-        notes.append("no shapes recorded: attention pieces are counted as gemm, softmax and elementwise")
-    untold = int(work.filter(pl.col("role") == ROLES.index("unknown"))["dur_ns"].sum())
-    if untold:
-        notes.append(f"{format_value('_ns', untold)} is in kernels whose names are not known here")
+        notes.append("no shapes recorded: unfused attention counts as gemm, softmax and elementwise")
+    unknown = int(work.filter(pl.col("role") == ROLES.index("unknown"))["dur_ns"].sum())
+    if unknown:
+        notes.append(f"{format_value('_ns', unknown)} is in kernels with unrecognised names")
     return tuple(notes)
 
 

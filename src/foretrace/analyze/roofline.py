@@ -1,4 +1,4 @@
-"""Roofline: how near each kernel comes to what the device could do with that work."""
+"""Roofline: how close each kernel comes to the device's limit for that work."""
 
 from __future__ import annotations
 
@@ -20,21 +20,27 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     "op": ("op", "dtype"),
     "kernel": ("kernel", "dtype"),
 }
-# A kernel takes about that long however little it does: it has to start, fill the device and drain.
+# A kernel takes about this long however little it does: it has to start, fill the device and drain.
 _SHORTEST_KERNEL_NS = 2_000
-# ncu calls a kernel latency-bound below 60 % of both roofs, by measured traffic; compulsory traffic is a lower
-# bound of that, so the line is lower here.
+# ncu calls a kernel latency-bound below 60 % of both roofs, by measured traffic. Compulsory traffic is a lower bound
+# of that, so the threshold is lower here.
 _LATENCY_BELOW_PCT = 30
 _ANOMALY_ABOVE_PCT = 110
 _INDIRECT = r"(?i)winograd|fft"
-# The terminal leaves out what does not fit: the answer comes first.
+# The terminal drops columns that do not fit: the answer comes first.
 _MEASURES = (
     "total_ns", "roof_pct", "bound", "achieved_flops_per_s", "achieved_bytes_per_s", "total_pct", "calls_count",
     "intensity_flops_per_byte", "excess_ns", "note", "model", "work_flops", "traffic_bytes",
 )  # fmt: skip
 
 
-@analysis
+@analysis(
+    denominators={
+        "total_pct": "of the summed duration of launched kernels that compute",
+        "coverage_pct": "of the summed duration of launched kernels that compute",
+        "roof_pct": "of the device's limit: 100 is the limit, more than 110 is marked as an anomaly",
+    }
+)
 def roofline(
     trace: Trace,
     *,
@@ -46,39 +52,38 @@ def roofline(
     peak_fp8_flops: float | None = None,
     peak_memory_bytes: float | None = None,
 ) -> Result:
-    """FLOPs and bytes from shapes: achieved rates, share of the device's roof, and what bounds each group.
+    """FLOPs and bytes from shapes: achieved rates, share of the device's limit, and what bounds each group.
 
-    Work is what an operator must do by its recorded shapes, whichever way the kernel does it. Products count
-    2MNK FLOPs; attention 4·B·Hq·pairs·d forward and 2.5 times that backward, with only the pairs that a causal
-    mask leaves; elementwise operators 1 an element; copies and lookups none. Bytes are compulsory: every operand
-    read once, every result written once. Inductor's kernels have bytes only.
+    Work is what an operator must do according to its recorded shapes, however the kernel does it. Matrix products count
+    2MNK FLOPs; attention 4·B·Hq·pairs·d forward and 2.5 times that backward, counting only the pairs that a causal mask
+    leaves; elementwise operators 1 per element; copies and lookups 0. Bytes are compulsory traffic: every operand read
+    once, every result written once. Inductor's kernels have bytes only.
 
     Columns, per operator and shapes, per operator (group_by="op") or per longest kernel of an operator
     (group_by="kernel"):
-        dtype: what is computed in; tf32 where the kernel's name says so, or where it outran the fp32 peak.
-        model: which family of formulas was used; none where there is no model.
+        dtype: the type used for computing; tf32 where the kernel's name says so, or where it exceeds the fp32 peak.
+        model: the family of formulas used; none where there is no model.
         calls_count: operator calls; kernels, where no operator with a model launched them.
-        total_ns: summed duration of the kernels behind them; kernels that ran at the same time count each.
-        total_pct: of the summed duration of launched kernels that compute (communication left out).
+        total_ns: summed duration of their kernels; kernels that overlap each count in full.
+        total_pct: of the summed duration of launched kernels that compute (excluding communication).
         work_flops, traffic_bytes: over all calls.
         achieved_flops_per_s, achieved_bytes_per_s: work_flops and traffic_bytes / total_ns.
         intensity_flops_per_byte: work_flops / traffic_bytes.
-        roof_pct: of the device's roof: (time at the roof) / total_ns, where a call's time at the roof is the
-            longer of FLOPs / compute peak and bytes / memory bandwidth. The compute peak is the dense one of the
-            dtype for products, convolutions and attention, and fp32's for all else.
-        bound: compute or memory, whichever roof is lower there; latency, below 30 % of both; too small, where
-            that is so and the time at the roof is under 2 us a call, which no kernel gets down to; unknown, far
-            below the memory roof where FLOPs are not known.
-        excess_ns: total_ns less the time at the roof: what a perfect kernel would save.
-        note: why there is no model; or what is suspicious: more than 110 % of the roof is never just good. Small
-            operands that stay in the L2 cache outrun the memory; else the model or the peak does not fit.
+        roof_pct: share of the device's limit reached: (time at the limit) / total_ns, where a call's time at the limit
+            is the longer of FLOPs / compute peak and bytes / memory bandwidth. The compute peak is the dense peak of
+            the dtype for products, convolutions and attention, and that of fp32 otherwise.
+        bound: compute or memory, whichever limit is lower; latency, below 30 % of both; too small, where in addition
+            the time at the limit is under 2 us per call, which no kernel can reach; unknown, far below the memory
+            limit where FLOPs are not known.
+        excess_ns: total_ns minus the time at the limit: what a perfect kernel would save.
+        note: why there is no model, or why the result is suspicious: above 110 % of the limit, either small operands
+            stayed in the L2 cache, or the model or the peak is wrong.
 
-    Values: coverage_pct is the share of that kernel time that has a model; roof_pct is over all kernels that
-    have a roof. peak_... options replace the device's peaks, per second; a device that is not known shows
-    achieved rates without shares.
+    Values: coverage_pct is the share of kernel time that has a model; roof_pct covers all kernels with a known limit.
+    The peak_... options replace the device's peaks, per second. An unknown device shows achieved rates without shares.
 
-    What it cannot tell: traffic that the caches did not save, so memory-bound kernels may be nearer to the
-    hardware's limit than they seem; work of operators whose shapes were not recorded; kernels of CUDA graphs.
+    What it cannot tell: cache misses, so memory-bound kernels may be closer to the hardware's limit than they seem;
+    work of operators whose shapes were not recorded; kernels of CUDA graphs.
     """
     if group_by not in _GROUPS:
         raise UsageError(f"roofline cannot group by {group_by!r}; choose from {', '.join(_GROUPS)}")
@@ -99,16 +104,7 @@ def roofline(
     table = _table(calls, _without_owner(trace, kernels), group_by)
     values = _values(owners, kernels, calls, table)
     return Result(
-        name="roofline",
-        says=_says(table, values, peaks),
-        table=table,
-        values=values,
-        denominators={
-            "total_pct": "of the summed duration of launched kernels that compute",
-            "coverage_pct": "of the summed duration of launched kernels that compute",
-            "roof_pct": "of the time on the device; 100 is the roof, more than 110 is marked as an anomaly",
-        },
-        notes=_notes(values, peaks, calls),
+        says=_says(table, values, peaks), table=table, values=values, notes=_notes(values, peaks, calls)
     )
 
 
@@ -122,7 +118,7 @@ def _computing(trace: Trace) -> pl.DataFrame:
         why = (
             ""
             if trace.ops.height
-            else "; a CUDA graph replays kernels without operators: record without graphs"
+            else "; CUDA graphs replay kernels without operators: record without graphs"
         )
         raise MissingDataError(f"{trace.path.name}: no shapes recorded; record with record_shapes=True{why}")
     work = device_time.device_work(trace).filter(pl.col("kind") == "kernel")
@@ -138,9 +134,11 @@ def _calls(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     distinct = calls.group_by(*flops.CALL, "device", maintain_order=True).agg(
         pl.col("indirect").any(), time_ns=pl.col("time_ns").sum(), calls_count=pl.len()
     )
-    untold = pl.when(pl.col("model").is_null()).then(pl.lit("its recorded arguments do not tell the work"))
+    unmodelled = pl.when(pl.col("model").is_null()).then(
+        pl.lit("its recorded arguments do not determine the work")
+    )
     return flops.with_work(distinct).with_columns(
-        untold.alias("why"),
+        unmodelled.alias("why"),
         flops=pl.col("flops") * pl.col("calls_count"),
         bytes=pl.col("bytes") * pl.col("calls_count"),
     )
@@ -177,19 +175,19 @@ def _with_peaks(calls: pl.DataFrame, peaks: Mapping[int | None, Peaks]) -> pl.Da
             on="device", how="left", nulls_equal=True, maintain_order="left",
         )
     )  # fmt: skip
-    # No fp32 unit is that fast: the kernel multiplied in tf32, though its name does not tell.
+    # No fp32 unit is that fast: the kernel multiplied in tf32, although its name does not say so.
     kernel = ("device", "kernel", "dtype")
     rate = pl.col("flops").sum().over(kernel) / pl.col("time_ns").sum().over(kernel) * 1e9
-    outran = matrix & (pl.col("dtype") == "fp32") & (rate > pl.col("peak") * _ANOMALY_ABOVE_PCT / 100)
-    outran = (outran & pl.col("tf32_peak").is_not_null()).fill_null(value=False)
+    too_fast = matrix & (pl.col("dtype") == "fp32") & (rate > pl.col("peak") * _ANOMALY_ABOVE_PCT / 100)
+    too_fast = (too_fast & pl.col("tf32_peak").is_not_null()).fill_null(value=False)
     return placed.with_columns(
-        dtype=pl.when(outran).then(pl.lit("tf32")).otherwise("dtype"),
-        peak=pl.when(outran).then("tf32_peak").otherwise("peak"),
+        dtype=pl.when(too_fast).then(pl.lit("tf32")).otherwise("dtype"),
+        peak=pl.when(too_fast).then("tf32_peak").otherwise("peak"),
     )
 
 
 def _without_owner(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Kernels that no operator with a model launched, by operator, shapes and kernel, and why there is none."""
+    """Kernels that no operator with a model launched, by operator, shapes and kernel, and why there is no model."""
     rest = kernels.filter(pl.col("owner_id").is_null()).select(
         pl.col("op_id").alias("span_id"), pl.col("name").alias("kernel"), "dur_ns"
     )
@@ -211,8 +209,8 @@ def _without_owner(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 def _table(calls: pl.DataFrame, rest: pl.DataFrame, group_by: str) -> pl.DataFrame:
     """One row per group, with and without a model, the longest total first."""
     keys = _GROUPS[group_by]
-    known, untold = calls.drop_nulls("model"), calls.filter(pl.col("model").is_null())
-    listed = [_listed(each, keys) for each in (untold, rest)]
+    known, unmodelled = calls.drop_nulls("model"), calls.filter(pl.col("model").is_null())
+    listed = [_listed(rows, keys) for rows in (unmodelled, rest)]
     table = pl.concat((_grouped(known, keys), *listed), how="diagonal_relaxed")
     whole = pl.col("total_ns").sum()
     table = table.with_columns(total_pct=pl.when(whole > 0).then(100 * pl.col("total_ns") / whole))
@@ -288,11 +286,11 @@ def _anomaly() -> pl.Expr:
     )
     return (
         pl.when(above & cached)
-        .then(pl.lit("anomaly: faster than memory; operands from the L2 cache"))
+        .then(pl.lit("anomaly: faster than memory; operands were in the L2 cache"))
         .when(above & pl.col("indirect"))
-        .then(pl.lit("anomaly: above the roof; a Winograd or FFT kernel multiplies less than the formula"))
+        .then(pl.lit("anomaly: above the limit; a Winograd or FFT kernel needs fewer FLOPs than the formula"))
         .when(above)
-        .then(pl.lit("anomaly: above the roof; the model or the peak does not fit"))
+        .then(pl.lit("anomaly: above the limit; the model or the peak is wrong"))
         .otherwise(pl.lit(""))
     )
 
@@ -338,11 +336,11 @@ def _values(
 def _says(table: pl.DataFrame, values: dict[str, Value], peaks: Mapping[int | None, Peaks]) -> str:
     coverage, roof = values["coverage_pct"], values["roof_pct"]
     if coverage is None:
-        return "no launched kernel computes: nothing to place under the roof"
-    says = f"{coverage:.1f} % of kernel time has a model"
+        return "no launched kernel computes: nothing to measure"
+    says = f"{coverage:.1f} % of kernel time modelled"
     names = ", ".join(dict.fromkeys(peak.name for peak in peaks.values()))
     if roof is not None:
-        says += f" and runs at {roof:.1f} % of the roof of {names}"
+        says = f"kernels reach {roof:.1f} % of the limit of {names} ({says})"
     known = table.filter(pl.col("model").is_not_null())
     if known.is_empty():
         return says
@@ -353,8 +351,10 @@ def _says(table: pl.DataFrame, values: dict[str, Value], peaks: Mapping[int | No
         if top["bound"] == "compute" or not top["traffic_bytes"]
         else "achieved_bytes_per_s"
     )
-    reaches = f"; {label} takes {top['total_pct']:.1f} % and reaches {format_value(rate, top[rate])}"
-    return says + reaches + (f", {top['roof_pct']:.1f} % of it ({top['bound']})" if top["bound"] else "")
+    reaches = f"; {label} takes {top['total_pct']:.1f} % of it and reaches {format_value(rate, top[rate])}"
+    return (
+        says + reaches + (f", {top['roof_pct']:.1f} % of the limit ({top['bound']})" if top["bound"] else "")
+    )
 
 
 def _notes(
@@ -362,7 +362,8 @@ def _notes(
 ) -> tuple[str, ...]:
     unknown = dict.fromkeys(peak.name for peak in peaks.values() if not peak.known)
     notes = [
-        f"no peaks are known of {name}: give --peak-memory-bytes and --peak-bf16-flops" for name in unknown
+        f"the peaks of {name} are not known: pass --peak-memory-bytes and --peak-bf16-flops"
+        for name in unknown
     ]
     notes += filter(None, dict.fromkeys(_peaks_text(peak) for peak in peaks.values()))
     unplaced = calls.drop_nulls("model").filter(
@@ -371,16 +372,16 @@ def _notes(
     if unplaced.height:
         kinds = ", ".join(sorted(unplaced["dtype"].unique().to_list()))
         count = int(unplaced["calls_count"].sum())
-        notes.append(f"no peak is known for {kinds}: {counted(count, 'call')} without a share")
+        notes.append(f"no peak is known for {kinds}: {counted(count, 'call')} have no share of the limit")
     anomalies, orphans = values["anomaly_count"], values["orphan_count"]
     if isinstance(anomalies, int) and anomalies:
         notes.append(
-            f"{counted(anomalies, 'group')} above {_ANOMALY_ABOVE_PCT} % of the roof: see their note"
+            f"{counted(anomalies, 'group')} above {_ANOMALY_ABOVE_PCT} % of the limit: see the note column"
         )
     if values["communication_ns"]:
-        notes.append(f"communication ({format_value('_ns', values['communication_ns'])}) is left out")
+        notes.append(f"communication ({format_value('_ns', values['communication_ns'])}) is excluded")
     if isinstance(orphans, int) and orphans:
-        notes.append(f"{counted(orphans, 'kernel')} launched before the recording began: left out")
+        notes.append(f"{device_time.queued_before(orphans, noun='kernel')}: excluded from all totals")
     return tuple(notes)
 
 

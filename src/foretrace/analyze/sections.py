@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from foretrace.analyze.concepts.device import device_roles
+from foretrace.analyze.concepts.device import device_roles, device_time
 from foretrace.analyze.concepts.trees import section_tree
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
 from foretrace.analyze.concepts.trees.section_tree import SectionTree
@@ -18,37 +18,41 @@ from foretrace.units import counted, format_value
 _ROLES_SHOWN = 3
 
 
-@analysis
+@analysis(
+    denominators={
+        "host_pct": "of the section around it; for outermost sections, and with flat, of all outermost sections",
+        "residual_pct": "of the section's inclusive host time",
+        "device_pct": "of the summed duration of the kernels, copies and memsets launched in the recording",
+        "outside_pct": "of the summed duration of the kernels, copies and memsets launched in the recording",
+        "host_per_step_ns": "a mean over complete steps",
+        "device_per_step_ns": "a mean over complete steps, by the step that launched the work",
+    }
+)
 def sections(trace: Trace, *, flat: bool = False) -> Result:
     """Host and GPU time of the ranges marked with record_function, with and without the ranges inside them.
 
-    One row per section: a range's name with those around it ("forward / attention"). With flat, one row per
-    name, wherever it stands. Step marks (ProfilerStep#) are no sections. A range directly or deeper inside
-    one of its own name is part of it: it counts in calls and exclusive time, but adds nothing to the
-    inclusive time, which the outer range already holds. torch nests Optimizer.step so, and summed naively it
-    is twice as long.
+    One row per section: the names of a range and of those around it ("forward / attention"). With flat, one row per
+    name, wherever it occurs. Step marks (ProfilerStep#) are not sections. A range nested in one of the same name is
+    part of it: it counts in calls and exclusive time, but adds nothing to the inclusive time, which already contains
+    it. (torch nests Optimizer.step this way; a plain sum would double its time.)
 
     Columns:
-        calls_count: ranges, inner ones of the same name included.
-        host_ns: inclusive; the sum of the durations of the outermost ranges. This is time on the host: a
-            range that only enqueues GPU work ends before that work does.
-        host_exclusive_ns: host_ns less the ranges directly inside: the residual that no inner section
-            explains.
-        residual_pct: host_exclusive_ns over host_ns.
-        host_pct: host_ns over that of the section around it; over the time of all outermost sections for
-            those, and with flat.
-        device_ns: inclusive; summed durations of the kernels, copies and memsets launched inside. Work that
-            another thread of the process launches (autograd's backward) belongs to the section open on the
-            marking thread.
-        device_exclusive_ns: of those, what was launched in no inner section.
-        device_pct: device_ns over all GPU work launched in the recording.
+        calls_count: ranges, including nested ones of the same name.
+        host_ns: inclusive: the summed duration of the outermost ranges. This is host time: a range that only
+            enqueues GPU work ends before that work does.
+        host_exclusive_ns: host_ns minus the ranges directly inside: time that no inner section explains.
+        residual_pct: host_exclusive_ns, of host_ns.
+        host_pct: of the section around it; for outermost sections, and with flat, of all outermost sections.
+        device_ns: inclusive: summed duration of the kernels, copies and memsets launched inside. Work launched by
+            another thread of the process (autograd's backward) belongs to the section open on the marking thread.
+        device_exclusive_ns: the part launched in no inner section.
+        device_pct: of all GPU work launched in the recording.
         work_count: kernels, copies and memsets launched inside.
-        host_per_step_ns, device_per_step_ns: of what lies in whole steps, over their number; null without
-            steps.
-        roles: the largest roles of device_ns, each with its share of it.
+        host_per_step_ns, device_per_step_ns: means over complete steps; null without steps.
+        roles: the largest roles of device_ns, each with its share.
         top_kernel, top_kernel_calls_count: the kernel with the largest total inside.
 
-    GPU work outside of any section is the value outside_ns.
+    The value outside_ns is the GPU work outside all sections.
 
     What it cannot tell: the GPU time of a section whose work was launched elsewhere, as by a CUDA graph.
     """
@@ -60,12 +64,12 @@ def sections(trace: Trace, *, flat: bool = False) -> Result:
     work = device_roles.classified(trace)
     section = section_tree.sections_of_work(trace, tree, work)
     whole = [window.number for window in step_windows(trace) if window.whole]
-    mine = work.select("name", "dur_ns", "step", "role").with_columns(own=pl.Series(section))
+    launched = work.select("name", "dur_ns", "step", "role").with_columns(own=pl.Series(section))
     table = _host_table(trace, tree, whole)
     outermost = int(table.filter(pl.col("above") == NOBODY)["host_ns"].sum())
     group = _grouping(tree, flat=flat)
     table = _joined(table, group, whole, flat=flat).join(
-        _device_table(tree, mine, group, whole), on="place", how="left"
+        _device_table(tree, launched, group, whole), on="place", how="left"
     )
     total = int(work["dur_ns"].sum())
     table = _with_shares(table, outermost, total, has_device=trace.has_device)
@@ -78,19 +82,7 @@ def sections(trace: Trace, *, flat: bool = False) -> Result:
         "outside_pct": 100 * outside / total if total else None,
     }
     return Result(
-        name="sections",
-        says=_says(table, values),
-        table=table.drop("place"),
-        values=values,
-        denominators={
-            "host_pct": "of the host time of the section around it; of all outermost sections for those, and with flat",
-            "residual_pct": "of the section's own inclusive host time",
-            "device_pct": "of the summed duration of the kernels, copies and memsets launched in the recording",
-            "outside_pct": "of the summed duration of the kernels, copies and memsets launched in the recording",
-            "host_per_step_ns": "a mean over the whole steps",
-            "device_per_step_ns": "a mean over the whole steps, by the step that launched the work",
-        },
-        notes=_notes(trace, work),
+        says=_says(table, values), table=table.drop("place"), values=values, notes=_notes(trace, work)
     )
 
 
@@ -116,7 +108,7 @@ def _host_table(trace: Trace, tree: SectionTree, whole: list[int]) -> pl.DataFra
             "above": list(tree.above),
             "calls_count": np.bincount(tree.section, minlength=count),
             "host_ns": sums(dur, tree.outer),
-            # Ranges that cross, against the rules of nesting, would take more than there is.
+            # Ranges that overlap without nesting would subtract more than there is.
             "host_exclusive_ns": sums(np.maximum(dur - inside, 0), everything),
             "host_per_step_ns": pl.Series(per_step, dtype=pl.Float64),
         }
@@ -124,7 +116,7 @@ def _host_table(trace: Trace, tree: SectionTree, whole: list[int]) -> pl.DataFra
 
 
 def _grouping(tree: SectionTree, *, flat: bool) -> Array:
-    """For each section the row that it is shown in: by its path, inner ones after the outer, or by its name."""
+    """For each section the row that shows it: by path, inner sections after outer ones, or by name."""
     if flat:
         order = {path[-1]: place for place, path in reversed(list(enumerate(tree.paths)))}
         first = sorted(order, key=order.__getitem__)
@@ -134,7 +126,7 @@ def _grouping(tree: SectionTree, *, flat: bool) -> Array:
 
 
 def _joined(table: pl.DataFrame, group: Array, whole: list[int], *, flat: bool) -> pl.DataFrame:
-    """The host's table by the rows shown; no path holds a name twice, so that no time is in a row twice."""
+    """The host's table by the rows shown; no path contains a name twice, so no time is in a row twice."""
     place = {section: int(row) for section, row in enumerate(group)} | {NOBODY: NOBODY}
     above = pl.col("above").first().replace_strict(place, return_dtype=pl.Int64)
     per_step = pl.col("host_per_step_ns").sum() if whole else pl.lit(None, pl.Float64)
@@ -151,7 +143,7 @@ def _joined(table: pl.DataFrame, group: Array, whole: list[int], *, flat: bool) 
     )
 
 
-def _device_table(tree: SectionTree, mine: pl.DataFrame, group: Array, whole: list[int]) -> pl.DataFrame:
+def _device_table(tree: SectionTree, work: pl.DataFrame, group: Array, whole: list[int]) -> pl.DataFrame:
     """Per row shown: the device work launched inside, inner sections included."""
     lines = {
         (inner, int(group[outer]), bool(group[inner] == group[outer]))
@@ -161,13 +153,13 @@ def _device_table(tree: SectionTree, mine: pl.DataFrame, group: Array, whole: li
     pairs = pl.DataFrame(
         sorted(lines), schema={"own": pl.Int64, "place": pl.Int64, "direct": pl.Boolean}, orient="row"
     )
-    return _summed(mine.filter(pl.col("own") != NOBODY), pairs, whole)
+    return _summed(work.filter(pl.col("own") != NOBODY), pairs, whole)
 
 
-def _summed(mine: pl.DataFrame, pairs: pl.DataFrame, whole: list[int]) -> pl.DataFrame:
-    """Work by the sections that hold it: small groups first, then each added to all around it."""
+def _summed(work: pl.DataFrame, pairs: pl.DataFrame, whole: list[int]) -> pl.DataFrame:
+    """GPU work by section: summed in small groups first, then added to all sections around each."""
     in_step = pl.col("dur_ns").filter(pl.col("step").is_in(whole)).sum()
-    small = mine.group_by("own", "name", "role").agg(
+    small = work.group_by("own", "name", "role").agg(
         pl.len().alias("calls"), pl.col("dur_ns").sum().alias("ns"), in_step.alias("in_step")
     )
     spread = small.join(pairs, on="own", how="inner")
@@ -206,7 +198,7 @@ def _with_shares(table: pl.DataFrame, outermost: int, device_total: int, *, has_
     around = pl.col("above").replace_strict(whole, return_dtype=pl.Int64)
     measures = ("work_count", "device_ns", "device_exclusive_ns", "device_per_step_ns")
     if has_device:
-        # A section that launched nothing launched zero; without a GPU nothing is known.
+        # A section without launches has zero GPU work; without a recorded GPU it is not known.
         table = table.with_columns(pl.col(*measures[:3]).fill_null(0))
         known = (
             table["device_per_step_ns"].is_not_null().any() or table["host_per_step_ns"].is_not_null().any()
@@ -229,17 +221,17 @@ def _with_shares(table: pl.DataFrame, outermost: int, device_total: int, *, has_
 def _says(table: pl.DataFrame, values: dict[str, Value]) -> str:
     if values["device_ns"]:
         top = table.sort("device_exclusive_ns", descending=True).row(0, named=True)
-        most = f"{format_value('_ns', top['device_exclusive_ns'])} of GPU work of its own"
+        most = f"{format_value('_ns', top['device_exclusive_ns'])} of GPU time"
     else:
         top = table.sort("host_exclusive_ns", descending=True).row(0, named=True)
-        most = f"{format_value('_ns', top['host_exclusive_ns'])} of its own on the host"
+        most = f"{format_value('_ns', top['host_exclusive_ns'])} of host time"
     outside = values["outside_pct"]
-    left = f"; {outside:.1f} % of GPU work is in no section" if isinstance(outside, float) else ""
-    return f"{counted(table.height, 'section')}; {top['section']} has the most, {most}{left}"
+    left = f"; {outside:.1f} % of GPU time is outside all sections" if isinstance(outside, float) else ""
+    return f"{counted(table.height, 'section')}; {top['section']} has the most exclusive time, {most}{left}"
 
 
 def _notes(trace: Trace, work: pl.DataFrame) -> tuple[str, ...]:
     orphans = trace.device_spans.height - work.height
     if not orphans:
         return ()
-    return (f"{counted(orphans, 'device span')} launched before the recording began: left out",)
+    return (f"{device_time.queued_before(orphans)}: excluded from all totals",)

@@ -1,4 +1,4 @@
-"""Sequences: which kernels follow each other again and again, and which chains of them could be one kernel."""
+"""Sequences: kernel sequences that repeat, and chains of kernels that could be fused into one."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from foretrace.units import counted, format_value, shorten
 Array = NDArray[Any]
 # Minus the time that it may hold, a number that breaks ties, its length, its first place, the runs by place.
 Candidate = tuple[int, int, int, int, Array]
-Found = tuple[
-    int, int, int, int, int
-]  # first place, length, occurrences, time in its kernels, time between them
+# First place, length, occurrences, time in its kernels, time between them.
+Sequence = tuple[int, int, int, int, int]
 
 _FUSABLE = (ELEMENTWISE, REDUCTION, NORM, SOFTMAX, COPY)
 _LENGTHS = (*range(2, 13), 14, 16, 20, 24, 32, 40, 48)
@@ -42,30 +41,38 @@ _SIZES = {
 }  # fmt: skip
 
 
-@analysis
+@analysis(
+    denominators={
+        "total_pct": "of the summed duration of all launched GPU work",
+        "candidate_pct": "of the summed duration of all launched GPU work",
+    }
+)
 def sequences(
     trace: Trace, *, by: Literal["sequence", "fusion"] = "sequence", min_repeats: int = 3, rows: int = 50
 ) -> Result:
     """Frequent sequences of kernels, and chains of small kernels that could be fused.
 
     Sequences
-        Two or more consecutive kernels, copies or memsets of one stream and step with the same names, seen at least
-        min_repeats times: first those that come more than once a step, then the others, in either case the one that
-        holds the most time first. Each counts only work that is in none before it, so shares add up. Repetitions of a shorter sequence are left out. total_ns: summed duration
-        of the kernels in all occurrences; total_pct: of the summed duration of all launched work; gap_ns: time
-        between the kernels. Sequences below 0.2 % are not listed.
+        Two or more consecutive kernels, copies or memsets of one stream and step whose names repeat at least
+        min_repeats times. Sequences that occur more than once per step come first, then the others, each time by
+        the time they take. Work already in a listed sequence does not count again, so shares add up. Repetitions of a
+        shorter sequence, and sequences below 0.2 %, are not listed.
+        total_ns: summed duration of the kernels in all occurrences.
+        total_pct: of the summed duration of all launched work.
+        gap_ns: time between the kernels.
 
     Fusion candidates (--by fusion)
-        Chains of at least two consecutive elementwise, reduction, norm, softmax or copying kernels of one stream and
-        step, not made by a compiler, and of the same size where shapes were recorded. total_ns and total_pct as
-        above; chains do not overlap, so these shares add up to candidate_pct. saved_launches_count: launches
-        less if each were one kernel. saved_bytes: 2 times the largest input of each kernel after the first, which
-        need not be written and read again, but no more than the device could move in the time of the two kernels;
-        null where shapes were not recorded.
+        Chains of at least two consecutive elementwise, reduction, norm, softmax or copy kernels of one stream and
+        step that no compiler generated, and of the same size where shapes were recorded. Chains do not overlap, so
+        their total_pct add up to candidate_pct.
+        saved_launches_count: launches saved if each chain were one kernel.
+        saved_bytes: 2 times the largest input of each kernel after the first, which would not have to be written and
+        read again, but no more than the device could move in the time of the two kernels; null where shapes were not
+        recorded.
 
     What it cannot tell
-        Whether a kernel reads what the one before it wrote: names and sizes are all that is compared. What fusing
-        would gain: see `predict`.
+        Whether a kernel reads what the previous one wrote: only names and sizes are compared. What fusing would gain
+        is for `predict` to say.
     """
     if min_repeats < 2 or not 1 <= rows <= _SHOWN:
         raise UsageError(f"sequences needs min_repeats of 2 or more and 1 to {_SHOWN} rows")
@@ -84,20 +91,15 @@ def sequences(
         "saved_bytes": int(chains["saved_bytes"].sum()) if chains["saved_bytes"].count() else None,
     }
     return Result(
-        name="sequences",
         says=_says(values, frequent),
         table=chains.head(rows) if frequent is None else frequent,
         values=values,
-        denominators={
-            "total_pct": "of the summed duration of all launched device work",
-            "candidate_pct": "of the summed duration of all launched device work",
-        },
         notes=_notes(values),
     )
 
 
 def _work(trace: Trace) -> pl.DataFrame:
-    """Launched device work, stream by stream in order, with a number for each name."""
+    """Launched GPU work, stream by stream in order, with a number for each name."""
     spans = device_time.device_work(trace).filter(~pl.col("orphan"))
     spans = spans.select(
         "id", "track_id", "kind", "name", "start_ns", "end_ns", "dur_ns", "op_id", "step", "device"
@@ -106,25 +108,25 @@ def _work(trace: Trace) -> pl.DataFrame:
 
 
 def _frequent(work: pl.DataFrame, total_ns: int, min_repeats: int, rows: int) -> pl.DataFrame:
-    """The sequences that hold the most time, each without what those before it hold."""
+    """The sequences that take the most time, each without the work of those before it."""
     bounds = np.concatenate(([0], np.cumsum(work["dur_ns"].to_numpy())))
     free = np.ones(work.height, bool)
-    found: list[Found] = []
-    # What comes once a step is the step itself: sequences within a step are taken first.
+    sequences: list[Sequence] = []
+    # A sequence once per step may be the step itself: sequences within a step are taken first.
     steps = work["step"].drop_nulls().n_unique()
     for least in (max(min_repeats, steps + 1), min_repeats):
         queue = _candidates(work, bounds, least, free)
-        found += _taken(work, queue, bounds, free, least, max(int(_LEAST_SHARE * total_ns), 1))
-    return _listed(work["name"], found[:rows], total_ns)
+        sequences += _taken(work, queue, bounds, free, least, max(int(_LEAST_SHARE * total_ns), 1))
+    return _listed(work["name"], sequences[:rows], total_ns)
 
 
 def _taken(
     work: pl.DataFrame, queue: list[Candidate], bounds: Array, free: Array, min_repeats: int, least_ns: int
-) -> list[Found]:
+) -> list[Sequence]:
     """The best of the candidates one after another; `free` is cleared where each lies."""
     starts, ends, codes = (work[name].to_numpy() for name in ("start_ns", "end_ns", "code"))
     part = _parts(work)
-    found: list[Found] = []
+    sequences: list[Sequence] = []
     heapq.heapify(queue)
     while queue:
         limit, tie, length, first, runs = heapq.heappop(queue)
@@ -133,21 +135,22 @@ def _taken(
         if len(places) < min_repeats or held < least_ns or _repeats(codes[first : first + length]):
             continue
         if queue and held < -queue[0][0]:
-            if held < -limit:  # others took part of it: it waits for its turn again
+            if held < -limit:  # others took part of it: back into the queue
                 heapq.heappush(queue, (-held, tie, length, first, runs))
             continue
         places, length = _extended(codes, part, free, places, length)
         held = int((bounds[places + length] - bounds[places]).sum())
         span = int(np.maximum(ends[places + length - 1] - starts[places], 0).sum())
-        found.append((int(places[0]), length, len(places), held, max(span - held, 0)))
+        sequences.append((int(places[0]), length, len(places), held, max(span - held, 0)))
         free[(places[:, None] + np.arange(length)).ravel()] = False
-    return found
+    return sequences
 
 
-def _listed(names: pl.Series, found: list[Found], total_ns: int) -> pl.DataFrame:
+def _listed(names: pl.Series, sequences: list[Sequence], total_ns: int) -> pl.DataFrame:
     """The sequences as rows."""
     listed = [
-        (_chain_text(names.slice(first, length).to_list()), length, *rest) for first, length, *rest in found
+        (_chain_text(names.slice(first, length).to_list()), length, *rest)
+        for first, length, *rest in sequences
     ]
     schema = {"sequence": pl.String} | dict.fromkeys(
         ("length_count", "repeats_count", "total_ns", "gap_ns"), pl.Int64
@@ -158,7 +161,7 @@ def _listed(names: pl.Series, found: list[Found], total_ns: int) -> pl.DataFrame
 
 
 def _chain_text(names: list[str]) -> str:
-    """Names in order, shortened; neighbours of one name as one, with their number."""
+    """Names in order, shortened; adjacent equal names as one, with their number."""
     parts: list[tuple[str, int]] = []
     for name in names:
         if parts and parts[-1][0] == name:
@@ -206,7 +209,7 @@ def _parts(work: pl.DataFrame) -> Array:
 
 
 def _extended(codes: Array, part: Array, free: Array, places: Array, length: int) -> tuple[Array, int]:
-    """The sequence made longer on either side for as long as all its occurrences go on alike."""
+    """The sequence extended on both sides for as long as all its occurrences agree."""
     room = int(np.diff(places).min()) if len(places) > 1 else len(codes)
     while length < room:
         for start, edge in ((places, places + length), (places - 1, places - 1)):
@@ -225,7 +228,7 @@ def _extended(codes: Array, part: Array, free: Array, places: Array, length: int
 
 
 def _apart(places: Array, length: int, free: Array) -> Array:
-    """Of sorted places, those whose run is free and does not overlap one taken before."""
+    """Of sorted places, those whose run is free and does not overlap the previous one."""
     taken_before = np.concatenate(([0], np.cumsum(~free)))
     places = places[taken_before[places + length] == taken_before[places]]
     if len(places) < 2 or (np.diff(places) >= length).all():
@@ -240,7 +243,7 @@ def _apart(places: Array, length: int, free: Array) -> Array:
 
 
 def _repeats(codes: Array) -> bool:
-    """Whether it is a shorter sequence several times over."""
+    """Whether it is a shorter sequence repeated."""
     length = len(codes)
     return any(
         length % period == 0 and (codes[period:] == codes[:-period]).all()
@@ -252,7 +255,7 @@ def _chains(trace: Trace, work: pl.DataFrame, total_ns: int) -> pl.DataFrame:
     """Chains of fusable kernels, by names and size, the longest total first."""
     rows = work.hstack(_sizes(trace, work))
     can = rows["name"].is_in(_fusable(work))
-    # Work whose size is not known ends a chain of a known size.
+    # Work of unknown size ends a chain of known size.
     part = rows.select(pl.struct("track_id", "step", "elements", can=can).rle_id()).to_series().to_numpy()
     begins = np.flatnonzero(np.append(True, part[1:] != part[:-1]))
     sizes = np.diff(np.append(begins, len(part)))
@@ -276,7 +279,7 @@ def _chains(trace: Trace, work: pl.DataFrame, total_ns: int) -> pl.DataFrame:
 
 
 def _fusable(work: pl.DataFrame) -> pl.Series:
-    """The names of kernels that fuse with their neighbours, if no compiler made them, and of copies on the device."""
+    """The names of kernels that could be fused, unless a compiler generated them, and of copies on the device."""
     names = work.filter(pl.col("kind") != "set")["name"].unique()
     able = []
     for name in names.cast(pl.String).to_list():
@@ -287,10 +290,10 @@ def _fusable(work: pl.DataFrame) -> pl.Series:
 
 
 def _saved(trace: Trace, rows: pl.DataFrame) -> Array:
-    """Bytes to and from memory that each kernel would save as part of the one before it; 0 where not known.
+    """Bytes of memory traffic that each kernel would save if fused into the previous one; 0 where not known.
 
-    An operator's largest input may be one that a kernel of it hardly touches: no more than what the two kernels
-    could move in their time is credited, where the device's bandwidth is known.
+    A kernel may hardly touch its operator's largest input: where the device's bandwidth is known, no more counts than the
+    two kernels could move in their time.
     """
     speeds = {device: peaks.memory_bytes_per_s for device, peaks in device_peaks(trace).items()}
     speed = rows["device"].replace_strict(speeds, default=None, return_dtype=pl.Float64).fill_null(_NO_LIMIT)
@@ -353,10 +356,10 @@ def _largest(shapes: str | None, dtypes: str | None) -> tuple[int | None, int | 
     except ValueError:
         return None, None
     best: tuple[int | None, int | None] = (None, None)
-    for place, each in enumerate(dims if isinstance(dims, list) else []):
-        if not isinstance(each, list) or not each or not all(isinstance(size, int) for size in each):
+    for place, shape in enumerate(dims if isinstance(dims, list) else []):
+        if not isinstance(shape, list) or not shape or not all(isinstance(size, int) for size in shape):
             continue
-        elements = int(np.prod(each, dtype=np.int64))
+        elements = int(np.prod(shape, dtype=np.int64))
         size = _SIZES.get(kinds[place]) if place < len(kinds) and isinstance(kinds[place], str) else None
         if best[0] is None or elements > best[0]:
             best = (elements, elements * size if size else None)
@@ -365,23 +368,19 @@ def _largest(shapes: str | None, dtypes: str | None) -> tuple[int | None, int | 
 
 def _says(values: dict[str, Value], frequent: pl.DataFrame | None) -> str:
     share = float(values["candidate_pct"] or 0)
-    chains = f"{counted(int(values['candidate_count'] or 0), 'chain')} of small kernels hold {share:.1f} % of device time"
+    chains = f"{counted(int(values['candidate_count'] or 0), 'chain')} of small kernels take {share:.1f} % of GPU time"
     if frequent is None:
-        launches = counted(int(values["saved_launches_count"] or 0), "launch")
-        return f"{chains}; as one kernel each, they would need {launches} fewer".replace(
-            "launchs", "launches"
-        )
+        launches = counted(int(values["saved_launches_count"] or 0), "launch call")
+        return f"{chains}; fusing each into one kernel would save {launches}"
     if frequent.is_empty():
-        return f"no sequence of kernels repeats often enough; {chains}"
+        return f"no sequence of kernels repeats often enough to be listed; {chains}"
     top = frequent.row(0, named=True)
     length, count = top["length_count"], top["repeats_count"]
     held = format_value("_ns", top["total_ns"])
-    return f"a sequence of {length} kernels runs {count:,} times, {top['total_pct'] or 0:.1f} % of device time ({held}); {chains}"
+    return f"a sequence of {length} kernels runs {count:,} times: {held}, {top['total_pct'] or 0:.1f} % of GPU time; {chains}"
 
 
 def _notes(values: dict[str, Value]) -> tuple[str, ...]:
     if values["candidate_count"] and values["saved_bytes"] is None:
-        return (
-            "no sizes of these kernels were recorded: chains may mix sizes; record with record_shapes=True",
-        )
+        return ("no shapes recorded, so chains may mix sizes; record with record_shapes=True",)
     return ()

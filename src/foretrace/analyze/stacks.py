@@ -1,4 +1,4 @@
-"""Stacks: host and device time by source line, and as weighted stacks for flame graphs."""
+"""Stacks: host and GPU time by source line, and as weighted stacks for flame graphs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from foretrace.units import format_value
 
 Metric = Literal["host", "device"]
 
-# Frames of torch, of the standard library and of the interpreter; what they do counts for their caller.
+# Frames of torch, the standard library and the interpreter; their time counts for their caller.
 _LIBRARY = (
     r"^<|(?:^|/)torch/|/lib/python[0-9.]+/[^/]+\.py$|^(?:threading|contextlib|functools|multiprocessing|concurrent|"
     r"asyncio|runpy|queue|selectors|importlib|copy|typing|inspect|abc|enum|collections|weakref)(?:/|\.py$)"
@@ -25,31 +25,37 @@ _LIBRARY = (
 _NO_FRAME = "(no source line)"
 
 
-@analysis
+@analysis(
+    denominators={
+        "host_self_pct": "of the time of all recorded frames, on all threads",
+        "device_self_pct": "of the summed duration of all GPU work launched in the recording",
+        "device_total_pct": "of the summed duration of all GPU work launched in the recording",
+    }
+)
 def stacks(trace: Trace, *, frames: Literal["user", "all"] = "user") -> Result:
-    """Source lines by the device and host time spent in them, self and with all they call.
+    """Source lines by the GPU and host time spent in them, self and total.
 
-    A row is a function: its file and, as the profiler records it, its first line (torch before 2.0: the line that
-    ran). With frames="user" time in built-in functions, torch and the standard library counts as self time of
-    the user's function that called them; frames="all" gives each frame its own row.
+    A row is a function: its file and its first line, as the profiler records it (torch before 2.0: the line that ran).
+    With frames="user", time in built-in functions, torch and the standard library counts as self time of the user
+    function that called them; frames="all" gives each frame its own row.
 
     Columns:
-        host_self_ns: time in the function and not in functions that it calls, plus that of the backward operators
-            of operators that it ran (found by autograd's sequence number). Waiting counts.
-        host_total_ns: with all that it calls; of a recursive function the outermost call counts.
-        device_self_ns: summed duration of kernels, copies and memsets launched while this was the innermost frame,
-            or by the backward of operators that it ran.
-        device_total_ns: with all that it calls.
+        host_self_ns: time in the function, excluding functions it calls, plus the backward operators of the operators
+            it ran (matched by autograd's sequence number). Includes waiting.
+        host_total_ns: including everything it calls; for a recursive function, of the outermost call.
+        device_self_ns: summed duration of the kernels, copies and memsets launched while this was the innermost frame,
+            or by the backward of operators it ran.
+        device_total_ns: including everything it calls.
         device_backward_ns: the backward part of device_total_ns.
         host_self_pct: of the time of all recorded frames, on all threads.
-        device_self_pct, device_total_pct: of all device work launched in the recording.
+        device_self_pct, device_total_pct: of all GPU work launched in the recording.
 
-    The self shares sum to 100 %. The last row holds what has no frame: backward work without a known forward,
-    threads without Python. Device work launched before the recording is left out. Python that a backward pass
-    runs itself (a compiled or custom function's) keeps its own lines.
+    The self shares sum to 100 %. The last row holds what has no frame: backward work without a known forward, and
+    threads without Python. GPU work queued before the recording is excluded. Python code run by the backward pass
+    itself (a compiled or custom function's) keeps its own lines.
 
-    What it cannot tell: which line inside a function, and anything inside a compiled region. Where only
-    operators carry stacks (torch before 2.0), host time is that of operators alone.
+    What it cannot tell: which line inside a function, and anything inside a compiled region. Where only operators have
+    stacks (torch before 2.0), host time covers operators only.
     """
     tree = stack_tree.find(trace)
     given = attribution.attribute(trace, tree.carried)
@@ -64,18 +70,7 @@ def stacks(trace: Trace, *, frames: Literal["user", "all"] = "user") -> Result:
         "functions_count": table.height - int((table["function"] == _NO_FRAME).sum()),
         "unattributed_device_ns": int(work["dur_ns"].to_numpy()[owner == NOBODY].sum()) if trace.has_device else None,
     }  # fmt: skip
-    return Result(
-        name="stacks",
-        says=_says(table, values),
-        table=table,
-        values=values,
-        denominators={
-            "host_self_pct": "of the time of all recorded frames, on all threads",
-            "device_self_pct": "of the summed duration of all device work launched in the recording",
-            "device_total_pct": "of the summed duration of all device work launched in the recording",
-        },
-        notes=_notes(trace),
-    )
+    return Result(says=_says(table, values), table=table, values=values, notes=_notes(trace))
 
 
 def weighted(trace: Trace, tree: StackTree, metric: Metric) -> pl.DataFrame:
@@ -113,15 +108,15 @@ def _table(
     work: pl.DataFrame,
     kept: Array,
 ) -> pl.DataFrame:
-    """One row per function with any time, the most device or host time first, the rest last."""
+    """One row per function with any time, the most GPU or host time first; what has no frame last."""
     parent, keys = tree.parent, tree.frames
     count = len(parent)
     dur = work["dur_ns"].to_numpy()
-    behind = work["backward"].to_numpy()
+    backward = work["backward"].to_numpy()
     own = {
         "host": attribution.sums(owner_of_span[given.carriers], given.self_ns, count),
         "device": attribution.sums(owner_of_work, dur, count),
-        "device_backward": attribution.sums(owner_of_work[behind], dur[behind], count),
+        "device_backward": attribution.sums(owner_of_work[backward], dur[backward], count),
     }
     code = keys.select(pl.struct(pl.all()).rank("dense") - 1).to_series().cast(pl.Int64).to_numpy()
     outermost = ~_recursive(parent, code)
@@ -143,16 +138,16 @@ def _table(
 
 
 def _recursive(parent: Array, code: Array) -> Array:
-    """For each stack, whether a caller has its innermost function too."""
-    found = np.zeros(len(parent), bool)
+    """For each stack, whether its innermost function is also one of its callers."""
+    recursive = np.zeros(len(parent), bool)
     rows = np.flatnonzero(parent != NOBODY)
     above = parent[rows]
     while len(rows):
-        found[rows] |= code[above] == code[rows]
+        recursive[rows] |= code[above] == code[rows]
         above = parent[above]
         inside = above != NOBODY
         rows, above = rows[inside], above[inside]
-    return found
+    return recursive
 
 
 def _calls(tree: StackTree, code: Array, size: int) -> pl.Series:
@@ -192,21 +187,17 @@ def _says(table: pl.DataFrame, values: dict[str, Value]) -> str:
     on, by = ("device", "device_self_ns") if values["device_ns"] else ("host", "host_self_ns")
     named = table.filter(pl.col("function") != _NO_FRAME)
     if named.is_empty() or not named[by][0]:
-        return f"no {on} time belongs to a source line"
+        return f"no {on} time is attributed to a source line"
     top = named.row(0, named=True)
     where = f"{top['file']}:{top['line']} " if top["file"] else ""
     share = top[by.replace("_ns", "_pct")]
-    return f"{where}{top['function']} takes {format_value('_ns', top[by])} of {on} time itself, {share:.1f} % of all"
+    return f"{where}{top['function']} has the largest self time: {format_value('_ns', top[by])} of {on} time, {share:.1f} %"
 
 
 def _notes(trace: Trace) -> tuple[str, ...]:
     notes = []
     if trace.python.is_empty():
         notes.append(
-            "Python calls were not recorded: host time is that of operators, not of Python between them"
+            "Python calls were not recorded: host time covers operators only, not the Python between them"
         )
-    if not trace.has_device:
-        notes.append("no device work recorded: host time only")
-    elif not trace.ops["forward_id"].is_not_null().any():
-        notes.append("no backward operator is linked to a forward one: no backward time is given to lines")
-    return tuple(notes)
+    return (*notes, *attribution.limits(trace, "source lines"))

@@ -1,17 +1,16 @@
-"""Steps: how long each took, on the host's clock and on the GPU's, and what its time went to.
+"""Steps: how long each took, on the host's and on the GPU's clock, and what its time was spent on.
 
-`host_ns` is the length of the program's own step annotation. Where the host runs ahead of the GPU that is
-the time to *enqueue* a step, not to compute it.
+`host_ns` is the duration of the program's own step annotation. Where the host runs ahead of the GPU, that is the time to
+*enqueue* a step, not to compute it.
 
-`gpu_ns` is the time between completions: from when all GPU work launched by earlier steps had ended to when
-this step's had. A GPU span belongs to the step that launched it. GPU-bound, that is the time the GPU needs
-for a step. Host-bound, each completion trails its launch by the same little, so it is the host's period.
-The first step is measured from the end of what earlier, unrecorded steps had left in the queue, or from its
-own start on the host if the queue ran dry before: never from its first kernel, which would hide the time
-that the GPU waited for it. Over a recording the median is given: it is not moved by one step that was
-slowed down by the profiler's start or flush, which a mean over three steps would be.
+`gpu_ns` is the time between completions: from the end of all GPU work launched by earlier steps to the end of this
+step's. A GPU span belongs to the step that launched it. If the GPU is the limit, that is the time the GPU needs for a
+step; if the host is, it is the host's period. The first step is measured from the end of what earlier, unrecorded steps
+had left in the queue, or from its own start on the host if the queue was empty by then: never from its first kernel,
+which would hide the time that the GPU waited for it. Over a recording the median is given: unlike a mean over three
+steps, it is not moved by one step that was slowed down when the profiler started or flushed.
 
-Roles are those of the TensorBoard plugin. Each takes what earlier roles left: so they sum to `wall_ns`.
+Roles are those of the TensorBoard plugin. Each takes the time that earlier roles left, so they sum to `wall_ns`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import polars as pl
 
 from foretrace import intervals
 from foretrace.analyze.concepts.device import device_time
-from foretrace.analyze.concepts.device.device_time import Window
+from foretrace.analyze.concepts.device.device_time import MeasuredPeriod
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
@@ -58,28 +57,28 @@ class StepWindow:
         return self.end_ns - self.start_ns
 
 
-@analysis
+@analysis(denominators={f"{role}_pct": "of wall_ns, summed over complete steps" for role in ROLES})
 def steps(trace: Trace) -> Result:
-    """Each step on the host's and the GPU's clock, and what its time went to.
+    """Each step on the host's and the GPU's clock, and what its time was spent on.
 
     Three clocks:
-        host_ns: length of the program's own step annotation. Where the host runs ahead, that is the time to
-            enqueue a step, not to compute it.
-        gpu_ns: time between completions, from when all GPU work launched by earlier steps had ended to when this
-            step's had. GPU-bound, that is what the GPU needs; host-bound, it is the host's period.
-        wall_ns: from the host's start (or the previous step's end, if later) to the end of the last work that the
-            step launched (or the host's end, if later). This is what the roles divide.
+        host_ns: duration of the program's own step annotation. Where the host runs ahead, that is the time to enqueue
+            a step, not to compute it.
+        gpu_ns: time between completions: from the end of all GPU work launched by earlier steps to the end of this
+            step's. If the GPU is the limit, that is what the GPU needs; if the host is, it is the host's period.
+        wall_ns: from the start on the host (or the end of the previous step, if later) to the end of the last work
+            that the step launched (or its end on the host, if later). The roles divide this time.
 
-    Roles, which sum to wall_ns; each takes what the ones before it left:
-        kernel_ns, memcpy_ns, memset_ns: on the GPU; communication kernels come later.
+    Roles, which sum to wall_ns; time with several roles counts for the first of them in this order:
+        kernel_ns, memcpy_ns, memset_ns: on the GPU, except communication kernels.
         communication_ns: NCCL, RCCL and gloo, kernels and calls.
         runtime_ns: CUDA or HIP calls.
         dataloader_ns: waiting for the next batch.
         cpu_exec_ns: operators and annotations.
-        other_ns: none of them. Python on its own is here.
+        other_ns: none of these, for example Python code outside operators.
 
-    A GPU span belongs to the step that launched it. A last step with less than 80 % of the GPU work of the one
-    before was cut off by the end of the recording: whole is no, and averages leave it out.
+    A GPU span belongs to the step that launched it. A last step with less than 80 % of the GPU work of the step before
+    was cut off by the end of the recording: `whole` is no, and averages exclude it.
 
     What it cannot tell: steps that the program did not mark with profiler.step().
     """
@@ -95,18 +94,11 @@ def steps(trace: Trace) -> Result:
     for role in ROLES:
         part = whole[f"{role}_ns"].drop_nulls()
         values[f"{role}_pct"] = 100 * int(part.sum()) / total if total and len(part) else None
-    return Result(
-        name="steps",
-        says=_says(values),
-        table=table,
-        values=values,
-        denominators={f"{role}_pct": "of wall_ns, summed over the whole steps" for role in ROLES},
-        notes=_notes(trace, windows),
-    )
+    return Result(says=_says(values), table=table, values=values, notes=_notes(trace, windows))
 
 
 def summary(windows: tuple[StepWindow, ...]) -> dict[str, Value]:
-    """Count of the whole steps and their time: the median on either clock, the mean of `wall_ns`."""
+    """Number and time of the complete steps: the median on each clock, the mean of `wall_ns`."""
     whole = [window for window in windows if window.whole]
     on_gpu = [window.gpu_ns for window in whole if window.gpu_ns is not None]
     return {
@@ -148,12 +140,12 @@ def step_windows(trace: Trace) -> tuple[StepWindow, ...]:
     return tuple(windows)
 
 
-def measured_window(trace: Trace, windows: tuple[StepWindow, ...]) -> Window:
-    """What utilisation is a share of: the whole steps, or without steps the recording."""
+def measured_window(trace: Trace, windows: tuple[StepWindow, ...]) -> MeasuredPeriod:
+    """What utilisation is a share of: the complete steps, or without steps, the recording."""
     whole = [window for window in windows if window.whole]
     if whole:
-        says = "the steps: from the start of the first to the end of the last whole one"
-        return Window(whole[0].start_ns, whole[-1].end_ns, says)
+        says = "the steps: from the start of the first to the end of the last complete one"
+        return MeasuredPeriod(whole[0].start_ns, whole[-1].end_ns, says)
     work = device_time.device_work(trace).filter(~pl.col("orphan"))
     host = trace.spans.filter(pl.col("kind") == "op").select(
         "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
@@ -162,8 +154,10 @@ def measured_window(trace: Trace, windows: tuple[StepWindow, ...]) -> Window:
     start_ns, end_ns = both.select(
         pl.col("start_ns").min().fill_null(0), pl.col("end_ns").max().fill_null(0)
     ).row(0)
-    return Window(
-        int(start_ns), int(end_ns), "the recording: operators and launched work, first start to last end"
+    return MeasuredPeriod(
+        int(start_ns),
+        int(end_ns),
+        "the recording: from the first start to the last end of operators and launched work",
     )
 
 
@@ -185,7 +179,7 @@ def _launched(trace: Trace) -> dict[int, tuple[int, int]]:
 
 
 def _whole_count(counts: list[int]) -> int:
-    """How many steps are left when a tail without its device work is taken off."""
+    """How many steps there are without a last one whose GPU work was cut off."""
     if len(counts) < 2 or not any(counts):
         return len(counts)
     last = max(index for index, count in enumerate(counts) if count)
@@ -194,15 +188,15 @@ def _whole_count(counts: list[int]) -> int:
 
 
 def _left_over_end(trace: Trace, *, until_ns: int) -> int:
-    """When the work that earlier, unrecorded steps had queued was done; 0 where there is none.
+    """When the work queued by earlier, unrecorded steps was done; 0 where there is none.
 
-    A stream keeps its order: such work starts before the first work on its stream that a step launched. On
-    streams where no step launched anything it counts only up to the first work of any step.
+    Streams run in order: such work starts before the first work on its stream that a step launched. On streams where no
+    step launched anything, it counts only up to the first work of any step.
     """
     spans = trace.device_spans
-    mine = spans.drop_nulls("step")
-    first = mine.group_by("track_id").agg(first_ns=pl.col("start_ns").min())
-    earliest = mine["start_ns"].min()
+    of_steps = spans.drop_nulls("step")
+    first = of_steps.group_by("track_id").agg(first_ns=pl.col("start_ns").min())
+    earliest = of_steps["start_ns"].min()
     if earliest is None:
         return 0
     others = spans.filter(pl.col("step").is_null()).join(first, on="track_id", how="left")
@@ -217,7 +211,7 @@ def _table(trace: Trace, windows: tuple[StepWindow, ...]) -> pl.DataFrame:
     left = ends - starts
     claimed = intervals.EMPTY
     for role, busy in _role_intervals(trace).items():
-        # What is left is kept as a set: the plugin restarts on the full step once nothing is left (200 %).
+        # The remaining time is kept as a set: the plugin restarts with the full step once nothing is left (200 %).
         part = intervals.covered_ns(intervals.subtract(busy, claimed), starts, ends)
         claimed = intervals.union(
             np.concatenate((claimed.start, busy.start)), np.concatenate((claimed.end, busy.end))
@@ -231,14 +225,14 @@ def _table(trace: Trace, windows: tuple[StepWindow, ...]) -> pl.DataFrame:
     schema = {"step": pl.Int32, "whole": pl.Boolean, "launched_count": pl.Int64}
     times = dict.fromkeys(("start_ns", "wall_ns", "gpu_ns", "host_ns"), pl.Int64)
     rows = [
-        (each.number, each.whole, each.launched_count, each.start_ns, each.wall_ns, each.gpu_ns, each.host_ns)
-        for each in windows
+        (step.number, step.whole, step.launched_count, step.start_ns, step.wall_ns, step.gpu_ns, step.host_ns)
+        for step in windows
     ]
     return pl.DataFrame(rows, schema={**schema, **times}, orient="row").with_columns(**columns)
 
 
 def _role_intervals(trace: Trace) -> dict[str, Intervals]:
-    """When each role was at work, on any device or thread; all but `other`."""
+    """When each role was active, on any device or thread; all but `other`."""
     work = device_time.device_work(trace)
     talks = pl.col("communication")
     kind = pl.col("kind")
@@ -246,7 +240,7 @@ def _role_intervals(trace: Trace) -> dict[str, Intervals]:
     host = (
         trace.spans.lazy()
         .filter(
-            # Python frames cover every moment of a thread, waiting included: they would leave nothing to `other`.
+            # Python frames cover a thread's whole time, including waits: they would leave nothing for `other`.
             kind.is_in(("op", "annotation", "runtime"))
             & (pl.col("dur_ns") > 0)
             & pl.col("track_id").is_in(on_host.implode())
@@ -275,7 +269,7 @@ def _role_intervals(trace: Trace) -> dict[str, Intervals]:
 def _says(values: dict[str, Value]) -> str:
     gpu, host, count = values["step_gpu_ns"], values["step_host_ns"], values["step_count"]
     if not isinstance(host, int) or not isinstance(count, int):
-        return "no step was recorded whole"
+        return "no step was recorded completely"
     parts = {role: float(values[f"{role}_pct"] or 0) for role in ROLES}
     largest = sorted(parts, key=lambda role: -parts[role])[:2]
     shares = " and ".join(f"{parts[role]:.1f} % {role.replace('_', ' ')}" for role in largest)
@@ -288,15 +282,15 @@ def _notes(trace: Trace, windows: tuple[StepWindow, ...]) -> tuple[str, ...]:
     cut = [window for window in windows if not window.whole]
     if cut:
         notes.append(
-            f"left out of the averages: step {', '.join(str(each.number) for each in cut)}, of which "
-            f"less than {_CUT_OFF_BELOW:.0%} of the GPU work of the step before was recorded"
+            f"excluded from the averages: step {', '.join(str(step.number) for step in cut)}, "
+            f"with less than {_CUT_OFF_BELOW:.0%} of the GPU work of the step before"
         )
     if not trace.has_device:
         notes.append("no GPU work recorded: host time only")
     elif not any(window.launched_count for window in windows):
-        notes.append("no GPU work is linked to a step: gpu_ns cannot be told")
+        notes.append("no GPU work is linked to a step: gpu_ns is not known")
     elif idle := [window.number for window in windows if window.whole and not window.launched_count]:
         notes.append(
-            f"{counted(len(idle), 'step')} launched no GPU work: the next step's gpu_ns holds that time"
+            f"{counted(len(idle), 'step')} launched no GPU work: their time is in the next step's gpu_ns"
         )
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""Syncs: calls in which the host waited for the device, and the operator and line behind each."""
+"""Syncs: calls in which the host waited for the GPU, with the operator and source line of each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from foretrace.errors import MissingDataError
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value, shorten
 
-# What in a program makes an operator wait, the first that fits; the pattern is of an operator around the call.
+# Why an operator around the call makes the host wait; the first pattern that matches counts.
 _REASONS = (
     ("boolean mask", r"^aten::(?:index|index_put_?|_index_put_impl_|masked_select)$"),
     ("nonzero", r"^aten::(?:nonzero|nonzero_numpy|argwhere|where|unique\w*|_unique2?|repeat_interleave)$"),
@@ -24,32 +24,37 @@ _REASONS = (
 )
 
 
-@analysis
+@analysis(
+    denominators={
+        "wait_pct": "of the host's time in complete steps (host_ns of `steps`); only calls in steps count",
+        "per_step_count": "calls within complete steps, per complete step",
+    }
+)
 def syncs(trace: Trace) -> Result:
-    """Calls in which the host waited for the device, with the operator and source line behind each.
+    """Calls in which the host waited for the GPU, with the operator and source line of each.
 
-    Blocking calls are those that synchronize (cudaDeviceSynchronize, cudaStreamSynchronize,
-    cudaEventSynchronize, their driver and HIP forms), copies without "Async", asynchronous copies from or to
-    pageable memory (they return when the memory may be used again), and calls that free memory (cudaFree).
-    One row per call, reason, operator and line; times are summed over the calls of the row.
+    Blocking calls are synchronisations (cudaDeviceSynchronize, cudaStreamSynchronize, cudaEventSynchronize, their driver
+    and HIP forms), copies without "Async", asynchronous copies from or to pageable memory (they return when the memory
+    can be used again), and calls that free memory (cudaFree). One row per call, reason, operator and line; times are
+    summed over the calls of a row.
 
     reason          why the program waited: item (.item(), float(), bool(), printing), boolean mask, nonzero,
                     copy to host (.cpu(), .to("cpu"), .tolist()), pageable copy (from unpinned memory to the GPU),
-                    blocking copy (another one), free memory, or synchronize where none of these is around the call
+                    blocking copy (any other), free memory, or synchronize if no operator explains the call
     op              the outermost operator around the call: what the program called
     where           the program's innermost Python function around the call; needs with_stack=True
-    calls_count, per_step_count    all calls; calls within whole steps, per whole step
-    wait_ns         length of the calls: how long the host was blocked
-    pending_ns      the part of it in which any device was running; the rest is the cost of the call itself
+    calls_count, per_step_count    all calls; calls within complete steps, per complete step
+    wait_ns         duration of the calls: how long the host was blocked
+    pending_ns      the part of wait_ns in which any GPU was running; the rest is the cost of the call itself
     wait_pct        wait_ns of calls within steps, of the host's time in steps (host_ns of `steps`)
-    idle_after_ns   how long the devices were idle because the queue had run dry: gaps that began within a call and
-                    in which it ended. A gap counts once, for the first such call. Null where no work follows.
-    waited_for      the copy that the call made, else the device work that ended last within the call (the most
-                    frequent of the row); null where none did: there was nothing to wait for
+    idle_after_ns   how long the GPUs were idle because the queue had run empty: gaps that began during a call and in
+                    which it ended. A gap counts once, for the first such call. Null where no work follows.
+    waited_for      the copy that the call made, otherwise the last GPU work to end during the call (the most frequent
+                    of the row); null where there was nothing to wait for
 
-    The last sync of a recording is often the profiler's own: it is outside of all steps. The wait alone is
-    no loss when the host would have had to wait anyway; idle_after_ns is what the device lost, not all of it due
-    to the sync. Whether a copy is pageable is known from its recorded name only.
+    The last sync of a recording is often the profiler's own: it is outside all steps. A wait alone costs nothing if the
+    host would have had to wait anyway; idle_after_ns is the time the GPU lost, not all of it because of the sync.
+    Whether a copy is pageable is known only from its recorded name.
     """
     host = HostSpans(trace)
     calls = blocking_calls(trace, host)
@@ -68,20 +73,12 @@ def syncs(trace: Trace) -> Result:
     table = _grouped(measured, len(steps), host_ns)
     values = _values(measured, len(steps), host_ns)
     return Result(
-        name="syncs",
-        says=_says(table, values),
-        table=table,
-        values=values,
-        denominators={
-            "wait_pct": "of the host's time in whole steps (host_ns of `steps`); only calls in steps count",
-            "per_step_count": "calls within whole steps, per whole step",
-        },
-        notes=_notes(places, values, bool(steps)),
+        says=_says(table, values), table=table, values=values, notes=_notes(places, values, bool(steps))
     )
 
 
 def blocking_calls(trace: Trace, host: HostSpans) -> pl.DataFrame:
-    """Runtime calls that wait for the device, in order: id, name, start_ns, end_ns, step, op_id, reason."""
+    """Runtime calls that wait for the GPU, in order: id, name, start_ns, end_ns, step, op_id, reason."""
     sync, copies, free, later = (
         host.named(pattern, "runtime")
         for pattern in (
@@ -91,7 +88,7 @@ def blocking_calls(trace: Trace, host: HostSpans) -> pl.DataFrame:
             runtime_calls.ASYNC,
         )
     )
-    # Without "Async" in its name a copy returns when it is done; hipMemcpyWithStream is of these.
+    # A copy without "Async" in its name returns when it is done; hipMemcpyWithStream is one of these.
     copies, free = copies & ~later, free & ~later
     moved = trace.spans.filter((pl.col("kind") == "copy") & pl.col("launch_id").is_not_null()).select(
         pl.col("id").alias("span_id"), "launch_id"
@@ -152,9 +149,9 @@ def _measured(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _idle_after(busy: intervals.Intervals, start: Ids, at: Ids) -> pl.Series:
-    """Length of the gap that began within a call that ends in it; 0 for none, null past the last work."""
+    """Length of the gap that began during a call and in which it ended; 0 for none, null after the last work."""
     following = np.searchsorted(busy.start, at, side="right")
-    # The gap before interval k is number k; a call that ends while the device works ends in none.
+    # The gap before interval k is number k; a call that ends while the GPU is running ends in none.
     known = (following > 0) & (following < len(busy.start))
     drained = np.append(busy.end, 0)[following - 1]
     inside = known & (at >= drained) & (start <= drained)
@@ -171,11 +168,11 @@ def _idle_after(busy: intervals.Intervals, start: Ids, at: Ids) -> pl.Series:
 
 
 def _explained(trace: Trace, host: HostSpans, places: Places, calls: pl.DataFrame) -> dict[str, pl.Series]:
-    """For each call: the outermost operator, the source line, and the reason as far as operators tell it."""
+    """For each call: the outermost operator, the source line, and the reason, as far as operators show it."""
     ids = calls["id"].cast(pl.Int64).to_numpy()
     ops = host.kind("op")
     linked = calls["op_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()
-    # A call may be linked to an operator of another thread by its id only.
+    # A call may be linked to an operator of another thread only by its id.
     inner = np.where((host.nearest(ids, ops) == NOBODY) & (linked != NOBODY), linked, ids)
     outer = host.outermost(inner, ops)
     where = places.lines(inner)
@@ -207,7 +204,7 @@ def _after_copies(
 
 
 def _grouped(calls: pl.DataFrame, steps: int, host_ns: int) -> pl.DataFrame:
-    """One row per call name, reason, operator and line: the one that cost most first."""
+    """One row per call name, reason, operator and line; the most expensive first."""
     in_step = pl.col("in_step")
     table = calls.group_by(pl.col("name").cast(pl.String).alias("call"), "reason", "op", "where").agg(
         calls_count=pl.len(),
@@ -247,25 +244,25 @@ def _values(calls: pl.DataFrame, steps: int, host_ns: int) -> dict[str, Value]:
 def _says(table: pl.DataFrame, values: dict[str, Value]) -> str:
     count = int(values["calls_count"] or 0)
     if not count:
-        return "no call waited for the device"
+        return "no call waited for the GPU"
     top = table.row(0, named=True)
-    behind = f", behind {shorten(top['op'], 40)}" if top["op"] else ""
-    line = f" in {top['where']}" if top["where"] else ""
+    operator = f", in {shorten(top['op'], 40)}" if top["op"] else ""
+    line = f" at {top['where']}" if top["where"] else ""
     often = f" ({values['per_step_count']:.3g} per step)" if values["per_step_count"] is not None else ""
     return (
-        f"{counted(count, 'blocking call')}{often} held the host for {format_value('_ns', values['wait_ns'])}; the costliest: "
-        f"{top['call']} ({top['reason']}{behind}){line}"
+        f"{counted(count, 'blocking call')}{often} blocked the host for {format_value('_ns', values['wait_ns'])}; "
+        f"most expensive: {top['call']} ({top['reason']}{operator}){line}"
     )
 
 
 def _notes(places: Places, values: dict[str, Value], has_steps: bool) -> tuple[str, ...]:
     notes = []
     if values["calls_count"] and not places.known:
-        notes.append("no Python stacks recorded: the lines are not known (record with with_stack=True)")
+        notes.append("no Python stacks recorded: source lines are not known (record with with_stack=True)")
     outside = values["outside_steps_count"]
     if outside:
         notes.append(
-            f"{counted(int(outside), 'call')} outside of whole steps, listed last: often the profiler's own"
+            f"{counted(int(outside), 'call')} outside complete steps, listed last: often the profiler's own"
         )
     if not has_steps:
         notes.append("no steps recorded: counts per step and shares are not known")

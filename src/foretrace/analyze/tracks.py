@@ -12,22 +12,24 @@ from foretrace.units import counted, format_value
 _COVERS = ("annotation", "python")
 
 
-@analysis
+@analysis(
+    denominators={"busy_pct": "of recording_ns: from the first start to the last end of anything recorded"}
+)
 def tracks(trace: Trace) -> Result:
-    """Each thread and stream: what ran there, and for how long.
+    """Each thread and stream: what ran on it, and for how long.
 
     Columns:
         work: the kinds of its spans, the most frequent first.
-        busy_ns: the union of its spans, so that nested and overlapping ones count once. Annotations and Python
-            frames are left out: they also cover waiting.
+        busy_ns: the union of its spans: nested and overlapping ones count once. Annotations and Python frames do not
+            count, since they also cover waiting.
         busy_pct: of recording_ns, from the first start to the last end of anything recorded.
         first_start_ns, last_end_ns: since the recording began.
 
     What it cannot tell: whether a busy thread did useful work. A blocking call counts as busy.
     """
     recording_ns = trace.duration_ns
-    found = _work(trace.spans).join(_busy(trace.spans), on="track_id", how="left")
-    table = trace.tracks.join(found, left_on="id", right_on="track_id", how="left", maintain_order="left")
+    measured = _work(trace.spans).join(_busy(trace.spans), on="track_id", how="left")
+    table = trace.tracks.join(measured, left_on="id", right_on="track_id", how="left", maintain_order="left")
     share = 100 * pl.col("busy_ns") / recording_ns if recording_ns else pl.lit(None, pl.Float64)
     on_device = pl.col("device").is_not_null() | pl.col("stream").is_not_null()
     table = (
@@ -44,7 +46,6 @@ def tracks(trace: Trace) -> Result:
     )  # fmt: skip
     streams = int((table["type"] == "stream").sum())
     return Result(
-        name="tracks",
         says=_says(table, streams, recording_ns),
         table=table,
         values={
@@ -52,10 +53,7 @@ def tracks(trace: Trace) -> Result:
             "stream_count": streams,
             "recording_ns": recording_ns,
         },
-        denominators={
-            "busy_pct": "of recording_ns: from the first start to the last end of anything recorded"
-        },
-        notes=("busy leaves out annotations and Python frames, which also cover waiting",),
+        notes=("busy time excludes annotations and Python frames, which also cover waiting",),
     )
 
 
@@ -88,7 +86,7 @@ def _busy(spans: pl.DataFrame) -> pl.DataFrame:
 
 def _says(table: pl.DataFrame, streams: int, recording_ns: int) -> str:
     if table.is_empty():
-        return "nothing was recorded on any thread or stream"
+        return "no activity recorded on any thread or stream"
     threads = counted(table.height - streams, "thread")
     counts = f"{threads} and {counted(streams, 'stream')} in {format_value('_ns', recording_ns)}"
     busiest = table.row(0, named=True)

@@ -1,8 +1,8 @@
-"""The trust report: what a recording holds, what it lost, and so which conclusions it can carry.
+"""The trust report: what a recording contains, what it lost, and which conclusions it therefore supports.
 
-A note is one fact with its numbers; `docs/guide/trust.md` says for each code what it means and what to do.
-The verdict is the gravest note's: "no" where conclusions about time would be wrong, "with care" where
-something limits them, else "yes".
+A note is one fact with its numbers; `docs/guide/trust.md` says for each code what it means and what to do. The verdict is
+that of the most serious note: "no" where conclusions about time would be wrong, "with care" where something limits them,
+otherwise "yes".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from foretrace.trace import Trace
 
 VERDICTS: Mapping[Severity, str] = {"no": "no", "care": "with care", "info": "yes"}
 _ORDER: tuple[Severity, ...] = ("no", "care", "info")
-# Of notes that weigh the same, in this order.
+# Notes of the same weight are listed in this order.
 _CHECKS = (
     completeness.content,
     completeness.repairs,
@@ -40,20 +40,20 @@ _CHECKS = (
 
 @dataclass(frozen=True)
 class Trust:
-    """Whether conclusions about time can be drawn, and all that bears on it, gravest first."""
+    """Whether conclusions about time can be drawn, and the notes that decide it, the most serious first."""
 
     verdict: str
     notes: tuple[Note, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """The `trust` part of `diagnose --format json`."""
-        notes = [{"code": each.code, "says": each.says, "values": dict(each.values)} for each in self.notes]
+        notes = [{"code": note.code, "says": note.says, "values": dict(note.values)} for note in self.notes]
         return {"verdict": self.verdict, "notes": notes}
 
 
-@analysis
+@analysis(denominators={"share_pct": "of what the note's sentence names"})
 def trust(trace: Trace) -> Result:
-    """Whether the recording can be believed: what is missing, cut, repaired or disturbed.
+    """Whether the recording can be trusted: what is missing, cut off, repaired or disturbed.
 
     Each row is a note: one fact with its numbers. docs/guide/trust.md says for each code what it means and
     what to do about it.
@@ -61,11 +61,11 @@ def trust(trace: Trace) -> Result:
     Columns:
         code: the name of the check.
         weight: "no" where conclusions about time would be wrong, "care" where something limits them, "info"
-            where it is only worth knowing.
+            where it is only good to know.
         affected_count, affected_ns: the spans, kernels or calls that the note is about, and their time.
-        share_pct: of what the sentence names, since each note has a whole of its own.
+        share_pct: of what the note's sentence names; it differs from note to note.
 
-    The verdict is the gravest note's: "no", "with care", else "yes".
+    The verdict is that of the most serious note: "no", "with care", otherwise "yes".
 
     What it cannot tell: how much slower the profiler made the program, unless the time of a step without a
     profiler was recorded with it.
@@ -86,21 +86,23 @@ def trust(trace: Trace) -> Result:
                 "affected_ns": pl.Int64, "share_pct": pl.Float64},
     )  # fmt: skip
     return Result(
-        name="trust",
         says=f"Can this recording be trusted? {judged.verdict.capitalize()}"
         + (f": {some(limits, 'thing')} to know before drawing conclusions." if limits else "."),
         table=table,
-        values={"verdict": judged.verdict, "no_count": counts["no"], "care_count": counts["care"],
-                "info_count": counts["info"]},
-        denominators={"share_pct": "of what the note's sentence names"},
-    )  # fmt: skip
+        values={
+            "verdict": judged.verdict,
+            "no_count": counts["no"],
+            "care_count": counts["care"],
+            "info_count": counts["info"],
+        },
+    )
 
 
 def judge(trace: Trace) -> Trust:
-    """The verdict on a recording and the notes behind it, gravest first."""
-    found = Evidence(trace)
+    """The verdict on a recording and its notes, the most serious first."""
+    evidence = Evidence(trace)
     checks = _CHECKS if trace.spans.height else (completeness.content, completeness.repairs)
-    notes = sorted((note for check in checks for note in check(found)), key=_weight)
+    notes = sorted((note for check in checks for note in check(evidence)), key=_weight)
     worst: Severity = notes[0].severity if notes else "info"
     return Trust(VERDICTS[worst], tuple(notes))
 

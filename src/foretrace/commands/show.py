@@ -27,8 +27,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="name every analysis and leave")
     names = parser.add_subparsers(title="analyses", metavar="NAME", dest="name")
     given = getattr(parser, "arguments", ())
-    wanted = next((word for word in given if word in analyze.REGISTRY), None)
-    # Only the one that is asked for is loaded, unless the list or the help of all is.
+    wanted = next((word for word in given if word in {each.name for each in analyze.ANALYSES}), None)
+    # Only the one that is asked for gets a parser, unless the list or the help of all is asked for.
     chosen = (analyze.find(wanted),) if wanted and not {"-h", "--help"} & set(given[:2]) else analyze.ANALYSES
     for analysis in chosen:
         each = names.add_parser(analysis.name, help=analysis.help, description=analysis.help)

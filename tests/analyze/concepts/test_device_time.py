@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import foretrace
 from foretrace.analyze.concepts.device import device_time
-from foretrace.analyze.concepts.device.device_time import Window
+from foretrace.analyze.concepts.device.device_time import MeasuredPeriod
 from tests.builders import Recording
 from tests.corpus import CORPUS, needs_corpus
 
@@ -86,13 +86,13 @@ def test_concurrent_kernels_add_up_before_the_cut(tmp_path: Path) -> None:
     recording = Recording().kernel("a", 0, 10, **{"blocks per SM": 0.5, "est. achieved occupancy %": 40})
     recording.kernel("b", 5, 15, stream=8, **{"blocks per SM": 0.75, "est. achieved occupancy %": 10})
     kernels = device_time.kernel_fill(recording.open(tmp_path))
-    window = Window(0, 20 * US, "the test")
+    window = MeasuredPeriod(0, 20 * US, "the test")
     assert device_time.utilisation_pct(kernels, window) == pytest.approx(75)
     # 5 at 0.5, 5 at min(1.25, 1), 5 at 0.75
     assert device_time.sm_efficiency_pct(kernels, window) == pytest.approx(100 * (2.5 + 5 + 3.75) / 20)
     # over kernel time, 10 + 10, not over the window
     assert device_time.occupancy_pct(kernels, window) == pytest.approx(25)
-    inside = Window(0, 10 * US, "the test")
+    inside = MeasuredPeriod(0, 10 * US, "the test")
     assert device_time.occupancy_pct(kernels, inside) == pytest.approx((40 * 10 + 10 * 5) / 15)
 
 
@@ -106,14 +106,14 @@ def test_estimates_are_not_given_for_a_few_kernels_of_many(tmp_path: Path) -> No
     recording = Recording().kernel("a", 0, 1, **{"blocks per SM": 1, "est. achieved occupancy %": 40})
     recording.kernel("b", 1, 100)
     kernels = device_time.kernel_fill(recording.open(tmp_path))
-    window = Window(0, 100 * US, "the test")
+    window = MeasuredPeriod(0, 100 * US, "the test")
     assert device_time.sm_efficiency_pct(kernels, window) is None
     assert device_time.occupancy_pct(kernels, window) is None
 
 
 def test_an_empty_window_has_no_shares(tmp_path: Path) -> None:
     kernels = device_time.kernel_fill(Recording().kernel("a", 0, 1).open(tmp_path))
-    nothing = Window(0, 0, "nothing")
+    nothing = MeasuredPeriod(0, 0, "nothing")
     assert device_time.utilisation_pct(kernels, nothing) is None
     assert device_time.sm_efficiency_pct(kernels, nothing) is None
     assert device_time.occupancy_pct(kernels, nothing) is None

@@ -1,10 +1,10 @@
-"""Attention written out: the operators that work on a matrix of scores, as a fused kernel never would.
+"""Unfused attention: the operators that work on a matrix of attention scores, which a fused kernel never stores.
 
-Found by structure, not by name. A multiply makes a batch of matrices [..., Tq, Tk], a softmax or an exponential works on
-them, and the next multiply sums over Tk: those are the scores of an attention. Every operator with an operand of that
-size, either way around, and every multiply that makes one, is a piece of it: QK^T, scale, mask, softmax, dropout, PV and
-their gradients. Where other large products lie between, as where heads are mixed or where queries and keys are
-normalised before they meet, no fused kernel does the same, and nothing is found.
+Found by structure, not by name. A multiply produces a batch of matrices [..., Tq, Tk], a softmax or an exponential is
+applied to them, and the next multiply sums over Tk: those are attention scores. Every operator with an operand of that
+size, transposed or not, and every multiply that produces one, is a piece of the attention: QK^T, scale, mask, softmax,
+dropout, PV and their gradients. If other large products lie between (heads are mixed, or queries and keys are
+normalised before they meet), no fused kernel computes the same, and nothing is reported.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ NO_PART = 255
 
 _BATCHED, _SINGLE, _OTHER_PRODUCT, _NORMALISES, _FORWARD, _DROPS = 1, 2, 4, 8, 16, 32
 _ANY_PRODUCT = _BATCHED | _SINGLE | _OTHER_PRODUCT
-_SMALL = (
-    4  # products that make so many times less than the scores, such as a bias of positions, may lie between
-)
+# Products this many times smaller than the scores, such as a position bias, may lie between.
+_SMALL = 4
 _LONGEST_WALK = 8  # products
 
 
@@ -107,18 +106,21 @@ def _scores(trace: Trace, op_ids: Array, kind: Array) -> set[Matrices]:
     )
     linear = _under_linear(trace, ids, kind)
     products = np.flatnonzero((kind & _ANY_PRODUCT) > 0)
-    found: set[Matrices] = set()
+    scores: set[Matrices] = set()
     tried: set[tuple[object, ...]] = set()
     for place in np.flatnonzero((kind & _FORWARD) > 0):
         at = int(np.searchsorted(products, place))
         before = products[max(at - _LONGEST_WALK, 0) : at][::-1].tolist()
         after = products[at : at + _LONGEST_WALK].tolist()
-        around = tuple((shapes[each], int(kind[each]), bool(linear[each])) for each in (*before, *after))
+        around = tuple(
+            (shapes[product_at], int(kind[product_at]), bool(linear[product_at]))
+            for product_at in (*before, *after)
+        )
         key = (shapes[place], inputs[place], len(before), around)
         if key not in tried:
             tried.add(key)
-            found |= _attention(shapes[place], inputs[place], around[: len(before)], around[len(before) :])
-    return found
+            scores |= _attention(shapes[place], inputs[place], around[: len(before)], around[len(before) :])
+    return scores
 
 
 Around = tuple[tuple[str | None, int, bool], ...]
@@ -177,12 +179,14 @@ def _under_linear(trace: Trace, ids: Array, kind: Array) -> Array:
     parent = parents(trace)
     single = (kind & _SINGLE) > 0
     at = np.where(single, ids.astype(np.int64), NOBODY)
-    found = np.zeros(len(ids), bool)
+    under_linear = np.zeros(len(ids), bool)
     for _ in range(3):  # mm under matmul under linear
         at = np.where(at != NOBODY, parent[at], NOBODY)
         known = np.flatnonzero(at != NOBODY)
-        found[known] |= (trace.spans["name"].gather(at[known]).cast(pl.String) == "aten::linear").to_numpy()
-    return found
+        under_linear[known] |= (
+            trace.spans["name"].gather(at[known]).cast(pl.String) == "aten::linear"
+        ).to_numpy()
+    return under_linear
 
 
 def _touch(shapes: str, scores: set[Matrices]) -> int:

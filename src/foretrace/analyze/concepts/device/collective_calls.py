@@ -1,7 +1,7 @@
 """Collectives as they ran: one row per communication kernel, or per transfer that a host thread made.
 
-Not an analysis itself; `communication` and the rule `straggler` use it. What is not in the recorded metadata is taken from the
-annotation or operator around the launch, and last from the kernel's name.
+What the recorded metadata does not contain is taken from the annotation or operator around the launch, and otherwise from
+the kernel's name.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _collective(text: pl.Expr) -> pl.Expr:
 def _of_kernels(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     known = _metadata(trace)
     recorded = trace.collectives["span_id"].implode()
-    # The kernel's own metadata, or that of the operator behind it.
+    # The kernel's own metadata, or that of its operator.
     key = pl.when(pl.col("id").is_in(recorded)).then("id").otherwise("op_id")
     rows = kernels.with_columns(key=key, around=_around(trace, kernels)).join(
         known, left_on="key", right_on="span_id", how="left", maintain_order="left"
@@ -142,8 +142,8 @@ def _around(trace: Trace, kernels: pl.DataFrame) -> pl.Series:
     inside: Array = rows.copy()
     while len(up := np.flatnonzero((inside != NOBODY) & ~np.isin(names[inside], wanted))):
         inside[up] = parent[inside[up]]
-    found = pl.Series("around", inside, dtype=pl.Int64)
-    return found.set(found == NOBODY, None).cast(pl.UInt32)
+    around = pl.Series("around", inside, dtype=pl.Int64)
+    return around.set(around == NOBODY, None).cast(pl.UInt32)
 
 
 def _transfers(trace: Trace) -> pl.DataFrame:
@@ -206,7 +206,8 @@ def _input_sizes(trace: Trace, spans: pl.Series) -> pl.DataFrame:
     for span, shapes, dtypes in ops.iter_rows():
         texts.setdefault(span, {}).update({"Input Dims": shapes, "Input type": dtypes})
     rows = [
-        (span, *_tensor_size(each.get("Input Dims"), each.get("Input type"))) for span, each in texts.items()
+        (span, *_tensor_size(arguments.get("Input Dims"), arguments.get("Input type")))
+        for span, arguments in texts.items()
     ]
     schema = {"span_id": pl.UInt32, "input_bytes": pl.Int64, "input_dtype": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row")

@@ -1,7 +1,6 @@
 """What each recorded device can do at best: FLOPs a second by type, and bytes a second from its memory.
 
-Not an analysis itself; `roofline` and `gpu-efficiency` share it. Numbers come from `hardware`, by the recorded
-name, memory size and number of SMs, or from the user.
+Numbers come from `hardware`, by the recorded name, memory size and number of SMs, or from the user.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ def device_peaks(
     peaks = {}
     for device, name in device_time.device_names(trace).items():
         recorded = properties.get(device, {}) if device is not None else {}
-        found = find_device(recorded)
-        flops = {dtype: hardware.peak_flops(found, dtype) if found else None for dtype in DTYPES}
-        bandwidth = found.memory_bandwidth_bytes if found else None
+        known = find_device(recorded)
+        flops = {dtype: hardware.peak_flops(known, dtype) if known else None for dtype in DTYPES}
+        bandwidth = known.memory_bandwidth_bytes if known else None
         peaks[device] = Peaks(
             name=name,
             flops={dtype: given.get(dtype, flops[dtype]) for dtype in DTYPES},
             memory_bytes_per_s=given.get(MEMORY, bandwidth),
-            l2_bytes=found.l2_bytes if found else None,
-            known=found is not None,
+            l2_bytes=known.l2_bytes if known else None,
+            known=known is not None,
         )
     return peaks
 

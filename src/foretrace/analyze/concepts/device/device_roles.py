@@ -1,14 +1,11 @@
-"""The role of device work: what it is for, from its kernel's name and from the operator behind it.
+"""The role of GPU work: what kind of work it is, from its kernel's name and its operator.
 
-Not an analysis itself; `roles`, `sections` and `gpu-efficiency` share it. The name decides (kernel_names.py),
-with these exceptions, since one library's kernel serves several operators:
+The name decides (kernel_names.py), with these exceptions, since one library's kernel serves several operators:
 - a matrix multiply under a convolution is the convolution;
-- helpers without a role of their own (elementwise, reduction, sorting) under an operator that has one, such
-as
+- helpers without a role of their own (elementwise, reduction, sorting) under an operator that has one, such as
   embedding_dense_backward or native_layer_norm_backward, have that operator's;
 - everything that a fused attention operator launches itself is fused attention;
-- work on a matrix of attention scores is a piece of attention (attention_pieces.py), and so is all that
-SDPA's
+- work on a matrix of attention scores is a piece of attention (attention_pieces.py), and so is all that SDPA's
   unfused fallback (`_scaled_dot_product_attention_math`) launches.
 """
 
@@ -83,17 +80,17 @@ def _by_kernel_name(work: pl.DataFrame) -> tuple[Array, Array, Array]:
     """Role, use of tensor cores, and whether it multiplies matrices or only moves data, by name."""
 
     def facts(names: pl.Series) -> Array:
-        found = np.zeros(len(names), np.uint32)
+        codes = np.zeros(len(names), np.uint32)
         for place, name in enumerate(names.to_list()):
-            told = decode(name)
-            role = ROLES.index(_NAMED.get(told.role, told.role))
-            cores = {True: _YES, False: _NO, None: _UNTOLD}[told.tensor_cores]
-            kind = _MULTIPLIES * told.multiplies | _MOVES * told.moves
-            found[place] = role | cores << 8 | kind << 16
-        return found
+            kernel = decode(name)
+            role = ROLES.index(_NAMED.get(kernel.role, kernel.role))
+            cores = {True: _YES, False: _NO, None: _UNTOLD}[kernel.tensor_cores]
+            kind = _MULTIPLIES * kernel.multiplies | _MOVES * kernel.moves
+            codes[place] = role | cores << 8 | kind << 16
+        return codes
 
-    told = by_name(work["name"], facts)
-    role, cores, kind = told & 255, (told >> 8) & 255, told >> 16
+    codes_of_work = by_name(work["name"], facts)
+    role, cores, kind = codes_of_work & 255, (codes_of_work >> 8) & 255, codes_of_work >> 16
     device_copy = names_like(work, r"DtoD|Device -> Device|DeviceToDevice")
     copies = (work["kind"] != "kernel").to_numpy()
     role[copies], cores[copies] = ROLES.index("copy"), _NO
@@ -104,17 +101,17 @@ def _by_kernel_name(work: pl.DataFrame) -> tuple[Array, Array, Array]:
 
 
 def _by_operator(trace: Trace, role: Array, op: Array) -> Array:
-    """The roles, with what the operator behind the work makes of them."""
+    """The roles, corrected by the operator that launched the work."""
 
     def made(names: pl.Series) -> Array:
-        found = np.full(len(names), 255, np.uint8)
+        roles = np.full(len(names), 255, np.uint8)
         for pattern, role in reversed(_OPERATORS):
-            found[names.str.contains(pattern).to_numpy()] = ROLES.index(role)
-        return found
+            roles[names.str.contains(pattern).to_numpy()] = ROLES.index(role)
+        return roles
 
     of_op = by_name(trace.spans["name"].gather(op), made)
     known = of_op != 255
-    helper = np.isin(role, [ROLES.index(each) for each in _HELPERS])
+    helper = np.isin(role, [ROLES.index(name) for name in _HELPERS])
     multiply = role == ROLES.index("gemm")
     convolves = of_op == ROLES.index("convolution")
     fused = of_op == ROLES.index(FUSED_ATTENTION)

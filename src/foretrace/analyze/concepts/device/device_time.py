@@ -1,8 +1,7 @@
-"""Time on the device, measured: what it was spent on, how busy the device was, and how full.
+"""GPU time: what it was spent on, how busy the GPU was, and how full.
 
-Not an analysis itself; `overview`, `steps` and later ones share it. Definitions are TraceLens's for the
-timeline (its parts sum to the span exactly) and the TensorBoard plugin's for utilisation, SM efficiency
-and occupancy.
+Definitions are TraceLens's for the timeline (its parts sum to the span exactly) and the TensorBoard plugin's for
+utilisation, SM efficiency and occupancy.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from foretrace import intervals
 from foretrace.intervals import Intervals, Times
 from foretrace.trace import Trace, once_per_trace
+from foretrace.units import counted, format_value
 
 # NCCL, RCCL, NVSHMEM, symmetric memory and vLLM's own; also where no collective's metadata was recorded. A name of
 # a collective counts only where it begins the kernel's: "warp_all_reduce" within one is no communication.
@@ -40,7 +40,7 @@ class Timeline:
     idle_ns: int
     communication_ns: int
     copy_ns: int
-    earlier_ns: int = 0  # while only work launched before the recording ran
+    earlier_ns: int = 0  # while only work queued before the recording ran
 
     @property
     def busy_ns(self) -> int:
@@ -54,8 +54,8 @@ class Timeline:
 
 
 @dataclass(frozen=True)
-class Window:
-    """A stretch of time that shares are taken of, and its name."""
+class MeasuredPeriod:
+    """A stretch of time that shares are taken of, and what to call it."""
 
     start_ns: int
     end_ns: int
@@ -63,15 +63,15 @@ class Window:
 
     @property
     def length_ns(self) -> int:
-        """How long it is."""
+        """Its length."""
         return self.end_ns - self.start_ns
 
 
 @once_per_trace
 def device_work(trace: Trace) -> pl.DataFrame:
-    """All device spans, with `communication` and `orphan`: launched before the recording began.
+    """All device spans, with `communication` and `orphan`: queued before the recording began.
 
-    Where no span has a launch, launches were not recorded, and nothing is an orphan.
+    Where no span has a launch, launches were not recorded, and nothing counts as queued before.
     """
     spans = trace.device_spans
     named = names_like(spans, COMMUNICATION)
@@ -81,6 +81,12 @@ def device_work(trace: Trace) -> pl.DataFrame:
         communication=(pl.col("kind") == "kernel") & (pl.col("name").is_in(named) | in_table),
         orphan=ORPHAN if linked else pl.lit(value=False),
     )
+
+
+def queued_before(count: int, length_ns: int | None = None, *, noun: str = "GPU task") -> str:
+    """3 GPU tasks (1.20 ms) queued before the recording began."""
+    length = "" if length_ns is None else f" ({format_value('_ns', length_ns)})"
+    return f"{counted(count, noun)}{length} queued before the recording began"
 
 
 def names_like(spans: pl.DataFrame, pattern: str) -> pl.Series:
@@ -156,7 +162,7 @@ def device_names(trace: Trace) -> dict[int | None, str]:
 
 
 def device_properties(trace: Trace) -> dict[int, Mapping[str, Any]]:
-    """What was recorded of each device."""
+    """The recorded properties of each device."""
     listed = trace.meta.get("devices", ())
     worked = trace.device_spans["device"].drop_nulls().unique().to_list()
     if len(listed) == 1 and len(worked) == 1:
@@ -166,7 +172,7 @@ def device_properties(trace: Trace) -> dict[int, Mapping[str, Any]]:
     return {number: device for number, device in numbered if isinstance(number, int)}
 
 
-def utilisation_pct(kernels: pl.DataFrame, window: Window) -> float | None:
+def utilisation_pct(kernels: pl.DataFrame, window: MeasuredPeriod) -> float | None:
     """Share of the window with at least one kernel running; copies and memsets do not count."""
     if window.length_ns <= 0:
         return None
@@ -174,7 +180,7 @@ def utilisation_pct(kernels: pl.DataFrame, window: Window) -> float | None:
     return 100 * busy.total_ns / window.length_ns
 
 
-def sm_efficiency_pct(kernels: pl.DataFrame, window: Window) -> float | None:
+def sm_efficiency_pct(kernels: pl.DataFrame, window: MeasuredPeriod) -> float | None:
     """Estimated share of SMs with a block, over the window; null where too few grids were recorded.
 
     The plugin's code, not its text: blocks per SM of concurrent kernels add up before the cut at 1.
@@ -186,7 +192,7 @@ def sm_efficiency_pct(kernels: pl.DataFrame, window: Window) -> float | None:
     return float(100 * (np.diff(edges) * load[:-1]).sum() / window.length_ns)
 
 
-def occupancy_pct(kernels: pl.DataFrame, window: Window) -> float | None:
+def occupancy_pct(kernels: pl.DataFrame, window: MeasuredPeriod) -> float | None:
     """Estimated occupancy while kernels ran: the mean over kernel time in the window, not over the window."""
     if not mostly_recorded(kernels, "occupancy_pct"):
         return None
@@ -218,12 +224,12 @@ def _sm_load(kernels: pl.DataFrame) -> tuple[Times, NDArray[np.float64]]:
     return at, np.clip(load[last], 0, 1)
 
 
-def recording_window(trace: Trace) -> Window:
+def recording_window(trace: Trace) -> MeasuredPeriod:
     """The profiler's own window where it was recorded, else from the first start to the last end."""
     for name, start_ns, dur_ns in trace.meta.get("windows", ()):
         if dur_ns and name.startswith("PyTorch Profiler"):
-            return Window(start_ns, start_ns + dur_ns, "the recording")
-    return Window(0, trace.duration_ns, "the recording")
+            return MeasuredPeriod(start_ns, start_ns + dur_ns, "the recording")
+    return MeasuredPeriod(0, trace.duration_ns, "the recording")
 
 
 def utilisation_counter(trace: Trace) -> pl.DataFrame:
@@ -237,7 +243,7 @@ def utilisation_counter(trace: Trace) -> pl.DataFrame:
         width *= 10
     starts = window.start_ns + width * np.arange(window.length_ns // width, dtype=np.int64)
     edges = np.append(starts, window.end_ns)
-    frames = [_UTILISATION_EMPTY]
+    frames = [_no_counter("utilisation_pct")]
     for device, kernels in by_device(trace.device_spans.filter(pl.col("kind") == "kernel")):
         busy = intervals.covered_ns(covered(kernels), edges[:-1], edges[1:])
         share = np.append(100 * busy / np.maximum(np.diff(edges), 1), 0.0)
@@ -247,7 +253,7 @@ def utilisation_counter(trace: Trace) -> pl.DataFrame:
 
 def sm_efficiency_counter(trace: Trace) -> pl.DataFrame:
     """Estimated SM efficiency of each device: `device`, `at_ns`, `sm_efficiency_pct` from then on."""
-    frames = [_SM_EFFICIENCY_EMPTY]
+    frames = [_no_counter("sm_efficiency_pct")]
     for device, kernels in by_device(kernel_fill(trace)):
         at, load = _sm_load(kernels)
         frames.append(_series(device, at, "sm_efficiency_pct", 100 * load))
@@ -259,8 +265,9 @@ def _series(device: int | None, at: Times, name: str, value: NDArray[np.float64]
     return frame.select(pl.lit(device, pl.Int32).alias("device"), "at_ns", name)
 
 
-_UTILISATION_EMPTY = _series(None, np.empty(0, np.int64), "utilisation_pct", np.empty(0))
-_SM_EFFICIENCY_EMPTY = _series(None, np.empty(0, np.int64), "sm_efficiency_pct", np.empty(0))
+def _no_counter(name: str) -> pl.DataFrame:
+    """The counter of a recording without kernels."""
+    return pl.DataFrame(schema={"device": pl.Int32, "at_ns": pl.Int64, name: pl.Float64})
 
 
 def by_device(spans: pl.DataFrame) -> list[tuple[int | None, pl.DataFrame]]:

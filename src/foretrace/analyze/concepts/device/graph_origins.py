@@ -1,4 +1,4 @@
-"""Where the nodes of a CUDA graph come from: the operators that ran when it was captured, or the same in eager.
+"""Where the nodes of a CUDA graph come from: the operators of its capture, or of the same kernels run eagerly.
 
 A replayed graph's kernels link to the one call that launched the graph, not to an operator. Two sources tell:
 - the capture, where it lies in the recording: launch calls between StreamBeginCapture and StreamEndCapture start
@@ -50,19 +50,19 @@ def captures(trace: Trace) -> list[Capture]:
     # A driver call inside a runtime call is the same launch.
     launches = launches.filter(~pl.col("parent_id").is_in(launches["id"].implode()).fill_null(value=False))
     at = launches["start_ns"].to_numpy()
-    found = []
+    complete = []
     for begin in begins["start_ns"].to_list():
         after = ends[np.searchsorted(ends, begin, side="right") :]
         if len(after):
             first, last = np.searchsorted(at, (begin, after[0]))
             inside = launches.slice(int(first), int(last - first))
             kinds = [_kind(name) for name in inside["name"].cast(pl.String).to_list()]
-            found.append(Capture(int(after[0]), kinds, inside["op_id"].to_list()))
-    return found
+            complete.append(Capture(int(after[0]), kinds, inside["op_id"].to_list()))
+    return complete
 
 
 def captured_ops(known: list[Capture], kinds: list[str], before_ns: int) -> list[int | None] | None:
-    """The operator behind each node by the last capture before a time with these kinds of nodes, or nothing."""
+    """The operator of each node, from the last capture before a time with these kinds of nodes; None without one."""
     for capture in reversed(known):
         if capture.end_ns < before_ns and capture.kinds == kinds:
             return capture.ops
@@ -105,16 +105,16 @@ class Eager:
 def ops_by_order(names: Array, eager: Eager) -> list[str | None]:
     """For each node, by name in order, the operator that the same run of kernels came from in eager."""
     run = min(RUN, len(names))
-    found: list[str | None] = [None] * len(names)
+    ops: list[str | None] = [None] * len(names)
     if not run or len(eager.names) < run:
-        return found
+        return ops
     places = eager.places(run)
     for start, value in enumerate(_hashes(names, run).tolist()):
         at = places.get(value)
         if at is not None and (eager.names[at : at + run] == names[start : start + run]).all():
             for offset in range(run):
-                found[start + offset] = found[start + offset] or eager.ops[at + offset]
-    return found
+                ops[start + offset] = ops[start + offset] or eager.ops[at + offset]
+    return ops
 
 
 def _hashes(values: Array, run: int) -> Array:

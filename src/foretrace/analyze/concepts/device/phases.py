@@ -1,7 +1,6 @@
 """The phase of device work: which part of a training step launched it.
 
-Not an analysis itself; `roles`, `sections` and `gpu-efficiency` share it. Looked up along the calls around
-the operator (or, without one, the launch):
+It follows from the calls around the operator (or, without one, the launch):
 - backward: an autograd node is nearest. Autograd gives its operators the forward operator's sequence number.
 - recompute: a forward operator is nearest, one that autograd gave a new sequence number, and an autograd node
   is around it: activation checkpointing runs the forward again inside the backward. So does a backward that
@@ -69,7 +68,7 @@ def surroundings(trace: Trace, work: pl.DataFrame, *, updates: Array) -> Surroun
 
 
 def cause_of(work: pl.DataFrame) -> Array:
-    """For each row of device work the operator behind it, else its launch, else NOBODY."""
+    """For each row of GPU work its operator, else its launch, else NOBODY."""
     cause = work.select(pl.coalesce("op_id", "launch_id").cast(pl.Int64).fill_null(NOBODY)).to_series()
     return cause.to_numpy()
 

@@ -1,6 +1,6 @@
 """What each piece of device work and each blocking call had to wait for: one predecessor per node.
 
-Not an analysis itself; `critical-path` walks it. Nodes are device spans, in order of start, then blocking
+Nodes are device spans, in order of start, then blocking
 calls, in order of end. A node is left backwards in three stretches: its own, from the time at which the walk
 enters it down to `own_from`; the link, down to `link_from`; then host work, down to `enter`, which is where the
 walk enters the predecessor. Every step goes back in time or, at the same time, to a lower row: walks end.
@@ -114,9 +114,9 @@ def _blocking(trace: Trace, work: pl.DataFrame, calls: pl.DataFrame) -> pl.DataF
     maybe = maybe.filter((pl.col("awaited") != NOBODY) & just_before)
     copies = _blocking_copies(trace, work, calls)
     # A driver call inside a runtime call, or the sync inside a blocking copy's call, is the outer call's.
-    found = pl.concat((sure, maybe, copies)).unique("id", keep="last", maintain_order=True)
-    inner = pl.col("parent_id").is_in(found["id"].implode()) & pl.col("parent_id").is_not_null()
-    return found.filter(~inner).sort("end_ns", maintain_order=True)
+    waits = pl.concat((sure, maybe, copies)).unique("id", keep="last", maintain_order=True)
+    inner = pl.col("parent_id").is_in(waits["id"].implode()) & pl.col("parent_id").is_not_null()
+    return waits.filter(~inner).sort("end_ns", maintain_order=True)
 
 
 def _awaiting(calls: pl.DataFrame, ends: Times, by_end: Array, starts: Times) -> pl.DataFrame:
@@ -159,9 +159,10 @@ def _host_lines(trace: Trace, work: pl.DataFrame, blocking: pl.DataFrame) -> Arr
     line[main] = 0
     if len(tracks) == 1:
         return line
-    mine = trace.spans.filter((pl.col("track_id") == main) & pl.col("kind").is_in(("op", "runtime")))
+    on_main = trace.spans.filter((pl.col("track_id") == main) & pl.col("kind").is_in(("op", "runtime")))
     own = np.sort(
-        np.concatenate((mine["start_ns"], mine["start_ns"] + mine["dur_ns"].fill_null(0))), kind="stable"
+        np.concatenate((on_main["start_ns"], on_main["start_ns"] + on_main["dur_ns"].fill_null(0))),
+        kind="stable",
     )
     starts = trace.spans["start_ns"].to_numpy()
     for track in tracks[tracks != main].tolist():
@@ -243,19 +244,19 @@ def _latency(start: Times, called: Times, free: Times, has_launch: Array) -> int
 def _awaited_stream(work: pl.DataFrame, calls: pl.DataFrame, before: Array, called: Times) -> Array:
     """For work whose stream was told to wait: the last work to end before it, if on another stream."""
     waits = calls.filter(pl.col("name").is_in(device_time.names_like(calls, _WAIT)))["start_ns"].to_numpy()
-    found = np.full(len(before), NOBODY)
+    awaited = np.full(len(before), NOBODY)
     if not len(waits):
-        return found
+        return awaited
     since = np.where(before != NOBODY, called[before], LONG_AGO)
-    told = np.searchsorted(waits, called) > np.searchsorted(waits, since)
-    rows = np.flatnonzero(told & (called > LONG_AGO))
+    must_wait = np.searchsorted(waits, called) > np.searchsorted(waits, since)
+    rows = np.flatnonzero(must_wait & (called > LONG_AGO))
     start, end, track = (work[name].to_numpy() for name in ("start_ns", "end_ns", "track_id"))
     by_end = np.argsort(end, kind="stable")
     place = np.searchsorted(end[by_end], start[rows], side="right") - 1
     last = np.where(place >= 0, by_end[place], NOBODY)
     elsewhere = (last != NOBODY) & (track[last] != track[rows]) & (last < rows)
-    found[rows[elsewhere]] = last[elsewhere]
-    return found
+    awaited[rows[elsewhere]] = last[elsewhere]
+    return awaited
 
 
 def _last_returns(blocking: pl.DataFrame, lines: Array, line: Array, at: Times) -> tuple[Array, Times]:
@@ -263,9 +264,9 @@ def _last_returns(blocking: pl.DataFrame, lines: Array, line: Array, at: Times) 
     row, returned = np.full(len(at), NOBODY), np.full(len(at), LONG_AGO)
     ends = blocking["end_ns"].to_numpy()
     block_line = lines[blocking["track_id"].to_numpy()]
-    for each in np.unique(line).tolist():
-        own = np.flatnonzero(block_line == each)
-        asked = np.flatnonzero(line == each)
+    for number in np.unique(line).tolist():
+        own = np.flatnonzero(block_line == number)
+        asked = np.flatnonzero(line == number)
         place = np.searchsorted(ends[own], at[asked], side="right") - 1
         known = place >= 0
         row[asked[known]] = own[place[known]]

@@ -1,7 +1,6 @@
-"""Causes of idle time: every gap of a device cut into parts, each with one cause and the host span behind it.
+"""Causes of idle time: every gap of a device cut into parts, each with one cause and the host span responsible.
 
-Not an analysis itself; `idle` groups the parts. A gap ends with the start of some device work. What matters is
-when the host launched that work:
+A gap ends with the start of some GPU work. What matters is when the host launched that work:
 
 - before the gap began: the device was not waiting for the host (`kernel-to-kernel`, or `queued` where it
   took long);
@@ -51,8 +50,8 @@ _NAMES = pl.Series(CAUSES, dtype=pl.Enum(CAUSES))
 _CODE = {cause: code for code, cause in enumerate(CAUSES)}
 # Collectives of these run on the host; NCCL's calls only launch.
 _HOST_COLLECTIVE = r"^(?:gloo|mpi|ucc):"
-# A judgement: two kernels of one stream follow each other within 10 us, a launch reaches an idle device within
-# 20. HTA draws the same line between "kernel wait" and "other" (its 30 is compared with microseconds).
+# Judgement: two kernels of one stream follow each other within 10 us, a launch reaches an idle device within 20. HTA
+# uses the same threshold between "kernel wait" and "other" (its 30 is compared with microseconds).
 _LONG_NS = 30_000
 _PROFILER_FRAME = r"(?:^|/)torch/profiler/"
 # A launch time that is later than any gap: nothing is known of a launch.
@@ -71,7 +70,7 @@ class Gaps:
     before: Ids
     after: Ids
     launch: Ids  # the call, or where that was not recorded the operator, that started `after`
-    orphan: Flags  # `after` was launched before the recording began
+    orphan: Flags  # `after` was queued before the recording began
 
 
 def find_gaps(work: pl.DataFrame, free: Intervals) -> Gaps:
@@ -158,7 +157,7 @@ class Explainer:
             waits &= ~inside
         owner = np.full(len(gap), NOBODY, np.int64)
         called = np.flatnonzero(
-            np.isin(code, [_CODE[each] for each in ("launch call", "launch latency", "copy")])
+            np.isin(code, [_CODE[cause] for cause in ("launch call", "launch latency", "copy")])
         )
         owner[called] = gaps.launch[gap[called]]
         rows = np.flatnonzero(waits)
@@ -177,9 +176,11 @@ class Explainer:
     def _cut(self, gaps: Gaps, begin: Ids, done: Ids) -> tuple[Ids, Ids, Ids]:
         """The gaps, cut where the launch began and ended and where the profiler's own time begins and ends."""
         free = gaps.free
-        inner = [each[(each > free.start) & (each < free.end)] for each in (begin, done)]
+        inner = [times[(times > free.start) & (times < free.end)] for times in (begin, done)]
         sets = (free, self._overhead, self._code_loading, self._between)
-        edges = np.sort(np.concatenate([*inner, *(part for each in sets for part in each)]), kind="stable")
+        edges = np.sort(
+            np.concatenate([*inner, *(part for stretches in sets for part in stretches)]), kind="stable"
+        )
         edges = edges[np.append(edges[1:] > edges[:-1], True)] if len(edges) else edges
         start, end = edges[:-1], edges[1:]
         gap = np.searchsorted(free.start, start, side="right") - 1
@@ -190,10 +191,10 @@ class Explainer:
         """Stretches in which the device waited for the host, cut by what the host did."""
         frames = [_frame(gap[:0], start[:0], end[:0], gap[:0], gap[:0])]
         track = self._track[gaps.launch[gap]]
-        for each, rows in _blocks(track):
-            pieces = self._doing(each, start[rows], end[rows])
+        for thread, rows in _blocks(track):
+            pieces = self._doing(thread, start[rows], end[rows])
             of_gap = gap[rows][pieces.window]
-            for part_gap, part in self._other_thread(gaps, each, of_gap, pieces):
+            for part_gap, part in self._other_thread(gaps, thread, of_gap, pieces):
                 codes = self._classify(part)
                 frames.append(_frame(part_gap, part.start_ns, part.end_ns, codes, part.span_id))
         return pl.concat(frames)
@@ -204,20 +205,20 @@ class Explainer:
         return host_activity.doing(self._host, self._members[track], start, end)
 
     def _other_thread(self, gaps: Gaps, track: int, gap: Ids, pieces: Pieces) -> list[tuple[Ids, Pieces]]:
-        """The pieces, with those where the thread had no operator or call open told by the other thread."""
+        """The pieces; where the thread had no operator or call open, the other thread's."""
         before = gaps.before[gap]
         launcher = np.where(before == NOBODY, NOBODY, self._launchers[before])
         other = np.where(launcher == NOBODY, track, self._track[launcher])
         ask = (self._marks[pieces.span_id] & _TELLING == 0) & (other != track)
-        told = [(gap[~ask], Pieces(*(column[~ask] for column in pieces)))]
-        for each in np.unique(other[ask]).tolist():
-            rows = np.flatnonzero(ask & (other == each))
-            found = self._doing(each, pieces.start_ns[rows], pieces.end_ns[rows])
-            busy = self._marks[found.span_id] & _TELLING != 0
-            own = pieces.span_id[rows][found.window]
-            who = np.where(busy | (own == NOBODY), found.span_id, own)
-            told.append((gap[rows][found.window], found._replace(span_id=who)))
-        return told
+        parts = [(gap[~ask], Pieces(*(column[~ask] for column in pieces)))]
+        for thread in np.unique(other[ask]).tolist():
+            rows = np.flatnonzero(ask & (other == thread))
+            others = self._doing(thread, pieces.start_ns[rows], pieces.end_ns[rows])
+            busy = self._marks[others.span_id] & _TELLING != 0
+            own = pieces.span_id[rows][others.window]
+            who = np.where(busy | (own == NOBODY), others.span_id, own)
+            parts.append((gap[rows][others.window], others._replace(span_id=who)))
+        return parts
 
     def _classify(self, pieces: Pieces) -> Ids:
         """The cause of each piece, by the innermost span over it and that span's callers."""
@@ -245,10 +246,10 @@ class Explainer:
 
 def _blocks(track: Ids) -> Iterator[tuple[int, Ids]]:
     """The rows of each track, so many at a time: what is made of them is then small beside the trace."""
-    for each in np.unique(track).tolist():
-        rows = np.flatnonzero(track == each)
+    for thread in np.unique(track).tolist():
+        rows = np.flatnonzero(track == thread)
         for first in range(0, len(rows), _BLOCK):
-            yield each, rows[first : first + _BLOCK]
+            yield thread, rows[first : first + _BLOCK]
 
 
 def _frame(gap: Ids, start: Ids, end: Ids, code: Ids, span: Ids) -> pl.DataFrame:
@@ -278,8 +279,8 @@ def _covered(spans: pl.DataFrame) -> Intervals:
 
 def _launchers(trace: Trace) -> Ids:
     """For each device span, the call (or operator) that started it; NOBODY elsewhere."""
-    found = np.full(trace.spans.height, NOBODY, np.int64)
+    launcher = np.full(trace.spans.height, NOBODY, np.int64)
     work = trace.device_spans
     cause = pl.coalesce(pl.col("launch_id"), pl.col("op_id")).cast(pl.Int64).fill_null(NOBODY)
-    found[work["id"].to_numpy()] = work.select(cause).to_series().to_numpy()
-    return found
+    launcher[work["id"].to_numpy()] = work.select(cause).to_series().to_numpy()
+    return launcher

@@ -76,16 +76,16 @@ class HostSpans:
 
     def nearest(self, ids: Ids, flags: Flags) -> Ids:
         """For each span, itself or the innermost caller that is flagged; NOBODY where none is."""
-        found = ids.copy()
+        at = ids.copy()
         if not flags.any():
-            found[:] = NOBODY
-            return found
-        rows = np.flatnonzero((found != NOBODY) & ~flags[found])
+            at[:] = NOBODY
+            return at
+        rows = np.flatnonzero((at != NOBODY) & ~flags[at])
         while len(rows):
-            found[rows] = self.parent[found[rows]]
-            rows = rows[(found[rows] != NOBODY)]
-            rows = rows[~flags[found[rows]]]
-        return found
+            at[rows] = self.parent[at[rows]]
+            rows = rows[(at[rows] != NOBODY)]
+            rows = rows[~flags[at[rows]]]
+        return at
 
     def inherited(self, marks: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """For each span, the bits of itself and of all its callers."""

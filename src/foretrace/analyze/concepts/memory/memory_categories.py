@@ -1,7 +1,6 @@
-"""What a block of memory held, told from when it was allocated and freed.
+"""What a block of memory held, inferred from when it was allocated and freed.
 
-Not an analysis itself; `memory` uses it. A recording has no tensors, so categories follow torch's
-`_memory_profiler` as far as lifetimes can tell them apart.
+A recording has no tensors, so categories follow torch's `_memory_profiler` as far as lifetimes can tell them apart.
 """
 
 from __future__ import annotations
@@ -47,20 +46,20 @@ def categories(trace: Trace, blocks: pl.DataFrame) -> pl.Series:
     end = blocks["end_ns"].fill_null(_NEVER).to_numpy()
     work = _backward_work(trace, backward)
     passes = _passes(trace, work)
-    found = np.full(blocks.height, UNKNOWN)
+    category = np.full(blocks.height, UNKNOWN)
     before = blocks["start_ns"].is_null().to_numpy()
-    found[before] = np.where(_within(trace, end[before], _ZERO_GRAD), GRADIENT, BEFORE)
+    category[before] = np.where(_within(trace, end[before], _ZERO_GRAD), GRADIENT, BEFORE)
     here = origin.known & ~before
     forward = here & ~origin.backward & (origin.optimizer_end == NOBODY)
     into_backward = end >= _next(work, start)
-    found[forward & (end < _NEVER)] = INTERMEDIATE
-    found[forward & into_backward] = ACTIVATION
-    behind = here & origin.backward
-    found[behind] = np.where(end > _pass_end(passes, start), GRADIENT, AUTOGRAD)[behind]
-    found[here & (end <= origin.op_end)] = TEMPORARY
+    category[forward & (end < _NEVER)] = INTERMEDIATE
+    category[forward & into_backward] = ACTIVATION
+    in_backward = here & origin.backward
+    category[in_backward] = np.where(end > _pass_end(passes, start), GRADIENT, AUTOGRAD)[in_backward]
+    category[here & (end <= origin.op_end)] = TEMPORARY
     stepping = here & (origin.optimizer_end != NOBODY)
-    found[stepping] = np.where(end <= origin.optimizer_end, TEMPORARY, OPTIMIZER)[stepping]
-    return pl.Series("category", CATEGORIES, dtype=pl.String).gather(found)
+    category[stepping] = np.where(end <= origin.optimizer_end, TEMPORARY, OPTIMIZER)[stepping]
+    return pl.Series("category", CATEGORIES, dtype=pl.String).gather(category)
 
 
 def _origin(trace: Trace, op_id: pl.Series, backward_rows: Array) -> _Origin:
@@ -73,17 +72,17 @@ def _origin(trace: Trace, op_id: pl.Series, backward_rows: Array) -> _Origin:
     stepping = np.zeros(len(parent), bool)
     stepping[_annotations(trace, _OPTIMIZER_STEP)["id"].to_numpy()] = True
     ops = op_id.cast(pl.Int64).fill_null(NOBODY).to_numpy()
-    outermost, behind = ops.copy(), np.zeros(len(ops), bool)
+    outermost, in_backward = ops.copy(), np.zeros(len(ops), bool)
     optimizer = np.full(len(ops), NOBODY)
     at = ops.copy()
     while len(rows := np.flatnonzero(at != NOBODY)):
         here = at[rows]
         outermost[rows] = np.where(is_op[here], here, outermost[rows])
-        behind[rows] |= backward[here]
+        in_backward[rows] |= backward[here]
         optimizer[rows] = np.where(stepping[here], here, optimizer[rows])
         at[rows] = parent[here]
     ends = np.append(spans["start_ns"].to_numpy() + spans["dur_ns"].fill_null(0).to_numpy(), NOBODY)
-    return _Origin(ops != NOBODY, behind, ends[outermost], ends[optimizer])
+    return _Origin(ops != NOBODY, in_backward, ends[outermost], ends[optimizer])
 
 
 def _backward_rows(trace: Trace) -> Array:
@@ -91,10 +90,10 @@ def _backward_rows(trace: Trace) -> Array:
     named = trace.spans.filter(pl.col("kind") == "op").select("id", "name")
     nodes = named.filter(pl.col("name").is_in(device_time.names_like(named, BACKWARD_NODE)))["id"]
     known = trace.ops.filter(pl.col("forward_thread") > 0)["span_id"]
-    found = np.zeros(trace.spans.height, bool)
-    found[nodes.to_numpy()] = True
-    found[known.to_numpy()] = True
-    return np.flatnonzero(found)
+    is_backward = np.zeros(trace.spans.height, bool)
+    is_backward[nodes.to_numpy()] = True
+    is_backward[known.to_numpy()] = True
+    return np.flatnonzero(is_backward)
 
 
 def _backward_work(trace: Trace, backward_rows: Array) -> Intervals:

@@ -1,7 +1,4 @@
-"""Allocated and reserved bytes over time, the peak, and which blocks were live at it.
-
-Not an analysis itself; `memory` uses it.
-"""
+"""Allocated and reserved bytes over time, the peak, and which blocks were live at the peak."""
 
 from __future__ import annotations
 
@@ -42,8 +39,8 @@ class Curve:
 
 def curves(trace: Trace) -> list[Curve]:
     """One curve per device with memory events: accelerators first, the largest peak first."""
-    found = [_curve(trace, device) for device in trace.allocations["device"].unique().to_list()]
-    return sorted(found, key=lambda each: (each.device == "cpu", -each.peak_bytes, each.device))
+    of_devices = [_curve(trace, device) for device in trace.allocations["device"].unique().to_list()]
+    return sorted(of_devices, key=lambda curve: (curve.device == "cpu", -curve.peak_bytes, curve.device))
 
 
 def live_at(blocks: pl.DataFrame, at_ns: int) -> pl.DataFrame:
@@ -93,12 +90,12 @@ def _curve(trace: Trace, device: str) -> Curve:
 def _recorded(trace: Trace, device: str) -> pl.DataFrame:
     """The allocator's own totals of one device, where they were recorded."""
     track = trace.tracks.filter(pl.col("name") == f"{device} memory")["id"]
-    mine = trace.counters.filter(pl.col("track_id").is_in(track.implode()))
+    counters = trace.counters.filter(pl.col("track_id").is_in(track.implode()))
     name = pl.col("name").cast(pl.String)
-    allocated = mine.filter(name == _ALLOCATED).select(
+    allocated = counters.filter(name == _ALLOCATED).select(
         "at_ns", pl.col("value").cast(pl.Int64).alias(_ALLOCATED)
     )
-    reserved = mine.filter(name == _RESERVED)["value"].cast(pl.Int64)
+    reserved = counters.filter(name == _RESERVED)["value"].cast(pl.Int64)
     # The CPU's allocator reserves nothing, and says 0.
     if len(reserved) == allocated.height and bool(np.any(reserved.to_numpy())):
         return allocated.with_columns(reserved.alias(_RESERVED))

@@ -12,8 +12,8 @@ _ATTENTION_TYPES = (
 )  # fmt: skip
 
 
-def attention(name: str, found: re.Match[str]) -> KernelName:
-    family = next(label for group, label in _ATTENTION_FAMILIES if found.groupdict().get(group))
+def attention(name: str, match: re.Match[str]) -> KernelName:
+    family = next(label for group, label in _ATTENTION_FAMILIES if match.groupdict().get(group))
     dtype = next((dtype for word, dtype in _ATTENTION_TYPES if word in name), None)
     if family == "cuDNN" and dtype == "fp16":
         dtype = None  # its f16 stands for both 16-bit types

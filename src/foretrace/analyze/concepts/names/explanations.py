@@ -11,17 +11,17 @@ from foretrace.analyze.concepts.names.known_names import KNOWN
 from foretrace.analyze.concepts.names.known_operators import OPERATORS
 
 _LAYOUTS = {
-    "tn": "A transposed, B not (column-major): the usual one of a Linear layer's forward",
-    "nn": "neither transposed (column-major): the usual one of the gradient of a Linear layer's input",
-    "nt": "B transposed, A not (column-major): the usual one of the gradient of a Linear layer's weight",
+    "tn": "A transposed, B not (column-major): usual for the forward of a Linear layer",
+    "nn": "neither transposed (column-major): usual for the input gradient of a Linear layer",
+    "nt": "B transposed, A not (column-major): usual for the weight gradient of a Linear layer",
     "tt": "both transposed (column-major)",
 }
 _WATCH = {
-    "gemm": "large ones are bound by compute, thin ones by memory; see `show roofline`",
-    "attention": "occupancy near 12 % is as it should be: it lives on registers and shared memory",
-    "elementwise": "bound by memory: fusing several into one saves their round trips (torch.compile)",
-    "copy": "moves data only: see whether the cast, copy or change of layout can be avoided",
-    "communication": "hidden behind computation it costs nothing; see `show communication`",
+    "gemm": "large ones are bound by compute, narrow ones by memory; see `show roofline`",
+    "attention": "occupancy near 12 % is normal: it relies on registers and shared memory",
+    "elementwise": "bound by memory: fusing several into one saves memory traffic (torch.compile)",
+    "copy": "only moves data: check whether the cast, copy or layout change can be avoided",
+    "communication": "costs nothing while it overlaps with computation; see `show communication`",
 }
 _SLOW_GEMM = (
     "fp32 without TF32: torch.set_float32_matmul_precision('high') or autocast would use tensor cores"
@@ -50,37 +50,39 @@ def explain(name: str) -> Explanation:
     for entry in (*KNOWN, *OPERATORS):
         if entry.pattern.search(text):
             return Explanation(text, entry.kind, entry.says, entry.watch)
-    told = decode(text)
-    if told.role == "unknown":
-        says = "not known: a range or kernel of the program's own, or of a library that is not listed here"
-        return Explanation(text, "unknown", says, facts=_facts(told) if told.family != "unknown" else {})
-    return Explanation(text, "kernel", told.text, _watch(told), _facts(told))
+    kernel = decode(text)
+    if kernel.role == "unknown":
+        says = "not known: a range or kernel of the program itself, or of a library not listed here"
+        return Explanation(text, "unknown", says, facts=_facts(kernel) if kernel.family != "unknown" else {})
+    return Explanation(text, "kernel", kernel.text, _watch(kernel), _facts(kernel))
 
 
-def _watch(told: KernelName) -> str | None:
-    if told.multiplies and told.tensor_cores is False and told.input_dtype == "fp32":
+def _watch(kernel: KernelName) -> str | None:
+    if kernel.multiplies and kernel.tensor_cores is False and kernel.input_dtype == "fp32":
         return _SLOW_GEMM
-    return _WATCH.get(told.role)
+    return _WATCH.get(kernel.role)
 
 
-def _facts(told: KernelName) -> dict[str, str | int | bool | None]:
-    """What was decoded; only what the name tells, except for tensor cores, where unknown is an answer."""
+def _facts(kernel: KernelName) -> dict[str, str | int | bool | None]:
+    """What was decoded from the name; for tensor cores, "unknown" is an answer too."""
     facts: dict[str, str | int | bool | None] = {
-        "library": "cuBLAS (nvjet)" if told.family == "nvjet" else told.family,
-        "role": told.role,
+        "library": "cuBLAS (nvjet)" if kernel.family == "nvjet" else kernel.family,
+        "role": kernel.role,
         "tensor_cores": {True: "yes", False: "no", None: "unknown: the name does not tell"}[
-            told.tensor_cores
+            kernel.tensor_cores
         ],
-        "input_dtype": told.input_dtype,
-        "accumulate_dtype": told.accumulate_dtype,
-        "output_dtype": told.output_dtype,
-        "tile": f"{told.tile}: what one block computes at a time, rows x columns x depth"
-        if told.tile
+        "input_dtype": kernel.input_dtype,
+        "accumulate_dtype": kernel.accumulate_dtype,
+        "output_dtype": kernel.output_dtype,
+        "tile": f"{kernel.tile}: what one block computes at a time, rows x columns x depth"
+        if kernel.tile
         else None,
-        "stages": f"{told.stages} tiles in flight from memory" if told.stages else None,
-        "layout": f"{told.layout}: {_LAYOUTS[told.layout]}" if told.layout in _LAYOUTS else told.layout,
-        "split_k": "yes: several blocks sum one tile of the result" if told.split_k else None,
-        "direction": told.direction,
-        "fused_ops": ", ".join(told.fused_ops) or None,
+        "stages": f"{kernel.stages} tiles in flight from memory" if kernel.stages else None,
+        "layout": f"{kernel.layout}: {_LAYOUTS[kernel.layout]}"
+        if kernel.layout in _LAYOUTS
+        else kernel.layout,
+        "split_k": "yes: several blocks sum one tile of the result" if kernel.split_k else None,
+        "direction": kernel.direction,
+        "fused_ops": ", ".join(kernel.fused_ops) or None,
     }
     return {name: value for name, value in facts.items() if value is not None}

@@ -16,18 +16,18 @@ _NVJET_LETTERS = {"h": "fp16", "t": "bf16", "s": "fp32", "d": "fp64", "q": "fp8"
 _HALVES = {"fp16", "bf16", "fp8", "fp4", "int8"}
 
 
-def nvjet(name: str, found: re.Match[str]) -> KernelName:
+def nvjet(name: str, match: re.Match[str]) -> KernelName:
     """cuBLAS's kernels for Hopper and later; the letters are input (twice where A and B differ), sum, output."""
-    letters = found["letters"]
-    kinds = [_NVJET_LETTERS.get(each) for each in letters]
+    letters = match["letters"]
+    kinds = [_NVJET_LETTERS.get(letter) for letter in letters]
     known = len(kinds) >= 3
     source, total, target = (kinds[0], kinds[-2], kinds[-1]) if known else (None, None, None)
     if source == "fp32" and total == "fp32":
         source = "tf32"  # fp32 without tensor cores stays with the older sgemm kernels
     return _gemm(
-        name, "nvjet", layout=found["layout"][:2].lower() if found["layout"] else None,
-        tile=found["tile"], input_dtype=source, accumulate_dtype=total, output_dtype=target, tensor_cores=True,
-        stages=_number(found["stages"]), depth=found["depth"],
+        name, "nvjet", layout=match["layout"][:2].lower() if match["layout"] else None,
+        tile=match["tile"], input_dtype=source, accumulate_dtype=total, output_dtype=target, tensor_cores=True,
+        stages=_number(match["stages"]), depth=match["depth"],
     )  # fmt: skip
 
 
@@ -35,18 +35,18 @@ _TENSILE_TYPES = {"S": "fp32", "D": "fp64", "H": "fp16", "B": "bf16", "I": "int3
 _TENSILE_TYPES |= {"F8": "fp8", "F8N": "fp8", "B8": "bf8", "B8N": "bf8", "F8B8": "fp8", "C": "complex64"}
 
 
-def tensile(name: str, found: re.Match[str]) -> KernelName:
+def tensile(name: str, match: re.Match[str]) -> KernelName:
     """rocBLAS's and hipBLASLt's kernels: Ailk is A as it lies (n), Alik transposed (t)."""
-    a, b = found["a"], found["b"]
+    a, b = match["a"], match["b"]
     layout = ("t" if a == "lik" else "n") + ("t" if b == "jlk" else "n")
     # BBS_BH and B_BS_BH both read: bf16 in, bf16 out, fp32 sums, beta, high-precision accumulate.
-    types = re.match(r"(F8N?|B8N?|I8|[SDHBIXC])", found["types"].replace("_", ""))
+    types = re.match(r"(F8N?|B8N?|I8|[SDHBIXC])", match["types"].replace("_", ""))
     source = _TENSILE_TYPES.get(types.group()) if types else None
     matrix = re.search(r"_MI(\d+)x(\d+)x(\d+)", name)
     thread_tile = re.search(r"_TT\d+_\d+", name)
     total = "fp32" if source in _HALVES | {"fp32", "tf32"} else source
     return _gemm(
-        name, "hipBLASLt" if "UserArgs" in name else "Tensile", layout=layout, tile=found["tile"],
+        name, "hipBLASLt" if "UserArgs" in name else "Tensile", layout=layout, tile=match["tile"],
         input_dtype=source, accumulate_dtype=total, output_dtype=source if source in {"fp32", "fp64"} else None,
         tensor_cores=True if matrix else (False if thread_tile else None),
     )  # fmt: skip
@@ -56,20 +56,20 @@ _XMMA_TYPES = {"f32": "fp32", "tf32": "tf32", "f16": "fp16", "bf16": "bf16", "f6
 _XMMA_TYPES |= {"e5m2": "fp8", "i8": "int8", "s8": "int8"}
 
 
-def xmma(name: str, found: re.Match[str]) -> KernelName:
+def xmma(name: str, match: re.Match[str]) -> KernelName:
     """cuBLAS's and cuDNN's generated kernels: types are A and B as stored, then as multiplied and summed."""
-    stored, multiplied, total, target = (found[each] for each in ("stored", "multiplied", "total", "target"))
+    stored, multiplied, total, target = (match[part] for part in ("stored", "multiplied", "total", "target"))
     source = _XMMA_TYPES.get(multiplied) or _XMMA_TYPES.get(stored)
     tile, stage = re.search(r"tilesize(\d+x\d+x\d+)", name), re.search(r"_stage(\d+)", name)
     # ffma is the plain fp32 multiply-add of the CUDA cores.
     cores = "ffma" not in name and (source != "fp32" or "tensor" in name)
     decoded = _gemm(
-        name, "cuDNN" if "cudnn" in name else "cuBLAS", layout=found["layout"],
+        name, "cuDNN" if "cudnn" in name else "cuBLAS", layout=match["layout"],
         tile=tile.group(1) if tile else None, stages=_number(stage.group(1)) if stage else None,
         input_dtype=source, accumulate_dtype=_XMMA_TYPES.get(total), output_dtype=_XMMA_TYPES.get(target),
         tensor_cores=cores,
     )  # fmt: skip
-    return _as_convolution(decoded) if found["conv"] else decoded
+    return _as_convolution(decoded) if match["conv"] else decoded
 
 
 _MMA = re.compile(r"(?<![a-z\d])([shdi])(16816|1688|884|161616|16832|8816|64\d+16|64x\d+x\d+)(?=[a-z_]|$)")
@@ -83,9 +83,9 @@ _STAGES = re.compile(r"(?:stages_|_\d+x\d+_)(\d+)x(\d+)(?=_|$)")
 _LAYOUT = re.compile(r"_(nn|nt|tn|tt)(?=_|$|n_|\d|>|:)")
 
 
-def blas(name: str, found: re.Match[str]) -> KernelName:
+def blas(name: str, match: re.Match[str]) -> KernelName:
     """Kernels of cuBLAS, cuDNN and CUTLASS named in CUTLASS's way."""
-    core = found.group()
+    core = match.group()
     mma, plain = _MMA.search(core), _PLAIN.search(core)
     source, total = _stored_type(core, mma), _SUMS[mma.group(1)] if mma else None
     cores: bool | None = True if mma or re.search(r"tensorop|hmma|wmma", core) else None
@@ -126,7 +126,7 @@ def _stored_type(core: str, mma: re.Match[str] | None) -> str | None:
 def template(name: str, _: re.Match[str]) -> KernelName:
     """A CUTLASS kernel whose template is spelled out, often mangled."""
     shape = re.search(r"GemmShape(?:ILi(\d+)ELi(\d+)ELi(\d+)E|<(\d+), (\d+), (\d+)>)", name)
-    parts = [each for each in shape.groups() if each] if shape else []
+    parts = [size for size in shape.groups() if size] if shape else []
     source = next(
         (dtype for word, dtype in _TEMPLATE_TYPES if word in name),
         None,
@@ -146,7 +146,7 @@ _TEMPLATE_TYPES = (
 )  # fmt: skip
 
 
-def trtllm(name: str, found: re.Match[str]) -> KernelName:
+def trtllm(name: str, match: re.Match[str]) -> KernelName:
     """TensorRT-LLM's generated kernels: output type, then A's and B's, then that of the sum."""
     kinds = {
         "Bfloat16": "bf16",
@@ -158,16 +158,16 @@ def trtllm(name: str, found: re.Match[str]) -> KernelName:
     }
     kinds |= {"MxE2m1": "mxfp4", "MxE2m1MxE4m3": "mxfp4 and mxfp8", "E2m1E2m1": "nvfp4"}
     return _gemm(
-        name, "TensorRT-LLM", layout=found["layout"].lower(), tile=found["tile"], stages=_number(found["stages"]),
-        input_dtype=kinds.get(found["source"]), accumulate_dtype=kinds.get(found["total"]),
-        output_dtype=kinds.get(found["target"]), tensor_cores=True,
+        name, "TensorRT-LLM", layout=match["layout"].lower(), tile=match["tile"], stages=_number(match["stages"]),
+        input_dtype=kinds.get(match["source"]), accumulate_dtype=kinds.get(match["total"]),
+        output_dtype=kinds.get(match["target"]), tensor_cores=True,
     )  # fmt: skip
 
 
-def triton_matmul(name: str, found: re.Match[str]) -> KernelName:
+def triton_matmul(name: str, match: re.Match[str]) -> KernelName:
     """triton_kernels' matrix multiply: types of output, A and B, then the tile."""
-    source = found["a"] if found["a"] == found["b"] else f"{found['a']} and {found['b']}"
-    return _gemm(name, "Triton", tile=found["tile"], input_dtype=source, tensor_cores=None)
+    source = match["a"] if match["a"] == match["b"] else f"{match['a']} and {match['b']}"
+    return _gemm(name, "Triton", tile=match["tile"], input_dtype=source, tensor_cores=None)
 
 
 def _number(text: str | None) -> int | None:

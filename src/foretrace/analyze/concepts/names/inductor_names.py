@@ -46,15 +46,15 @@ _LONG_OPS = (
 
 def inductor_ops(text: str) -> tuple[str, ...]:
     """The operators that Inductor put together, from the part of a name after `fused_`."""
-    found = (each.group().lstrip("_") for each in re.finditer(_LONG_OPS, text))
-    return tuple(each for each in found if each and not each.isdigit())
+    words = (word.group().lstrip("_") for word in re.finditer(_LONG_OPS, text))
+    return tuple(word for word in words if word and not word.isdigit())
 
 
-def inductor(name: str, found: re.Match[str]) -> KernelName:
-    role, how = _INDUCTOR[found["kind"]]
-    ops = inductor_ops(found["ops"] or "")
+def inductor(name: str, match: re.Match[str]) -> KernelName:
+    role, how = _INDUCTOR[match["kind"]]
+    ops = inductor_ops(match["ops"] or "")
     joined = " ".join(ops)
-    if found["kind"] == "tem":
+    if match["kind"] == "tem":
         if "attention" in joined:
             role = ATTENTION
         elif "convolution" in joined:
@@ -74,7 +74,7 @@ def inductor(name: str, found: re.Match[str]) -> KernelName:
     return KernelName(
         name=name, family="Triton", role=role, text=what, fused_ops=ops,
         # Pointwise and reduction kernels hold no tl.dot; a template may, at fp32 without tensor cores.
-        tensor_cores=None if found["kind"] == "tem" else False,
+        tensor_cores=None if match["kind"] == "tem" else False,
         direction="backward" if "backward" in joined else None,
     )  # fmt: skip
 

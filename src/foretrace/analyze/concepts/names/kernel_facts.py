@@ -54,41 +54,37 @@ class KernelName:
         return self.role == COPY and not self.text.startswith("writes")
 
 
-_FAMILIES = tuple(
-    (re.compile(pattern), family)
-    for pattern, family in (
-        (r"flashinfer|tensorrt_llm|trtllm", "TensorRT-LLM"),
-        (r"^_ZN7ck_tile|ck_tile::|\bck::|_ZN2ck|\bck_", "CK"),
-        (r"\bvllm::|_moe_C|sglang|sgl_", "vLLM/SGLang"),
-        (r"fbgemm|split_embedding", "FBGEMM"),
-        (r"\bmiopen|MIOpen|naive_conv|igemm_(?:fwd|bwd|wrw)_gtc", "MIOpen"),
-        (r"rocprim|hipcub", "rocPRIM"),
-        (r"rocblas|hipblas|Tensile|Cijk_", "rocBLAS"),
-        (r"cudnn|convolve_sgemm|_alg0_engine|fft2d_|nhwc|Nhwc", "cuDNN"),
-        (r"cublas|gemv|splitKreduce|gemmSN|gemmk1|scal_kernel|sgemm", "cuBLAS"),
-        (
-            r"at::native|at_cuda_detail::cub|at::cuda|cunn_|c10::|softmax_warp_|elementwise_kernel",
-            "at::native",
-        ),
-        (r"\bcub::|thrust::", "thrust/cub"),
-        (r"transformer_engine", "TransformerEngine"),
-        (r"apex|multi_tensor", "apex"),
-        (r"cutlass|cute::", "cutlass"),
-        (r"triton", "Triton"),
-    )
+_FAMILIES = (
+    (r"flashinfer|tensorrt_llm|trtllm", "TensorRT-LLM"),
+    (r"^_ZN7ck_tile|ck_tile::|\bck::|_ZN2ck|\bck_", "CK"),
+    (r"\bvllm::|_moe_C|sglang|sgl_", "vLLM/SGLang"),
+    (r"fbgemm|split_embedding", "FBGEMM"),
+    (r"\bmiopen|MIOpen|naive_conv|igemm_(?:fwd|bwd|wrw)_gtc", "MIOpen"),
+    (r"rocprim|hipcub", "rocPRIM"),
+    (r"rocblas|hipblas|Tensile|Cijk_", "rocBLAS"),
+    (r"cudnn|convolve_sgemm|_alg0_engine|fft2d_|nhwc|Nhwc", "cuDNN"),
+    (r"cublas|gemv|splitKreduce|gemmSN|gemmk1|scal_kernel|sgemm", "cuBLAS"),
+    (r"at::native|at_cuda_detail::cub|at::cuda|cunn_|c10::|softmax_warp_|elementwise_kernel", "at::native"),
+    (r"\bcub::|thrust::", "thrust/cub"),
+    (r"transformer_engine", "TransformerEngine"),
+    (r"apex|multi_tensor", "apex"),
+    (r"cutlass|cute::", "cutlass"),
+    (r"triton", "Triton"),
 )
 
 
 def family_of(name: str) -> str:
     """The library that the name points at."""
-    return next((family for pattern, family in _FAMILIES if pattern.search(name)), UNKNOWN)
+    # By text, here and in the other tables of names: compiled at import, the patterns would slow every command's start.
+    return next((family for pattern, family in _FAMILIES if re.search(pattern, name)), UNKNOWN)
 
 
-_BACKWARD = re.compile(r"(?i)backward|_bwd|bwd_|bprop|dgrad|wgrad|grad_input|gradinput|_bw_|cutlassB_")
-_FORWARD = re.compile(r"(?i)forward|_fwd|fwd_|fprop|_fw_|cutlassF_")
+_BACKWARD = r"(?i)backward|_bwd|bwd_|bprop|dgrad|wgrad|grad_input|gradinput|_bw_|cutlassB_"
+_FORWARD = r"(?i)forward|_fwd|fwd_|fprop|_fw_|cutlassF_"
 
 
 def direction_of(name: str) -> str | None:
-    if _BACKWARD.search(name):
+    """Forward or backward, where the name tells."""
+    if re.search(_BACKWARD, name):
         return "backward"
-    return "forward" if _FORWARD.search(name) else None
+    return "forward" if re.search(_FORWARD, name) else None

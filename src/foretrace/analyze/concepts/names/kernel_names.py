@@ -31,16 +31,16 @@ _LONGEST = 2048  # characters looked at; templates of templates tell no more aft
 @lru_cache(maxsize=65536)
 def decode(name: str) -> KernelName:
     """What this kernel name tells."""
-    told = _decoded(name[:_LONGEST])
-    return told if len(name) <= _LONGEST else replace(told, name=name)
+    decoded = _decoded(name[:_LONGEST])
+    return decoded if len(name) <= _LONGEST else replace(decoded, name=name)
 
 
 def _decoded(name: str) -> KernelName:
     for pattern, decoder in _DECODERS:
-        if found := pattern.search(name):
-            return decoder(name, found)
+        if match := re.search(pattern, name):
+            return decoder(name, match)
     for word in WORDS:
-        if word.pattern.search(name):
+        if re.search(word.pattern, name):
             return KernelName(
                 name=name,
                 family=word.family or family_of(name),
@@ -66,83 +66,63 @@ def _collective(name: str, _: re.Match[str]) -> KernelName:
 
 
 _Decoder = Callable[[str, "re.Match[str]"], KernelName]
-_X = re.VERBOSE
-_DECODERS: tuple[tuple[re.Pattern[str], _Decoder], ...] = (
+_DECODERS: tuple[tuple[str, _Decoder], ...] = (
     (
-        re.compile(
-            r"(?i)^(?:void )?(?:nccl|rccl|msccl)|ncclDevKernel|ncclKernel|cross_device_reduce|multimem_all_reduce|nvshmem"
-            r"|(?:one|two)_shot_all_reduce|all_?reduce_(?:one|two)_shot|allreduce_fusion|trtllm_allreduce"
-        ),
+        r"(?i)^(?:void )?(?:nccl|rccl|msccl)|ncclDevKernel|ncclKernel|cross_device_reduce|multimem_all_reduce|nvshmem"
+        r"|(?:one|two)_shot_all_reduce|all_?reduce_(?:one|two)_shot|allreduce_fusion|trtllm_allreduce",
         _collective,
     ),
     (
-        re.compile(r"^triton_(?P<kind>poi|red|per|mix|for|spl|tem)_fused(?P<ops>(?:_\w*?)?)(?:_\d+)?$"),
+        r"^triton_(?P<kind>poi|red|per|mix|for|spl|tem)_fused(?P<ops>(?:_\w*?)?)(?:_\d+)?$",
         inductor,
     ),
     (
-        re.compile(
-            r"^nvjet_(?:sm\d+[a-z]?_)?(?P<letters>[a-z]{3,6})_(?:mma_)?(?P<tile>\d+x\d+(?:x\d+)?)"
-            r"(?:_(?P<depth>\d+)x(?P<stages>\d+))?.*?(?:_(?P<layout>[TN]{2,4}))?$"
-        ),
+        r"^nvjet_(?:sm\d+[a-z]?_)?(?P<letters>[a-z]{3,6})_(?:mma_)?(?P<tile>\d+x\d+(?:x\d+)?)"
+        r"(?:_(?P<depth>\d+)x(?P<stages>\d+))?.*?(?:_(?P<layout>[TN]{2,4}))?$",
         gemm_names.nvjet,
     ),
     (
-        re.compile(
-            r"Cijk_A(?P<a>ilk|lik)_B(?P<b>ljk|jlk)_(?P<types>[A-Z0-9_]*?)_?(?=Bias|MT|UserArgs|HA_|SAV)"
-            r".*?MT(?P<tile>\d+x\d+x\d+)"
-        ),
+        r"Cijk_A(?P<a>ilk|lik)_B(?P<b>ljk|jlk)_(?P<types>[A-Z0-9_]*?)_?(?=Bias|MT|UserArgs|HA_|SAV)"
+        r".*?MT(?P<tile>\d+x\d+x\d+)",
         gemm_names.tensile,
     ),
     (
-        re.compile(
-            r"""(?P<efficient>fmha_cutlass[FB]|PyTorchMemEffAttention|AttentionKernel<|efficient_attention)
-            |(?P<trtllm>fmhaSm\d+|fmha_v2|mmha|masked_multihead)
-            |(?P<cudnn>cudnn_generated_\w*(?:sdpa|flash|mha)|cudnn::fusion::(?:compute_dot_do_o|convert_dq))
-            |(?P<ck>FmhaFwd|FmhaBwd|fmha_fwd|fmha_bwd|aiter::fmha|_fmha_)
-            |(?P<flash>pytorch_flash|flash_fwd|flash_bwd|flash::|FlashAttn|flash_attn|BatchPrefillWith|BatchDecodeWith
-              |SinglePrefillWith|SingleDecodeWith|flash_mla)
-            |(?P<triton>^attn_fwd|^attn_bwd|^bwd_kernel_d|unified_attention|^_attn_|paged_attention_(?:2d|3d)|^_fwd_kernel
-              |^_bwd_kernel_(?:dk|dq)|flex_attention|^reduce_segments$|^bwd_preprocess$|^_fwd_grouped_kernel)
-            |(?P<other>paged_attention|multihead_attention|_mha_)""",
-            _X,
-        ),
+        r"""(?x)(?P<efficient>fmha_cutlass[FB]|PyTorchMemEffAttention|AttentionKernel<|efficient_attention)
+        |(?P<trtllm>fmhaSm\d+|fmha_v2|mmha|masked_multihead)
+        |(?P<cudnn>cudnn_generated_\w*(?:sdpa|flash|mha)|cudnn::fusion::(?:compute_dot_do_o|convert_dq))
+        |(?P<ck>FmhaFwd|FmhaBwd|fmha_fwd|fmha_bwd|aiter::fmha|_fmha_)
+        |(?P<flash>pytorch_flash|flash_fwd|flash_bwd|flash::|FlashAttn|flash_attn|BatchPrefillWith|BatchDecodeWith
+          |SinglePrefillWith|SingleDecodeWith|flash_mla)
+        |(?P<triton>^attn_fwd|^attn_bwd|^bwd_kernel_d|unified_attention|^_attn_|paged_attention_(?:2d|3d)|^_fwd_kernel
+          |^_bwd_kernel_(?:dk|dq)|flex_attention|^reduce_segments$|^bwd_preprocess$|^_fwd_grouped_kernel)
+        |(?P<other>paged_attention|multihead_attention|_mha_)""",
         attention,
     ),
     (
-        re.compile(
-            r"xmma_(?P<conv>fprop_|dgrad_|wgrad_)?(?:sparse_|warp_specialized_|indexed_)*(?:implicit_)?(?:sparse_)?gemm_"
-            r"(?:indexed_|wo_smem_|strided_)*(?P<stored>b?f16|tf?32|tf32|f32|f64|e4m3|e5m2|i8|s8)"
-            r"(?:b?f16|tf32|f32|f64|e4m3|e5m2|i8|s8)_"
-            r"(?P<multiplied>tf32|bf16|f16|f32|f64|e4m3|e5m2|i8|s8)(?P<total>f32|f16|f64|i32)_(?P<target>bf16|f16|f32|f64|i8|i32)"
-            r"(?:_(?P<layout>[tn]{2})_[tn])?"
-        ),
+        r"xmma_(?P<conv>fprop_|dgrad_|wgrad_)?(?:sparse_|warp_specialized_|indexed_)*(?:implicit_)?(?:sparse_)?gemm_"
+        r"(?:indexed_|wo_smem_|strided_)*(?P<stored>b?f16|tf?32|tf32|f32|f64|e4m3|e5m2|i8|s8)"
+        r"(?:b?f16|tf32|f32|f64|e4m3|e5m2|i8|s8)_"
+        r"(?P<multiplied>tf32|bf16|f16|f32|f64|e4m3|e5m2|i8|s8)(?P<total>f32|f16|f64|i32)_(?P<target>bf16|f16|f32|f64|i8|i32)"
+        r"(?:_(?P<layout>[tn]{2})_[tn])?",
         gemm_names.xmma,
     ),
     (
-        re.compile(
-            r"^bmm_(?P<target>[A-Z]\w*?)_(?P<source>[A-Z]\w*?)_(?P<total>Fp32|Fp16)_t(?P<tile>\d+x\d+x\d+)u?\d*_s(?P<stages>\d+)"
-            r".*?_(?P<layout>[TN]{2})_"
-        ),
+        r"^bmm_(?P<target>[A-Z]\w*?)_(?P<source>[A-Z]\w*?)_(?P<total>Fp32|Fp16)_t(?P<tile>\d+x\d+x\d+)u?\d*_s(?P<stages>\d+)"
+        r".*?_(?P<layout>[TN]{2})_",
         gemm_names.trtllm,
     ),
     (
-        re.compile(
-            r"^_?p?_?matmul_ogs_\w*?_(?P<out>[a-wyz0-9]+)x(?P<a>[a-wyz0-9]+)x(?P<b>mxfp\d|[a-wyz0-9]+)_(?P<tile>\d+x\d+x\d+)"
-        ),
+        r"^_?p?_?matmul_ogs_\w*?_(?P<out>[a-wyz0-9]+)x(?P<a>[a-wyz0-9]+)x(?P<b>mxfp\d|[a-wyz0-9]+)_(?P<tile>\d+x\d+x\d+)",
         gemm_names.triton_matmul,
     ),
     (
-        re.compile(
-            r"cutlass_(?:\d+_)?(?:simt|tensorop|wmma)\w*"
-            r"|(?:cudnn_)?(?:infer_|train_)?(?:maxwell|pascal|volta|turing|ampere|ada|hopper|sm\d\d)_"
-            r"\w*?(?:[sdhicz]?\d*gemm|gcgemm|[shi]\d*cudnn|hmma|wmma|conv|dgrad|wgrad|fprop)\w*"
-        ),
+        r"cutlass_(?:\d+_)?(?:simt|tensorop|wmma)\w*"
+        r"|(?:cudnn_)?(?:infer_|train_)?(?:maxwell|pascal|volta|turing|ampere|ada|hopper|sm\d\d)_"
+        r"\w*?(?:[sdhicz]?\d*gemm|gcgemm|[shi]\d*cudnn|hmma|wmma|conv|dgrad|wgrad|fprop)\w*",
         gemm_names.blas,
     ),
     (
-        re.compile(
-            r"^(?=.*cutlass).*(?:ImplicitGemm|GemmUniversal|kernel4Gemm|DefaultGemm|MmaMultistage|gemm6kernel)"
-        ),
+        r"^(?=.*cutlass).*(?:ImplicitGemm|GemmUniversal|kernel4Gemm|DefaultGemm|MmaMultistage|gemm6kernel)",
         gemm_names.template,
     ),
 )

@@ -1,8 +1,7 @@
-"""What the names of a recording mean that are not kernels: operators, runtime calls, torch.compile, profiler.
+"""What names in a recording mean, apart from kernels and operators: runtime calls, torch.compile, the profiler.
 
-Each entry: a pattern, the kind of thing, what it is, and what to watch for. The first that fits counts. Rules
-of reading a trace are those of the part-1 article of "Profiling in PyTorch" and of torch's and CUPTI's
-sources.
+Each entry: the kind of name, a pattern, what it means, and what to watch for. The first match counts. Sources: part 1 of
+the article "Profiling in PyTorch", and the sources of torch and CUPTI.
 """
 
 from __future__ import annotations
@@ -42,50 +41,50 @@ KNOWN: tuple[Known, ...] = (
         r"\.py\(\d+\): |^<built-in |^<string>\(|^<frozen ",
         "a Python function: file, first line of the function, name",
     ),
-    # The program's marks.
+    # Annotations of the program.
     known(
         ANNOTATION,
         r"^ProfilerStep#?\d*\*?$",
         "one step, from one profiler.step() to the next, on the host",
-        "the host's step may end long before the GPU has done the step's work; see `show steps`",
+        "the host may finish a step long before the GPU does; see `show steps`",
     ),
     known(
         ANNOTATION,
         r"^Optimizer\.step#",
-        "torch marks each optimizer.step() so; wrapped optimizers nest it in itself",
-        "summed over nested ranges of the same name it counts twice; `show sections` counts it once",
+        "torch's annotation of optimizer.step(); wrapped optimizers nest it in itself",
+        "a plain sum counts nested ranges twice; `show sections` counts them once",
     ),
-    known(ANNOTATION, r"^Optimizer\.zero_grad#", "torch marks each optimizer.zero_grad() so"),
+    known(ANNOTATION, r"^Optimizer\.zero_grad#", "torch's annotation of optimizer.zero_grad()"),
     known(
         ANNOTATION,
         r"^enumerate\(Data(?:Loader|Pipe)\)#",
         "the training loop waits for the next batch",
-        "long: workers are too few or the transform is slow (num_workers, pin_memory, prefetch_factor)",
+        "if long, there are too few workers or the transform is slow (num_workers, pin_memory, prefetch_factor)",
     ),
     known(ANNOTATION, r"^DistributedDataParallel\.forward$", "the forward of a DDP-wrapped model"),
     known(
         COLLECTIVE,
         r"^(?:nccl|rccl|gloo|mpi|ucc|xccl):",
-        "the host's side of a collective: enqueues it (NCCL) or does it (gloo)",
-        "NCCL's own time is in its kernel on the GPU; gloo's is here",
+        "the host side of a collective: enqueues it (NCCL) or runs it (gloo)",
+        "NCCL's time is in its kernel on the GPU, gloo's is here",
     ),
     known(
         COLLECTIVE,
         r"^c10d::|^record_param_comms$",
-        "the operator of a collective; record_param_comms holds its sizes and group",
+        "the operator of a collective; record_param_comms contains its sizes and group",
     ),
     # torch.compile.
     known(
         COMPILE,
         r"^Torch-Compiled Region",
-        "runs what torch.compile made of a piece of the program: region K, version M",
-        "a new version number on the same region is a recompilation",
+        "runs a part of the program compiled by torch.compile: region K, version M",
+        "a new version number of the same region is a recompilation",
     ),
     known(
         COMPILE,
         r"^TorchDynamo Cache Lookup",
-        "checks the guards of a compiled function, to find the version that fits",
-        "long lists of guards make it slow; a miss compiles again",
+        "checks the guards of a compiled function, to find the matching version",
+        "long lists of guards make it slow; a miss triggers a recompilation",
     ),
     known(
         COMPILE,
@@ -95,7 +94,7 @@ KNOWN: tuple[Known, ...] = (
     known(
         COMPILE,
         r"CompiledFxGraph",
-        "runs one compiled graph; the name holds the graph's hash",
+        "runs one compiled graph; the name contains the graph's hash",
         "the same hash each step is a cache hit; a changed one is a recompilation",
     ),
     known(
@@ -106,58 +105,60 @@ KNOWN: tuple[Known, ...] = (
     known(
         COMPILE,
         r"^Pregraph bytecode$",
-        "Python bytecode that Dynamo put before a compiled graph, as for unpacking its inputs",
+        "Python bytecode that Dynamo runs before a compiled graph, for example to unpack its inputs",
     ),
     known(COMPILE, r"^(?:CUDAGraph|cudagraph)|cudagraphify", "records or replays a CUDA graph"),
     known(
         COMPILE,
         r"^(?:dynamo|compile|inductor|_compile|entire_frame_compile|backend_compile|OutputGraph)",
         "compilation itself",
-        "belongs before the first step; inside a recording it is a cold start or a recompilation",
+        "should happen before the first step; in a recording it is a cold start or a recompilation",
     ),
     # The profiler itself.
     known(
         PROFILER,
         r"^Activity Buffer Request$",
-        "CUPTI asks for memory to write its records to: the profiler's own cost",
-        "the first explains an offset of about 2.5 ms between host and GPU; not the program's",
+        "CUPTI allocates memory for its records: profiler overhead",
+        "the first one causes an offset of about 2.5 ms between host and GPU; it is not part of the program",
     ),
-    known(PROFILER, r"^Buffer Flush$", "CUPTI hands its records over: the profiler's own cost"),
-    known(PROFILER, r"^(?:Instrumentation|Resource|Overhead|Trace CPU Overhead)", "the profiler's own cost"),
+    known(PROFILER, r"^Buffer Flush$", "CUPTI delivers its records: profiler overhead"),
+    known(PROFILER, r"^(?:Instrumentation|Resource|Overhead|Trace CPU Overhead)", "profiler overhead"),
     known(
         PROFILER,
         r"^Lazy Function Loading$|^Runtime Triggered Module Loading$",
-        "CUDA loads a kernel's code on its first use: a cold start",
+        "CUDA loads a kernel's code on first use: a cold start",
         "only in the first step that uses the kernel; warm up before recording",
     ),
     known(
         PROFILER,
         r"^Command Buffer Full$",
         "the launch queue is full: the host must wait before it can launch more",
-        "the host is far ahead of the GPU, which is fine: the GPU is the limit",
+        "the host is far ahead of the GPU, which is fine: the program is GPU-limited",
     ),
     known(
         PROFILER,
         r"^PyTorch Profiler|^Iteration Start: PyTorch Profiler|^Record Window End",
-        "the profiler marks its own window",
+        "the profiler's own recording window",
     ),
     known(
-        PROFILER, r"^\[memory\]$", "a change of the allocator's books: bytes taken (positive) or given back"
+        PROFILER,
+        r"^\[memory\]$",
+        "a change of allocated memory: bytes allocated (positive) or freed (negative)",
     ),
     # Runtime calls.
     known(
         RUNTIME,
         r"^(?:cudaLaunchKernel|cudaLaunchKernelExC|cuLaunchKernel|cuLaunchKernelEx|hipLaunchKernel|hipExtLaunchKernel|"
         r"hipModuleLaunchKernel|hipExtModuleLaunchKernel)",
-        "puts one kernel into a stream's queue and returns, in 5 to 10 µs; the kernel runs later",
-        "many launches of kernels shorter than this make the host the limit: fuse, or use CUDA graphs",
+        "puts one kernel into a stream's queue and returns after 5 to 10 µs; the kernel runs later",
+        "many kernels shorter than this make the program CPU-limited: fuse them, or use CUDA graphs",
     ),
-    known(RUNTIME, r"LaunchCooperativeKernel", "launches a kernel whose blocks wait for one another"),
+    known(RUNTIME, r"LaunchCooperativeKernel", "launches a kernel whose blocks synchronise with each other"),
     known(
         RUNTIME,
         r"GraphLaunch",
         "launches all the kernels of a CUDA graph in one call",
-        "its kernels are not linked to operators; `show graphs` matches them to those of the capture",
+        "its kernels are not linked to operators; `show graphs` matches them with the capture",
     ),
     known(
         RUNTIME,
@@ -169,14 +170,14 @@ KNOWN: tuple[Known, ...] = (
         RUNTIME,
         r"^(?:cuda|hip|cu)StreamSynchronize",
         "the host waits until all work queued in one stream is done",
-        "behind .item(), .cpu(), print(tensor) or a pageable copy; its length is waiting, not work; see `show syncs`",
+        "caused by .item(), .cpu(), print(tensor) or a pageable copy; its duration is waiting, not work; see `show syncs`",
     ),
     known(RUNTIME, r"^(?:cuda|hip|cu)EventSynchronize", "the host waits for an event of a stream"),
-    known(RUNTIME, r"^(?:cuda|hip|cu)EventQuery", "asks whether an event has happened; does not wait"),
+    known(RUNTIME, r"^(?:cuda|hip|cu)EventQuery", "asks whether an event has occurred; does not wait"),
     known(
         RUNTIME,
         r"^(?:cuda|hip|cu)EventRecord",
-        "marks a point in a stream, for others to wait on or to take the time",
+        "marks a point in a stream, for others to wait for or to measure time",
     ),
     known(
         RUNTIME,
@@ -187,37 +188,37 @@ KNOWN: tuple[Known, ...] = (
         RUNTIME,
         r"^(?:cuda|hip|cu)Memcpy\w*Async|^hipMemcpyWithStream",
         "puts a copy into a stream's queue",
-        "from or to pageable host memory it waits for the copy all the same: pin the memory",
+        "with pageable host memory it waits for the copy anyway: pin the memory",
     ),
     known(RUNTIME, r"^(?:cuda|hip|cu)Memcpy", "copies, and waits until the copy is done"),
     known(RUNTIME, r"^(?:cuda|hip|cu)Memset", "fills device memory with one byte value"),
     known(
         RUNTIME,
         r"^(?:cuda|hip|cu)(?:Malloc|MemAlloc|MemCreate|MemMap)",
-        "takes memory from the driver",
-        "torch's allocator keeps what it has: in steady steps this should not appear",
+        "allocates memory from the driver",
+        "torch's allocator caches memory, so this should not appear in steady steps",
     ),
     known(
         RUNTIME,
         r"^(?:cuda|hip|cu)(?:Free|MemFree|MemUnmap)",
-        "gives memory back to the driver, and waits for the whole device",
+        "returns memory to the driver, and waits for the whole device",
         "inside steps: the allocator ran out and emptied its cache (fragmentation, or memory pressure)",
     ),
     known(
         RUNTIME,
         r"^(?:cuda|hip)(?:HostAlloc|MallocHost|HostRegister)",
-        "pins host memory; slow, and done once per buffer at best",
+        "pins host memory; slow, so best done once per buffer",
     ),
     known(
         RUNTIME,
         r"OccupancyMaxActiveBlocks|OccupancyAvailable",
-        "asks how many blocks of a kernel fit an SM",
+        "asks how many blocks of a kernel fit on an SM",
         "right before a launch: a library chooses its kernel (GEMM, convolution); elementwise kernels do not ask",
     ),
     known(
         RUNTIME,
         r"FuncGetAttributes|FuncSetAttribute|FuncGetParam",
-        "reads or sets a kernel's limits, as its shared memory, before launch",
+        "reads or sets a kernel's limits, such as its shared memory, before a launch",
     ),
     known(
         RUNTIME,
@@ -235,17 +236,21 @@ KNOWN: tuple[Known, ...] = (
         "a query or setting; cheap",
     ),
     known(
-        RUNTIME, r"^(?:cuda|hip)Graph|StreamBeginCapture|StreamEndCapture", "makes or changes a CUDA graph"
+        RUNTIME, r"^(?:cuda|hip)Graph|StreamBeginCapture|StreamEndCapture", "creates or changes a CUDA graph"
     ),
     known(RUNTIME, _RT + r"[A-Z]|^cu[A-Z][a-z]", "a call of the CUDA or HIP runtime"),
-    # Waits, as the device's side records them.
+    # Waits, as recorded by the device.
     known(
         RUNTIME,
         r"^(?:Context|Device|Event|Stream) Sync(?:hronize)?$",
-        "the device's record of a wait of the host: how long it lasted and for what",
+        "a wait of the host as recorded by the device: its duration and what it waited for",
     ),
-    known(RUNTIME, r"^Stream Wait Event$", "a stream waits for an event of another; the host does not"),
-    # Copies on the device's side.
+    known(
+        RUNTIME,
+        r"^Stream Wait Event$",
+        "a stream waits for an event of another stream; the host does not wait",
+    ),
+    # Copies, as recorded by the device.
     known(
         COPY,
         r"^(?:Memcpy|CopyHostToDevice|CopyDeviceToHost|CopyDeviceToDevice) ?\(?(?:HtoD|H2D)?.*(?:Pageable -> Device)",
@@ -257,7 +262,7 @@ KNOWN: tuple[Known, ...] = (
         COPY,
         r"^Memcpy DtoH|^CopyDeviceToHost",
         "a copy from the GPU to the host",
-        "often behind .item() or .cpu(), which wait for it",
+        "often caused by .item() or .cpu(), which wait for it",
     ),
     known(
         COPY,
@@ -278,7 +283,7 @@ KNOWN: tuple[Known, ...] = (
         AUTOGRAD,
         r"^CheckpointFunctionBackward$",
         "activation checkpointing: runs the forward again, then its backward",
-        "memory bought with time, about a third more compute",
+        "saves memory at the cost of about a third more compute",
     ),
-    known(AUTOGRAD, r"^\w+Backward\d*$", "the backward of the operator that it is named after"),
+    known(AUTOGRAD, r"^\w+Backward\d*$", "the backward of the operator it is named after"),
 )

@@ -16,25 +16,25 @@ def _op(names: str, says: str, watch: str | None = None) -> Known:
 
 
 OPERATORS: tuple[Known, ...] = (
-    _op(_VIEWS, "changes only how a tensor is looked at: launches no kernel (reshape copies where it must)"),
+    _op(_VIEWS, "changes only the view of a tensor: launches no kernel (reshape copies if it must)"),
     _op("matmul", "matrix product of any shapes: calls mm for two matrices, bmm for batches of them"),
     _op(
         "mm|_scaled_mm|_grouped_mm",
         "matrix multiply of two matrices, by cuBLAS, hipBLASLt or CUTLASS",
-        "fp32 inputs without TF32 do not use tensor cores; sizes that are no multiple of 8 use them badly",
+        "fp32 inputs without TF32 do not use tensor cores; sizes that are not a multiple of 8 use them poorly",
     ),
-    _op("bmm|baddbmm", "matrix multiply of batches of matrices, as in attention written out"),
+    _op("bmm|baddbmm", "matrix multiply of batches of matrices, as in unfused attention"),
     _op(
         "addmm|_addmm_activation|addmv|addr",
         "matrix multiply plus a bias, as in a Linear layer",
-        "a copy right before its kernel puts the bias into the result",
+        "a copy right before its kernel writes the bias into the result",
     ),
     _op("linear", "a Linear layer: addmm, or matmul without a bias"),
     _op("einsum", "sums of products by indices: permutes, then bmm"),
     _op(
         "conv\\d?d?|conv_transpose\\d?d?|convolution|_convolution|cudnn_convolution|miopen_convolution|convolution_overrideable",
         "a convolution; conv2d calls convolution, which calls cuDNN or MIOpen",
-        "kernels named nchwToNhwc around it change the layout: channels_last saves them",
+        "kernels named nchwToNhwc around it change the layout: channels_last avoids them",
     ),
     _op(
         "convolution_backward", "the gradients of a convolution for its input (dgrad) and its weight (wgrad)"
@@ -45,17 +45,17 @@ OPERATORS: tuple[Known, ...] = (
     ),
     _op(
         "_scaled_dot_product_(?:flash|efficient|cudnn|fused).*|_(?:flash|efficient|cudnn)_attention_(?:forward|backward)",
-        "fused attention: one kernel, no matrix of scores in memory",
+        "fused attention: one kernel, without a matrix of scores in memory",
     ),
     _op(
         "_scaled_dot_product_attention_math.*",
         "attention without fusion: the fallback of SDPA, in many kernels",
-        "the mask, type, head size or need_weights=True kept the fused ones away",
+        "the mask, type, head size or need_weights=True prevented the fused kernels",
     ),
     _op(
         "_?(?:log_)?softmax|_safe_softmax|_?(?:log_)?softmax_backward_data",
         "softmax: bound by memory",
-        "on [.., T, T] it is attention written out: a fused kernel would not store the scores",
+        "on [.., T, T] it is unfused attention: a fused kernel would not store the scores",
     ),
     _op(
         "(?:native_)?layer_norm(?:_backward)?|(?:_fused_)?rms_norm(?:_backward)?|(?:native_)?group_norm(?:_backward)?",
@@ -67,16 +67,16 @@ OPERATORS: tuple[Known, ...] = (
     ),
     _op(
         "to|_to_copy",
-        "changes type or device; does nothing where both are right",
-        "many short ones: casts of autocast, or parts of the model in another type",
+        "changes type or device; does nothing if both already match",
+        "many short ones are casts by autocast, or parts of the model in another type",
     ),
-    _op("copy", "copies one tensor into another, casting and rearranging as it must"),
+    _op("copy", "copies one tensor into another, casting and rearranging as needed"),
     _op("contiguous|clone", "copies a tensor into plain row-major order"),
     _op("cat|stack|concat|hstack|vstack", "copies several tensors into one"),
     _op(
         "item|_local_scalar_dense|is_nonzero|cpu",
         "brings a value to the host: waits until the GPU has computed it",
-        "in a loop it serialises host and GPU; keep values on the GPU, and log every 100 steps",
+        "in a loop it serialises host and GPU; keep values on the GPU, and log only every 100 steps",
     ),
     _op(
         "nonzero|masked_select|unique2?|_unique2?",
@@ -87,7 +87,7 @@ OPERATORS: tuple[Known, ...] = (
         "reads or writes at given indices",
         "a boolean mask as index calls nonzero, which makes the host wait",
     ),
-    _op("embedding|embedding_bag|_embedding_bag", "looks rows of a table up"),
+    _op("embedding|embedding_bag|_embedding_bag", "looks up rows of a table"),
     _op(
         "embedding_dense_backward|embedding_backward",
         "adds gradients into a dense table: sorts the indices first",
@@ -102,7 +102,7 @@ OPERATORS: tuple[Known, ...] = (
     ),
     _op(
         "empty|empty_like|empty_strided|new_empty|resize|set",
-        "takes memory from torch's allocator: launches no kernel",
+        "allocates memory from torch's allocator: launches no kernel",
     ),
     _op(
         "where|masked_fill|clamp|clamp_min|clamp_max|tril|triu",

@@ -14,9 +14,9 @@ def by_name(names: pl.Series, value: Callable[[pl.Series], Array]) -> Array:
     """For each name its value, computed once per distinct name; `value` maps distinct names to an array."""
     distinct = names.unique().drop_nulls()
     codes = distinct.to_physical().to_numpy().astype(np.int64)
-    found = value(distinct.cast(pl.String))
-    table = np.zeros(int(codes.max(initial=-1)) + 2, found.dtype)
-    table[codes] = found
+    of_name = value(distinct.cast(pl.String))
+    table = np.zeros(int(codes.max(initial=-1)) + 2, of_name.dtype)
+    table[codes] = of_name
     # Rows without a name take the last place, which stays empty.
     values: Array = table[names.to_physical().fill_null(len(table) - 1).to_numpy()]
     return values

@@ -1,11 +1,10 @@
-"""Whose time it is: every span and all device work given to an owner, such as a module or a line of source.
+"""Attribution: an owner, such as a module or a source line, for every span and all GPU work.
 
-Not an analysis itself; `modules`, `stacks` and `memory` share it. Some spans *carry* an owner (a module's call,
-a Python frame). A span belongs to the nearest one around it that carries one. A backward operator carries the
-owner of the forward operator that made its autograd node. Device work belongs to the owner of the operator
-behind it, or else of the call that launched it.
+Some spans *carry* an owner (a module's call, a Python frame). A span belongs to the nearest span around it that carries
+one. A backward operator carries the owner of the forward operator that created its autograd node. GPU work belongs to
+the owner of its operator, or else of the call that launched it.
 
-Time is handed out once: a carrier keeps its duration less that of the carriers directly inside it.
+Time is attributed once: a carrier keeps its duration minus that of the carriers directly inside it.
 """
 
 from __future__ import annotations
@@ -78,9 +77,9 @@ def nearest(parent: Array, marked: Array) -> Array:
         after = links[before]
         links[rows] = after
         rows = rows[after != before]
-    found = links[:-1]
-    found[found == count] = NOBODY
-    return found
+    nearest_row = links[:-1]
+    nearest_row[nearest_row == count] = NOBODY
+    return nearest_row
 
 
 def attribute(trace: Trace, carried: Array) -> Attribution:
@@ -96,17 +95,17 @@ def attribute(trace: Trace, carried: Array) -> Attribution:
     carried[rows] = of_forward
     around = nearest(nested.parent, carried != NOBODY)
     owner = _at(carried, around)
-    behind = np.append(backward, False)[around]
+    through_backward = np.append(backward, False)[around]
     carriers = np.flatnonzero(carried != NOBODY)
-    return Attribution(owner, behind, carriers, _self_ns(trace, nested, around, carriers))
+    return Attribution(owner, through_backward, carriers, _self_ns(trace, nested, around, carriers))
 
 
 def _climb(parent: Array, marked: Array, rows: Array) -> Array:
     """`nearest` for a few rows."""
-    found = rows.copy()
-    while len(up := np.flatnonzero((found != NOBODY) & ~marked[found])):
-        found[up] = parent[found[up]]
-    return found
+    at = rows.copy()
+    while len(up := np.flatnonzero((at != NOBODY) & ~marked[at])):
+        at[up] = parent[at[up]]
+    return at
 
 
 def _at(values: Array, rows: Array) -> Array:
@@ -128,22 +127,31 @@ def _self_ns(trace: Trace, nested: Nesting, around: Array, carriers: Array) -> A
 
 
 def device_owners(trace: Trace, given: Attribution) -> pl.DataFrame:
-    """Device work launched in the recording: `name`, `dur_ns`, `owner` (null where none) and `backward`."""
+    """GPU work launched in the recording: `name`, `dur_ns`, `owner` (null where none) and `backward`."""
     work = device_time.device_work(trace).filter(~pl.col("orphan"))
     cause = work.select(pl.coalesce("op_id", "launch_id").cast(pl.Int64).fill_null(NOBODY)).to_series()
     rows = cause.to_numpy()
     owner = pl.Series("owner", _at(given.owner, rows)).cast(pl.Int64)
-    behind = pl.Series("backward", np.where(rows == NOBODY, False, given.backward[rows]))
+    backward = pl.Series("backward", np.where(rows == NOBODY, False, given.backward[rows]))
     return work.select("name", "dur_ns", "launch_id", "op_id").with_columns(
-        owner.set(owner == NOBODY, None), behind, cause=cause
+        owner.set(owner == NOBODY, None), backward, cause=cause
     )
 
 
+def limits(trace: Trace, owners: str) -> tuple[str, ...]:
+    """Notes on what the recording lacks, so that some time is given to none of these owners."""
+    if not trace.has_device:
+        return ("no GPU work recorded: host time only",)
+    if not trace.ops["forward_id"].is_not_null().any():
+        return (f"no backward operator is linked to its forward operator: {owners} get no backward time",)
+    return ()
+
+
 def sums(owners: Array, amounts: Array, count: int) -> Array:
-    """For each of `count` owners, the sum of its amounts; nobody's are left out."""
+    """For each of `count` owners, the sum of its amounts; those of NOBODY do not count."""
     total = np.zeros(count, np.int64)
-    mine = owners != NOBODY
-    np.add.at(total, owners[mine], amounts[mine])
+    owned = owners != NOBODY
+    np.add.at(total, owners[owned], amounts[owned])
     return total
 
 
@@ -158,17 +166,17 @@ def with_descendants(parent: Array, amount: Array) -> Array:
 
 def levels(parent: Array) -> list[Array]:
     """The nodes of a tree by depth, roots first."""
-    found = []
+    by_depth = []
     level = np.flatnonzero(parent == NOBODY)
     order = np.argsort(parent, kind="stable")
     ordered = parent[order]
     while len(level):
-        found.append(level)
+        by_depth.append(level)
         first = np.searchsorted(ordered, level, side="left")
         count = np.searchsorted(ordered, level, side="right") - first
         offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
         level = order[np.repeat(first, count) + offset]
-    return found
+    return by_depth
 
 
 def depths(parent: Array) -> Array:

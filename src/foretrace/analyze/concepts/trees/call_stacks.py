@@ -54,9 +54,9 @@ def _stack_of_spans(trace: Trace) -> Array:
     rows = np.flatnonzero(~known & (parent != NOBODY))
     above = parent[rows]
     while len(rows):
-        found = known[above]
-        stack[rows[found]] = stack[above[found]]
-        rows, above = rows[~found], parent[above[~found]]
+        has_stack = known[above]
+        stack[rows[has_stack]] = stack[above[has_stack]]
+        rows, above = rows[~has_stack], parent[above[~has_stack]]
         inside = above != NOBODY
         rows, above = rows[inside], above[inside]
     return stack

@@ -175,8 +175,8 @@ def _repeat_under_overhead(spans: pl.DataFrame, main: int | None, device_ns: Arr
     inside = np.where(place >= 0, own[place], NOBODY)
     while len(up := np.flatnonzero((inside != NOBODY) & ((end[inside] < at) | passed[inside]))):
         inside[up] = parent[inside[up]]
-    found = (inside != NOBODY) & is_op[inside]
-    device_ns[ids[found]] = device_ns[inside[found]]
+    in_op = (inside != NOBODY) & is_op[inside]
+    device_ns[ids[in_op]] = device_ns[inside[in_op]]
 
 
 def _threads(trace: Trace, host: pl.DataFrame, main: int | None) -> Array:

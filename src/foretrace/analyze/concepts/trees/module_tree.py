@@ -1,7 +1,4 @@
-"""The tree of modules and the spans that carry each: from module calls, or else from stacks or annotations.
-
-Not an analysis itself; `modules` and `memory` share it.
-"""
+"""The tree of modules and the spans that carry each: from module calls, otherwise from stacks or annotations."""
 
 from __future__ import annotations
 
@@ -160,7 +157,7 @@ def _merge(parent: Array, names: list[str]) -> tuple[Array, list[str], Array]:
         keys, which = np.unique(np.stack((above, code[level]), axis=1), axis=0, return_inverse=True)
         node[level] = len(merged_names) + which.reshape(-1)
         merged_parent += keys[:, 0].tolist()
-        merged_names += [str(codes[each]) for each in keys[:, 1]]
+        merged_names += [str(codes[code_of_name]) for code_of_name in keys[:, 1]]
     return node, merged_names, np.array(merged_parent, np.int64)
 
 

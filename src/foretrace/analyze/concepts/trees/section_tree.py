@@ -1,7 +1,7 @@
 """Sections: the ranges that a program marks with record_function, and which of them is around what.
 
-Not an analysis itself. A section is a path of names, outermost first; the program's step marks are no
-sections. A range inside one of its own name belongs to the same section, so that it is not counted twice.
+A section is a path of names, outermost first; step annotations are not sections. A range nested in one of the same name
+belongs to the same section, so that it is not counted twice.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class SectionTree:
     above: tuple[int, ...]  # per section: the one around it, or NOBODY
 
     def line(self, section: int) -> list[int]:
-        """A section and all around it, innermost first."""
-        found = [section]
-        while self.above[found[-1]] != NOBODY:
-            found.append(self.above[found[-1]])
-        return found
+        """A section and those around it, innermost first."""
+        sections = [section]
+        while self.above[sections[-1]] != NOBODY:
+            sections.append(self.above[sections[-1]])
+        return sections
 
 
 def build(trace: Trace) -> SectionTree:
@@ -53,11 +53,11 @@ def build(trace: Trace) -> SectionTree:
         of_parent = np.where(parent[level] == NOBODY, NOBODY, section[parent[level]])
         pairs, which = np.unique(np.stack((of_parent, names[level])), axis=1, return_inverse=True)
         paths = list(places)
-        found = [
+        inner = [
             _inside(paths[above] if above != NOBODY else (), texts[name]) for above, name in pairs.T.tolist()
         ]
-        section[level] = np.array([places.setdefault(path, len(places)) for path, _ in found])[which]
-        outer[level] = np.array([new for _, new in found])[which]
+        section[level] = np.array([places.setdefault(path, len(places)) for path, _ in inner])[which]
+        outer[level] = np.array([new for _, new in inner])[which]
         reached = np.zeros(len(ids) + 1, bool)
         reached[level] = True
         level = np.flatnonzero((section == NOBODY) & reached[parent])
@@ -93,14 +93,14 @@ def _rows_around(trace: Trace, ids: Array, spans: Array) -> Array:
     parent, count = parents(trace), trace.spans.height
     row = np.full(count + 1, NOBODY, np.int64)
     row[ids] = np.arange(len(ids))
-    found = np.full(count + 1, NOBODY, np.int64)  # NOBODY is the last place
+    nearest = np.full(count + 1, NOBODY, np.int64)  # NOBODY is the last place
     asking = at = distinct(spans, count)
     while len(asking):
         here = row[at]
-        found[asking] = here
+        nearest[asking] = here
         asking, at = asking[here == NOBODY], parent[at[here == NOBODY]]
         asking, at = asking[at != NOBODY], at[at != NOBODY]
-    return found[spans]
+    return nearest[spans]
 
 
 def sections_of_work(trace: Trace, tree: SectionTree, work: pl.DataFrame) -> Array:
@@ -111,12 +111,12 @@ def sections_of_work(trace: Trace, tree: SectionTree, work: pl.DataFrame) -> Arr
     """
     if not len(tree.span_id):
         return np.full(work.height, NOBODY, np.int64)
-    found = _rows_around(trace, tree.span_id, cause_of(work))
-    missing = np.flatnonzero((found == NOBODY) & work["launch_id"].is_not_null().to_numpy())
+    ranges = _rows_around(trace, tree.span_id, cause_of(work))
+    missing = np.flatnonzero((ranges == NOBODY) & work["launch_id"].is_not_null().to_numpy())
     if len(missing):
         launch = work["launch_id"].gather(missing).to_numpy()
-        found[missing] = _open_at(trace, tree, launch)
-    return np.where(found == NOBODY, NOBODY, tree.section[found])
+        ranges[missing] = _open_at(trace, tree, launch)
+    return np.where(ranges == NOBODY, NOBODY, tree.section[ranges])
 
 
 def _open_at(trace: Trace, tree: SectionTree, launch: Array) -> Array:
@@ -127,12 +127,12 @@ def _open_at(trace: Trace, tree: SectionTree, launch: Array) -> Array:
     marking = ending_track(trace, ranges.filter(pl.col("track_id").is_in(_host_tracks(trace).implode())))
     if marking is None:
         return np.full(len(launch), NOBODY, np.int64)
-    mine = np.flatnonzero(track[tree.span_id] == marking)
+    on_thread = np.flatnonzero(track[tree.span_id] == marking)
     start = spans["start_ns"].to_numpy()
     end = start[tree.span_id] + spans["dur_ns"].gather(tree.span_id).fill_null(0).to_numpy()
     at = start[launch]
-    place = np.searchsorted(start[tree.span_id[mine]], at, side="right") - 1
-    row = np.where((place >= 0) & (track[launch] != marking), mine[np.maximum(place, 0)], NOBODY)
+    place = np.searchsorted(start[tree.span_id[on_thread]], at, side="right") - 1
+    row = np.where((place >= 0) & (track[launch] != marking), on_thread[np.maximum(place, 0)], NOBODY)
     process = trace.tracks["process"].fill_null(NOBODY).to_numpy()
     row[process[track[launch]] != process[marking]] = NOBODY
     while len(up := np.flatnonzero((row != NOBODY) & (end[row] <= at))):

@@ -1,4 +1,4 @@
-"""Where in the program something happened: the source line and the module behind a span.
+"""Where in the program something happened: the source line and the module of a span.
 
 The profiler records the first line of a function, not the line within it.
 """
@@ -34,11 +34,11 @@ class Places:
         """For each span that has one, its row in `stacks` and `modules`."""
         columns: dict[str, Ids] = {}
         for column in ("stack_id", "module_id"):
-            found = np.full(len(self._host.start_ns), NOBODY, np.int64)
+            row = np.full(len(self._host.start_ns), NOBODY, np.int64)
             for table in (self._trace.ops, self._trace.python):
                 values = table[column].cast(pl.Int64).fill_null(NOBODY).to_numpy()
-                found[table["span_id"].to_numpy()] = values
-            columns[column] = found
+                row[table["span_id"].to_numpy()] = values
+            columns[column] = row
         return columns
 
     @cached_property
@@ -61,18 +61,18 @@ class Places:
 
         Work of the backward pass runs on a thread without Python: it gets the frame of its forward operator.
         """
-        found = np.full(len(ids), NOBODY, np.int64)
+        frames = np.full(len(ids), NOBODY, np.int64)
         if not self.known or not (ids != NOBODY).any():
-            return found
+            return frames
         own = self._stacks(ids)
         rows = np.flatnonzero(own != NOBODY)
-        found[rows] = self._program_frame[own[rows]]
+        frames[rows] = self._program_frame[own[rows]]
         rows = np.flatnonzero((own == NOBODY) & (ids != NOBODY))
-        behind = self._stacks(self._forward(ids[rows]))
-        rows, behind = rows[behind != NOBODY], behind[behind != NOBODY]
-        frame = self._program_frame[behind]
-        found[rows] = np.where(frame == NOBODY, NOBODY, frame + self._trace.stacks.height)
-        return found
+        forward = self._stacks(self._forward(ids[rows]))
+        rows, forward = rows[forward != NOBODY], forward[forward != NOBODY]
+        frame = self._program_frame[forward]
+        frames[rows] = np.where(frame == NOBODY, NOBODY, frame + self._trace.stacks.height)
+        return frames
 
     def text(self, frames: pl.Series) -> pl.Series:
         """The frames of `frames` in words, "train.py(12): step"; null for NOBODY."""
@@ -104,7 +104,7 @@ class Places:
         return np.where(near == NOBODY, NOBODY, self._of_span["stack_id"][near])
 
     def _forward(self, ids: Ids) -> Ids:
-        """The forward operator behind each span of the backward pass, or NOBODY."""
+        """The forward operator of each span of the backward pass, or NOBODY."""
         ops = self._trace.ops
         forward = np.full(len(self._host.start_ns), NOBODY, np.int64)
         forward[ops["span_id"].to_numpy()] = ops["forward_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()
@@ -114,10 +114,10 @@ class Places:
 
 def _innermost(parent: Ids, wanted: Flags) -> Ids:
     """For each row, itself or the nearest ancestor that is wanted; NOBODY where none is."""
-    found = np.arange(len(parent))
+    nearest = np.arange(len(parent))
     rows = np.flatnonzero(~wanted)
     while len(rows):
-        found[rows] = parent[found[rows]]
-        rows = rows[found[rows] != NOBODY]
-        rows = rows[~wanted[found[rows]]]
-    return found
+        nearest[rows] = parent[nearest[rows]]
+        rows = rows[nearest[rows] != NOBODY]
+        rows = rows[~wanted[nearest[rows]]]
+    return nearest

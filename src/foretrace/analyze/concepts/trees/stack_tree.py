@@ -1,7 +1,4 @@
-"""The tree of Python stacks and the spans that carry each.
-
-Not an analysis itself; `stacks` and flame graphs share it.
-"""
+"""The tree of Python stacks and the spans that carry each."""
 
 from __future__ import annotations
 

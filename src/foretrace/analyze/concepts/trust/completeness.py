@@ -1,4 +1,4 @@
-"""What a recording lost, cut off or never held, as notes of the trust report."""
+"""What a recording lost, cut off or never contained, as notes of the trust report."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ from foretrace.analyze.concepts.trust.evidence import (
 from foretrace.analyze.result import Value
 from foretrace.units import format_value
 
-# 224 to 535 bytes an event in four recordings of the corpus; serves an estimate only.
+# 224 to 535 bytes per event in four recordings of the corpus; used for an estimate only.
 _EVENT_BYTES = 300
-# Repairs that change how a text reads, never a time.
+# Repairs that change texts, never times.
 _COSMETIC = ("bare-word", "bad-escape", "raw-quote", "control-character", "not-utf8")
-# Told by `impossible-durations`, with what they hit.
+# Reported by `impossible-durations`, with what they affect.
 _OF_DURATIONS = ("no-duration", "negative-duration", "absurd-duration")
 
 
-def content(found: Evidence) -> Iterator[Note]:
+def content(evidence: Evidence) -> Iterator[Note]:
     """Whether there is anything to draw conclusions from."""
-    trace = found.trace
+    trace = evidence.trace
     if not trace.spans.height:
-        yield Note("empty", "no", "The recording holds no span of time, so nothing can be said about it.")
-    elif not trace.has_device and found.launches.height:
-        count = found.launches.height
+        yield Note("empty", "no", "The recording is empty: it contains no spans.")
+    elif not trace.has_device and evidence.launches.height:
+        count = evidence.launches.height
         yield Note(
             "gpu-missing", "no",
-            f"{some(count, 'launch')} and not one piece of GPU work: the GPU's side was not collected (another "
-            "profiler held CUPTI, no permission for it, or the recording broke off), so nothing is known of GPU time.",
+            f"{some(count, 'launch')} but no GPU work: GPU activity was not collected (another profiler was using "
+            "CUPTI, permission was missing, or the recording was interrupted), so GPU time is not known.",
             {"affected_count": count, "share_pct": 100.0},
         )  # fmt: skip
     elif not trace.has_device:
         devices = len(trace.meta.get("devices") or ())
         tail = (
-            f", though the machine has {some(devices, 'GPU')}: record ProfilerActivity.CUDA too"
+            f", although the machine has {some(devices, 'GPU')}: record ProfilerActivity.CUDA too"
             if devices
             else ""
         )
         yield Note(
             "cpu-only", "care" if devices else "info",
-            f"Only the host was recorded{tail}; questions about the GPU cannot be answered.",
+            f"Only the host was recorded{tail}; nothing is known about the GPU.",
             {"devices_count": devices},
         )  # fmt: skip
 
 
-def repairs(found: Evidence) -> Iterator[Note]:
-    """What reading had to put right or leave out."""
-    meta = found.trace.meta
+def repairs(evidence: Evidence) -> Iterator[Note]:
+    """What the reader had to repair or skip."""
+    meta = evidence.trace.meta
     events = max(int(meta.get("events") or 0), 1)
     lost_bytes = int(meta.get("lost_bytes") or 0)
-    for repair in found.trace.repairs:
+    for repair in evidence.trace.repairs:
         if repair.code in _OF_DURATIONS:
             continue
         values: dict[str, Value] = {"affected_count": repair.count, "offset_bytes": repair.offset}
@@ -70,12 +70,14 @@ def repairs(found: Evidence) -> Iterator[Note]:
             share = 100 * lost_bytes / (lost_bytes + events * _EVENT_BYTES)
             values |= {"lost_bytes": lost_bytes, "share_pct": share}
             severity = "no" if share > MOST_PCT else "care"
-            says += f" {lost_bytes:,} bytes are lost, about {share:.2g} % of the text: sums may be too small."
+            says += (
+                f" {lost_bytes:,} bytes are lost, about {share:.2g} % of the text: totals may be too small."
+            )
         elif repair.code in ("truncated", "broken-stream"):
-            says += " Kineto writes the host's side first, so GPU work may be missing."
+            says += " Kineto writes host events first, so GPU work may be missing."
         elif repair.code in _COSMETIC:
             severity = "info"
-            says += " Only texts are touched, no time."
+            says += " Only texts are affected, no times."
         else:
             share = 100 * repair.count / (repair.count + events)
             values["share_pct"] = share
@@ -83,20 +85,20 @@ def repairs(found: Evidence) -> Iterator[Note]:
         yield Note(repair.code, severity, says, values)
 
 
-def launches(found: Evidence) -> Iterator[Note]:
-    """Launches that no GPU work belongs to."""
-    if not found.trace.has_device:
+def launches(evidence: Evidence) -> Iterator[Note]:
+    """Launches without GPU work."""
+    if not evidence.trace.has_device:
         return
-    last = found.launches.filter("has_work")["start_ns"].max()
+    last = evidence.launches.filter("has_work")["start_ns"].max()
     after = pl.col("start_ns") > last if last is not None else pl.lit(value=False)
-    tail, lost = found.missing.filter(after), found.missing.filter(~after)
-    every = max(found.launches.height, 1)
+    tail, lost = evidence.missing.filter(after), evidence.missing.filter(~after)
+    every = max(evidence.launches.height, 1)
     if lost.height:
         share = 100 * lost.height / every
         yield Note(
             "launches-lost", weigh(share),
-            f"{lost.height:,} of {some(every, 'launch')} ({share:.2g} %) have no GPU work though later ones do: the "
-            "profiler dropped GPU activity, so GPU time is too short by what these did.",
+            f"{lost.height:,} of {some(every, 'launch')} ({share:.2g} %) have no GPU work although later ones do: the "
+            "profiler dropped GPU activity, so GPU time is too short.",
             {"affected_count": lost.height, "launches_count": every, "share_pct": share},
         )  # fmt: skip
     if tail.height:
@@ -104,114 +106,113 @@ def launches(found: Evidence) -> Iterator[Note]:
         yield Note(
             "launches-cut", weigh(share),
             f"The last {some(tail.height, 'launch')} ({share:.2g} % of all) have no GPU work: the recording ended "
-            "before the GPU came to it, so the last step's GPU time is too short.",
+            "before the GPU ran it, so the last step's GPU time is too short.",
             {"affected_count": tail.height, "launches_count": every, "share_pct": share},
         )  # fmt: skip
-    copies = found.runtime.filter(pl.col("copy") & ~pl.col("has_work") & ~pl.col("captured")).height
+    copies = evidence.runtime.filter(pl.col("copy") & ~pl.col("has_work") & ~pl.col("captured")).height
     if copies:
         yield Note(
             "copies-without-work", "info",
-            f"{some(copies, 'copy or memset call')} led to no GPU work: of zero bytes, or their time is missing.",
+            f"{some(copies, 'copy or memset call')} without GPU work: either of zero bytes, or their time is missing.",
             {"affected_count": copies},
         )  # fmt: skip
-    captured = found.runtime.filter(pl.col("kernel") & pl.col("captured")).height
+    captured = evidence.runtime.filter(pl.col("kernel") & pl.col("captured")).height
     if captured:
         yield Note(
             "launches-captured", "info",
-            f"{some(captured, 'launch')} went into a CUDA graph being captured: they started no GPU work, rightly.",
+            f"{some(captured, 'launch')} were captured into a CUDA graph: as expected, they started no GPU work.",
             {"affected_count": captured},
         )  # fmt: skip
 
 
-def orphans(found: Evidence) -> Iterator[Note]:
+def orphans(evidence: Evidence) -> Iterator[Note]:
     """GPU work whose launch is not in the recording."""
-    work = found.orphans
+    work = evidence.orphans
     if not work.height:
         return
-    if not found.runtime.height:
+    if not evidence.runtime.height:
         yield Note(
             "no-launch-calls", "care",
-            f"No runtime call was recorded, so none of the {some(work.height, 'piece')} of GPU work can be given to an "
-            "operator or a step: kernel times hold, all else about the GPU does not.",
-            amount(work, found.gpu_ns),
+            f"No runtime calls were recorded, so none of the {some(work.height, 'GPU task')} can be attributed to an "
+            "operator or a step: only kernel durations can be used.",
+            amount(work, evidence.gpu_ns),
         )  # fmt: skip
         return
-    # Earlier work comes before whatever the recording launched on the same stream, or on any if none there.
-    first = found.linked.group_by("track_id").agg(first_ns=pl.col("start_ns").min())
-    on_any = pl.lit(found.linked["start_ns"].min(), pl.Int64)
-    launching = found.runtime.filter(pl.col("kernel") | pl.col("copy")).height > 0
+    # Work queued earlier comes before anything that the recording launched on its stream, or if nothing, on any stream.
+    first = evidence.linked.group_by("track_id").agg(first_ns=pl.col("start_ns").min())
+    on_any = pl.lit(evidence.linked["start_ns"].min(), pl.Int64)
+    launching = evidence.runtime.filter(pl.col("kernel") | pl.col("copy")).height > 0
     is_early = (pl.col("start_ns") < pl.coalesce("first_ns", on_any)).fill_null(value=not launching)
     known = work.join(first, on="track_id", how="left").with_columns(early=is_early)
     early, late = known.filter("early"), known.filter(~pl.col("early"))
     if early.height:
-        values = amount(early, found.gpu_ns)
+        values = amount(early, evidence.gpu_ns)
         yield Note(
-            "launched-before", "info" if found.windows else "care",
-            f"{_gpu_work(values)} came from launches before the recording: in no step, and "
-            + ("left out of step times." if found.windows else "in every total over the recording."),
+            "launched-before", "info" if evidence.windows else "care",
+            f"{_gpu_tasks(values)} queued before the recording began: "
+            + ("excluded from step times." if evidence.windows else "without steps, included in all totals."),
             values,
         )  # fmt: skip
     if late.height:
-        values = amount(late, found.gpu_ns)
+        values = amount(late, evidence.gpu_ns)
         yield Note(
             "launch-unknown", weigh(float(values["share_pct"] or 0)),
-            f"{_gpu_work(values)} came without a launch after the recording had begun: it is in no operator's and no "
-            "step's time.",
+            f"{_gpu_tasks(values)} without a launch, after the recording had begun: in no operator's or step's time.",
             values,
         )  # fmt: skip
 
 
-def _gpu_work(values: dict[str, Value]) -> str:
-    """3 pieces of GPU work (1.20 ms, 4.0 % of GPU time)."""
+def _gpu_tasks(values: dict[str, Value]) -> str:
+    """3 GPU tasks (1.20 ms, 4.0 % of GPU time)."""
     count, spent, share = (values[name] for name in ("affected_count", "affected_ns", "share_pct"))
-    pieces = some(int(count or 0), "piece")
-    return f"{pieces} of GPU work ({format_value('_ns', spent)}, {format_value('_pct', share)} of GPU time)"
+    tasks = some(int(count or 0), "GPU task")
+    return f"{tasks} ({format_value('_ns', spent)}, {format_value('_pct', share)} of GPU time)"
 
 
-def steps(found: Evidence) -> Iterator[Note]:
-    """Whether steps were marked and recorded whole."""
-    windows = found.windows
+def steps(evidence: Evidence) -> Iterator[Note]:
+    """Whether steps were marked and recorded completely."""
+    windows = evidence.windows
     if not windows:
         yield Note(
             "no-steps", "care",
             "No steps are marked (call profiler.step() in the loop), so there is no step time, no spread and no way "
-            "to set warm-up apart; everything is a total over the recording.",
+            "to separate warm-up; all numbers are totals over the recording.",
         )  # fmt: skip
         return
-    whole = [step for step in windows if step.number not in found.cut]
-    if found.cut:
-        listed = [f"step {number} ({why})" for number, why in found.cut.items()]
+    whole = [step for step in windows if step.number not in evidence.cut]
+    if evidence.cut:
+        listed = [f"step {number} ({why})" for number, why in evidence.cut.items()]
         more = f" and {len(listed) - 3:,} more" if len(listed) > 3 else ""
         yield Note(
             "steps-cut", "care" if whole else "no",
-            f"{len(listed):,} of {some(len(windows), 'step')} not recorded whole: {', '.join(listed[:3])}{more}; "
-            + ("leave them out of averages." if whole else "no step time can be given."),
+            f"{len(listed):,} of {some(len(windows), 'step')} not recorded completely: {', '.join(listed[:3])}{more}; "
+            + ("exclude them from averages." if whole else "there is no step time."),
             {"affected_count": len(listed), "steps_count": len(windows), "share_pct": 100 * len(listed) / len(windows)},
         )  # fmt: skip
     if len(whole) == 1:
         yield Note(
             "one-step", "care",
-            f"Only one whole step (number {whole[0].number}) was recorded: how much steps differ is not known, and a "
-            "disturbed step cannot be told from a usual one; record three or more.",
+            f"Only one complete step (number {whole[0].number}) was recorded: the spread of step times is not known, and "
+            "a disturbed step cannot be told from a normal one; record three or more.",
             {"steps_count": 1},
         )  # fmt: skip
-    elif not found.cut:
+    elif not evidence.cut:
         yield Note(
             "steps-whole", "info",
-            f"All {len(windows)} steps were recorded whole"
-            + (", launches with their GPU work." if found.trace.has_device else ", on the host."),
+            f"All {len(windows)} steps were recorded completely"
+            + (", launches with their GPU work." if evidence.trace.has_device else ", on the host."),
             {"steps_count": len(windows)},
         )  # fmt: skip
 
 
-def recorded(found: Evidence) -> Iterator[Note]:
-    """What was not recorded, and what that rules out."""
-    trace, ops = found.trace, found.trace.ops
+def recorded(evidence: Evidence) -> Iterator[Note]:
+    """What was not recorded, and what is therefore not available."""
+    trace, ops = evidence.trace, evidence.trace.ops
     if not ops.height:
         yield Note(
             "no-operators",
             "info",
-            "No operator was recorded, so GPU work cannot be traced to the code behind it.",
+            "No operators were recorded, so GPU work cannot be traced back to the code that launched it.",
         )
     has_stacks = trace.python.height > 0 or bool(ops["stack_id"].is_not_null().any())
     # torch's Python tracer is what writes nn.Module calls; with_modules concerns TorchScript alone.
@@ -227,10 +228,8 @@ def recorded(found: Evidence) -> Iterator[Note]:
         if present:
             continue
         asked = flag in flags
-        how = f"were asked for ({flag}=True) but the recording holds none" if asked else f"need {flag}=True"
+        how = f"were requested ({flag}=True) but not recorded" if asked else f"need {flag}=True"
         yield Note(code, "info", f"{what} {how}: {cost}.", {"asked": asked})
     if "with_flops" in flags and ops.height and not ops["flops"].is_not_null().any():
-        says = (
-            "FLOP counts were asked for (with_flops=True), but torch leaves them out: they come from shapes."
-        )
+        says = "FLOP counts were requested (with_flops=True), but torch does not write them: they are computed from shapes."
         yield Note("no-flops", "info", says, {"asked": True})

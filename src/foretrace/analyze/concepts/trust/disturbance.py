@@ -1,4 +1,4 @@
-"""What makes recorded times differ from the program's own, or from each other, as notes of the trust report."""
+"""What makes recorded times differ from unprofiled ones, or from each other, as notes of the trust report."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from foretrace.analyze.result import Value
 from foretrace.schema import DEVICE_KINDS
 from foretrace.units import format_value
 
-# A judgement, set with the corpus in view: wide enough that ordinary host jitter over three steps passes.
+# Judgement, based on the corpus: wide enough for ordinary host jitter over three steps.
 _SPREAD_PCT = 25.0
-# A judgement: up to here the sentence says steady; it changes no weight.
+# Judgement: up to here the sentence says "steady"; the weight does not depend on it.
 _STEADY_PCT = 10.0
-# A judgement: a step that the profiler lengthened by more than this should not enter an average.
+# Judgement: a step that the profiler lengthened by more than this should not be averaged.
 _OVERHEAD_PCT = 5.0
 # Absolute times lie between 2001 and 2100; other values count from the machine's start.
 _EPOCH_NS = range(10**18, 41 * 10**17)
@@ -27,12 +27,16 @@ _LOADING = ("Lazy Function Loading", "Runtime Triggered Module Loading", "Driver
 _QUEUE_FULL = "Command Buffer Full"
 
 
-def first_step(found: Evidence) -> Iterator[Note]:
+def first_step(evidence: Evidence) -> Iterator[Note]:
     """Whether the first recorded step stands out."""
-    for clock, times in found.clocks:
-        decides = clock == found.clocks[0][0]
-        # Where the host decides, the GPU's list begins with the second step.
-        if not _slow_start(times) or found.windows[0].number in found.cut or (clock == "GPU" and not decides):
+    for clock, times in evidence.clocks:
+        decides = clock == evidence.clocks[0][0]
+        # If the CPU is the limit, the GPU's list begins with the second step.
+        if (
+            not _slow_start(times)
+            or evidence.windows[0].number in evidence.cut
+            or (clock == "GPU" and not decides)
+        ):
             continue
         usual = int(np.median(times[1:]))
         ratio = times[0] / max(usual, 1)
@@ -40,18 +44,18 @@ def first_step(found: Evidence) -> Iterator[Note]:
         yield Note(
             "first-step-slow", "care" if decides else "info",
             f"The first recorded step took {first} on the {clock} clock, {ratio:.2g} times the others' {others}: "
-            + ("warm-up or the profiler's start is in it; leave it out of averages." if decides
-               else "the GPU had work queued, so it cost nothing."),
+            + ("it includes warm-up or profiler start-up; exclude it from averages." if decides
+               else "the GPU had work queued, so nothing was lost."),
             {"clock": clock, "first_ns": times[0], "others_ns": usual, "share_pct": 100 * ratio},
         )  # fmt: skip
         return
 
 
-def spread(found: Evidence) -> Iterator[Note]:
-    """How much the steps differ, without a slow first one."""
+def spread(evidence: Evidence) -> Iterator[Note]:
+    """How much the steps differ, excluding a slow first one."""
     parts: list[str] = []
     values: dict[str, Value] = {}
-    for clock, every in found.clocks:
+    for clock, every in evidence.clocks:
         times = every[1:] if _slow_start(every) else every
         if len(times) < 2:
             continue
@@ -69,9 +73,10 @@ def spread(found: Evidence) -> Iterator[Note]:
         return
     share = float(values["share_pct"] or 0)
     wide = share > _SPREAD_PCT
-    means = "steady" if share <= _STEADY_PCT else "a change worth less than that cannot be told from noise"
-    says = f"Steps took {', '.join(parts)}; the {found.clocks[0][0]} decides here: {means}."
-    yield Note("step-spread", "care" if wide else "info", says, {"clock": found.clocks[0][0], **values})
+    limited = "GPU-limited" if evidence.clocks[0][0] == "GPU" else "CPU-limited"
+    means = "steps are steady" if share <= _STEADY_PCT else "smaller gains cannot be told from noise"
+    says = f"Steps took {', '.join(parts)}. {limited}; {means}."
+    yield Note("step-spread", "care" if wide else "info", says, {"clock": evidence.clocks[0][0], **values})
 
 
 def _slow_start(times: list[int]) -> bool:
@@ -79,39 +84,39 @@ def _slow_start(times: list[int]) -> bool:
     return len(times) > 1 and times[0] > (1 + _SPREAD_PCT / 100) * float(np.median(times[1:]))
 
 
-def overhead(found: Evidence) -> Iterator[Note]:
+def overhead(evidence: Evidence) -> Iterator[Note]:
     """Time that the profiler, or the first use of a kernel, took from the program."""
-    spans = found.trace.spans.filter((pl.col("kind") == "overhead") & pl.col("dur_ns").is_not_null())
+    spans = evidence.trace.spans.filter((pl.col("kind") == "overhead") & pl.col("dur_ns").is_not_null())
     if not spans.height:
         return
     name = pl.col("name").cast(pl.String)
     loading, request, full = name.is_in(_LOADING), name == _BUFFER_REQUEST, name == _QUEUE_FULL
     kinds = (
-        ("activity-buffer-request", request, "went to the profiler asking for its first buffers (Activity Buffer "
-         "Request), which an unprofiled run does not do"),
-        ("profiler-overhead", ~(loading | request | full), "was the profiler's own work"),
-        ("module-loading", loading, "went to loading or compiling GPU code at its first use: a cold start"),
+        ("activity-buffer-request", request, "was spent on allocating the profiler's buffers (Activity Buffer Request), "
+         "which does not happen without a profiler"),
+        ("profiler-overhead", ~(loading | request | full), "was profiler overhead"),
+        ("module-loading", loading, "was spent on loading or compiling GPU code on first use: a cold start"),
     )  # fmt: skip
     for code, chosen, what in kinds:
         part = spans.filter(chosen)
         if part.height:
-            yield _disturbance(found, code, part, what)
+            yield _disturbance(evidence, code, part, what)
     waits = spans.filter(full)
     if waits.height:
-        waited = amount(waits, found.window_ns)
+        waited = amount(waits, evidence.window_ns)
         yield Note(
             "launch-queue-full", "info",
-            f"Launches waited {_of_recording(waited)} for room in the GPU's queue: the host is ahead of the GPU, which "
-            "happens without a profiler too.",
+            f"Launches waited {_of_recording(waited)} for space in the GPU's queue: the host is ahead of the GPU, as it "
+            "would be without a profiler.",
             waited,
         )  # fmt: skip
 
 
-def _disturbance(found: Evidence, code: str, spans: pl.DataFrame, what: str) -> Note:
-    """A note on overhead, weighed by the step that it hit hardest, or by the recording where none is marked."""
-    values = amount(spans, found.window_ns)
+def _disturbance(evidence: Evidence, code: str, spans: pl.DataFrame, what: str) -> Note:
+    """A note on overhead, weighted by the most affected step, or without steps by the recording."""
+    values = amount(spans, evidence.window_ns)
     worst, where = float(values["share_pct"] or 0), ""
-    length = {step.number: max(step.host_ns, 1) for step in found.windows}
+    length = {step.number: max(step.host_ns, 1) for step in evidence.windows}
     by_step = (
         spans.filter(pl.col("step").is_not_null()).group_by("step").agg(pl.col("dur_ns").sum()).sort("step")
     )
@@ -119,8 +124,8 @@ def _disturbance(found: Evidence, code: str, spans: pl.DataFrame, what: str) -> 
     if hit:
         worst, step = max(hit)
         values |= {"step": step, "step_share_pct": worst}
-        where = f"; most of it fell in step {step}, {format_value('_pct', worst)} of that step"
-    hidden = ", but the GPU had work queued meanwhile" if found.gpu_bound else ""
+        where = f"; the most affected is step {step}, {format_value('_pct', worst)} of its time"
+    hidden = ", but the GPU had work queued" if evidence.gpu_bound else ""
     says = f"{_of_recording(values)} {what}{where}{hidden}."
     return Note(code, "care" if worst >= _OVERHEAD_PCT and not hidden else "info", says, values)
 
@@ -131,48 +136,50 @@ def _of_recording(values: dict[str, Value]) -> str:
     return f"{spent} ({share} of the recording)"
 
 
-def durations(found: Evidence) -> Iterator[Note]:
-    """Durations that cannot be true."""
-    spans = found.trace.spans.filter(pl.col("dur_ns").is_null())
+def durations(evidence: Evidence) -> Iterator[Note]:
+    """Impossible durations."""
+    spans = evidence.trace.spans.filter(pl.col("dur_ns").is_null())
     if spans.height:
         on_gpu = spans.filter(pl.col("kind").is_in(DEVICE_KINDS)).height
-        share = 100 * spans.height / found.trace.spans.height
+        share = 100 * spans.height / evidence.trace.spans.height
         yield Note(
             "impossible-durations", "care" if on_gpu or share >= SMALL_PCT else "info",
-            f"{some(spans.height, 'span')}, {on_gpu:,} of them GPU work, with a missing, negative or absurd duration: "
-            "counted, but with no time.",
+            f"{some(spans.height, 'span')}, {on_gpu:,} of them on the GPU, have a missing, negative or absurd duration: "
+            "they are counted, but with zero time.",
             {"affected_count": spans.height, "gpu_count": on_gpu, "share_pct": share},
         )  # fmt: skip
-    overlaps, engulfing = _overlaps(found)
+    overlaps, engulfing = _overlaps(evidence)
     if engulfing.height:
-        values = amount(engulfing, found.gpu_ns)
+        values = amount(engulfing, evidence.gpu_ns)
         share = float(values["share_pct"] or 0)
         lasting = f"{format_value('_ns', values['affected_ns'])}, {format_value('_pct', share)} of GPU time"
         yield Note(
             "engulfing-kernels", weigh(share),
-            f"{some(engulfing.height, 'kernel')} ({lasting}) wholly cover the next two of their stream, which a GPU "
-            "cannot do: their durations are wrong.",
+            f"{some(engulfing.height, 'kernel')} ({lasting}) completely cover the next two of their stream, which is not "
+            "possible: their durations are wrong.",
             values,
         )  # fmt: skip
     if overlaps.height:
         overlap_ns = int(overlaps["overlap_ns"].sum())
         yield Note(
             "stream-overlap", "info",
-            f"{some(overlaps.height, 'kernel')} begin before the previous one of their stream ends, by "
-            f"{format_value('_ns', overlap_ns)} in all, as dependent launches may: sums of kernel times exceed busy time "
-            "by that.",
+            f"{some(overlaps.height, 'kernel')} start before the previous one of their stream ends, by "
+            f"{format_value('_ns', overlap_ns)} in total, as programmatic dependent launches can: summed kernel time "
+            "exceeds busy time by that much.",
             {"affected_count": overlaps.height, "affected_ns": overlap_ns},
         )  # fmt: skip
 
 
-def _overlaps(found: Evidence) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """GPU work that begins before the previous of its stream ends, and work that covers the next two whole."""
-    graphs = found.trace.kernels.filter(pl.col("graph_id").is_not_null()).select(
+def _overlaps(evidence: Evidence) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """GPU work that starts before the previous one of its stream ends, and work that covers the next two completely."""
+    graphs = evidence.trace.kernels.filter(pl.col("graph_id").is_not_null()).select(
         pl.col("span_id").alias("id")
     )
-    # Branches of a CUDA graph, and collectives of queues that ROCm shows as one, do run side by side.
-    talks = pl.col("name").is_in(names_like(found.device, COMMUNICATION))
-    work = found.device.filter(~talks).select("id", "track_id", "start_ns", "end_ns", "dur_ns", "launch_id")
+    # Branches of a CUDA graph, and collectives of queues that ROCm shows as one, do run in parallel.
+    talks = pl.col("name").is_in(names_like(evidence.device, COMMUNICATION))
+    work = evidence.device.filter(~talks).select(
+        "id", "track_id", "start_ns", "end_ns", "dur_ns", "launch_id"
+    )
     if graphs.height:
         work = work.join(graphs, on="id", how="anti", maintain_order="left")
     end, launch = pl.col("end_ns"), pl.col("launch_id")
@@ -188,77 +195,77 @@ def _overlaps(found: Evidence) -> tuple[pl.DataFrame, pl.DataFrame]:
         & ~(launch == launch.shift(-1).over("track_id")).fill_null(value=False),
     )
     covering = work.filter(pl.col("covers"))
-    beside = work.filter(pl.col("overlap_ns") >= found.resolution_ns + 1)
+    beside = work.filter(pl.col("overlap_ns") >= evidence.resolution_ns + 1)
     return (beside if not covering.height else beside.clear()), covering
 
 
-def clock(found: Evidence) -> Iterator[Note]:
-    """How far the times can be believed and compared."""
-    early = found.linked.with_columns(lead_ns=pl.col("launch_ns") - pl.col("start_ns")).filter(
-        pl.col("lead_ns") > found.resolution_ns
+def clock(evidence: Evidence) -> Iterator[Note]:
+    """How accurate the times are, and whether they can be compared."""
+    early = evidence.linked.with_columns(lead_ns=pl.col("launch_ns") - pl.col("start_ns")).filter(
+        pl.col("lead_ns") > evidence.resolution_ns
     )
     if early.height:
         worst = int(early["lead_ns"].max())  # type: ignore[arg-type]
         yield Note(
             "clocks-apart", "care",
-            f"{some(early.height, 'piece')} of GPU work begin before their launch call does, by up to "
-            f"{format_value('_ns', worst)}: the GPU's and the host's clocks disagree, so launch delays are off by that.",
-            {"affected_count": early.height, "worst_ns": worst, "share_pct": 100 * early.height / found.linked.height},
+            f"{some(early.height, 'GPU task')} start before their launch call, by up to {format_value('_ns', worst)}: the "
+            "clocks of GPU and host disagree, so launch delays are wrong by that much.",
+            {"affected_count": early.height, "worst_ns": worst, "share_pct": 100 * early.height / evidence.linked.height},
         )  # fmt: skip
-    if found.resolution_ns > 1 and found.trace.spans.height > 1:
-        short = found.device.filter(pl.col("dur_ns") < 10 * found.resolution_ns).height
+    if evidence.resolution_ns > 1 and evidence.trace.spans.height > 1:
+        short = evidence.device.filter(pl.col("dur_ns") < 10 * evidence.resolution_ns).height
         yield Note(
             "whole-microseconds", "info",
             "Times are whole microseconds"
-            + (f": the {some(short, 'piece')} of GPU work shorter than 10 µs are known to 10 % or worse." if short
+            + (f": {some(short, 'GPU task')} shorter than 10 µs have an error of 10 % or more." if short
                else "."),
-            {"affected_count": short, "resolution_ns": found.resolution_ns},
+            {"affected_count": short, "resolution_ns": evidence.resolution_ns},
         )  # fmt: skip
-    if int(found.trace.meta.get("epoch_ns") or 0) not in _EPOCH_NS:
+    if int(evidence.trace.meta.get("epoch_ns") or 0) not in _EPOCH_NS:
         yield Note(
             "time-of-day-unknown", "info",
-            "The recording does not say at what time it was made, so it cannot be lined up with other ranks or logs.",
+            "The recording has no absolute time, so it cannot be aligned with other ranks or logs.",
         )  # fmt: skip
 
 
-def cost(found: Evidence) -> Iterator[Note]:
-    """Whether what was recorded slowed the program."""
-    calls = found.trace.python.height
+def cost(evidence: Evidence) -> Iterator[Note]:
+    """Whether recording slowed the program down."""
+    calls = evidence.trace.python.height
     if not calls:
         return
     tail = (
-        f"the GPU had work queued {format_value('_pct', found.fed_pct)} of the time, which hides it"
-        if found.gpu_bound
+        f"the GPU had work queued {format_value('_pct', evidence.fed_pct)} of the time, which hides that"
+        if evidence.gpu_bound
         else "host times are too long; take step times and host shares from a recording without stacks"
     )
     yield Note(
-        "costly-recording", "info" if found.gpu_bound else "care",
-        f"{some(calls, 'Python call')} were recorded, which can double what the host needs for a step: {tail}.",
-        {"affected_count": calls, "gpu_fed_pct": found.fed_pct},
+        "costly-recording", "info" if evidence.gpu_bound else "care",
+        f"{some(calls, 'Python call')} were recorded, which can double the host's time per step: {tail}.",
+        {"affected_count": calls, "gpu_fed_pct": evidence.fed_pct},
     )  # fmt: skip
 
 
-def ranks(found: Evidence) -> Iterator[Note]:
-    """What one recording of many says of the whole."""
-    meta = found.trace.meta
+def ranks(evidence: Evidence) -> Iterator[Note]:
+    """What one recording of several ranks cannot show."""
+    meta = evidence.trace.meta
     rank, size, source = meta.get("rank"), meta.get("world_size"), meta.get("rank_source")
     if isinstance(size, int) and size > 1:
         who = f"rank {rank}" if rank is not None else "one rank"
         yield Note(
             "one-rank-of-many", "care",
-            f"This is {who} of {size}, and no rank stands for all: time spent waiting for another one shows here as "
-            "communication; open the folder with every rank's recording.",
+            f"This is {who} of {size}: time spent waiting for other ranks appears here as communication; open the "
+            "folder with the recordings of all ranks.",
             {"rank": rank, "ranks_count": size},
         )  # fmt: skip
-    if rank is None and found.trace.collectives.height:
+    if rank is None and evidence.trace.collectives.height:
         yield Note(
             "rank-unknown", "info",
-            "There are collectives but no rank in the recording or its file name, so ranks cannot be matched.",
+            "There are collectives, but neither the recording nor its file name says which rank it is.",
         )  # fmt: skip
     elif source == "file name":
         yield Note(
             "rank-from-name",
             "info",
-            f"That this is rank {rank} is known from the file name only.",
+            f"Rank {rank} is known only from the file name.",
             {"rank": rank},
         )

@@ -1,6 +1,6 @@
-"""What the trust report looks at, and the Note that each of its checks makes of it.
+"""The evidence that the trust report judges, and the Note that each of its checks returns.
 
-Not an analysis itself: `completeness` and `disturbance` hold the checks, `trust` weighs their notes.
+`completeness` and `disturbance` contain the checks; `trust` weighs their notes.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from foretrace.trace import Step, Trace
 
 Severity = Literal["no", "care", "info"]
 
-# A judgement: a loss below one percent moves a step time by less than host-bound steps differ anyway.
+# Judgement: a loss below one percent changes a step time by less than the normal spread of CPU-limited steps.
 SMALL_PCT = 1.0
-# Above one half, what is left says more about the loss than about the program.
+# Above one half, the remaining data says more about the loss than about the program.
 MOST_PCT = 50.0
-# A judgement: a first or last step with fewer launches than this share of the others' median was not recorded
-# whole; a step of gradient accumulation lacks only the optimizer's launches.
+# Judgement: a first or last step with fewer launches than this share of the others' median was not recorded completely;
+# a step of gradient accumulation lacks only the optimizer's launches.
 _CUT_PCT = 50.0
-# A judgement: a GPU that had work queued for this share of the time hides the host's delays.
+# Judgement: a GPU that had work queued for this share of the time hides the host's delays.
 _FED_PCT = 90.0
 
 _KERNEL_LAUNCH = (
@@ -42,7 +42,7 @@ _COPY_LAUNCH = r"^(cuda|cu|hip)(Memcpy|Memset)"
 
 @dataclass(frozen=True)
 class Note:
-    """One fact about a recording: a stable code, how much it weighs, a sentence, and its numbers."""
+    """One fact about a recording: a stable code, its weight, a sentence, and its numbers."""
 
     code: str
     severity: Severity
@@ -52,7 +52,7 @@ class Note:
 
 @dataclass
 class Evidence:
-    """A recording's launches, links, steps and clocks, each worked out when first asked for."""
+    """A recording's launches, links, steps and clocks, each computed when first needed."""
 
     trace: Trace
 
@@ -70,7 +70,7 @@ class Evidence:
 
     @cached_property
     def orphans(self) -> pl.DataFrame:
-        """GPU work that neither a launch nor an operator of the recording stands behind."""
+        """GPU work that neither a launch nor an operator of the recording is linked to."""
         return self.device.filter(ORPHAN)
 
     @cached_property
@@ -78,7 +78,7 @@ class Evidence:
         """Runtime calls, with whether one launches a kernel or a copy and whether GPU work links to it."""
         spans = self.trace.spans
         calls = spans.select("id", "kind", "name", "start_ns", "step").filter(pl.col("kind") == "runtime")
-        # Every GPU row counts here, also one whose duration is impossible: its launch was not lost.
+        # Every GPU row counts here, even one with an impossible duration: its launch was not lost.
         used = spans["launch_id"].filter(spans["kind"].is_in(DEVICE_KINDS)).drop_nulls()
         has_work = np.zeros(spans.height, bool)
         has_work[used.to_numpy()] = True
@@ -91,7 +91,7 @@ class Evidence:
 
     @cached_property
     def launches(self) -> pl.DataFrame:
-        """Calls that must lead to GPU work: kernel and graph launches, but for those a graph capture took."""
+        """Calls that must lead to GPU work: kernel and graph launches, except those captured into a graph."""
         return self.runtime.filter(pl.col("kernel") & ~pl.col("captured"))
 
     @cached_property
@@ -101,7 +101,7 @@ class Evidence:
 
     @staticmethod
     def _captured(calls: pl.DataFrame) -> pl.Series:
-        """For each call, whether a stream capture was open: it notes launches instead of doing them."""
+        """For each call, whether a stream capture was open: it records launches instead of executing them."""
         start = calls["start_ns"].to_numpy()
         begins, ends = (
             start[calls["name"].is_in(names_like(calls, name)).to_numpy()]
@@ -119,7 +119,7 @@ class Evidence:
 
     @cached_property
     def resolution_ns(self) -> int:
-        """The grain of the times: 1000 where every one is a whole microsecond."""
+        """Resolution of the times: 1000 if all of them are whole microseconds."""
         spans = self.trace.spans
         whole = spans.select(
             ((pl.col("start_ns") % 1000 == 0) & (pl.col("dur_ns").fill_null(0) % 1000 == 0)).all()
@@ -142,7 +142,7 @@ class Evidence:
 
     @cached_property
     def cut(self) -> dict[int, str]:
-        """Number of each step that was not recorded whole -> why."""
+        """Number of each step that was not recorded completely -> why."""
         noun, calls = self._calls_per_step()
         lost = dict(self.missing.group_by("step").len().iter_rows()) if self.trace.has_device else {}
         late = {step.number for step in self.trace.steps if self._ends_late(step)}
@@ -152,7 +152,7 @@ class Evidence:
             others = float(np.median((calls[:place] + calls[place + 1 :]) or [0]))
             at_edge = place in (0, len(calls) - 1)
             if number in late:
-                reasons[number] = "its mark ends after the recording"
+                reasons[number] = "its annotation ends after the recording"
             elif missing and missing * 100 >= calls[place] * SMALL_PCT:
                 reasons[number] = f"{missing:,} of {calls[place]:,} launches without GPU work"
             elif at_edge and calls[place] < others * _CUT_PCT / 100:
@@ -162,7 +162,7 @@ class Evidence:
         return reasons
 
     def _calls_per_step(self) -> tuple[str, list[int]]:
-        """What is counted, and of each step how many: launches, or operators where there is no launch."""
+        """What is counted (launches, or operators if there are none), and the count for each step."""
         noun, calls = "launches", self.launches
         if not calls.height:
             noun, calls = "operators", self.trace.spans.filter(pl.col("kind") == "op")
@@ -170,7 +170,7 @@ class Evidence:
         return noun, [int(count.get(window.number, 0)) for window in self.windows]
 
     def _ends_late(self, step: Step) -> bool:
-        """Whether the step's mark was closed after the profiler stopped: its length is then no step time."""
+        """Whether the step's annotation ended after the profiler stopped: its duration is then not a step time."""
         end, windows = self.trace.meta.get("window_end_ns"), self.trace.meta.get("windows") or ()
         if end is None:
             return False
@@ -179,7 +179,7 @@ class Evidence:
 
     @cached_property
     def fed_pct(self) -> float | None:
-        """Share of the time from first to last work launched here that a GPU had work running or queued."""
+        """Share of the time, from the first to the last launched work, in which a GPU had work running or queued."""
         if not self.linked.height:
             return None
         reach = pl.col("end_ns").cum_max().shift(1)
@@ -194,17 +194,17 @@ class Evidence:
 
     @cached_property
     def gpu_bound(self) -> bool:
-        """Whether the GPU hardly ever waited for the host, whose delays then cost nothing."""
+        """Whether the GPU hardly ever waited for the host, so that the host's delays cost nothing."""
         return self.fed_pct is not None and self.fed_pct >= _FED_PCT
 
     @cached_property
     def clocks(self) -> list[tuple[str, list[int]]]:
-        """Lengths of the whole steps by clock, the one that decides first."""
+        """Durations of the complete steps by clock; the clock of the limiting side first."""
         whole = [window for window in self.windows if window.number not in self.cut]
         host = [window.host_ns for window in whole]
         gpu = [window.gpu_ns for window in whole if window.gpu_ns is not None]
         gpu = gpu if len(gpu) == len(host) else []
-        # Where the host decides, what it does after the first step's last kernel is missing from that step.
+        # If the CPU is the limit, its work after the first step's last kernel is missing from that step.
         both = [("GPU", gpu), ("host", host)] if self.gpu_bound else [("host", host), ("GPU", gpu[1:])]
         return [(clock, times) for clock, times in both if times]
 

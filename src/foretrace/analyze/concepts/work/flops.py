@@ -1,7 +1,4 @@
-"""What operators had to compute and move, from their recorded shapes; `work_models` holds the formulas.
-
-Not an analysis itself; `roofline` and `gpu-efficiency` share it.
-"""
+"""What operators had to compute and move, from their recorded shapes; `work_models` contains the formulas."""
 
 from __future__ import annotations
 
@@ -91,17 +88,17 @@ def _by_family(trace: Trace, ops: pl.Series, families: Sequence[str]) -> list[pl
     names = trace.spans["name"].gather(ops).to_physical()
     distinct = pl.DataFrame({"op": ops, "code": names}).unique("code", keep="any")
     texts = trace.spans["name"].gather(distinct["op"]).cast(pl.String)
-    found = [work_models.find(text) for text in texts]
+    models = [work_models.find(text) for text in texts]
     number = {family: place for place, family in enumerate(families)}
-    places = [number.get(each[0], _NOBODY) if each else _NOBODY for each in found]
+    places = [number.get(model[0], _NOBODY) if model else _NOBODY for model in models]
     place = names.replace_strict(distinct["code"], pl.Series(places, dtype=pl.Int8), return_dtype=pl.Int8)
-    return [ops.filter(place == each) for each in number.values()]
+    return [ops.filter(place == code) for code in number.values()]
 
 
 def _without_callers(trace: Trace, ops: pl.Series) -> pl.Series:
     """The operators, less those that hold another of their family: that one did the work."""
     matrix = work_models.MATRIX_FAMILIES
-    others = [each for each in work_models.FAMILIES if each not in matrix]
+    others = [family for family in work_models.FAMILIES if family not in matrix]
     groups = [pl.concat(_by_family(trace, ops, matrix)), *_by_family(trace, ops, others)]
     alone = [group.filter(~group.is_in(_callers(trace, group).implode())) for group in groups]
     return pl.concat(alone).sort()
@@ -120,15 +117,15 @@ def _nearest(trace: Trace, spans: pl.Series, wanted: Array) -> pl.Series:
     """
     result = spans.to_frame("at").with_row_index("row").drop_nulls("at")
     nearest = np.zeros(len(spans), np.uint32)
-    found = np.zeros(len(spans), bool)
+    has_owner = np.zeros(len(spans), bool)
     while result.height:
         at = result["at"].to_numpy()
         here = wanted[at]
         row = result["row"].to_numpy()[here]
-        nearest[row], found[row] = at[here], True
+        nearest[row], has_owner[row] = at[here], True
         left = result.filter(~here)
         result = left.with_columns(at=_calling_op(trace, left["at"])).drop_nulls("at")
-    return pl.Series("owner_id", nearest).set(pl.Series(~found), None)
+    return pl.Series("owner_id", nearest).set(pl.Series(~has_owner), None)
 
 
 def _calling_op(trace: Trace, spans: pl.Series) -> pl.Series:
@@ -172,11 +169,11 @@ def _row(
     inputs: str | None,
     kernel: str | None,
 ) -> tuple[int | None, int | None, str | None, str | None]:
-    found = work_models.find(name)
+    model = work_models.find(name)
     work = work_models.work(name, shapes, dtypes, strides, inputs, kernel)
-    if found is None or work is None or max(work.flops or 0, work.bytes) > _LARGEST:
+    if model is None or work is None or max(work.flops or 0, work.bytes) > _LARGEST:
         return None, None, None, None
-    family, dtype = found[0], work.dtype
+    family, dtype = model[0], work.dtype
     if dtype == "fp32" and kernel and family in work_models.MATRIX_FAMILIES:
         dtype = "tf32" if kernel_names.decode(kernel).input_dtype == "tf32" else dtype
     return work.flops, work.bytes, dtype, family

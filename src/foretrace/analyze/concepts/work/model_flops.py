@@ -1,7 +1,6 @@
 """The FLOPs of a model against what the device could do in the same time.
 
-Not an analysis itself; `gpu-efficiency` and others share it. Only what a matrix unit runs counts: matrix
-multiplies, convolutions and attention.
+Only work for tensor cores counts: matrix multiplies, convolutions and attention.
 """
 
 from __future__ import annotations
@@ -42,24 +41,22 @@ def model_flops(trace: Trace, work: pl.DataFrame, windows: tuple[StepWindow, ...
         work.select("id", "step", "phase"), on="id", how="inner", maintain_order="left"
     )
     ops = _matrix_ops(trace, owners)
-    mine = owners.filter(pl.col("id").is_in(busy["id"].implode()))
-    known = mine.join(
+    multiplying = owners.filter(pl.col("id").is_in(busy["id"].implode()))
+    known = multiplying.join(
         ops.filter(pl.col("ideal_ns").is_not_null()).select("owner_id"), on="owner_id", how="semi"
     )
     coverage = 100 * int(known["dur_ns"].sum()) / int(busy["dur_ns"].sum())
     devices = device_peaks.device_peaks(trace)
-    notes = [f"no peaks are known of {peak.name}" for peak in devices.values() if not peak.known]
+    notes = [f"the peaks of {peak.name} are not known" for peak in devices.values() if not peak.known]
     if ops.is_empty() or not coverage:
         if not notes:
             notes.append(
-                "FLOPs are not known: record with record_shapes=True; kernels of a CUDA graph have none"
+                "FLOPs are not known: record with record_shapes=True (kernels of CUDA graphs have no shapes)"
             )
         return ModelFlops(None, None, None, coverage, tuple(dict.fromkeys(notes)))
     flops, mfu, hfu = _over_steps(trace, ops, windows, max(work["device"].n_unique(), 1))
     if any(share is not None and share > _MOST for share in (mfu, hfu)):
-        notes.append(
-            "FLOPs over time come to more than the peak: shapes or times are damaged, so MFU is left out"
-        )
+        notes.append("FLOPs exceed the device's peak: shapes or times are damaged, so there is no MFU")
         mfu = hfu = None
     return ModelFlops(flops, mfu, hfu, coverage, tuple(dict.fromkeys(notes)))
 
@@ -98,10 +95,12 @@ def _over_steps(
 ) -> tuple[int, float | None, float | None]:
     """FLOPs of a step, and their shares of the peak: medians over whole steps; or of the whole recording."""
     first = ops.filter(~pl.col("again"))
-    lengths = {each.number: each.gpu_ns for each in windows if each.whole and each.gpu_ns}
+    lengths = {step.number: step.gpu_ns for step in windows if step.whole and step.gpu_ns}
     if not lengths or not first["step"].is_in(list(lengths)).any():
         length = measured_window(trace, windows).length_ns * devices
-        shares = [100 * float(each["ideal_ns"].sum()) / length if length else None for each in (first, ops)]
+        shares = [
+            100 * float(chosen["ideal_ns"].sum()) / length if length else None for chosen in (first, ops)
+        ]
         return int(first["flops"].sum()), shares[0], shares[1]
 
     def medians(chosen: pl.DataFrame, column: str, scale: float) -> float:

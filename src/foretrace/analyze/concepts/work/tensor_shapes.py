@@ -16,7 +16,7 @@ def tensor_shapes(text: str) -> tuple[tuple[int, ...], ...]:
     if not isinstance(listed, list):
         return ()
     return tuple(
-        tuple(each) for each in listed if isinstance(each, list) and each and all(map(_is_size, each))
+        tuple(shape) for shape in listed if isinstance(shape, list) and shape and all(map(_is_size, shape))
     )
 
 

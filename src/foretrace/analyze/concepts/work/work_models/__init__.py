@@ -63,11 +63,11 @@ def work(
     kernel: str | None,
 ) -> Work | None:
     """What one call had to do, or None where there is no model or its arguments do not tell."""
-    found = find(name)
-    if found is None or shapes is None:
+    model = find(name)
+    if model is None or shapes is None:
         return None
     try:
-        result = found[1](parse(name, shapes, dtypes, strides, inputs, kernel))
+        result = model[1](parse(name, shapes, dtypes, strides, inputs, kernel))
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError):
         return None  # arguments that do not fit the operator's signature, or were not recorded
     return result if result.bytes >= 0 and (result.flops or 0) >= 0 else None

@@ -78,10 +78,10 @@ class Call:
 
     def tensor(self, place: int) -> Tensor:
         """The tensor at that place; ValueError where it is none."""
-        found = self.tensors[place]
-        if found is None:
+        tensor = self.tensors[place]
+        if tensor is None:
             raise ValueError(f"argument {place} of {self.name} is no tensor")
-        return found
+        return tensor
 
     def given(self, place: int) -> Tensor | None:
         """The tensor at that place, if there is one."""
@@ -90,7 +90,7 @@ class Call:
     @property
     def all_tensors(self) -> list[Tensor]:
         """Every tensor argument, in order."""
-        return [each for each in self.tensors if each is not None]
+        return [tensor for tensor in self.tensors if tensor is not None]
 
     def text(self, place: int) -> str:
         """The value of a scalar input as recorded; nothing where it was left out."""
@@ -103,7 +103,7 @@ class Call:
     def integers(self, place: int) -> tuple[int, ...]:
         """The value of a list of integers, or of one; ValueError where it was not recorded."""
         value = json.loads(self.text(place))
-        return tuple(int(each) for each in value) if isinstance(value, list) else (int(value),)
+        return tuple(int(item) for item in value) if isinstance(value, list) else (int(value),)
 
     def flag(self, place: int) -> bool:
         """Whether a boolean input is true; ValueError where it was not recorded."""
@@ -149,11 +149,11 @@ def parse(
     lists: list[tuple[Shape, ...]] = []
     for place, size in enumerate(sizes):
         dtype = types[place] if place < len(types) else ""
-        nested = any(isinstance(each, list) for each in size)
-        lists.append(tuple(_shape(each) for each in size) if nested else ())
+        nested = any(isinstance(item, list) for item in size)
+        lists.append(tuple(_shape(item) for item in size) if nested else ())
         stride = steps[place] if place < len(steps) else ()
         tensors.append(None if nested else _tensor(size, dtype, stride))
-    values = tuple(str(each) for each in _list(inputs))
+    values = tuple(str(value) for value in _list(inputs))
     return Call(name, tuple(tensors), tuple(lists), values, kernel)
 
 
@@ -165,8 +165,8 @@ def _list(text: str | None) -> list[Any]:
 
 
 def _shape(size: Sequence[Any]) -> Shape:
-    shape = tuple(int(each) for each in size)
-    if any(each < 0 for each in shape):
+    shape = tuple(int(extent) for extent in size)
+    if any(extent < 0 for extent in shape):
         raise ValueError("negative size")
     return shape
 
@@ -182,8 +182,8 @@ def _tensor(size: Sequence[Any], dtype: str, stride: Sequence[Any]) -> Tensor | 
 
 def promoted(tensors: Sequence[Tensor]) -> Tensor:
     """The tensor whose type a result of all takes: floats over integers, then the wider; numbers give way."""
-    sized = [each for each in tensors if each.shape] or list(tensors)
-    return max(sized, key=lambda each: (_rank(each.dtype), each.item_bytes))
+    sized = [tensor for tensor in tensors if tensor.shape] or list(tensors)
+    return max(sized, key=lambda tensor: (_rank(tensor.dtype), tensor.item_bytes))
 
 
 def _rank(dtype: str) -> int:

@@ -43,7 +43,9 @@ def _output_extents(source: Shape, kernel: Shape, stride: Shape, padding: Shape,
     extents = []
     for place, extent in enumerate(source):
         # One value stands for all dimensions.
-        step, pad, spread = (each[place if len(each) > 1 else 0] for each in (stride, padding, dilation))
+        step, pad, spread = (
+            setting[place if len(setting) > 1 else 0] for setting in (stride, padding, dilation)
+        )
         extents.append((extent + 2 * pad - spread * (kernel[place] - 1) - 1) // step + 1)
     if any(extent < 0 for extent in extents):
         raise ValueError("the kernel is larger than its input")

@@ -62,12 +62,12 @@ def _elementwise(operands_count: int, *, test: bool = False) -> Model:
     """A model of operators with so many operands; a test's result is one byte an element."""
 
     def model(call: Call) -> Work:
-        operands = [each for each in call.tensors[:operands_count] if each is not None]
-        count = prod(broadcast([each.shape for each in operands]))
+        operands = [tensor for tensor in call.tensors[:operands_count] if tensor is not None]
+        count = prod(broadcast([tensor.shape for tensor in operands]))
         leader = promoted(operands)
         written = operands[0] if call.name.endswith("_") else leader
         item_bytes = 1 if test else written.item_bytes
-        return Work(count, sum(each.bytes for each in operands) + count * item_bytes, leader.dtype)
+        return Work(count, sum(tensor.bytes for tensor in operands) + count * item_bytes, leader.dtype)
 
     return model
 
@@ -81,7 +81,9 @@ def _biased(call: Call) -> Work:
 def _written_to(call: Call) -> Work:
     """vLLM's: (out, in, ...): all that is recorded moves once."""
     target, source = call.tensor(0), call.tensor(1)
-    return Work(max(target.count, source.count), sum(each.bytes for each in call.all_tensors), source.dtype)
+    return Work(
+        max(target.count, source.count), sum(tensor.bytes for tensor in call.all_tensors), source.dtype
+    )
 
 
 def _copy(call: Call) -> Work:

@@ -42,10 +42,10 @@ def _concatenation(call: Call) -> Work:
 
 
 def _first_list(call: Call) -> tuple[tuple[int, ...], ...]:
-    found = next((each for each in call.lists if each), ())
-    if not found:
+    shapes = next((shape_list for shape_list in call.lists if shape_list), ())
+    if not shapes:
         raise ValueError("the shapes of the list were not recorded")
-    return found
+    return shapes
 
 
 def _nll_loss(call: Call) -> Work:
@@ -72,7 +72,7 @@ def _pooled(call: Call, *, ceil_at: int, dilation_at: int | None) -> tuple[int, 
     extents, window = [], []
     for place, extent in enumerate(source.shape[-spatial:]):
         size, step, pad, spread = (
-            each[place if len(each) > 1 else 0] for each in (kernel, stride, padding, dilation)
+            setting[place if len(setting) > 1 else 0] for setting in (kernel, stride, padding, dilation)
         )
         room = extent + 2 * pad - spread * (size - 1) - 1
         extents.append((-(-room // step) if up else room // step) + 1)
@@ -101,7 +101,7 @@ def _adaptive_pool(call: Call) -> Work:
 def _pool_backward(call: Call) -> Work:
     """(grad_output, self, ...): the gradient, and the places of a max pool, are read; self's is written."""
     gradient, source = call.tensor(0), call.tensor(1)
-    places = sum(each.bytes for each in call.all_tensors[2:] if each.dtype == "int64")
+    places = sum(tensor.bytes for tensor in call.all_tensors[2:] if tensor.dtype == "int64")
     moved = gradient.bytes + places + source.count * source.item_bytes
     return Work(max(gradient.count, source.count), moved, source.dtype)
 

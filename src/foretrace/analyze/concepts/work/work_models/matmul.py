@@ -81,7 +81,7 @@ def _scaled_mm(call: Call) -> Work:
     left, right = call.tensor(0), call.tensor(1)
     (m, k), (inner, n) = left.shape, right.shape
     packed = 2 if left.dtype == "fp4" else 1  # two elements a byte along K
-    scales = sum(each.bytes for each in call.all_tensors[2:])
+    scales = sum(tensor.bytes for tensor in call.all_tensors[2:])
     code = call.text(6)
     out_bytes = m * n * (SCALAR_TYPE_BYTES.get(int(code), 2) if code.isdigit() else 2)
     flops = 2 * m * n * _inner(k, inner) * packed

@@ -63,10 +63,10 @@ def triton(call: Call) -> Work:
     numbers = [int(text) for text in call.inputs if text.isdigit() and int(text) > 0]
     points = prod(numbers[-2:]) if numbers else None
     moved = sum(
-        (each.stored_count if points is None else min(each.stored_count, points)) * each.item_bytes
-        for each in arguments
+        (tensor.stored_count if points is None else min(tensor.stored_count, points)) * tensor.item_bytes
+        for tensor in arguments
     )
-    return Work(None, moved, max(arguments, key=lambda each: each.bytes).dtype)
+    return Work(None, moved, max(arguments, key=lambda tensor: tensor.bytes).dtype)
 
 
 def is_triton(name: str) -> bool:

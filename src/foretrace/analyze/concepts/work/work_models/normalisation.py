@@ -15,7 +15,7 @@ from foretrace.analyze.concepts.work.work_models.call import SCALAR_TYPE_BYTES, 
 def _forward(per_element: int, source_at: int = 0) -> Model:
     def model(call: Call) -> Work:
         source = call.tensor(source_at)
-        moved = sum(each.bytes for each in call.all_tensors) + source.count * source.item_bytes
+        moved = sum(tensor.bytes for tensor in call.all_tensors) + source.count * source.item_bytes
         return Work(per_element * source.count, moved, source.dtype)
 
     return model
@@ -26,9 +26,13 @@ def _backward(per_element: int) -> Model:
 
     def model(call: Call) -> Work:
         first, second = call.tensor(0), call.tensor(1)
-        read = sum(each.bytes for each in call.all_tensors)
-        parameters = [each for each in call.all_tensors[2:] if len(each.shape) == 1 and each.dtype != "uint8"]
-        written = second.count * second.item_bytes + 2 * max((each.bytes for each in parameters), default=0)
+        read = sum(tensor.bytes for tensor in call.all_tensors)
+        parameters = [
+            tensor for tensor in call.all_tensors[2:] if len(tensor.shape) == 1 and tensor.dtype != "uint8"
+        ]
+        written = second.count * second.item_bytes + 2 * max(
+            (tensor.bytes for tensor in parameters), default=0
+        )
         return Work(per_element * first.count, read + written, second.dtype)
 
     return model
@@ -39,7 +43,9 @@ def _written_to(per_element: int) -> Model:
 
     def model(call: Call) -> Work:
         source = call.tensor(1)
-        return Work(per_element * source.count, sum(each.bytes for each in call.all_tensors), source.dtype)
+        return Work(
+            per_element * source.count, sum(tensor.bytes for tensor in call.all_tensors), source.dtype
+        )
 
     return model
 
