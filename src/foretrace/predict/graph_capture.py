@@ -1,4 +1,4 @@
-"""Launches captured in CUDA graphs: which calls a graph would replay, what stands against it, and the edit."""
+"""Launches captured in CUDA graphs: which calls a graph would replay, what prevents it, and the edit."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def capturable(trace: Trace, program: Program) -> NDArray[np.bool_]:
 
 
 def obstacle(trace: Trace, program: Program) -> str | None:
-    """Why the steps cannot be captured as they are; None where nothing stands against it."""
+    """Why the steps cannot be captured as they are; None where nothing does."""
     if reason := _preventing(trace, program):
         return reason
     if _waits_inside(trace, program):
@@ -76,7 +76,7 @@ def between_waits(trace: Trace, program: Program, captured: NDArray[np.bool_]) -
 
 
 def doubt(trace: Trace, program: Program) -> str:
-    """Why it is not sure that graphs of the recorded launches do what the program does; empty where it is."""
+    """Why graphs of the recorded launches may not do what the program does; empty where they do."""
     if _waits_inside(trace, program):
         return f"{WAITS}, and what it reads may decide what it launches"
     return _changing(trace, program) or ""
@@ -98,7 +98,7 @@ def _preventing(trace: Trace, program: Program) -> str | None:
     """What no graph can hold."""
     names = trace.spans["name"].gather(program.call_span).cast(pl.String)
     if names.str.contains(_GRAPH).any():
-        return "it has one already"
+        return "the program uses one already"
     later = names.filter(pl.Series(program.step > 0))
     if (later.str.contains(runtime_calls.ALLOCATE) & ~later.str.contains(runtime_calls.ASYNC)).any():
         return "memory is allocated from the driver within the step"

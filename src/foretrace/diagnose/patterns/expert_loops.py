@@ -1,6 +1,6 @@
 """Loops over experts: each pass multiplies other rows with the next slice of the weights.
 
-Where all passes take as many rows, one batched product does it.
+Where all passes take the same number of rows, one batched product does it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Experts:
 
 
 def find(case: Case, *, least: int, chosen: Callable[[Repeat], bool]) -> Experts:
-    """All loops of at least so many experts, of those loops that are `chosen`; the innermost, for around may be layers."""
+    """All loops of at least so many experts, of those loops that are `chosen`; the innermost, for the loop around it may be over layers."""
     kept: list[Repeat] = []
     experts: list[Experts] = []
     for loop in reversed(repeated_passes.find(case, least=least, shapes=False)):
@@ -49,7 +49,7 @@ def find(case: Case, *, least: int, chosen: Callable[[Repeat], bool]) -> Experts
             experts.append(of_loop)
             kept.append(loop)
     return Experts(
-        tuple(loop for each in experts for loop in each.loops), all(each.alike for each in experts)
+        tuple(loop for found in experts for loop in found.loops), all(found.alike for found in experts)
     )
 
 
@@ -66,7 +66,7 @@ def _experts(case: Case, loop: Repeat, least: int) -> Experts | None:
     end = case.host.end_ns[loop.ops()[-1]]
     ops = np.flatnonzero(case.host.named(_TAKES_ONE, "op") & (case.host.start_ns < end))
     slices = {shape for text in set(shapes(case, ops).values()) for shape in tensor_shapes(text or "")[:1]}
-    for count in sorted({each[0] for each in slices if len(each) == 3}):
+    for count in sorted({shape[0] for shape in slices if len(shape) == 3}):
         whole = all({(count, *shape), (count, *shape[::-1])} & slices for (shape,) in weights)
         if count >= least and loop.passes % count == 0 and whole:
             turns = range(0, loop.passes, count)

@@ -183,7 +183,7 @@ def sentence(case: Case, waits: HostWaits) -> str:
     )
     if not waits.computing.work_ns:
         return says
-    return f"{says} Operators on the host then work on it for {waits.computing.work_ns / case.step_count / 1e6:.3g} ms."
+    return f"{says} Operators on the host then compute on it for {waits.computing.work_ns / case.step_count / 1e6:.3g} ms."
 
 
 def evidence(case: Case, waits: HostWaits) -> dict[str, Any]:

@@ -155,10 +155,12 @@ def in_thread(case: Case, host: ProgramTime) -> Edit:
 
 
 def _late(case: Case, host: ProgramTime, late_ns: Callable[[float, Program], float]) -> Edit:
-    """The work gone, and what is not ready in time added to every step."""
+    """The work removed, and what is not ready in time added to every step."""
     without = edits.apply(case.program, Edit(removed_host=host))
-    gone = case.program.gap_ns.sum() - without.gap_ns.sum() + case.program.tail_gap_ns - without.tail_gap_ns
-    late = max(late_ns(int(gone) / case.step_count, without), 0)
+    saved_ns = (
+        case.program.gap_ns.sum() - without.gap_ns.sum() + case.program.tail_gap_ns - without.tail_gap_ns
+    )
+    late = max(late_ns(int(saved_ns) / case.step_count, without), 0)
     calls = [int(call) for call in case.program.step_calls if call < len(case.program.kind)]
     return Edit(removed_host=host, added_host_ns=dict.fromkeys(calls, round(late)) if late else {})
 

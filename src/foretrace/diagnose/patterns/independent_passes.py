@@ -25,21 +25,21 @@ _PICKS = (
 )
 _PUTS_TOGETHER = ("aten::stack", "aten::cat", "aten::concat", "aten::hstack", "aten::vstack")
 _LISTED = Count(30, of="tensors of a list whose shapes torch records", source="torch's profiler")
-_SOON = Count(3, of="operators behind a loop that may put its results together", source=JUDGEMENT)
+_SOON = Count(3, of="operators after a loop that may put its results together", source=JUDGEMENT)
 _CELLS = re.compile(r"aten::(?:lstm|gru|rnn_\w+)(?:_cell)?$")
 
 
 def collected(case: Case, loop: Repeat) -> tuple[int, ...] | None:
-    """The shape of what each pass makes, where it is written to its place, or all put together behind the loop; else None.
+    """The shape of what each pass makes, where it is written to its place, or all are put together after the loop; else None.
 
     Torch records no shapes of longer lists than `_LISTED`: then what the last operator of a pass makes, or NOT_RECORDED.
     """
     names = case.names
     last = int(loop.ops()[-1])
-    behind = loop.line.ops[loop.starts[-2] : loop.starts[-1] + _SOON]
-    given = shapes(case, behind)
+    after = loop.line.ops[loop.starts[-2] : loop.starts[-1] + _SOON]
+    given = shapes(case, after)
     result = _result(names[last], tensor_shapes(given.get(last) or ""))
-    for op in behind.tolist():
+    for op in after.tolist():
         if names[op] in _PUTS_TOGETHER:
             parts = _listed_shapes(given.get(op) or "")
             if not parts and loop.passes >= _LISTED:
@@ -52,7 +52,7 @@ def collected(case: Case, loop: Repeat) -> tuple[int, ...] | None:
 def goes_on(case: Case, loop: Repeat, made: tuple[int, ...], *, surely: bool = False) -> bool:
     """Whether a pass may need the one before: it takes something of a shape that it then makes, before it makes it.
 
-    Where it cannot be told what operators make, it may. It does `surely` if what it takes so is multiplied, as a state is.
+    Where it is not known what operators make, it may. It does `surely` if what it takes so is multiplied, as a state is.
     """
     names = case.names
     ops = loop.ops(loop.passes // 2, loop.passes // 2 + 1)

@@ -36,11 +36,11 @@ def without_waiting(case: Case, waits: HostWaits, count: int, *, looped: Calls =
     """The operators stay, without their wait, and so many launches follow; in loops they go for one launch."""
     lone = Calls(waits.calls[~np.isin(waits.calls, looped)])
     in_loops = Calls(waits.calls[np.isin(waits.calls, looped)])
-    gone = merge(
+    removed = merge(
         (without_time(case, _computing(case, waits)), without_time(case, _around(case, waits, in_loops)))
     )
     added = launches(case, waits, count, looped=looped)
-    return replace(gone, unwaited_calls=lone, added_host_ns=added)
+    return replace(removed, unwaited_calls=lone, added_host_ns=added)
 
 
 def launches(

@@ -233,13 +233,13 @@ def at_once(case: Case, loops: list[Repeat], *, own_weights: bool = False) -> At
     """
     backward = _backward(case)
     reduced = [_one_pass(case, loop, backward) for loop in loops]
-    gone = joined(NO_TIME, *(each.removed_host for each in reduced))
+    removed_host = joined(NO_TIME, *(one.removed_host for one in reduced))
     removed = Calls(
-        np.unique(np.concatenate([*(each.removed_calls for each in reduced), calls_in(case, gone)]))
+        np.unique(np.concatenate([*(one.removed_calls for one in reduced), calls_in(case, removed_host)]))
     )
     by_passes: dict[int, list[int]] = {}
-    for loop, each in zip(loops, reduced, strict=True):
-        by_passes.setdefault(loop.passes, []).extend(each.kept_tasks.tolist())
+    for loop, one in zip(loops, reduced, strict=True):
+        by_passes.setdefault(loop.passes, []).extend(one.kept_tasks.tolist())
     low: dict[int, float] = {}
     high: dict[int, float] = {}
     for times, tasks in by_passes.items():
@@ -247,10 +247,11 @@ def at_once(case: Case, loops: list[Repeat], *, own_weights: bool = False) -> At
         for task in tasks:
             low[task], high[task] = (end.stretched[task] for end in ends)
     middle = {task: (low[task] * high[task]) ** (1 / 2) for task in low}
-    expected, *ends_ = (
-        Edit(removed_host=gone, removed_calls=removed, stretched=factors) for factors in (middle, low, high)
+    whole, shortest, longest = (
+        Edit(removed_host=removed_host, removed_calls=removed, stretched=factors)
+        for factors in (middle, low, high)
     )
-    return AtOnce(expected, (ends_[0], ends_[1]))
+    return AtOnce(whole, (shortest, longest))
 
 
 @dataclass(frozen=True)
@@ -275,10 +276,10 @@ def _one_pass(case: Case, loop: Repeat, backward: pl.DataFrame) -> _OnePass:
             end.append(program.call_end_ns[calls[-1]])
             removed.append(calls)
     own = loop.ops(stays, stays + 1)
-    gone = _during(case, _functions_of(backward, np.setdiff1d(loop.ops(), own)))
+    other_backward = _during(case, _functions_of(backward, np.setdiff1d(loop.ops(), own)))
     own_backward = calls_in(case, _during(case, _functions_of(backward, own)))
     return _OnePass(
-        joined(gone, ProgramTime(intervals.union(start, end))),
+        joined(other_backward, ProgramTime(intervals.union(start, end))),
         Calls(np.concatenate(removed)),
         Tasks(np.concatenate((_tasks_of(case, loop.calls(stays, stays + 1)), _tasks_of(case, own_backward)))),
     )

@@ -56,8 +56,8 @@ def allocator_churn(case: Case) -> Iterator[Finding]:
     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True and fixed or padded sizes help.
 
     How the worth is predicted
-    The replay leaves the calls out, with waits for the device between them. Where memory is given back right behind at
-    least {COLLECTING_NS} in which nothing was called, that goes too: it is most likely gc.collect(), which people write
+    The replay leaves the calls out, with waits for the device between them. Where memory is given back right after at
+    least {COLLECTING_NS} in which nothing was called, that time goes too: it is most likely gc.collect(), which people write
     before empty_cache(). The range includes that it stays.
 
     When not
@@ -85,7 +85,7 @@ def allocator_churn(case: Case) -> Iterator[Finding]:
     yield Finding(
         says=f"{len(calls) / steps:.3g} calls a step take memory from the driver or give it back "
         f"({', '.join(shown[:3])}): {spent_ns / steps / 1e6:.3g} ms.",
-        why="A settled program makes none; to give memory back waits for the whole device.",
+        why="A settled program makes no such calls; giving memory back waits for the whole device.",
         fix=Fix(
             "Let torch keep its memory.",
             "# no gc.collect() and torch.cuda.empty_cache() in the loop\n"
@@ -114,11 +114,11 @@ def _change(case: Case, names: pl.Series, calls: Calls) -> Change:
     collecting = _collecting(case, names, calls)
     waits = np.flatnonzero(names.str.contains(runtime_calls.SYNCHRONIZE).to_numpy())
     among = waits[np.isin(waits - 1, calls) & np.isin(waits + 1, calls)]
-    gone = Calls(np.union1d(calls, among))
+    removed = Calls(np.union1d(calls, among))
     return Change(
         "no memory taken from the driver",
-        Edit(removed_calls=gone, removed_host=collecting),
-        others=(Edit(removed_calls=gone),) if collecting.total_ns else (),
+        Edit(removed_calls=removed, removed_host=collecting),
+        others=(Edit(removed_calls=removed),) if collecting.total_ns else (),
     )
 
 

@@ -63,8 +63,8 @@ def anomaly_mode(case: Case) -> Iterator[Finding]:
     How the worth is predicted
     The checks go with their waits, and so does keeping the stack: what forward operators take before their first call
     beyond what others take there, where it is more than {LONG_LEAD} times as much. Walking the stack also leaves the
-    caches to others, which slows down the launches of the forward pass; that they become as fast as those of the backward
-    pass, by at most {MOST_SLOWED} times, is included, and the range reaches to both sides of it.
+    caches cold, which slows down the launches of the forward pass: the prediction takes them to become as fast as those of
+    the backward pass, by at most {MOST_SLOWED} times. The range includes that they stay as slow.
 
     When not
     A NaN is being looked for, or functions of the program's own make the checks.
@@ -73,9 +73,9 @@ def anomaly_mode(case: Case) -> Iterator[Finding]:
     if waits is None or waits.host_share < LEAST_SHARE or not _checked(case, waits):
         return
     program, stacks = case.program, _keeping_stacks(case)
-    both = merge(without_time(case, program.in_program(each)) for each in (waits.reading, stacks))
+    both = merge(without_time(case, program.in_program(times)) for times in (waits.reading, stacks))
     slowed = _slowed(case, joined(waits.reading, stacks))
-    warm = replace(both, removed_host=program.in_program(slowed.gone))
+    warm = replace(both, removed_host=program.in_program(slowed.removed))
     yield Finding(
         says=f"Autograd looks for NaN after each of its functions, {len(waits.readers) / case.step_count:.3g} times a "
         "step, and waits for the answer: anomaly detection is on. Keeping the stacks of the forward pass takes another "
@@ -129,13 +129,13 @@ class _Slowed:
     """How much longer than needed the forward pass takes besides, and what goes with it."""
 
     factor: float
-    gone: RecordingTime  # in the place of what went before
+    removed: RecordingTime  # with what goes anyway
 
 
-def _slowed(case: Case, gone: RecordingTime) -> _Slowed:
-    """What goes of the host's time when `gone` does, and forward launches take no longer than backward ones.
+def _slowed(case: Case, removed: RecordingTime) -> _Slowed:
+    """The host's time that goes when `removed` does, and forward launches take no longer than backward ones.
 
-    Walking the stack at each operator leaves the caches to others: a launch itself, which keeps none, then takes longer
+    Walking the stack at each operator leaves the caches cold: a launch itself, which keeps no stack, then takes longer
     in the forward pass than in the backward pass. So does what lies between launches.
     """
     program, host = case.program, case.host
@@ -143,11 +143,11 @@ def _slowed(case: Case, gone: RecordingTime) -> _Slowed:
     backward = host.nearest(program.call_span.astype(np.int64), host.named(_FUNCTION, "op")) != NOBODY
     took_ns = program.call_end_ns - program.call_start_ns
     if not (launches & backward).any() or not (launches & ~backward).any():
-        return _Slowed(1.0, gone)
+        return _Slowed(1.0, removed)
     usual_ns = max(float(np.median(took_ns[launches & backward])), 1.0)
     factor = min(max(float(np.median(took_ns[launches & ~backward])) / usual_ns, 1.0), float(MOST_SLOWED))
     begin = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)[:-1])) + program.start_ns
     end = np.maximum(program.call_start_ns + program.start_ns, begin)
-    covered = intervals.covered_ns(gone, begin, end)
+    covered = intervals.covered_ns(removed, begin, end)
     more = covered + np.where(backward, 0, (end - begin - covered) * (1 - 1 / factor)).astype(np.int64)
     return _Slowed(factor, RecordingTime(intervals.union(begin, begin + more)))

@@ -133,8 +133,8 @@ def _made_in_line(case: Case) -> Iterator[Finding]:
         return
     operators = sum(piece.operators_ns for piece in work) / host.total_ns
     yield Finding(
-        says=f"{host.total_ns / case.step_count / 1e6:.3g} ms a step go by on the host before what it has made is copied "
-        "to the device.",
+        says=f"The host spends {host.total_ns / case.step_count / 1e6:.3g} ms of a step on input, right before it copies "
+        "that to the device.",
         why=_WHY,
         fix=Fix(
             "Prepare the next batch in worker processes while the GPU computes; a thread shares Python with the step.",

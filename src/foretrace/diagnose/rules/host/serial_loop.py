@@ -26,7 +26,7 @@ from foretrace.predict.edits import apply, merge
 from foretrace.predict.steady import step_ns
 from foretrace.predict.waits import waiting_calls
 
-_BY_SHAPES = "that no pass needs the one before is told by shapes alone"
+_BY_SHAPES = "only the shapes suggest that no pass needs the one before it"
 
 
 @rule(
@@ -43,10 +43,10 @@ def serial_loop(case: Case) -> Iterator[Finding]:
 
     Finds steps that follow the host, as launch-bound does: the GPU works for less than {BUSY_BELOW} of the
     time, and operators and launches take at least {LAUNCHING_SHARE} of the step. In them, it looks for loops
-    of at least {LEAST_PASSES} passes that take {LOOP_SHARE} of the launching and whose results are put together behind the
-    loop (torch.stack, torch.cat) or written each to its place, if nothing in a pass has the shape of what the one before
-    made; and for loops over experts whose weights are slices of one tensor, in which each picks as many rows and puts them
-    back. It speaks where that is worth more than CUDA graphs of the launches, or where no graph can be made.
+    of at least {LEAST_PASSES} passes that take {LOOP_SHARE} of the launching and whose results are put together after the
+    loop (torch.stack, torch.cat) or each written to its place, if nothing in a pass has the shape of what the one before
+    made; and for loops over experts whose weights are slices of one tensor, in which all pick the same number of rows and
+    put them back. It speaks where that is worth more than CUDA graphs of the launches, or where no graph can be made.
 
     Slow
         outputs = []
@@ -63,7 +63,7 @@ def serial_loop(case: Case) -> Iterator[Finding]:
 
     How the worth is predicted
     One pass of the loop is replayed, on all pieces. At worst the launches are CUDA graphs instead, where graphs can be
-    made; where not, nothing is promised, for that no pass needs the one before is told by shapes alone. One pass may be
+    made; where not, nothing is promised, for only the shapes suggest that no pass needs the one before it. One pass may be
     quicker than the one that was recorded: the range reaches {UPSIDE} times further up.
 
     When not
@@ -105,7 +105,7 @@ def _change(case: Case, launching: Launching) -> Change | None:
 
 
 def _at_once(case: Case, loops: list[Repeat]) -> Change | None:
-    """Loops done for all pieces at once; where no graph can be made, also such as may not go on from pass to pass."""
+    """Loops done for all pieces at once; the doubt is that passes may need each other."""
     batched = _experts(case)
     pieces = [loop for loop in loops if repeated_passes.outside(loop, batched) and _independent(case, loop)]
     both = [repeated_passes.at_once(case, pieces)] if pieces else []
@@ -129,7 +129,7 @@ def _independent(case: Case, loop: Repeat) -> bool:
 
 
 def _experts(case: Case) -> list[Repeat]:
-    """Loops over experts, all with as many rows, that do not wait and take a good part of the launching together."""
+    """Loops over experts, all with the same number of rows, that do not wait and take a good part of the launching together."""
     waiting = waiting_calls(case.trace, case.program)
     experts = expert_loops.find(
         case, least=LEAST_PASSES, chosen=lambda loop: not np.isin(waiting, loop.calls()).any()

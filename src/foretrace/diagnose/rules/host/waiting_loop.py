@@ -60,7 +60,7 @@ def waiting_loop(case: Case) -> Iterator[Finding]:
     {MOST_LAUNCHES} launches follow those outside of loops. One pass may be quicker than the one that was recorded: the
     range reaches {UPSIDE} times further up.
 
-    A loop over experts is replayed as one batched product where all experts have as many rows. Where they have not, the
+    A loop over experts is replayed as one batched product where all experts have the same number of rows. Where they do not, the
     waits are replaced by one launch each, and the range reaches to the batched product.
 
     Where most of the waiting is for the size of a result (nonzero, a mask as index), nothing is promised: without the
@@ -77,7 +77,7 @@ def waiting_loop(case: Case) -> Iterator[Finding]:
         return
     yield Finding(
         says=host_waits.sentence(case, waits),
-        why="While it waits it launches nothing, and afterwards the GPU waits for the next launch: so in each pass of a loop.",
+        why="In each pass of a loop the host waits and launches nothing; afterwards the GPU waits for the next launch.",
         fix=Fix(
             "Do all passes of the loop as one operation on the device.",
             'sums = torch.zeros(segments, device="cuda").index_add_(0, index, values)   # not: for segment in ...\n'
@@ -96,9 +96,9 @@ def _waits_in_passes(loop: Repeat, waiting: Calls) -> bool:
 
 
 def _loops(case: Case, waiting: Calls) -> list[Repeat]:
-    """Loops over pieces that wait in nearly every pass and only move, compare and reduce: for all it is one operation.
+    """Loops over pieces that wait in nearly every pass and only move, compare and reduce: for all pieces that is one operation.
 
-    One with products in it is of layers or experts, each with weights of its own, or of tokens that follow each other.
+    A loop with products is one over layers or experts, each with weights of its own, or over tokens that follow each other.
     """
     return repeated_passes.apart(
         tuple(
