@@ -135,22 +135,23 @@ class Graphs:
 
 def graphs(case: Case, captured: NDArray[np.bool_], *, at_worst_ns: int) -> Graphs:
     """A graph for each run of captured launches; at worst each takes the host so long, where there are several a step."""
-    edit = replace(graph_capture.edit(case.program, captured), **_counting_on_device(case, captured))
+    longer = _capturable_updates_ns(case, captured)
+    edit = graph_capture.edit(case.program, captured)
+    edit = replace(edit, durations_ns=longer, modelled=frozenset(longer))
     if len(edit.added_host_ns) <= case.step_count:
         return Graphs(edit, ())
     slower = replace(edit, added_host_ns=dict.fromkeys(edit.added_host_ns, at_worst_ns))
     return Graphs(edit, (slower,))
 
 
-def _counting_on_device(case: Case, captured: NDArray[np.bool_]) -> dict[str, Any]:
-    """What Adam must do to be in a graph, for each parameter that it updates by itself, as fields of an Edit."""
+def _capturable_updates_ns(case: Case, captured: NDArray[np.bool_]) -> dict[int, int]:
+    """How long updates of single parameters by Adam take, by task, where it counts its steps on the device."""
     tasks = case.tasks.join(case.roles.select("id", "phase"), on="id", how="left", maintain_order="left")
     updates = tasks.filter(
         (case.op_names(tasks["op_id"]) == "aten::addcdiv_") & pl.Series(captured[tasks["call"].to_numpy()]),
         pl.col("phase") == PHASES.index(OPTIMIZER),
     )
-    longer = {
+    return {
         task: dur_ns + graph.CAPTURABLE_ADAM_NS
         for task, dur_ns in updates.select("task", "dur_ns").iter_rows()
     }
-    return {"durations_ns": longer, "modelled": frozenset(longer)}
