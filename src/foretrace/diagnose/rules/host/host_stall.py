@@ -8,7 +8,7 @@ from typing import Any
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, Place
 from foretrace.diagnose.patterns import host_work
-from foretrace.diagnose.patterns.host_work import Work
+from foretrace.diagnose.patterns.host_work import LEAST_NS, SHORT_NS, SHORT_SHARE, Work  # noqa: F401  # named on the page
 from foretrace.diagnose.rule import Healthy, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit, merge
@@ -38,10 +38,10 @@ def _no_issue(values: Mapping[str, Any]) -> str | None:
 def host_stall(case: Case) -> Iterator[Finding]:
     """A stretch of plain Python, sleep, input and output or operators on the host, in every step.
 
-    Finds stretches of at least {host_work.LEAST_NS}, outside data loaders and optimizers, in which the host calls no
+    Finds stretches of at least {LEAST_NS}, outside data loaders and optimizers, in which the host calls no
     runtime and either no operator begins or ends or operators compute on the host, where together they take at least
-    {LEAST_SHARE} of a step, in most steps. Stretches of {host_work.SHORT_NS} to {host_work.LEAST_NS} count where they take
-    {host_work.SHORT_SHARE} of the recorded time.
+    {LEAST_SHARE} of a step, in most steps. Stretches of {SHORT_NS} to {LEAST_NS} count where they take
+    {SHORT_SHARE} of the recorded time.
 
     Slow
         for batch in loader:

@@ -8,7 +8,7 @@ from typing import Any
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import host_waits, launches_for_waits
-from foretrace.diagnose.patterns.host_waits import LEAST_SHARE
+from foretrace.diagnose.patterns.host_waits import LEAST_SHARE, LONG_OP_NS  # noqa: F401  # named on the page
 from foretrace.diagnose.patterns.launches_for_waits import MOST_LAUNCHES
 from foretrace.diagnose.rule import RUNTIME_CALLS, Healthy, rule
 from foretrace.predict.changes import Change
@@ -57,7 +57,7 @@ def host_sync(case: Case) -> Iterator[Finding]:
     needed; at worst the operator stays, without its wait, and {MOST_LAUNCHES} launches follow. The range covers both.
 
     Where torch.isnan, isinf or isfinite makes what is read, these operators go as well: nothing else needs them. Where a
-    tensor is brought to the host and operators of at least {host_waits.LONG_OP_NS} compute on it there, these go too, each for one
+    tensor is brought to the host and operators of at least {LONG_OP_NS} compute on it there, these go too, each for one
     launch, and so does the copy back.
 
     Where most of the waiting is for the size of a result (nonzero, a mask as index), nothing is promised: without the
