@@ -40,6 +40,12 @@ def launches(
         )
 
 
+def item(recording: Recording, at: float, end: float) -> None:
+    """An operator that reads a value, and waits all the time."""
+    recording.op("aten::item", at, end).op("aten::_local_scalar_dense", at, end)
+    recording.runtime("cudaStreamSynchronize", at, end)
+
+
 def findings(rule: Rule, trace: Trace, *, step_us: float | None = None) -> list[Finding]:
     """What one rule finds, judged, at a known step time."""
     found = diagnose(Case(trace, step_ns=None if step_us is None else step_us * 1_000), (rule,))

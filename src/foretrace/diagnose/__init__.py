@@ -15,11 +15,14 @@ from foretrace.diagnose.rules.fusion.loop_optimizer import loop_optimizer
 from foretrace.diagnose.rules.fusion.unfused_attention import unfused_attention
 from foretrace.diagnose.rules.fusion.unfused_elementwise import unfused_elementwise
 from foretrace.diagnose.rules.host.allocator_churn import allocator_churn
+from foretrace.diagnose.rules.host.anomaly_mode import anomaly_mode
 from foretrace.diagnose.rules.host.host_stall import host_stall
 from foretrace.diagnose.rules.host.host_sync import host_sync
 from foretrace.diagnose.rules.host.input_bound import input_bound
 from foretrace.diagnose.rules.host.launch_bound import launch_bound
 from foretrace.diagnose.rules.host.recompilation import recompilation
+from foretrace.diagnose.rules.host.serial_loop import serial_loop
+from foretrace.diagnose.rules.host.waiting_loop import waiting_loop
 from foretrace.diagnose.rules.precision.dtype_casts import dtype_casts
 from foretrace.diagnose.rules.precision.misaligned_gemm import misaligned_gemm
 from foretrace.diagnose.rules.precision.no_tensor_cores import no_tensor_cores
@@ -42,8 +45,11 @@ RULES: tuple[Rule, ...] = (
     low_occupancy,
     pageable_copy,
     host_stall,
+    serial_loop,
     launch_bound,
     input_bound,
+    anomaly_mode,
+    waiting_loop,
     host_sync,
     tiny_copies,
     allocator_churn,

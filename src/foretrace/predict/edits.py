@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from foretrace import intervals
 from foretrace.predict.calibrate import dense_ns
+from foretrace.predict.costs import graph
 from foretrace.predict.numbers import (
     NO_CALLS,
     NO_TASKS,
@@ -25,10 +26,6 @@ from foretrace.predict.numbers import (
     joined,
 )
 from foretrace.predict.program import ALL_STREAMS, BLOCKING_COPY, LAUNCH, NONE, SYNC, Program
-
-# Between the nodes of a CUDA graph, beyond their durations as recorded one by one: nine programs on an H200 imply
-# -0.2 to 0.5 µs, half of them less than 0.1.
-_GRAPH_GAP_NS = 150
 
 
 @dataclass(frozen=True)
@@ -176,7 +173,7 @@ def _task_gaps(program: Program, edit: Edit) -> NDArray[np.int64]:
     captured = np.zeros(len(counts), bool)
     captured[edit.captured_calls] = True
     return np.where(
-        np.repeat(captured, counts), np.minimum(program.task_gap_ns, _GRAPH_GAP_NS), program.task_gap_ns
+        np.repeat(captured, counts), np.minimum(program.task_gap_ns, graph.GAP_NS), program.task_gap_ns
     )
 
 

@@ -1,4 +1,4 @@
-"""Launches captured in CUDA graphs: which calls a graph would replay, what stands against it, and the edit."""
+"""Launches captured in CUDA graphs: which calls a graph would replay, what prevents it, and the edit."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from numpy.typing import NDArray
 from foretrace import intervals
 from foretrace.analyze.concepts.device.device_time import names_like
 from foretrace.analyze.concepts.host import runtime_calls
+from foretrace.predict import waits
 from foretrace.predict.calibrate import dense_ns
+from foretrace.predict.costs import graph
 from foretrace.predict.edits import Edit
 from foretrace.predict.numbers import Calls
 from foretrace.predict.program import BLOCKING_COPY, SYNC, Program
 from foretrace.predict.tasks import task_table
+from foretrace.sourced import JUDGEMENT, Count, Share
 from foretrace.trace import Trace
 
-_GRAPH_LAUNCH_NS = 15_000  # replaying a graph from Python, as measured on the H200's host
 _GRAPH = r"^(?:cuda|hip|cu)GraphLaunch"
 _COMMUNICATES = r"(?i)nccl|rccl|all_?reduce|reduce_?scatter|all_?gather"
-# Operators whose result is as large as the values of their input decide.
-SHAPED = (
-    r"^aten::(?:nonzero|masked_select|_?unique\w*|unique_consecutive|repeat_interleave|argwhere|bincount)\b"
-)
 WAITS = "the host waits for the device within the step"
-_LEAST_PER_PIECE = 40  # launches of a graph, on average: ten times what its replay takes the host
-_ALIKE = 2 / 3  # of the steps: one that writes a log, or was the first, does not stand for the program
-_FREES = r"^(?:cuda|hip)(?:Free|HostFree)|^cuMem"
+LEAST_PER_GRAPH = Count(
+    40, of="launches of a graph, on average: what they take the host is ten times its replay", source=JUDGEMENT
+)  # fmt: skip
+LEAST_ALIKE = Share(
+    2 / 3, of="the steps: one that writes a log, or was the first, does not stand for the program", source=JUDGEMENT
+)  # fmt: skip
 
 
 def loading_ns(trace: Trace, program: Program) -> NDArray[np.int64]:
@@ -36,9 +37,9 @@ def loading_ns(trace: Trace, program: Program) -> NDArray[np.int64]:
         & pl.col("name").is_in(names_like(trace.spans, runtime_calls.DATA_LOADING))
     )
     start = (loading["start_ns"] - program.start_ns).to_numpy()
-    waits = intervals.union(start, start + loading["dur_ns"].fill_null(0).to_numpy())
+    spent = intervals.union(start, start + loading["dur_ns"].fill_null(0).to_numpy())
     begin = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)[:-1]))
-    return intervals.covered_ns(waits, np.minimum(begin, program.call_start_ns), program.call_start_ns)
+    return intervals.covered_ns(spent, np.minimum(begin, program.call_start_ns), program.call_start_ns)
 
 
 def capturable(trace: Trace, program: Program) -> NDArray[np.bool_]:
@@ -53,9 +54,9 @@ def capturable(trace: Trace, program: Program) -> NDArray[np.bool_]:
 
 
 def obstacle(trace: Trace, program: Program) -> str | None:
-    """Why the steps cannot be captured as they are; None where nothing stands against it."""
-    if found := _preventing(trace, program):
-        return found
+    """Why the steps cannot be captured as they are; None where nothing does."""
+    if reason := _preventing(trace, program):
+        return reason
     if _waits_inside(trace, program):
         return WAITS
     return _changing(trace, program)
@@ -63,19 +64,19 @@ def obstacle(trace: Trace, program: Program) -> str | None:
 
 def between_waits(trace: Trace, program: Program, captured: NDArray[np.bool_]) -> str | None:
     """Why not even what lies between the host's waits can be captured, a graph for each piece."""
-    if found := _preventing(trace, program):
-        return found
+    if reason := _preventing(trace, program):
+        return reason
     if not _waits_inside(trace, program):
         return None
     if _shaped(trace, program):
         return "the host waits within the step for how large a result is"
     launches = int((captured & (np.diff(program.task_from) > 0)).sum())
     pieces = len(edit(program, captured).added_host_ns)
-    return WAITS if launches < _LEAST_PER_PIECE * pieces else None
+    return WAITS if launches < LEAST_PER_GRAPH * pieces else None
 
 
 def doubt(trace: Trace, program: Program) -> str:
-    """Why it is not sure that graphs of the recorded launches do what the program does; empty where it is."""
+    """Why graphs of the recorded launches may not do what the program does; empty where they do."""
     if _waits_inside(trace, program):
         return f"{WAITS}, and what it reads may decide what it launches"
     return _changing(trace, program) or ""
@@ -97,7 +98,7 @@ def _preventing(trace: Trace, program: Program) -> str | None:
     """What no graph can hold."""
     names = trace.spans["name"].gather(program.call_span).cast(pl.String)
     if names.str.contains(_GRAPH).any():
-        return "it has one already"
+        return "the program uses one already"
     later = names.filter(pl.Series(program.step > 0))
     if (later.str.contains(runtime_calls.ALLOCATE) & ~later.str.contains(runtime_calls.ASYNC)).any():
         return "memory is allocated from the driver within the step"
@@ -108,9 +109,8 @@ def _preventing(trace: Trace, program: Program) -> str | None:
 
 def _shaped(trace: Trace, program: Program) -> bool:
     """Whether the host waits for the size of a result that the values decide."""
-    host = runtime_calls.HostSpans(trace)
-    ids = program.call_span[waiting_calls(trace, program)].astype(np.int64)
-    return bool((host.nearest(ids, host.named(SHAPED, "op")) != runtime_calls.NOBODY).any())
+    calls = waits.waiting_calls(trace, program)
+    return bool(waits.for_sizes(runtime_calls.HostSpans(trace), program, calls).any())
 
 
 def edit(program: Program, captured: NDArray[np.bool_]) -> Edit:
@@ -123,30 +123,18 @@ def edit(program: Program, captured: NDArray[np.bool_]) -> Edit:
     piece = np.cumsum(opens)
     starts = np.diff(program.task_from) > 0
     working = np.unique(piece[captured & starts])
-    heads = {int(call): _GRAPH_LAUNCH_NS for call in np.flatnonzero(opens) if piece[call] in working}
+    heads = {int(call): int(graph.LAUNCH_NS) for call in np.flatnonzero(opens) if piece[call] in working}
     return Edit(captured_calls=Calls(np.flatnonzero(captured)), added_host_ns=heads)
 
 
 def _waits_inside(trace: Trace, program: Program) -> bool:
     """Whether the host waits for the device between two launches of one step; at its ends a wait is outside the graph."""
     launches = np.flatnonzero(capturable(trace, program) & (np.diff(program.task_from) > 0))
-    for call in waiting_calls(trace, program):
-        mine = launches[program.step[launches] == program.step[call]]
-        if len(mine) and mine[0] < call < mine[-1]:
+    for call in waits.waiting_calls(trace, program):
+        of_step = launches[program.step[launches] == program.step[call]]
+        if len(of_step) and of_step[0] < call < of_step[-1]:
             return True
     return False
-
-
-def waiting_calls(trace: Trace, program: Program) -> Calls:
-    """Calls that wait for the device, other than for a copy to it or to free memory."""
-    to_device = trace.copies.filter(pl.col("direction") == "HtoD")["span_id"]
-    copied = task_table(trace, program).filter(pl.col("id").is_in(to_device.implode()))
-    waits = np.isin(program.kind, (SYNC, BLOCKING_COPY))
-    waits[copied["call"].to_numpy()] = False
-    ops = trace.spans["op_id"].gather(program.call_span)
-    after_copy = ops.is_in(copied["op_id"].drop_nulls().implode()).fill_null(value=False)
-    frees = trace.spans["name"].gather(program.call_span).cast(pl.String).str.contains(_FREES)
-    return Calls(np.flatnonzero(waits & ~(after_copy | frees).to_numpy()))
 
 
 def _repeats(trace: Trace, program: Program) -> bool:
@@ -158,4 +146,4 @@ def _repeats(trace: Trace, program: Program) -> bool:
     columns = tasks.select("name", "kind", "grid_x", "grid_y", "grid_z", "shapes", "step")
     parts = columns.partition_by("step", maintain_order=True, include_key=False)
     alike = max((sum(part.equals(other) for other in parts) for part in parts), default=0)
-    return alike >= max(_ALIKE * len(trace.steps), 2)
+    return alike >= max(LEAST_ALIKE * len(trace.steps), 2)

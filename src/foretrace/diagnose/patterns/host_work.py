@@ -1,7 +1,4 @@
-"""Work of the host that launches nothing, and what doing it ahead of the step would leave of it.
-
-Not a rule itself; `host-stall` and `input-bound` share it.
-"""
+"""Work of the host that launches nothing, and what doing it ahead of the step would leave of it."""
 
 from __future__ import annotations
 
@@ -18,20 +15,31 @@ from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.host import runtime_calls
 from foretrace.diagnose import removal
 from foretrace.diagnose.case import Case
+from foretrace.diagnose.operators import calling_threads
 from foretrace.intervals import Intervals
 from foretrace.predict import edits
 from foretrace.predict.edits import Edit
 from foretrace.predict.numbers import ProgramTime
 from foretrace.predict.program import SYNC, Program
 from foretrace.predict.steady import step_ns
+from foretrace.sourced import JUDGEMENT, Bytes, Nanoseconds, Share
 
-# Of one piece of work. Shorter ones belong to calling operators, unless there are so many of them: in recordings of
-# programs that only compute, stretches of 100 to 300 µs are at most 9 % of a step.
-_LEAST_NS, _SHORT_NS, _SHORT_SHARE = 300_000, 100_000, 0.15
-# An operator that calls no runtime is back within microseconds, unless it computes on the host.
-_COMPUTES_NS = 50_000
-_BETWEEN_NS = 50_000  # Python between two operators of one piece of work
-NUMBER_BYTES = 4  # a loss that is read; what decides (an index, a row of probabilities) is larger
+LEAST_NS = Nanoseconds(
+    300_000, of="a piece of work; shorter ones belong to calling operators", source=JUDGEMENT
+)
+SHORT_NS = Nanoseconds(100_000, of="a short piece of work, counted where there are many", source=JUDGEMENT)
+SHORT_SHARE = Share(
+    0.15, of="host time, in short pieces of work",
+    source="at most 9 % of a step in recordings of the corpus and benchmarks/pairs that only compute",
+)  # fmt: skip
+_COMPUTES_NS = Nanoseconds(
+    50_000, of="an operator that computes on the host; others that call no runtime are back within microseconds",
+    source=JUDGEMENT,
+)  # fmt: skip
+_BETWEEN_NS = Nanoseconds(50_000, of="Python between two operators of one piece of work", source=JUDGEMENT)
+NUMBER_BYTES = Bytes(
+    4, of="a loss that is read; what decides (an index, a row of probabilities) is larger", source=JUDGEMENT
+)
 _OPTIMIZER = r"^Optimizer\.(?:step|zero_grad)#"
 _RANKS = r"^c10d::|^(?:gloo|nccl|mpi|ucc):"
 _COMPILES = r"(?i)compile|dynamo|inductor"
@@ -56,8 +64,8 @@ class Work:
 def host_work(case: Case) -> tuple[Work, ...]:
     """Long stretches in which the host calls no runtime: Python, waiting, operators on the host.
 
-    Of at least 300 µs each; also of 100 to 300 µs, where those are at least 15 % of the recorded time, in which they are
-    as much longer as the rest of the host's work.
+    Of at least LEAST_NS each; also of SHORT_NS to LEAST_NS, where those are at least SHORT_SHARE of the recorded time, in
+    which they are as much longer as the rest of the host's work.
     """
     return case.keep("host work", lambda: _host_work(case))
 
@@ -65,14 +73,16 @@ def host_work(case: Case) -> tuple[Work, ...]:
 def recurs(case: Case, work: Iterable[Work]) -> bool:
     """Whether most steps have some of it: work of the program is there every time, once is a hiccup."""
     marks = _marks(case)
-    stalled = np.unique(np.searchsorted(marks, [each.start_ns for each in work], "right"))
+    stalled = np.unique(np.searchsorted(marks, [piece.start_ns for piece in work], "right"))
     return 2 * len(stalled) > len(marks)
 
 
-def spent(work: Iterable[Work]) -> Intervals:
+def spent(work: Iterable[Work]) -> ProgramTime:
     """The time of some work."""
-    listed = list(work)
-    return intervals.union([each.start_ns for each in listed], [each.end_ns for each in listed])
+    pieces = list(work)
+    return ProgramTime(
+        intervals.union([piece.start_ns for piece in pieces], [piece.end_ns for piece in pieces])
+    )
 
 
 @dataclass(frozen=True)
@@ -93,24 +103,24 @@ def reading(case: Case, work: Iterable[Work]) -> Reading:
     reads, stops = _reads_and_stops(case)
     stretch = np.searchsorted(stops, program.call_start_ns[reads], "right")
     between, everything = [], []
-    listed = sorted(work, key=lambda each: each.start_ns)
-    for number, pieces in groupby(
-        listed, key=lambda each: int(np.searchsorted(stops, each.start_ns, "right"))
+    ordered = sorted(work, key=lambda piece: piece.start_ns)
+    for number, together in groupby(
+        ordered, key=lambda piece: int(np.searchsorted(stops, piece.start_ns, "right"))
     ):
-        group, mine = list(pieces), reads[stretch == number]
-        start = group[0].start_ns
-        later = mine[program.call_start_ns[mine] >= start]
-        end = max([group[-1].end_ns, *program.call_end_ns[later].tolist()])
-        if any(each.feeds for each in group) or 2 * sum(each.dur_ns for each in group) < end - start:
+        pieces, results = list(together), reads[stretch == number]
+        start = pieces[0].start_ns
+        later = results[program.call_start_ns[results] >= start]
+        end = max([pieces[-1].end_ns, *program.call_end_ns[later].tolist()])
+        if any(piece.feeds for piece in pieces) or 2 * sum(piece.dur_ns for piece in pieces) < end - start:
             continue
         if len(later):
             between.append((start, end))
-        if len(mine):
-            everything.append((min(start, int(program.call_start_ns[mine[0]])), end))
-    return Reading(_gone(case, between), _gone(case, everything))
+        if len(results):
+            everything.append((min(start, int(program.call_start_ns[results[0]])), end))
+    return Reading(_without(case, between), _without(case, everything))
 
 
-def _gone(case: Case, stretches: list[tuple[int, int]]) -> Edit:
+def _without(case: Case, stretches: list[tuple[int, int]]) -> Edit:
     """These stretches of the host's line, with all calls in them, gone."""
     host = intervals.union([start for start, _ in stretches], [end for _, end in stretches])
     return removal.without_time(case, ProgramTime(host))
@@ -128,27 +138,29 @@ def _reads_and_stops(case: Case) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     calls = tasks.group_by("call", maintain_order=True).agg(results.all().alias("reads"))
     reads = calls.filter("reads")["call"].to_numpy().astype(np.int64)
     others = calls.filter(~pl.col("reads"))["call"].to_numpy().astype(np.int64)
-    behind = (reads + 1)[reads + 1 < len(program.kind)]
-    waits = behind[program.kind[behind] == SYNC]
+    following = (reads + 1)[reads + 1 < len(program.kind)]
+    waits = following[program.kind[following] == SYNC]
     stops = np.sort(np.concatenate((program.call_start_ns[others], _edges(case))))
     return np.unique(np.concatenate((reads, waits))), stops
 
 
-def beside(case: Case, host: Intervals, part: float) -> Edit:
+def beside(case: Case, host: ProgramTime, part: float) -> Edit:
     """This work done by others beside the step, at this part of the time that it takes now."""
     return _late(case, host, lambda load_ns, without: load_ns * part - step_ns(without))
 
 
-def in_thread(case: Case, host: Intervals) -> Edit:
+def in_thread(case: Case, host: ProgramTime) -> Edit:
     """This work done by a Python thread: it runs while the main thread waits for the device, for one of them runs."""
     return _late(case, host, lambda load_ns, without: load_ns - step_ns(without) + _busy_ns(case, without))
 
 
-def _late(case: Case, host: Intervals, late_ns: Callable[[float, Program], float]) -> Edit:
-    """The work gone, and what is not ready in time added to every step."""
+def _late(case: Case, host: ProgramTime, late_ns: Callable[[float, Program], float]) -> Edit:
+    """The work removed, and what is not ready in time added to every step."""
     without = edits.apply(case.program, Edit(removed_host=host))
-    gone = case.program.gap_ns.sum() - without.gap_ns.sum() + case.program.tail_gap_ns - without.tail_gap_ns
-    late = max(late_ns(int(gone) / case.step_count, without), 0)
+    saved_ns = (
+        case.program.gap_ns.sum() - without.gap_ns.sum() + case.program.tail_gap_ns - without.tail_gap_ns
+    )
+    late = max(late_ns(int(saved_ns) / case.step_count, without), 0)
     calls = [int(call) for call in case.program.step_calls if call < len(case.program.kind)]
     return Edit(removed_host=host, added_host_ns=dict.fromkeys(calls, round(late)) if late else {})
 
@@ -161,15 +173,20 @@ def _busy_ns(case: Case, program: Program) -> float:
 
 def _host_work(case: Case) -> tuple[Work, ...]:
     operators = _without_calls(case)
-    found = _joined(case, _quiet(case, operators))
-    found = intervals.subtract(found, _annotated(case, runtime_calls.DATA_LOADING))
-    found = intervals.subtract(found, _communicating(case))
-    dur = found.end - found.start
-    chosen = dur >= _LEAST_NS
-    short = (dur >= _SHORT_NS) & ~chosen
-    if dur[short].sum() >= _SHORT_SHARE * case.program.measured_host_ns:
+    pieces = _joined(case, _quiet(case, operators))
+    pieces = intervals.subtract(pieces, _annotated(case, runtime_calls.DATA_LOADING))
+    pieces = intervals.subtract(pieces, _communicating(case))
+    dur = pieces.end - pieces.start
+    chosen = dur >= LEAST_NS
+    short = (dur >= SHORT_NS) & ~chosen
+    if dur[short].sum() >= SHORT_SHARE * case.program.measured_host_ns:
         chosen |= short
-    found = Intervals(found.start[chosen], found.end[chosen])
+    edges = list(zip(pieces.start[chosen].tolist(), pieces.end[chosen].tolist(), strict=True))
+    return _described(case, edges, operators)
+
+
+def _described(case: Case, edges: list[tuple[int, int]], operators: ProgramTime) -> tuple[Work, ...]:
+    """Stretches as work: with the time in operators, and what goes to and comes from the device beside them."""
     sizes = case.trace.copies.select(pl.col("span_id").alias("id"), "direction", "size_bytes")
     copies = case.tasks.select("id", "call").join(sizes, on="id", how="left", maintain_order="left")
     first = copies.unique("call", keep="first", maintain_order=True).sort("call")
@@ -177,7 +194,7 @@ def _host_work(case: Case) -> tuple[Work, ...]:
     direction, size = first["direction"].cast(pl.String).to_list(), first["size_bytes"].to_list()
     at, marks = case.program.call_start_ns[calls], _marks(case)
     work = []
-    for start, end in zip(*(each.tolist() for each in found), strict=True):
+    for start, end in edges:
         after, before = int(np.searchsorted(at, end)), int(np.searchsorted(at, start)) - 1
         feeds = direction[after % len(at)] == "HtoD" if len(at) else False
         answers = before >= 0 and direction[before] == "DtoH" and (size[before] or 0) > NUMBER_BYTES
@@ -199,32 +216,28 @@ def _edges(case: Case) -> NDArray[np.int64]:
     return np.array(marks, np.int64) - case.program.start_ns
 
 
-def _joined(case: Case, pieces: Intervals) -> Intervals:
+def _joined(case: Case, pieces: ProgramTime) -> ProgramTime:
     """Pieces that a little Python parts, as one; not across a call or the edge of a step."""
     stops = np.sort(np.concatenate((case.program.call_start_ns, _edges(case))))
     apart = pieces.start[1:] - pieces.end[:-1] > _BETWEEN_NS
     apart |= np.searchsorted(stops, pieces.end[:-1]) < np.searchsorted(stops, pieces.start[1:], "right")
     first = np.concatenate(([True], apart)) if len(pieces.start) else np.empty(0, bool)
     last = np.concatenate((apart, [True])) if len(pieces.start) else np.empty(0, bool)
-    return Intervals(pieces.start[first], pieces.end[last])
+    return ProgramTime(Intervals(pieces.start[first], pieces.end[last]))
 
 
-def _tracks(case: Case) -> pl.Series:
-    return case.trace.spans["track_id"].gather(case.program.call_span).unique().implode()
-
-
-def _without_calls(case: Case) -> Intervals:
+def _without_calls(case: Case) -> ProgramTime:
     """Time in operators that call no runtime, other than those that compile."""
     host, program = case.host, case.program
-    mine = host.kind("op") & ~host.named(_COMPILES, "op")
-    mine &= case.trace.spans["track_id"].is_in(_tracks(case)).to_numpy()
-    ids = np.flatnonzero(mine)
+    chosen = host.kind("op") & ~host.named(_COMPILES, "op")
+    chosen &= case.trace.spans["track_id"].is_in(calling_threads(case)).to_numpy()
+    ids = np.flatnonzero(chosen)
     start, end = host.start_ns[ids] - program.start_ns, host.end_ns[ids] - program.start_ns
     alone = np.searchsorted(program.call_start_ns, start) == np.searchsorted(program.call_start_ns, end)
-    return intervals.clip(intervals.union(start[alone], end[alone]), 0, program.measured_host_ns)
+    return intervals.clip(ProgramTime(intervals.union(start[alone], end[alone])), 0, program.measured_host_ns)
 
 
-def _quiet(case: Case, operators: Intervals) -> Intervals:
+def _quiet(case: Case, operators: ProgramTime) -> ProgramTime:
     """Stretches of the host's line in which no operator or call begins or ends: long ones, shorter ones in operators.
 
     Not between steps, where the profiler works, nor what an optimizer's own Python takes.
@@ -232,14 +245,14 @@ def _quiet(case: Case, operators: Intervals) -> Intervals:
     program = case.program
     events = case.trace.spans.filter(
         pl.col("kind").is_in(("op", "runtime"))
-        & pl.col("track_id").is_in(_tracks(case))
+        & pl.col("track_id").is_in(calling_threads(case))
         & pl.col("dur_ns").is_not_null()
     )
     start, updating = events["start_ns"].to_numpy() - program.start_ns, _annotated(case, _OPTIMIZER)
     edges = np.sort(np.concatenate((start, start + events["dur_ns"].to_numpy(), *updating, _edges(case))))
     low, high = edges[:-1], edges[1:]
     inside = intervals.covered_ns(operators, low, high) == high - low
-    long = (high - low >= _SHORT_NS) & (intervals.covered_ns(updating, low, high) == 0)
+    long = (high - low >= SHORT_NS) & (intervals.covered_ns(updating, low, high) == 0)
     chosen = long | (inside & (high - low >= _COMPUTES_NS))
     low, high = low[chosen], high[chosen]
     reach = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)))
@@ -248,10 +261,10 @@ def _quiet(case: Case, operators: Intervals) -> Intervals:
     ends = [step.end_ns - program.start_ns for step in case.trace.steps]
     outside = np.isin(low, ends) & ~np.isin(low, _marks(case))
     within = (reach[call] <= low) & (high <= until[call]) & ~outside
-    return Intervals(low[within], high[within])
+    return ProgramTime(Intervals(low[within], high[within]))
 
 
-def _communicating(case: Case) -> Intervals:
+def _communicating(case: Case) -> ProgramTime:
     """Time in which any thread of the host speaks to other ranks: whoever waits then, waits for them."""
     on_host = case.trace.tracks.filter(pl.col("device").is_null())["id"]
     spans = case.trace.spans.filter(
@@ -262,11 +275,11 @@ def _communicating(case: Case) -> Intervals:
     return case.during(spans)
 
 
-def _annotated(case: Case, pattern: str) -> Intervals:
+def _annotated(case: Case, pattern: str) -> ProgramTime:
     """Time in annotations of such a name on the host's line; the profiler repeats them on the device's."""
     spans = case.trace.spans.filter(
         pl.col("kind").is_in(("op", "annotation"))
-        & pl.col("track_id").is_in(_tracks(case))
+        & pl.col("track_id").is_in(calling_threads(case))
         & pl.col("name").is_in(device_time.names_like(case.trace.spans, pattern))
     )
     return case.during(spans)

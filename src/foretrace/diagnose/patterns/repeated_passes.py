@@ -1,13 +1,10 @@
-"""Repeats: a loop within a step that calls nearly the same operators for one piece of the data after the other.
+"""Loops within a step that call nearly the same operators for one piece of the data after the other.
 
-Not a rule itself; `launch-bound`, `host-sync` and `small-batch` look for them. What such a loop does for N pieces may be
-done for all at once: one pass stays, on N times the items.
+What such a loop does for N pieces may be done for all at once: one pass stays, on N times the items.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,27 +17,27 @@ from numpy.typing import NDArray
 from foretrace import intervals
 from foretrace.analyze.concepts.host.runtime_calls import NOBODY
 from foretrace.analyze.concepts.work import work_models
-from foretrace.analyze.concepts.work.tensor_shapes import tensor_shapes
 from foretrace.diagnose.case import Case
-from foretrace.intervals import Intervals
+from foretrace.diagnose.removal import calls_in
 from foretrace.predict import batch
 from foretrace.predict.edits import Edit
+from foretrace.predict.numbers import NO_CALLS, NO_TIME, Calls, ProgramTime, Tasks, joined
+from foretrace.sourced import JUDGEMENT, Count, Factor, Share
 
-NOT_RECORDED = (-1,)
-UPSIDE = 1.15  # the host wanders so much between one pass and the next: the one that stays may be a quick one
-_ALIKE = 0.8  # of two passes' operators: one of a few may be left out or come in addition
-_REGULAR = 0.7  # of the distances between two beginnings: those that are near the median
-_NEAR = 0.25
-_MOST_TRIED = 12  # kinds of loops whose passes are compared, those that cover most first
-_ONLY_READ = ("aten::item", "aten::is_nonzero", "aten::to", "aten::equal", "aten::allclose")
-_PICKS = (
-    r"^aten::(?:select|slice|narrow|index|index_select|gather|masked_select|nonzero|where|eq|unbind|take)$"
+UPSIDE = Factor(
+    1.15, of="the host's time from one pass to the next: the pass that stays may be a quick one",
+    source="benchmarks/pairs, sets e and f",
+)  # fmt: skip
+ALIKE = Share(
+    0.8, of="two passes' operators: one of a few may be left out or come in addition", source=JUDGEMENT
 )
-_PUTS_TOGETHER = ("aten::stack", "aten::cat", "aten::concat", "aten::hstack", "aten::vstack")
-_LISTED = 30  # tensors of a list whose shapes torch records
-_SOON = 3  # operators behind a loop
-_CELLS = re.compile(r"aten::(?:lstm|gru|rnn_\w+)(?:_cell)?$")
-LINEAR = ("aten::linear", "aten::mm", "aten::matmul")
+_REGULAR = Share(
+    0.7, of="the distances between two beginnings: those that are near the median", source=JUDGEMENT
+)
+_NEAR = Share(0.25, of="the median distance", source=JUDGEMENT)
+_MOST_TRIED = Count(
+    12, of="kinds of loops whose passes are compared, those that cover most first", source=JUDGEMENT
+)
 _BACKWARD = r"^autograd::engine::evaluate_function: "
 _OUTER = r"^aten::|^autograd::engine::evaluate_function: "
 _ACCUMULATES = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
@@ -64,16 +61,22 @@ class Repeat:
 
     @property
     def passes(self) -> int:
+        """How many times the loop goes round."""
         return len(self.starts) - 1
 
     def ops(self, first: int = 0, last: int | None = None) -> NDArray[np.int64]:
         """Spans of the operators of some passes."""
         return self.line.ops[self.starts[first] : self.starts[-1 if last is None else last]]
 
-    def calls(self, first: int = 0, last: int | None = None) -> NDArray[np.int64]:
+    def calls(self, first: int = 0, last: int | None = None) -> Calls:
         """Calls of some passes."""
         begin, end = self.starts[first], self.starts[-1 if last is None else last]
-        return np.arange(self.line.first[begin], self.line.first[end])
+        return Calls(np.arange(self.line.first[begin], self.line.first[end]))
+
+    def passes_with(self, calls: Calls) -> NDArray[np.bool_]:
+        """For each pass, whether one of these calls, given in order, is made in it."""
+        with_one: NDArray[np.bool_] = np.diff(np.searchsorted(calls, self.line.first[list(self.starts)])) > 0
+        return with_one
 
 
 def find(case: Case, *, least: int, shapes: bool) -> tuple[Repeat, ...]:
@@ -85,8 +88,8 @@ def find(case: Case, *, least: int, shapes: bool) -> tuple[Repeat, ...]:
 
 
 def _find(case: Case, least: int, shapes: bool) -> tuple[Repeat, ...]:
-    found = [each for line in _lines(case, shapes) for each in _of_line(line, least)]
-    return tuple(sorted(found, key=lambda each: each.starts[0] - each.starts[-1]))
+    loops = [loop for line in _lines(case, shapes) for loop in _of_line(line, least)]
+    return tuple(sorted(loops, key=lambda loop: loop.starts[0] - loop.starts[-1]))
 
 
 def _lines(case: Case, shapes: bool) -> Iterator[Line]:
@@ -110,9 +113,9 @@ def _lines(case: Case, shapes: bool) -> Iterator[Line]:
     first = np.flatnonzero(opens)
     first = first[number[outer[first]] >= 0]
     for step in np.unique(program.step):
-        mine = first[program.step[first] == step]
+        of_step = first[program.step[first] == step]
         end = int(np.flatnonzero(program.step == step)[-1]) + 1
-        yield Line(number[outer[mine]], outer[mine], np.append(mine, end))
+        yield Line(number[outer[of_step]], outer[of_step], np.append(of_step, end))
 
 
 def _of_line(line: Line, least: int) -> Iterator[Repeat]:
@@ -131,9 +134,9 @@ def _of_line(line: Line, least: int) -> Iterator[Repeat]:
         if any(abs(begin - other) < places[-1] - places[0] for other in seen.setdefault(kind, [])):
             continue  # the same loop, by another of its operators
         seen[kind].append(begin)
-        found = _repeat(line, places, apart, least)
-        if found is not None:
-            yield found
+        loop = _repeat(line, places, apart, least)
+        if loop is not None:
+            yield loop
 
 
 def _regular(places: NDArray[np.int64], least: int) -> list[NDArray[np.int64]]:
@@ -154,14 +157,14 @@ def _repeat(line: Line, places: NDArray[np.int64], apart: int, least: int) -> Re
     before = 0
     while before < min(places[0], apart - 1):
         same = line.names[places - before - 1]
-        if np.count_nonzero(same == same[0]) < _ALIKE * len(same):
+        if np.count_nonzero(same == same[0]) < ALIKE * len(same):
             break
         before += 1
-    starts = [int(each) - before for each in places]
+    starts = [int(place) - before for place in places]
     starts.append(min(starts[-1] + apart, len(line.names)))
     bags = [Counter(line.names[begin:end].tolist()) for begin, end in pairwise(starts)]
     usual = sorted(bags, key=lambda bag: bag.total())[len(bags) // 2]
-    alike = [2 * (bag & usual).total() >= _ALIKE * (bag.total() + usual.total()) for bag in bags]
+    alike = [2 * (bag & usual).total() >= ALIKE * (bag.total() + usual.total()) for bag in bags]
     first = next((at for at, same in enumerate(alike) if same), len(alike))
     last = first
     while last < len(alike) and alike[last]:
@@ -169,137 +172,50 @@ def _repeat(line: Line, places: NDArray[np.int64], apart: int, least: int) -> Re
     return Repeat(tuple(starts[first : last + 1]), line) if last - first >= least else None
 
 
-def apart(found: tuple[Repeat, ...]) -> list[Repeat]:
+def apart(loops: tuple[Repeat, ...]) -> list[Repeat]:
     """Of loops, those that overlap none before them."""
     kept: list[Repeat] = []
-    for each in found:
-        if outside(each, kept):
-            kept.append(each)
+    for loop in loops:
+        if outside(loop, kept):
+            kept.append(loop)
     return kept
 
 
-def outside(found: Repeat, others: list[Repeat]) -> bool:
+def outside(loop: Repeat, others: list[Repeat]) -> bool:
     """Whether a loop overlaps none of the others."""
-    begin, end = _edges(found)
+    begin, end = _edges(loop)
     return all(end <= first or begin >= last for first, last in map(_edges, others))
 
 
-def _edges(found: Repeat) -> tuple[int, int]:
+def _edges(loop: Repeat) -> tuple[int, int]:
     """The first call of a loop, and that behind its last."""
-    return int(found.line.first[found.starts[0]]), int(found.line.first[found.starts[-1]])
+    return int(loop.line.first[loop.starts[0]]), int(loop.line.first[loop.starts[-1]])
 
 
-def of_backward(case: Case, found: Repeat) -> bool:
+def of_backward(case: Case, loop: Repeat) -> bool:
     """Whether a loop runs autograd's functions."""
-    return bool(case.host.named(_BACKWARD, "op")[found.ops()].any())
+    return bool(case.host.named(_BACKWARD, "op")[loop.ops()].any())
 
 
-def differentiated(case: Case, found: Repeat) -> bool:
+def differentiated(case: Case, loop: Repeat) -> bool:
     """Whether a pass calls operators that have a backward."""
     forward = _backward(case)["forward_id"].to_numpy()
-    return bool(np.isin(found.ops(0, 1), forward).any())
+    return bool(np.isin(loop.ops(0, 1), forward).any())
 
 
-def updates(case: Case, found: Repeat) -> bool:
+def updates(case: Case, loop: Repeat) -> bool:
     """Whether an optimizer steps within a loop, or the loop within its step: then each pass needs the one before."""
     steps = case.host.named(r"^Optimizer\.step#", "annotation", "op")
-    begin, end = case.host.start_ns[found.ops()[0]], case.host.end_ns[found.ops()[-1]]
+    begin, end = case.host.start_ns[loop.ops()[0]], case.host.end_ns[loop.ops()[-1]]
     return bool(((case.host.start_ns[steps] < end) & (case.host.end_ns[steps] > begin)).any())
 
 
-def products(case: Case, found: Repeat) -> bool:
+def products(case: Case, loop: Repeat) -> bool:
     """Whether a loop multiplies matrices or convolves."""
-    tasks = case.tasks.filter(pl.col("call").is_in(found.calls()))["op_id"].drop_nulls().unique()
+    tasks = case.tasks.filter(pl.col("call").is_in(loop.calls()))["op_id"].drop_nulls().unique()
     names = case.names.gather(tasks).unique()
     families = {known[0] for name in names if (known := work_models.find(name)) is not None}
     return not families.isdisjoint(work_models.MATRIX_FAMILIES)
-
-
-def collected(case: Case, found: Repeat) -> tuple[int, ...] | None:
-    """The shape of what each pass makes, where it is written to its place, or all put together behind the loop; else None.
-
-    Torch records no shapes of more than 30 tensors: then what the last operator of a pass makes, or NOT_RECORDED.
-    """
-    names = case.names
-    last = int(found.ops()[-1])
-    behind = found.line.ops[found.starts[-2] : found.starts[-1] + _SOON]
-    given = shapes(case, behind)
-    result = _result(names[last], tensor_shapes(given.get(last) or ""))
-    for op in behind.tolist():
-        if names[op] in _PUTS_TOGETHER:
-            parts = listed_shapes(given.get(op) or "")
-            if not parts and found.passes >= _LISTED:
-                return result or NOT_RECORDED
-            if found.passes <= len(parts) <= found.passes + 1 and len(set(parts)) == 1:
-                return parts[0]
-    return result if names[last] == "aten::copy_" else None
-
-
-def goes_on(case: Case, found: Repeat, made: tuple[int, ...], *, surely: bool = False) -> bool:
-    """Whether a pass may need the one before: it takes something of a shape that it then makes, before it makes it.
-
-    Where it cannot be told what operators make, it may. It does `surely` if what it takes so is multiplied, as a state is.
-    """
-    names = case.names
-    ops = found.ops(found.passes // 2, found.passes // 2 + 1)
-    given = shapes(case, ops)
-    multiplied: set[tuple[int, ...]] = set()
-    makes: set[tuple[int, ...]] = set()
-    known = True  # what operators have made so far
-    for op in ops.tolist():
-        name, tensors = names[op], tensor_shapes(given.get(op) or "")
-        if name in _PUTS_TOGETHER:
-            continue
-        unknown = made == NOT_RECORDED or (made in tensors and made not in makes)
-        if _CELLS.match(name) or (unknown and not surely):
-            return True
-        if known and name in LINEAR and tensors and tensors[0] not in makes:
-            multiplied.add(tensors[0])
-        result = _result(name, tensors)
-        if result in multiplied:
-            return True
-        known &= result is not None
-        makes |= {result} if result is not None else set()
-    return False
-
-
-def shapes(case: Case, ops: NDArray[np.int64]) -> dict[int, str | None]:
-    """The recorded shapes of operators, as text."""
-    table = case.trace.ops.filter(pl.col("span_id").is_in(ops.tolist()))
-    return dict(table.select("span_id", pl.col("shapes").cast(pl.String)).iter_rows())
-
-
-def _result(name: str, tensors: tuple[tuple[int, ...], ...]) -> tuple[int, ...] | None:
-    """The shape of what an operator makes, where that is plain."""
-    if name in LINEAR and len(tensors) >= 2:
-        x, weight = tensors[:2]
-        return (*x[:-1], weight[0]) if name == "aten::linear" else (*x[:-1], weight[-1])
-    family = (work_models.find(name) or ("",))[0]
-    if family in ("elementwise", "copy") and tensors:
-        try:
-            return tuple(np.broadcast_shapes(*tensors))
-        except ValueError:
-            return None
-    return None
-
-
-def takes_pieces(case: Case, found: Repeat) -> bool:
-    """Whether each pass takes a piece of its own, rather than goes on with what the one before made.
-
-    So it is if it does nothing but to read, if its tensors are of other sizes in other passes, or if it picks.
-    """
-    names = case.names
-    if all(names[int(op)] in _ONLY_READ for op in found.ops(0, 1)):
-        return True
-    given = shapes(case, found.ops())
-    edges = list(pairwise(found.starts))
-    sizes = Counter(str([given.get(int(op)) for op in found.line.ops[begin:end]]) for begin, end in edges)
-    if max(sizes.values()) <= found.passes / 2:
-        return True
-    begin, end = case.host.start_ns[found.ops()[0]], case.host.end_ns[found.ops()[-1]]
-    picking = np.flatnonzero(case.host.named(_PICKS, "op"))
-    at = case.host.start_ns[picking]
-    return int(((at >= begin) & (at < end)).sum()) >= _ALIKE * found.passes
 
 
 @dataclass(frozen=True)
@@ -310,60 +226,74 @@ class AtOnce:
     others: tuple[Edit, Edit]
 
 
-def at_once(case: Case, found: list[Repeat], *, own_weights: bool = False) -> AtOnce:
+def at_once(case: Case, loops: list[Repeat], *, own_weights: bool = False) -> AtOnce:
     """One pass of each loop, on as many times the items as it has passes; its backward pass likewise.
 
     Where passes have weights of their own, as many times those.
     """
-    program, host = case.program, case.host
     backward = _backward(case)
-    gone_start: list[NDArray[np.int64]] = []
-    gone_end: list[NDArray[np.int64]] = []
-    calls: list[NDArray[np.int64]] = []
-    kept: dict[int, NDArray[np.int64]] = {}  # passes: tasks
-    reach = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)))
-    for each in found:
-        stays = _usual_pass(case, each)
-        for first, last in ((0, stays), (stays + 1, each.passes)):
-            if mine := each.calls(first, last).tolist():
-                # What the host does before the first pass is not the loop's.
-                begin = host.start_ns[each.ops()[:1]] - program.start_ns if first == 0 else reach[mine[:1]]
-                gone_start.append(begin)
-                gone_end.append(program.call_end_ns[mine[-1:]])
-                calls.append(np.array(mine))
-        own = each.ops(stays, stays + 1)
-        nodes = _of(backward, np.setdiff1d(each.ops(), own))
-        gone_start.append(host.start_ns[nodes] - program.start_ns)
-        gone_end.append(host.end_ns[nodes] - program.start_ns)
-        tasks = np.concatenate(
-            (
-                _tasks_of(case, each.calls(stays, stays + 1)),
-                _tasks_of(case, _calls_in(case, _during(case, _of(backward, own)))),
-            )
-        )
-        kept[each.passes] = np.concatenate((kept.get(each.passes, np.empty(0, np.int64)), tasks))
-    gone = intervals.union(np.concatenate(gone_start), np.concatenate(gone_end))
-    removed = np.unique(np.concatenate([*calls, _calls_in(case, gone)]))
+    reduced = [_one_pass(case, loop, backward) for loop in loops]
+    removed_host = joined(NO_TIME, *(one.removed_host for one in reduced))
+    removed = Calls(
+        np.unique(np.concatenate([*(one.removed_calls for one in reduced), calls_in(case, removed_host)]))
+    )
+    by_passes: dict[int, list[int]] = {}
+    for loop, one in zip(loops, reduced, strict=True):
+        by_passes.setdefault(loop.passes, []).extend(one.kept_tasks.tolist())
     low: dict[int, float] = {}
     high: dict[int, float] = {}
-    for times, tasks in kept.items():
-        ends = batch.growth(case.trace, program, times, weights=own_weights).others
-        for task in tasks.tolist():
+    for times, tasks in by_passes.items():
+        ends = batch.growth(case.trace, case.program, times, weights=own_weights).others
+        for task in tasks:
             low[task], high[task] = (end.stretched[task] for end in ends)
-    middle = {task: (low[task] * high[task]) ** 0.5 for task in low}
-    edits = [Edit(removed_host=gone, removed_calls=removed, stretched=each) for each in (middle, low, high)]
-    return AtOnce(edits[0], (edits[1], edits[2]))
+    middle = {task: (low[task] * high[task]) ** (1 / 2) for task in low}
+    whole, shortest, longest = (
+        Edit(removed_host=removed_host, removed_calls=removed, stretched=factors)
+        for factors in (middle, low, high)
+    )
+    return AtOnce(whole, (shortest, longest))
 
 
-def _usual_pass(case: Case, found: Repeat) -> int:
+@dataclass(frozen=True)
+class _OnePass:
+    """What one pass in the place of a loop takes out of the program, and the device work of the pass that stays."""
+
+    removed_host: ProgramTime
+    removed_calls: Calls
+    kept_tasks: Tasks
+
+
+def _one_pass(case: Case, loop: Repeat, backward: pl.DataFrame) -> _OnePass:
+    program, host = case.program, case.host
+    stays = _usual_pass(case, loop)
+    reach = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)))
+    start, end, removed = [], [], [NO_CALLS]
+    for first, last in ((0, stays), (stays + 1, loop.passes)):
+        calls = loop.calls(first, last)
+        if len(calls):
+            # What the host does before the first pass is not the loop's.
+            start.append(host.start_ns[loop.ops()[0]] - program.start_ns if first == 0 else reach[calls[0]])
+            end.append(program.call_end_ns[calls[-1]])
+            removed.append(calls)
+    own = loop.ops(stays, stays + 1)
+    other_backward = _during(case, _functions_of(backward, np.setdiff1d(loop.ops(), own)))
+    own_backward = calls_in(case, _during(case, _functions_of(backward, own)))
+    return _OnePass(
+        joined(other_backward, ProgramTime(intervals.union(start, end))),
+        Calls(np.concatenate(removed)),
+        Tasks(np.concatenate((_tasks_of(case, loop.calls(stays, stays + 1)), _tasks_of(case, own_backward)))),
+    )
+
+
+def _usual_pass(case: Case, loop: Repeat) -> int:
     """The pass that takes the host neither longest nor shortest."""
-    cost = case.program.gap_ns + case.program.base_ns
-    each = [int(cost[found.calls(at, at + 1)].sum()) for at in range(found.passes)]
-    return int(np.argsort(each, kind="stable")[(found.passes - 1) // 2])
+    host_ns = case.program.gap_ns + case.program.base_ns
+    of_passes = [int(host_ns[loop.calls(at, at + 1)].sum()) for at in range(loop.passes)]
+    return int(np.argsort(of_passes, kind="stable")[(loop.passes - 1) // 2])
 
 
-def _of(backward: pl.DataFrame, ops: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The functions that belong to some operators."""
+def _functions_of(backward: pl.DataFrame, ops: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The functions of autograd that belong to some operators."""
     return backward.filter(pl.col("forward_id").is_in(ops.tolist()))["span_id"].to_numpy()
 
 
@@ -379,24 +309,11 @@ def _backward(case: Case) -> pl.DataFrame:
     )
 
 
-def _during(case: Case, spans: NDArray[np.int64]) -> Intervals:
+def _during(case: Case, spans: NDArray[np.int64]) -> ProgramTime:
+    """When these spans ran."""
     start = case.program.start_ns
-    return intervals.union(case.host.start_ns[spans] - start, case.host.end_ns[spans] - start)
+    return ProgramTime(intervals.union(case.host.start_ns[spans] - start, case.host.end_ns[spans] - start))
 
 
-def _calls_in(case: Case, during: Intervals) -> NDArray[np.int64]:
-    start = case.program.call_start_ns
-    return np.flatnonzero(intervals.covered_ns(during, start, start + 1) > 0)
-
-
-def _tasks_of(case: Case, calls: NDArray[np.int64]) -> NDArray[np.int64]:
+def _tasks_of(case: Case, calls: Calls) -> NDArray[np.int64]:
     return np.flatnonzero(np.isin(case.program.task_call, calls))
-
-
-def listed_shapes(text: str) -> tuple[tuple[int, ...], ...]:
-    """The shapes of the tensors of an operator's first argument, where that is a list of them."""
-    try:
-        arguments = json.loads(text)
-        return tuple(tuple(each) for each in arguments[0] if isinstance(each, list))
-    except (ValueError, TypeError, LookupError, RecursionError):
-        return ()

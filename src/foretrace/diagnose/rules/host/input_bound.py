@@ -11,23 +11,28 @@ import polars as pl
 from foretrace import intervals
 from foretrace.analyze.concepts.host import runtime_calls
 from foretrace.diagnose.case import Case
+from foretrace.diagnose.device_work import SHOWN_SPANS
 from foretrace.diagnose.finding import Finding, Fix, Place
+from foretrace.diagnose.operators import calling_threads
 from foretrace.diagnose.patterns import host_work
 from foretrace.diagnose.rule import Healthy, rule
-from foretrace.intervals import Intervals
 from foretrace.predict import edits
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
+from foretrace.predict.numbers import ProgramTime
 from foretrace.predict.steady import step_ns
+from foretrace.sourced import JUDGEMENT, Count, Factor, Share
 from foretrace.units import format_value
 
-_LEAST_SHARE = 0.05  # of the step
+LEAST_SHARE = Share(0.05, of="the step", source=JUDGEMENT)
 # How many workers a program would be given is not recorded: what is common, and a middle that does not promise much.
-_FEWEST, _USUAL, _MOST = 4, 6, 12
+FEWEST_WORKERS = Count(4, of="worker processes, at worst", source=JUDGEMENT)
+WORKERS = Count(6, of="worker processes", source=JUDGEMENT)
+MOST_WORKERS = Count(12, of="worker processes, at best", source=JUDGEMENT)
 # In the main process operators of the loader use all cores; a worker has one thread. How much longer they take
-# there is not recorded: twice, at worst three times, at best not at all.
-_INTRA_USUAL, _INTRA_MOST = 2.0, 3.0
-_MOSTLY = 0.5
+# there is not recorded: at best not at all.
+ONE_THREAD = Factor(2.0, of="the time of torch's operators, in a worker", source=JUDGEMENT)
+ONE_THREAD_MOST = Factor(3.0, of="the time of torch's operators, in a worker at worst", source=JUDGEMENT)
 _WHY = "Nothing is launched until the batch is there."
 _LOADER = (
     "loader = DataLoader(dataset, num_workers=8, persistent_workers=True, pin_memory=True, prefetch_factor=4)"
@@ -51,32 +56,47 @@ def _no_issue(values: Mapping[str, Any]) -> str | None:
 def input_bound(case: Case) -> Iterator[Finding]:
     """Steps wait for their input, from a DataLoader or made in line, while the GPU has nothing to do.
 
-    What it does
-    Looks for waits for a DataLoader or DataPipe of at least 5 % of the step. Loading in the main process is
-    replayed in workers: a step then takes the longer of the rest and load · t / W, for W = 6 workers (the range
-    is from 4 to 12, for the recording does not say how many there could be), where t is 1 for Python and 2
-    (1 to 3) for the time in torch's own operators, which have all cores in the main process and one in a worker.
-    Where workers load already, twice as many are tried: a step then takes the longer of the rest and half of what it
-    takes now. The range includes that they do not help, and that nothing is waited for any more.
-    Beside a loader or without one, it looks for stretches of Python or operators on the host, as host-stall does, right before a copy
-    to the device, unless they begin with results of the same step. They are replayed in workers as above. Where most of
-    that time is Python, the range includes a thread, which runs only while the main thread waits for the device. Where
-    steps bring results to the host, nothing is promised: the next input may depend on them.
+    Finds waits for a DataLoader or DataPipe of at least {LEAST_SHARE} of the step. Beside a loader or without one, it looks
+    for stretches of Python or operators on the host, as host-stall does, right before a copy to the device, unless they
+    begin with results of the same step.
 
-    Why it matters
-    Nothing is launched until the batch is there.
+    Slow
+        loader = DataLoader(dataset)
 
-    Use instead
-    DataLoader(..., num_workers=8, persistent_workers=True, pin_memory=True), or cheaper preparation.
+    Fast
+        loader = DataLoader(dataset, num_workers=8, persistent_workers=True, pin_memory=True)
+
+    Why
+    Nothing is launched until the batch is there. Worker processes prepare the next batches while the GPU computes; cheaper
+    preparation helps as well.
+
+    How the worth is predicted
+    Loading in the main process is replayed in workers: a step then takes the longer of the rest and load · t / W, for
+    W = {WORKERS} workers (the range is from {FEWEST_WORKERS} to {MOST_WORKERS}, for the recording does not say how many
+    there could be), where t is 1 for Python and {ONE_THREAD} (1 to {ONE_THREAD_MOST}) for the time in torch's own
+    operators, which have all cores in the main process and one in a worker.
+
+    Where workers load already, twice as many are tried: a step then takes the longer of the rest and half of what it takes
+    now. The range includes that they do not help, and that nothing is waited for any more.
+
+    Input made in line is replayed in workers as above. Where most of that time is Python, the range includes a thread,
+    which runs only while the main thread waits for the device. Where steps bring results to the host, nothing is promised:
+    the next input may depend on them.
+
+    When not
+    The machine has fewer cores than workers, the disk limits loading, or what is prepared depends on what the step before
+    computed.
     """
-    waits = _waits(case)
-    start = (waits["start_ns"] - case.program.start_ns).to_numpy()
-    host = intervals.clip(
-        intervals.union(start, start + waits["dur_ns"].to_numpy()), 0, case.program.measured_host_ns
-    )
-    share = host.total_ns / max(case.program.measured_host_ns, 1)
     yield from _made_in_line(case)
-    if share < _LEAST_SHARE:
+    yield from _loaded(case)
+
+
+def _loaded(case: Case) -> Iterator[Finding]:
+    """Input that a DataLoader or DataPipe brings too late."""
+    waits = _waits(case)
+    host = intervals.clip(case.during(waits), 0, case.program.measured_host_ns)
+    share = host.total_ns / max(case.program.measured_host_ns, 1)
+    if share < LEAST_SHARE:
         return
     workers = waits["name"].cast(pl.String).str.contains("MultiProcessing").any()
     change = _more_workers(case, host) if workers else _in_workers(case, host)
@@ -95,8 +115,8 @@ def input_bound(case: Case) -> Iterator[Finding]:
             "wait_ns": host.total_ns // case.step_count,
             "wait_pct": 100 * share,
             "loader": "by workers" if workers else "in the main process",
-            "workers_assumed": f"{_FEWEST} to {_MOST}",
-            "spans": waits["id"].head(5).to_list(),
+            "workers_assumed": f"{FEWEST_WORKERS} to {MOST_WORKERS}",
+            "spans": waits["id"].head(SHOWN_SPANS).to_list(),
         },
         where=_callers(case, waits),
         change=change,
@@ -106,15 +126,15 @@ def input_bound(case: Case) -> Iterator[Finding]:
 
 def _made_in_line(case: Case) -> Iterator[Finding]:
     """Input that the program makes on the host right before it is copied."""
-    work = [each for each in host_work.host_work(case) if each.feeds and not each.answers]
+    work = [piece for piece in host_work.host_work(case) if piece.feeds and not piece.answers]
     host = host_work.spent(work)
     share = host.total_ns / case.step_count / case.step_ns
-    if not host_work.recurs(case, work) or share < _LEAST_SHARE:
+    if not host_work.recurs(case, work) or share < LEAST_SHARE:
         return
-    operators = sum(each.operators_ns for each in work) / host.total_ns
+    operators = sum(piece.operators_ns for piece in work) / host.total_ns
     yield Finding(
-        says=f"{host.total_ns / case.step_count / 1e6:.3g} ms a step go by on the host before what it has made is copied "
-        "to the device.",
+        says=f"The host spends {host.total_ns / case.step_count / 1e6:.3g} ms of a step on input, right before it copies "
+        "that to the device.",
         why=_WHY,
         fix=Fix(
             "Prepare the next batch in worker processes while the GPU computes; a thread shares Python with the step.",
@@ -132,60 +152,61 @@ def _made_in_line(case: Case) -> Iterator[Finding]:
     )
 
 
-def _copied_by(case: Case, host: Intervals) -> list[int]:
+def _copied_by(case: Case, host: ProgramTime) -> list[int]:
     """The first calls after some work of the host."""
-    calls = np.searchsorted(case.program.call_start_ns, host.end[:5]) % len(case.program.call_span)
+    calls = np.searchsorted(case.program.call_start_ns, host.end[:SHOWN_SPANS]) % len(case.program.call_span)
     spans: list[int] = case.program.call_span[calls].tolist()
     return spans
 
 
 def _waits(case: Case) -> pl.DataFrame:
+    """The spans in which the program waits for a DataLoader or DataPipe."""
     spans = case.trace.spans.filter(pl.col("kind").is_in(("op", "annotation")) & (pl.col("dur_ns") > 0))
     if spans.is_empty():
         case.trace.require("ops", "no operators recorded; record with ProfilerActivity.CPU")
-    tracks = case.trace.spans["track_id"].gather(case.program.call_span).unique().implode()
     return spans.filter(
         pl.col("name").cast(pl.String).str.contains(runtime_calls.DATA_LOADING)
-        & pl.col("track_id").is_in(tracks)
+        & pl.col("track_id").is_in(calling_threads(case))
     )
 
 
-def _in_workers(case: Case, host: Intervals) -> Change:
+def _in_workers(case: Case, host: ProgramTime) -> Change:
     """The wait gone, and what the workers cannot deliver in time added to every step."""
     operators = _operators_share(case, host)
     return Change(
-        f"data loaded by {_USUAL} workers ({_FEWEST} to {_MOST})",
-        _by_workers(case, host, operators, _USUAL, _INTRA_USUAL),
+        f"data loaded by {WORKERS} workers ({FEWEST_WORKERS} to {MOST_WORKERS})",
+        _by_workers(case, host, operators, WORKERS, ONE_THREAD),
         others=_fewest_and_most(case, host, operators),
     )
 
 
-def _by_workers(case: Case, host: Intervals, operators: float, workers: int, intra: float) -> Edit:
-    return host_work.beside(case, host, (1 + (intra - 1) * operators) / workers)
+def _by_workers(case: Case, host: ProgramTime, operators: float, workers: int, slower: float) -> Edit:
+    """The work done by so many workers, in which torch's operators take this much longer."""
+    return host_work.beside(case, host, (1 + (slower - 1) * operators) / workers)
 
 
-def _fewest_and_most(case: Case, host: Intervals, operators: float) -> tuple[Edit, Edit]:
+def _fewest_and_most(case: Case, host: ProgramTime, operators: float) -> tuple[Edit, Edit]:
     return (
-        _by_workers(case, host, operators, _FEWEST, _INTRA_MOST),
-        _by_workers(case, host, operators, _MOST, 1.0),
+        _by_workers(case, host, operators, FEWEST_WORKERS, ONE_THREAD_MOST),
+        _by_workers(case, host, operators, MOST_WORKERS, 1.0),
     )
 
 
-def _prepared_ahead(case: Case, host: Intervals, operators: float) -> Change:
+def _prepared_ahead(case: Case, host: ProgramTime, operators: float) -> Change:
     """Processes prepare beside the step; where it is Python that works, a thread at worst has to wait its turn."""
     back = case.trace.copies.filter(
         (pl.col("direction") == "DtoH") & (pl.col("size_bytes") > host_work.NUMBER_BYTES)
     )
     ends = _fewest_and_most(case, host, operators)
     return Change(
-        f"input prepared by {_USUAL} workers ({_FEWEST} to {_MOST})",
-        _by_workers(case, host, operators, _USUAL, _INTRA_USUAL),
-        others=ends if operators >= _MOSTLY else (*ends, host_work.in_thread(case, host)),
+        f"input prepared by {WORKERS} workers ({FEWEST_WORKERS} to {MOST_WORKERS})",
+        _by_workers(case, host, operators, WORKERS, ONE_THREAD),
+        others=ends if 2 * operators >= 1 else (*ends, host_work.in_thread(case, host)),
         doubt="the next input may depend on the results that come to the host" if back.height else "",
     )
 
 
-def _more_workers(case: Case, host: Intervals) -> Change:
+def _more_workers(case: Case, host: ProgramTime) -> Change:
     """Workers who are waited for set the pace: twice as many halve the step, down to the rest, if there are cores."""
     without = step_ns(edits.apply(case.program, Edit(removed_host=host)))
     late = max(step_ns(case.program) / 2 - without, 0)
@@ -194,15 +215,12 @@ def _more_workers(case: Case, host: Intervals) -> Change:
     return Change("twice the workers", twice, others=(Edit(), Edit(removed_host=host)))
 
 
-def _operators_share(case: Case, host: Intervals) -> float:
+def _operators_share(case: Case, host: ProgramTime) -> float:
     """Of the time of loading, the part in torch's operators."""
     ops = case.trace.spans.filter((pl.col("kind") == "op") & (pl.col("dur_ns") > 0))
     ops = ops.filter(~pl.col("name").cast(pl.String).str.contains(runtime_calls.DATA_LOADING))
-    tracks = case.trace.spans["track_id"].gather(case.program.call_span).unique().implode()
-    ops = ops.filter(pl.col("track_id").is_in(tracks))
-    start = (ops["start_ns"] - case.program.start_ns).to_numpy()
-    covered = intervals.union(start, start + ops["dur_ns"].to_numpy())
-    return intervals.intersect(host, covered).total_ns / max(host.total_ns, 1)
+    ops = ops.filter(pl.col("track_id").is_in(calling_threads(case)))
+    return intervals.intersect(host, case.during(ops)).total_ns / max(host.total_ns, 1)
 
 
 def _callers(case: Case, waits: pl.DataFrame) -> tuple[Place, ...]:

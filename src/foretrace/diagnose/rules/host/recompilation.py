@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
-from foretrace import intervals
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, Place
+from foretrace.diagnose.removal import without_time
 from foretrace.diagnose.rule import Healthy, rule
 from foretrace.errors import MissingDataError
 from foretrace.predict.changes import Change
-from foretrace.predict.edits import Edit
+from foretrace.sourced import JUDGEMENT, Share
 
-_LEAST_SHARE = 0.03  # of the host's time
+LEAST_SHARE = Share(0.03, of="host time", source=JUDGEMENT)
 
 
 @rule(
@@ -26,47 +24,54 @@ _LEAST_SHARE = 0.03  # of the host's time
 def recompilation(case: Case) -> Iterator[Finding]:
     """Compilations within recorded steps of code that had been compiled before.
 
-    What it does
-    Looks for spans in which Dynamo or Inductor compiles, of at least 3 % of the host's time, that are the second or
-    a later version of a frame, or lie in two steps or more. The replay leaves them out. Programs that
-    are not compiled have none.
+    Finds spans in which Dynamo or Inductor compiles that take at least {LEAST_SHARE} of the host's time, where one is the
+    second or a later version of a frame, or where they lie in two steps or more. Programs that are not compiled have none.
 
-    Why it matters
-    Every new shape or value that a guard checks compiles the frame again: seconds, in which nothing is launched.
+    Slow
+        model = torch.compile(model)
+        for tokens in sentences:   # each of another length
+            loss = model(tokens)
 
-    Use instead
-    torch.compile(model, dynamic=True), torch._dynamo.mark_dynamic(x, 0), padded inputs; see TORCH_LOGS=recompiles.
+    Fast
+        model = torch.compile(model, dynamic=True)
+        for tokens in sentences:
+            loss = model(tokens)
+
+    Why
+    Every new shape or value that a guard checks compiles the frame again. That takes seconds, in which nothing is
+    launched. TORCH_LOGS=recompiles says which guard failed; torch._dynamo.mark_dynamic(x, 0) or padded inputs help where
+    dynamic=True does not.
+
+    How the worth is predicted
+    The replay leaves the compilations out.
+
+    When not
+    The recorded steps are the program's first: then it will stop by itself.
     """
     try:
-        table = case.result("compile", by="compilation").table
+        compilations = case.result("compile", by="compilation").table.drop_nulls("step")
     except MissingDataError:
         return  # nothing is compiled
-    within = table.drop_nulls("step")
-    repeated = within["step"].n_unique() > 1 or bool(within["recompile"].fill_null(value=False).any())
-    start = (within["start_ns"] - case.program.start_ns).to_numpy()
-    host = intervals.union(start, start + within["dur_ns"].to_numpy())
-    share = host.total_ns / max(case.program.measured_host_ns, 1)
-    if not repeated or share < _LEAST_SHARE:
+    again = bool(compilations["recompile"].fill_null(value=False).any())
+    compiling = case.during(compilations)
+    share = compiling.total_ns / max(case.program.measured_host_ns, 1)
+    if not (again or compilations["step"].n_unique() > 1) or share < LEAST_SHARE:
         return
-    program = case.program
-    inside = intervals.covered_ns(host, program.call_start_ns, program.call_end_ns) > 0
-    frames = within["compile_id"].drop_nulls().unique().sort().to_list()
+    frames = compilations["compile_id"].drop_nulls().unique().sort().to_list()
     yield Finding(
-        says=f"{within.height} compilations within the recorded steps take {100 * share:.0f} % of the host's time.",
+        says=f"{compilations.height} compilations within the recorded steps take {100 * share:.0f} % of the host's time.",
         why="While a frame is compiled nothing is launched; it happens again with every new shape or value.",
         fix=Fix(
             "Tell the compiler what changes.",
             "model = torch.compile(model, dynamic=True)\n# why: TORCH_LOGS=recompiles python train.py",
         ),
         evidence={
-            "compilations_count": within.height,
-            "compiling_ns": host.total_ns // case.step_count,
+            "compilations_count": compilations.height,
+            "compiling_ns": compiling.total_ns // case.step_count,
             "compiling_pct": 100 * share,
             "compile_ids": frames,
         },
-        where=tuple(Place(None, None, f"frame {each}") for each in frames[:3]),
-        change=Change(
-            "nothing compiled again", Edit(removed_host=host, removed_calls=np.flatnonzero(inside))
-        ),
+        where=tuple(Place(None, None, f"frame {frame}") for frame in frames[:3]),
+        change=Change("nothing compiled again", without_time(case, compiling)),
         unless="these are the program's first steps: then it will stop by itself.",
     )
