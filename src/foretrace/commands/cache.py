@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
         used = f"{format_value('size_bytes', total)} of {format_value('limit_bytes', cache.limit_bytes())}"
         print(f"{cache.directory()}: {len(entries_now)} entries, {used}")
     if entries_now or args.format != "table":
-        _output.print_frame(_frame(entries_now), args)
+        _output.print_frame(_frame(entries_now), _output.Printing.chosen(args))
 
 
 def _frame(entries: list[Entry]) -> pl.DataFrame:

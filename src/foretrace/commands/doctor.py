@@ -36,7 +36,9 @@ def run(args: argparse.Namespace) -> None:
         import polars as pl
 
         columns = dict.fromkeys(Check._fields, pl.String)
-        _output.print_frame(pl.DataFrame(checks, schema=columns, orient="row"), args)
+        _output.print_frame(
+            pl.DataFrame(checks, schema=columns, orient="row"), _output.Printing(args.format, limit=0)
+        )
 
 
 def _print_plainly(checks: Sequence[Check], form: str) -> None:

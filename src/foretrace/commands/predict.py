@@ -7,7 +7,6 @@ import json
 from typing import TYPE_CHECKING
 
 from foretrace.commands import _input, _output
-from foretrace.errors import UsageError
 
 if TYPE_CHECKING:
     from foretrace.predict.prediction import Prediction
@@ -36,12 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--change", action="append", required=True, metavar="CHANGE", help="what to change; see below"
     )
-    parser.add_argument(
-        "--step-ms",
-        type=_milliseconds,
-        metavar="MS",
-        help="step time measured without a profiler; narrows the range",
-    )
+    _input.add_step_ms(parser)
     _output.add_format(parser, formats=("table", "json"))
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLES
@@ -49,18 +43,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Prints the prediction."""
-    from foretrace.predict.calibrate import calibrate
+    from foretrace.diagnose import heat
     from foretrace.predict.changes import parse
-    from foretrace.predict.prediction import predict, to_dict
-    from foretrace.predict.program import build
+    from foretrace.predict.prediction import to_dict
     from foretrace.present.text import terminal
 
-    trace = _input.open_path(args)
-    program = build(trace)
-    fitted = calibrate(trace, program, step_ns=args.step_ms * 1e6 if args.step_ms else None)
-    prediction = predict(fitted, tuple(parse(text, trace, fitted.program) for text in args.change))
+    case = _input.open_case(args.path, no_cache=args.no_cache, step_ms=args.step_ms)
+    changes = tuple(parse(text, case.trace, case.program) for text in args.change)
+    prediction = heat.predicted(case, changes)
     if args.format == "json":
-        print(json.dumps({"path": str(trace.path), "changes": args.change, **to_dict(prediction)}, indent=2))
+        document = {"path": str(case.whole.path), "changes": args.change, **to_dict(prediction)}
+        print(json.dumps(document, indent=2))
     else:
         terminal.show_prediction(prediction)
         if prediction.items != 1:
@@ -71,23 +64,12 @@ def _per_item(prediction: Prediction) -> str:
     """The time that as many items take as a step holds now."""
     from foretrace.units import format_value
 
-    after = (
-        each / prediction.items
-        for each in (prediction.after_ns.point, prediction.after_ns.low, prediction.after_ns.high)
+    after = prediction.after_ns
+    point, low, high = (
+        format_value("_ns", time_ns / prediction.items) for time_ns in (after.point, after.low, after.high)
     )
-    point, low, high = (format_value("_ns", each) for each in after)
     now = format_value("_ns", prediction.step_ns)
     return (
         f"per item    as many items as a step holds now take {now} → {point} ({low} to {high}); "
         f"the step above holds {prediction.items:g} times as many"
     )
-
-
-def _milliseconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise UsageError(f"--step-ms {text}: a time in milliseconds is above 0")
-    return value

@@ -339,9 +339,8 @@ def _print_diagnosis(folder: Path, recorded: Run) -> None:
         return
     from foretrace.commands import _input, diagnose
 
-    given = argparse.Namespace(path=folder, no_cache=False, step_ms=None, format="table", explain=None)
     try:
-        diagnose.print_diagnosis(_input.open_path(given), given)
+        diagnose.print_diagnosis(_input.open_case(folder, no_cache=False), "table")
     except ForetraceError as error:  # the program's exit code stays the program's
         _say(str(error))
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretrace.commands import _input, demo
-from foretrace.commands.predict import _milliseconds
 from foretrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,12 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME", help="a host name that a proxy uses"
     )
-    parser.add_argument(
-        "--step-ms",
-        type=_milliseconds,
-        metavar="MS",
-        help="step time measured without a profiler; narrows the ranges",
-    )
+    _input.add_step_ms(parser)
     _input.add_no_cache(parser)
 
 

@@ -41,25 +41,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Prints the table, or the names of all."""
     from foretrace import analyze
+    from foretrace.ingest.recordings import find_recording
     from foretrace.present.text import terminal
 
     if args.list:
-        terminal.show_names([(each.name, each.help) for each in analyze.ANALYSES])
+        terminal.show_names([(analysis.name, analysis.help) for analysis in analyze.ANALYSES])
         return
     if args.name is None:
         raise UsageError("which analysis? foretrace show --list names them all")
-    trace = _input.open_path(args)
     options = {
         name.removeprefix(_PREFIX): value for name, value in vars(args).items() if name.startswith(_PREFIX)
     }
+    recorded = find_recording(args.path)
+    trace = _input.read(recorded.path, no_cache=args.no_cache)
     try:
         result = analyze.run(trace, args.name, **options)
     except MissingDataError:
-        if getattr(args, "rich", None) is None:
+        if recorded.rich is None:
             raise
-        trace = _input.open_rich(args)  # of a Run, whose light pass has no stacks and no memory
+        # The light pass of a Run has no stacks and no memory.
+        trace = _input.read(recorded.rich, no_cache=args.no_cache)
         result = analyze.run(trace, args.name, **options)
-    _output.print_result(result, args, trace)
+    _output.print_result(result, trace, _output.Printing.chosen(args))
 
 
 def _add_options(parser: argparse.ArgumentParser, analysis: Analysis) -> None:

@@ -27,9 +27,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Prints what the query yields; without one, the tables and columns there are."""
     if args.query is None:
-        _output.print_frame(_columns(), args)
-        return
-    _output.print_frame(query(_input.open_path(args), args.query), args)
+        frame = _columns()
+    else:
+        frame = query(_input.open_path(args.path, no_cache=args.no_cache), args.query)
+    _output.print_frame(frame, _output.Printing.chosen(args))
 
 
 def query(trace: Trace, text: str) -> pl.DataFrame:

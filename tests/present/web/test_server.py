@@ -19,7 +19,7 @@ from foretrace import cache as trace_cache
 from foretrace.diagnose import RULES
 from foretrace.present.web import binary, payload, static_files
 from foretrace.present.web import library as libraries
-from foretrace.present.web import recording_view as sessions
+from foretrace.present.web import recording_view as views
 from foretrace.present.web.library import Library
 from foretrace.present.web.resources import timeline as timelines
 from foretrace.present.web.server import HEADERS, Server, allowed_hosts
@@ -367,7 +367,7 @@ def test_recordings_beyond_the_limit_are_read_again_on_demand(
     monkeypatch.setattr(libraries, "HELD_BYTES", 1)
     for browser in serve(recording(folder, "a.json"), recording(folder, "b.json")):
         runs = browser.wait_for(lambda runs: all(run["state"] == "ready" for run in runs))
-        held = [run.session is not None for run in browser.server.library._all()]
+        held = [run.view is not None for run in browser.server.library._all()]
         assert sum(held) <= 1
         for run in runs:
             assert browser.ask(f"/api/runs/{run['id']}/table/operators").status == 200
@@ -396,14 +396,14 @@ def test_nothing_waits_for_a_diagnosis_that_does_not_need_it(
 ) -> None:
     path = recording(folder)
     go_on, asked = threading.Event(), []
-    real = sessions.diagnose
+    real = views.diagnose
 
     def slow(*arguments: Any) -> Any:
         asked.append(arguments)
         go_on.wait(30)
         return real(*arguments)
 
-    monkeypatch.setattr(sessions, "diagnose", slow)
+    monkeypatch.setattr(views, "diagnose", slow)
     for browser in serve(path):
         run = browser.wait_for(lambda runs: runs[0]["state"] == "ready")[0]["id"]
         found: list[Answer] = []
@@ -455,12 +455,12 @@ def test_a_large_diagnosis_lets_the_timeline_go_first(folder: Path, monkeypatch:
     real, order = payload.resource, []
     begun = threading.Event()
 
-    def watched(session: Any, name: str, *arguments: Any, **options: Any) -> Any:
+    def watched(view: Any, name: str, *arguments: Any, **options: Any) -> Any:
         order.append(name)
         if name == "timeline":
             begun.set()
             time.sleep(0.2)
-        made = real(session, name, *arguments, **options)
+        made = real(view, name, *arguments, **options)
         order.append(f"{name} made")
         return made
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from foretrace.diagnose.finding import Finding
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
 from foretrace.units import counted, format_value
 
 TITLES = {
@@ -98,7 +98,7 @@ def headline(finding: Finding) -> str:
         return title(finding.rule)
 
 
-def checked(session: Session, rule: str) -> str:
+def checked(session: RecordingView, rule: str) -> str:
     """What was seen where the rule found nothing: a number where one is at hand."""
     if rule == "recompilation" and session.maybe("compile", by="compilation") is None:
         return "no compiled region"

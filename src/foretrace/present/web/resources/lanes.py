@@ -20,7 +20,7 @@ from foretrace.analyze.concepts.trees.call_tree import NOBODY
 from foretrace.errors import MissingDataError
 from foretrace.present.web import kinds
 from foretrace.present.web.owners import device_owners
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.short_names import short
 from foretrace.schema import DEVICE_KINDS, KINDS
 from foretrace.trace import Trace
@@ -46,13 +46,13 @@ class Rows:
     finding: NDArray[np.uint8]
 
 
-def rows(session: Session) -> Rows:
+def rows(view: RecordingView) -> Rows:
     """All rows of a recording, worked out once."""
-    return session.keep("rows", lambda: _rows(session))
+    return view.keep("rows", lambda: _rows(view))
 
 
-def _rows(session: Session) -> Rows:
-    trace = session.trace
+def _rows(view: RecordingView) -> Rows:
+    trace = view.trace
     spans = trace.spans
     start, dur = spans["start_ns"].to_numpy(), spans["dur_ns"].fill_null(0).to_numpy()
     lane, group = _lanes(trace, start, dur)
@@ -64,9 +64,9 @@ def _rows(session: Session) -> Rows:
     names = _Names()
     codes = names.of_spans(spans)[order]
     lengths = _apart(row[order], start[order], dur[order])
-    parts = [_Part(start[order], lengths, codes, _kinds(session)[order], order.astype(np.uint32))]
+    parts = [_Part(start[order], lengths, codes, _kinds(view)[order], order.astype(np.uint32))]
     tracks = _with_offsets(listed, counts)
-    for title, lines in _modules(session):
+    for title, lines in _modules(view):
         placed = []
         for line in lines:
             placed.append({"offset": sum(len(part.start) for part in parts), "count": len(line.start)})
@@ -139,13 +139,13 @@ class _Names:
         return found
 
 
-def _kinds(session: Session) -> NDArray[np.uint8]:
+def _kinds(view: RecordingView) -> NDArray[np.uint8]:
     """For each span the number of its kind."""
-    trace = session.trace
+    trace = view.trace
     found = kinds.host_kinds(trace.spans)
     found[trace.spans["kind"].is_in(DEVICE_KINDS).to_numpy()] = kinds.NUMBER["elem"]
     if trace.has_device:
-        found[trace.device_spans["id"].to_numpy()] = session.kinds
+        found[trace.device_spans["id"].to_numpy()] = view.kinds
     return found
 
 
@@ -318,19 +318,19 @@ def _with_offsets(listed: list[dict[str, Any]], counts: Numbers) -> list[dict[st
     return listed
 
 
-def finding_numbers(session: Session) -> NDArray[np.uint8]:
+def finding_numbers(view: RecordingView) -> NDArray[np.uint8]:
     """For each span of the rows, the number of the first finding that it belongs to, or 0."""
 
     def make() -> NDArray[np.uint8]:
-        identity = rows(session).id
+        identity = rows(view).id
         # What is no span of the recording takes the last place, which stays 0.
-        mark = np.zeros(session.trace.spans.height + 1, np.uint8)
-        for number in range(len(session.finding_spans), 0, -1):
-            mark[session.finding_spans[number - 1]] = min(number, 255)
+        mark = np.zeros(view.trace.spans.height + 1, np.uint8)
+        for number in range(len(view.finding_spans), 0, -1):
+            mark[view.finding_spans[number - 1]] = min(number, 255)
         found: NDArray[np.uint8] = mark[np.minimum(identity, len(mark) - 1)]
         return found
 
-    return session.keep("finding numbers", make)
+    return view.keep("finding numbers", make)
 
 
 def _joined(tracks: list[dict[str, Any]], names: _Names, parts: list[_Part]) -> Rows:
@@ -347,12 +347,12 @@ def _joined(tracks: list[dict[str, Any]], names: _Names, parts: list[_Part]) -> 
     )
 
 
-def _modules(session: Session) -> list[tuple[str, list[_Line]]]:
+def _modules(view: RecordingView) -> list[tuple[str, list[_Line]]]:
     """For each device, its launched work by phase and by module, level by level."""
-    trace = session.trace
+    trace = view.trace
     if not trace.has_device:
         return []
-    work = session.classified
+    work = view.classified
     if work.is_empty():
         return []
     path, names = _paths(trace, work)
