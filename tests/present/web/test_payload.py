@@ -385,6 +385,12 @@ def test_an_empty_recording_has_an_overview(tmp_path: Path) -> None:
                 payload.to_bytes(payload.resource(run, name))
 
 
+def test_what_is_taken_once_is_not_given_twice(tmp_path: Path) -> None:
+    run = hostile(tmp_path)
+    with pytest.raises(UsageError, match="given more than once: limit"):
+        payload.resource(run, "table/kernels", {"limit": ["1", "2"]})
+
+
 def test_waiting_for_data_is_a_part_of_the_step(tmp_path: Path) -> None:
     recording = Recording()
     for step in range(3):

@@ -13,7 +13,6 @@ from foretrace.diagnose import heat
 from foretrace.errors import UsageError
 from foretrace.predict.changes import Change, apply
 from foretrace.predict.edits import Edit
-from foretrace.predict.prediction import predict as predict_changes
 from foretrace.predict.steady import step_ns
 from foretrace.present.web.kinds import kernel_kind
 from foretrace.present.web.recording_view import RecordingView
@@ -93,8 +92,7 @@ def _answer(view: RecordingView, numbers: list[int], changes: tuple[Change, ...]
         return {"findings": numbers, "predicted": None, "says": view.not_replayed}
     if not changes:
         return {"findings": [], "predicted": None, "says": "nothing changed"}
-    # A fix promises what its finding promises; a kernel changed by hand is taken at the user's word.
-    made = heat.predicted(view.case, changes) if numbers else predict_changes(view.case.calibration, changes)
+    made = heat.predicted(view.case, changes)
     after = made.after_ns
     says = (
         f"{made.step_ns / 1e6:.3g} → {after.low / 1e6:.3g} to {after.high / 1e6:.3g} ms a step "
@@ -125,7 +123,8 @@ def _kernels(view: RecordingView, most: int) -> list[dict[str, Any]]:
         tasks = _tasks(view)[name]
         after = []
         for factor in FACTORS:
-            changed = apply(view.case.program, (_change(view, name, tasks, factor),))
+            changes = heat.slower(view.case, (_change(view, name, tasks, factor),))
+            changed = apply(view.case.program, changes)
             # The measured step times the replayed ratio, as a prediction's point is made.
             after.append(view.case.step_ns * step_ns(changed) / before / 1e6 if before else None)
         shown.append(
