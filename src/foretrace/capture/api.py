@@ -161,14 +161,14 @@ class profile:
         from foretrace.capture.steps import StepFinder
 
         self._finder = StepFinder(self._boundary, self._decided, step_function=self._options.step_function)
-        self._finder.on_foreign_profiler = self._make_way
+        self._finder.hooks.on_foreign_profiler = self._make_way
         if self._options.on_demand or self._options.trigger:
             self._trigger = Trigger(self._options.trigger)
             _say(f"waiting to record: {self._trigger.says}")
         else:
             self._begin("")
         self._finder.install()
-        self._finder.adopt_optimizers()
+        self._finder.hooks.adopt_optimizers()
         self._stop_listening = listen(self._finder.explicit)
 
     def _decided(self, source: str) -> None:
@@ -219,7 +219,7 @@ class profile:
         recorder = Recorder(
             options, self._folder, self._rank, step_source=source, world_size=self._world_size
         )
-        recorder.watch_foreign(self._finder.foreign_profiler)
+        recorder.watch_foreign(self._finder.hooks.foreign_profiler)
         self._recorder, self._finished = recorder, False
 
     def _end(self, reason: str) -> None:

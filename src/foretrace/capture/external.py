@@ -212,7 +212,7 @@ def _name_for_ncu(name: str) -> tuple[str, str]:
     return re.split(r"::|\s", bare)[-1] or name, "function"
 
 
-class Window:
+class NvtxRange:
     """The range that an external profiler waits for; torch is there, since the program imported it."""
 
     def __init__(self, tool: str) -> None:

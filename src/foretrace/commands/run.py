@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from foretrace._version import __version__
-from foretrace.capture import environment, external
+from foretrace.capture import environment, external, launch
 from foretrace.capture.options import (
     LIGHT,
     LIGHT_SWITCHES,
     RICH,
     RICH_SWITCHES,
-    VARIABLE,
     CaptureOptions,
     Switches,
 )
 from foretrace.capture.run_folder import Run, RunFolder
 from foretrace.errors import ForetraceError, UsageError
 
-_BOOTSTRAP = Path(__file__).parents[1] / "capture" / "bootstrap"
 _SWITCHES = tuple(each.name for each in fields(Switches) if each.name not in ("cpu", "cuda"))
 _EXAMPLES = """\
 examples:
@@ -177,8 +171,8 @@ def run(args: argparse.Namespace) -> int:
             "CUDA_LAUNCH_BLOCKING=1: kernels wait for each other, so times and overlap are not the program's own"
         )
     began = time.monotonic()
-    code = _start(command, options)
-    facts.update(ended_at=_now(), exit_code=code, notes=_notes(folder))
+    code = launch.start(command, options)
+    facts.update(ended_at=_now(), exit_code=code, notes=launch.collect_notes(folder))
     folder.write_run(facts)
     recorded = RunFolder.read(folder.path)
     _say_what_was_recorded(recorded, time.monotonic() - began, say)
@@ -193,49 +187,6 @@ def run(args: argparse.Namespace) -> int:
 # --- the program ---------------------------------------------------------------------------------------------
 
 
-def _start(command: Sequence[str], options: CaptureOptions, extra: dict[str, str] | None = None) -> int:
-    """Runs the command armed; returns its exit code, as a shell would give it."""
-    variables = {**os.environ, **(extra or {}), VARIABLE: options.to_json()}
-    paths = [str(_BOOTSTRAP), *filter(None, [os.environ.get("PYTHONPATH")])]
-    variables["PYTHONPATH"] = os.pathsep.join(paths)
-    if options.launch_blocking:
-        variables["CUDA_LAUNCH_BLOCKING"] = "1"
-    try:
-        program = subprocess.Popen(command, env=variables)
-    except OSError as error:
-        raise UsageError(f"cannot start {command[0]}: {error.strerror or error}") from error
-    with _signals_to(program):
-        code = program.wait()
-    return 128 - code if code < 0 else code
-
-
-@contextmanager
-def _signals_to(program: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Signals are the program's: this process outlives it, to write down how it ended."""
-
-    def forward(number: int, _: FrameType | None) -> None:
-        # A terminal sends Ctrl-C to all of its foreground group, so the program has it already.
-        if number != signal.SIGINT or not _in_foreground():
-            with suppress(OSError):
-                program.send_signal(number)
-
-    names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    before = {number: signal.signal(number, forward) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _in_foreground() -> bool:
-    try:
-        return os.tcgetpgrp(0) == os.getpgrp()
-    except (OSError, AttributeError):
-        return False
-
-
 def _command(words: Sequence[str]) -> list[str]:
     command = list(words[1:] if words and words[0] == "--" else words)
     if not command:
@@ -245,20 +196,6 @@ def _command(words: Sequence[str]) -> list[str]:
     if command[0].endswith(".py") and not shutil.which(command[0]):
         command.insert(0, sys.executable)
     return command
-
-
-def _notes(folder: RunFolder) -> list[str]:
-    """What processes left to say; the folder of these slips is removed."""
-    slips = folder.path / ".notes"
-    notes = [each.read_text(encoding="utf-8", errors="replace") for each in sorted(slips.glob("*.txt"))]
-    shutil.rmtree(slips, ignore_errors=True)
-    for claim in folder.path.glob("rank*/.claim"):
-        claim.unlink(missing_ok=True)
-    if any(folder.path.glob("rank*")):
-        return [each for each in notes if "no step was found" not in each]
-    return notes or [
-        "no process of the program imported torch under Foretrace (python -I, -E or -S prevent it)"
-    ]
 
 
 def _run_tool(
@@ -275,7 +212,7 @@ def _run_tool(
         scratch = RunFolder(recorded.path / f".{tool}{number}").create(join=True)
         again = replace(options, output=str(scratch.path), passes=(tool,), stop_after_capture=True)
         say(each.says)
-        code = _start(each.command, again, dict(each.environment))
+        code = launch.start(each.command, again, each.environment)
         shutil.rmtree(scratch.path, ignore_errors=True)
         for after in each.afterwards:
             subprocess.run(after, check=False, stdout=subprocess.DEVNULL)
