@@ -1,7 +1,7 @@
 """The Recorder: told at each step's end, it times steps without a profiler and then records passes of them.
 
-settle -> time unprofiled steps -> device pass (how long the device works) -> light pass (the truth for time) ->
-rich pass (the truth for names) -> memory.
+settle -> time unprofiled steps -> device pass (how long the device works) -> light pass (used for timing) ->
+rich pass (used for names and lines) -> memory.
 The order matters: once a profiler has run, the host of that process may stay slower. What was measured is written
 after each part, so a program that dies leaves what came before. No fault in here may reach the program.
 """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def add_path(parser: argparse.ArgumentParser) -> None:
     """Adds PATH and --no-cache."""
-    parser.add_argument("path", metavar="PATH", type=Path, help="a recording, or a folder with one in it")
+    parser.add_argument("path", metavar="PATH", type=Path, help="a recording, or a folder with one recording")
     add_no_cache(parser)
 
 

@@ -1,4 +1,4 @@
-"""Look at, or clear, the tables kept of recordings read before."""
+"""List or clear the cache of recordings that were read before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """--clear, or how to print."""
-    parser.add_argument("--clear", action="store_true", help="remove every entry")
+    parser.add_argument("--clear", action="store_true", help="remove all entries")
     _output.add_format(parser)
     _output.add_rows(parser)
 

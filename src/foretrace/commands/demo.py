@@ -1,4 +1,4 @@
-"""Diagnose the recording that comes with Foretrace: a first look."""
+"""Diagnose the sample recording that comes with Foretrace: a first look."""
 
 from __future__ import annotations
 

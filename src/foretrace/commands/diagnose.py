@@ -1,4 +1,4 @@
-"""Say what to change, in order of what each change would be worth."""
+"""List what to change, ordered by how much time each change would save."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say what this machine can record and read, and how to get what is missing."""
+"""Check what this machine can record and read, and say how to get what is missing."""
 
 from __future__ import annotations
 

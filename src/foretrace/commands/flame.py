@@ -22,7 +22,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser, says="out.speedscope.json for https://www.speedscope.app, or out.folded for flamegraph.pl"
     )
     parser.add_argument(
-        "--metric", choices=("host", "device"), help="whose time; default: device where it was recorded"
+        "--metric",
+        choices=("host", "device"),
+        help="whose time to show (default: device if recorded, else host)",
     )
 
 

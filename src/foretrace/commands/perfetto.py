@@ -1,4 +1,4 @@
-"""Hand a recording to ui.perfetto.dev, with steps, findings and counters as extra tracks, or write the file."""
+"""Open a recording in ui.perfetto.dev, with steps, findings and counters as extra tracks, or write the file."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """PATH, and the file to write."""
     _input.add_path(parser)
-    _output.add_file(parser, says="write out.json or out.json.gz and open nothing", required=False)
-    parser.add_argument("--no-open", action="store_true", help="print the address; open no browser")
+    _output.add_file(
+        parser, says="write this file (.json or .json.gz) instead of opening a browser", required=False
+    )
+    parser.add_argument("--no-open", action="store_true", help="print the address, but open no browser")
     parser.epilog = (
-        "Without -o this serves one page on this machine with a button. Pressing it opens ui.perfetto.dev and hands the "
-        "recording from window to window inside the browser: nothing is uploaded."
+        "Without -o, a page on this machine shows a button. Pressing it opens ui.perfetto.dev and passes the recording "
+        "from one browser window to the other: nothing is uploaded."
     )
 
 

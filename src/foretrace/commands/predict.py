@@ -1,4 +1,4 @@
-"""What changes to the program would be worth, by replaying its steps with them made."""
+"""Predict the step time after a change, by replaying the recorded steps."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from foretrace.predict.prediction import Prediction
 
 _EXAMPLES = """\
-changes (several --change are made together, never added up):
-  scale kernel:~flash 0.5        durations times 0.5 where the name matches the pattern
-  set kernel:~softmax 20us       durations of 20 microseconds
-  remove op:aten::copy_          operators, with their host time, calls and device work
+changes (several --change options are applied together and replayed once):
+  scale kernel:~flash 0.5        kernels whose name matches `flash` take half as long
+  set kernel:~softmax 20us       matching kernels take 20 microseconds
+  remove op:aten::copy_          remove these operators: their CPU time, calls and GPU work
   remove op:aten::copy_ under:Block_0
-  unwait call:~Synchronize       calls that return without waiting
-  move copy:~HtoD                device work on a stream of its own
-  scale host 0.8                 the host's own work
-  add host 50us                  host work at the start of every step
-  graph step                     every step's launches replayed as CUDA graphs
-  fuse kernel:~elementwise       kernels that follow one another on a stream, as one kernel
+  unwait call:~Synchronize       matching calls return without waiting
+  move copy:~HtoD                matching GPU work runs on a stream of its own
+  scale host 0.8                 the CPU's own work takes 0.8 times as long
+  add host 50us                  add CPU work at the start of every step
+  graph step                     launch every step as CUDA graphs
+  fuse kernel:~elementwise       merge neighbouring kernels on a stream into one
   scale batch 2                  twice the items in every step; the speed-up is then per item
-a name follows kernel:, copy:, set:, op: or call:, with ~ it is a regular expression;
-under: keeps what lies in a module or annotation of that name
+Names follow kernel:, copy:, set:, op: or call:; after ~ they are regular expressions.
+under: selects only what runs inside a module or annotation of that name.
 """
 
 
@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """PATH, the changes and the measured step time."""
     _input.add_path(parser)
     parser.add_argument(
-        "--change", action="append", required=True, metavar="CHANGE", help="what to change; see below"
+        "--change", action="append", required=True, metavar="CHANGE", help="a change; see below"
     )
     _input.add_step_ms(parser)
     _output.add_format(parser, formats=("table", "json"))
@@ -70,6 +70,6 @@ def _per_item(prediction: Prediction) -> str:
     )
     now = format_value("_ns", prediction.step_ns)
     return (
-        f"per item    as many items as a step holds now take {now} → {point} ({low} to {high}); "
+        f"per item    the items of one step now take {now} → {point} ({low} to {high}); "
         f"the step above holds {prediction.items:g} times as many"
     )

@@ -1,4 +1,4 @@
-"""Write the page of one or more recordings as one HTML file that opens anywhere, without a network."""
+"""Write the page of one or more recordings as a single HTML file that works offline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STEPS = re.compile(r"(\d+)(?:-(\d+))?")
 def configure(parser: argparse.ArgumentParser) -> None:
     """The recordings, the file to write and how large it may be."""
     parser.add_argument(
-        "paths", metavar="PATH", type=Path, nargs="+", help="recordings, or folders with one each"
+        "paths", metavar="PATH", type=Path, nargs="+", help="recordings, or folders with one recording each"
     )
     _output.add_file(parser, says="the file to write: out.html")
     parser.add_argument(
@@ -26,9 +26,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=_size,
         default=_size("25MB"),
         metavar="SIZE",
-        help="drop Python frames, then spans outside the last steps, to stay under it (default: 25MB)",
+        help="largest file size; Python frames go first, then spans outside the last steps (default: 25MB)",
     )
-    parser.add_argument("--steps", type=_steps, metavar="N[-M]", help="keep only these steps of the timeline")
+    parser.add_argument("--steps", type=_steps, metavar="N[-M]", help="steps to keep in the timeline")
     _input.add_step_ms(parser)
     _input.add_no_cache(parser)
 

@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """One sub-command per analysis, with the analysis' own options as flags."""
     from foretrace import analyze
 
-    parser.add_argument("--list", action="store_true", help="name every analysis and leave")
+    parser.add_argument("--list", action="store_true", help="list all analyses")
     names = parser.add_subparsers(title="analyses", metavar="NAME", dest="name")
     given = getattr(parser, "arguments", ())
     wanted = next((word for word in given if word in analyze.REGISTRY), None)
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
         terminal.show_names([(analysis.name, analysis.help) for analysis in analyze.ANALYSES])
         return
     if args.name is None:
-        raise UsageError("which analysis? foretrace show --list names them all")
+        raise UsageError("name an analysis; foretrace show --list lists them")
     options = {
         name.removeprefix(_PREFIX): value for name, value in vars(args).items() if name.startswith(_PREFIX)
     }

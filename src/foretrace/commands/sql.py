@@ -1,4 +1,4 @@
-"""Query the tables of a recording in SQL."""
+"""Query the tables of a recording with SQL."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """PATH, the query and how to print."""
     _input.add_path(parser)
-    parser.add_argument("query", nargs="?", help='such as "select kind, count(*) from spans group by kind"')
+    parser.add_argument(
+        "query", metavar="QUERY", nargs="?", help='such as "select kind, count(*) from spans group by kind"'
+    )
     _output.add_format(parser)
     _output.add_rows(parser)
-    parser.epilog = "Without a query: every table and column."
+    parser.epilog = "Without a query, lists every table and column."
 
 
 def run(args: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Trust, overview, steps and top kernels (on a CPU alone, operators) of a recording, on one page."""
+"""Print trust, overview, steps and top kernels of a recording (top operators if it holds no GPU work)."""
 
 from __future__ import annotations
 

@@ -416,7 +416,7 @@ def test_nothing_waits_for_a_diagnosis_that_does_not_need_it(
         for each in waiting:
             each.start()
         first = browser.ask(f"/api/runs/{run}/overview?findings=no").json
-        assert first["pending"] == f"{len(RULES)} rules look at 1 step"
+        assert first["pending"] == f"{len(RULES)} rules are checking 1 step"
         assert (first["findings"], first["checked"]) == ([], [])
         for quick in (
             "timeline?findings=no",

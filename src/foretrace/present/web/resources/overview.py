@@ -25,9 +25,9 @@ from foretrace.units import counted, format_value
 _ROWS = 8  # of the waterfall
 _COMMANDS = 3
 _FOLLOWS = {
-    "gpu": "the launch side is not the limit", "host": "the host sets the pace", "input": "it waits for data",
+    "gpu": "the CPU keeps up with the GPU", "host": "the CPU sets the pace", "input": "it waits for data",
     "copy": "copies set the pace", "communication": "communication sets the pace",
-    "mixed": "host and GPU are about as slow",
+    "mixed": "CPU and GPU are about equally slow",
 }  # fmt: skip
 _FAR = 0.1  # an estimate this far from what was recorded is told beside it
 _NOTE = "Solid: low end of the prediction. Faded: up to its high end. Each row counts only what is left after the rows above."
@@ -66,7 +66,7 @@ def _before_diagnosis(view: RecordingView) -> dict[str, Any]:
     now = view.step_ns
     before = None if now is None else now / 1e6
     looked_at = view.case.looked_at or counted(len(view.trace.steps), "step")
-    pending = f"{counted(len(RULES), 'rule')} look at {looked_at}"
+    pending = f"{counted(len(RULES), 'rule')} are checking {looked_at}"
     return {
         "name": view.name,
         "facts": facts(view.trace),
@@ -77,7 +77,7 @@ def _before_diagnosis(view: RecordingView) -> dict[str, Any]:
         "trust": trust(view),
         "headline": {
             "caption": _caption(view), "before_ms": before, "after_ms": None, "speedup": None,
-            "title": "Looking for what is wrong", "says": "",
+            "title": "Checking for problems", "says": "",
         },
         "waterfall": {"now_ms": before, "rows": [], "together_ms": None, "note": ""},
         "findings": [],
@@ -264,7 +264,7 @@ def waterfall(view: RecordingView) -> dict[str, Any]:
 
 
 def checked(view: RecordingView) -> list[dict[str, Any]]:
-    """What was looked for in vain, then what could not be looked for."""
+    """What was checked without finding an issue, then what could not be checked."""
     looked = [
         {"rule": rule, "label": rule_texts.LABELS.get(rule, rule), "says": rule_texts.checked(view, rule),
          "looked": True}
