@@ -28,9 +28,11 @@ def open_case(
     recorded = find_recording(path, of_ranks=True)
     if rich is None and recorded.rich is not None and is_recording(recorded.rich):
         rich = recorded.rich
+    if step_ms is None and recorded.step_ns is not None:
+        step_ms = recorded.step_ns / 1e6
     return Case(
         read(recorded.path),
-        step_ns=step_ms * 1e6 if step_ms else recorded.step_ns,
+        step_ns=step_ms * 1e6 if step_ms else None,
         open_rich=partial(read, rich) if rich else None,
         open_ranks=lambda: [read(other) for other in find_others(recorded.path)],
     )
