@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 
 import foretrace
+from foretrace.predict.builder import build
 from foretrace.predict.calibrate import Calibration, calibrate, calibrate_pair
-from foretrace.predict.program import Program, build
+from foretrace.predict.program import Program
 from foretrace.trace import Trace
 
 ROOT = Path(__file__).parents[1]

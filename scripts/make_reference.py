@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "src"))
 from foretrace import analyze, ingest, schema  # noqa: E402
 from foretrace.analyze.result import Analysis, Result  # noqa: E402
 from foretrace.diagnose import RULES  # noqa: E402
-from foretrace.diagnose.finding import Rule  # noqa: E402
+from foretrace.diagnose.rule import SECTIONS, Rule  # noqa: E402
 from foretrace.errors import ForetraceError  # noqa: E402
 from foretrace.present.text import tables  # noqa: E402
 from foretrace.trace import Trace  # noqa: E402
@@ -34,6 +34,7 @@ TESTED = (ROOT / "tests" / "traces").rglob("*.json.gz")
 RECORDINGS = (SAMPLE, *sorted(path for path in TESTED if not path.name.endswith(".torch.json.gz")))
 REFERENCE = ROOT / "docs" / "reference"
 RULE_PAGES = ROOT / "docs" / "rules"
+CODE = ("Slow", "Fast")  # sections of a rule's page that hold code
 ROWS, WIDTH = 8, 60  # of an example
 MADE_BY = "<!-- Made by scripts/make_reference.py. Do not edit: change the code and run it again. -->"
 TITLE = re.compile(r"[A-Z][^.;]{0,60}")
@@ -235,11 +236,28 @@ def escape_html(text: str) -> str:
 
 
 def rule_page(rule: Rule) -> str:
-    """docs/rules/NAME.md: the rule's docstring."""
-    text = inspect.getdoc(rule.function) or ""
-    for title in ("What it does", "Why it matters", "Use instead"):
-        text = text.replace(f"\n{title}\n", f"\n## {title}\n\n")
-    return f"# {rule.name}\n\n{MADE_BY}\n\n{escape_html(text)}\n"
+    """docs/rules/NAME.md: the rule's manual page and its limits."""
+    lines = [f"# {rule.name}", "", MADE_BY, ""]
+    section = ""
+    for line in rule.manual.splitlines():
+        if line in SECTIONS:
+            lines += close_code(section) + [f"## {line}", ""] + (["```python"] if line in CODE else [])
+            section = line
+        else:
+            lines.append(line.removeprefix("    ") if section in CODE else escape_html(line))
+    lines += close_code(section)
+    if rule.limits:
+        lines += ["", "## Limits", "", "| limit | value | of what | source |", "|---|---|---|---|"]
+        lines += [
+            f"| {name.replace('_', ' ')} | {limit} | {escape(limit.of)} | {escape(limit.source)} |"
+            for name, limit in rule.limits.items()
+        ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def close_code(section: str) -> list[str]:
+    """The end of a section's code, if it holds code."""
+    return ["```", ""] if section in CODE else []
 
 
 def rules_page() -> str:

@@ -19,6 +19,7 @@ class Recording:
         self.header = {"schemaVersion": 1, "baseTimeNanoseconds": 0, **header}
         self.events: list[dict[str, Any]] = []
         self._correlation = 0
+        self._device_end = 0.0
 
     def add(
         self, category: str, name: str, start: float, dur: float, pid: Any, tid: Any, **args: Any
@@ -56,6 +57,7 @@ class Recording:
         **args: Any,
     ) -> Recording:
         args = {"device": device, "stream": stream, **args}
+        self._device_end = max(self._device_end, end)
         return self.add(category, name, start, end - start, device, stream, **args)
 
     def kernel(self, name: str, start: float, end: float, **args: Any) -> Recording:
@@ -83,6 +85,34 @@ class Recording:
         self._correlation += 1
         self.runtime("cudaLaunchKernel", at, at + call, thread=thread, correlation=self._correlation)
         return self.device(category, name, start, end, correlation=self._correlation, **args)
+
+    def wait(self, at: float, *, name: str = "cudaStreamSynchronize", thread: int = MAIN_THREAD) -> float:
+        """A call at `at` that waits for all device work so far, and when it returns.
+
+        It returns a microsecond after the work ends. One that returns later waited for something else, and is not read
+        as a wait; nor is one that finds the device idle.
+        """
+        assert at < self._device_end, "nothing to wait for: the device is idle by then"
+        end = self._device_end + 1
+        self.runtime(name, at, end, thread=thread)
+        return end
+
+    def item(self, at: float, *, copy: float = 2, thread: int = MAIN_THREAD) -> float:
+        """`.item()` at `at`: a copy of one number to the host, the wait for it, and the operators around; its end."""
+        start = max(at + 1, self._device_end)
+        self._correlation += 1
+        self.runtime("cudaMemcpyAsync", at + 1, at + 3, thread=thread, correlation=self._correlation)
+        self.copy(
+            "Memcpy DtoH (Device -> Pageable)",
+            start + 3,
+            start + 3 + copy,
+            correlation=self._correlation,
+            bytes=4,
+        )
+        end = self.wait(at + 4, thread=thread)
+        for name in ("aten::item", "aten::_local_scalar_dense"):
+            self.op(name, at, end + 1, thread=thread)
+        return end + 1
 
     def to_bytes(self) -> bytes:
         return json.dumps({**self.header, "traceEvents": self.events}).encode()

@@ -5,7 +5,7 @@ A *set* of intervals is sorted and disjoint; `union` makes one from any arrays.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +24,9 @@ class Intervals(NamedTuple):
         """Sum of the lengths."""
         return int((self.end - self.start).sum())
 
+
+# Sets on one clock give a set on that clock: see predict/numbers.py.
+Clock = TypeVar("Clock", bound=Intervals)
 
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
@@ -47,25 +50,25 @@ def union(start: ArrayLike, end: ArrayLike) -> Intervals:
     return Intervals(starts[first], reach[last])
 
 
-def clip(a: Intervals, start: int, end: int) -> Intervals:
+def clip(a: Clock, start: int, end: int) -> Clock:
     """The part of `a` between two times."""
     starts, ends = np.maximum(a.start, start), np.minimum(a.end, end)
     sound = ends > starts
-    return Intervals(starts[sound], ends[sound])
+    return a._replace(start=starts[sound], end=ends[sound])
 
 
-def gaps(a: Intervals, start: int, end: int) -> Intervals:
+def gaps(a: Clock, start: int, end: int) -> Clock:
     """The part of [start, end) that `a` leaves free."""
     inside = clip(a, start, end)
     starts, ends = np.append(start, inside.end), np.append(inside.start, end)
     sound = ends > starts
-    return Intervals(starts[sound], ends[sound])
+    return a._replace(start=starts[sound], end=ends[sound])
 
 
-def intersect(a: Intervals, b: Intervals) -> Intervals:
+def intersect(a: Clock, b: Clock) -> Clock:
     """The part that both sets cover."""
     if not len(a.start) or not len(b.start):
-        return EMPTY
+        return a._replace(start=EMPTY.start, end=EMPTY.end)
     # Each interval of `a` meets the run of intervals of `b` between these two positions.
     low = np.searchsorted(b.end, a.start, side="right")
     high = np.searchsorted(b.start, a.end, side="left")
@@ -73,15 +76,15 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     which_a = np.repeat(np.arange(len(a.start)), count)
     offset = np.arange(len(which_a)) - np.repeat(np.cumsum(count) - count, count)
     which_b = np.repeat(low, count) + offset
-    return Intervals(
-        np.maximum(a.start[which_a], b.start[which_b]), np.minimum(a.end[which_a], b.end[which_b])
+    return a._replace(
+        start=np.maximum(a.start[which_a], b.start[which_b]), end=np.minimum(a.end[which_a], b.end[which_b])
     )
 
 
-def subtract(a: Intervals, b: Intervals) -> Intervals:
+def subtract(a: Clock, b: Clock) -> Clock:
     """The part of `a` that `b` does not cover."""
     if not len(a.start):
-        return EMPTY
+        return a
     return intersect(a, gaps(b, int(a.start[0]), int(a.end[-1])))
 
 

@@ -10,7 +10,8 @@ from builders import Recording
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import diagnose
-from foretrace.diagnose.finding import Finding, Rule
+from foretrace.diagnose.finding import Finding
+from foretrace.diagnose.rule import Rule
 from foretrace.trace import Trace
 
 STEPS = 3

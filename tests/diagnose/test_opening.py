@@ -99,3 +99,16 @@ def test_predict_takes_the_step_time_that_a_run_measured(
 ) -> None:
     assert main(["predict", str(run_folder), "--change", "scale kernel:gemm 0.5", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["step_ms"] == 0.8
+
+
+def test_predict_of_a_named_gpu_that_was_given_no_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Recording(deviceProperties=[{"id": 0, "name": "NVIDIA H200", "numSms": 132}])
+    for step in range(3):
+        made.step(step, step * 1_000.0, step * 1_000.0 + 900).op(
+            "aten::add", step * 1_000.0, step * 1_000.0 + 800
+        )
+    path = made.write(tmp_path)
+    assert main(["predict", str(path), "--change", "scale host 0.5", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["speedup"]["point"] == pytest.approx(2, rel=0.2)

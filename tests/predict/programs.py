@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from foretrace.predict.builder import QUEUE_CALLS
 from foretrace.predict.program import (
     ALL_STREAMS,
     BLOCKING_COPY,
     LAUNCH,
     NONE,
-    QUEUE_CALLS,
     RECORD,
     SYNC,
     WAIT,

@@ -14,10 +14,10 @@ import foretrace
 from foretrace.commands import main
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.predict.batch import growth
+from foretrace.predict.builder import build
 from foretrace.predict.calibrate import calibrate
 from foretrace.predict.changes import Change, apply, parse
 from foretrace.predict.prediction import Prediction, predict, to_dict
-from foretrace.predict.program import build
 from foretrace.predict.steady import step_ns
 from foretrace.trace import Trace
 from tests.diagnose.loops import launches, loop

@@ -8,8 +8,8 @@ import pytest
 from builders import Recording
 from diagnose.loops import H200, launches, loop
 
+from foretrace.predict.builder import build
 from foretrace.predict.calibrate import Calibration, calibrate, calibrate_pair, dense_ns
-from foretrace.predict.program import build
 from foretrace.trace import Trace
 
 # 500 operators of 10 µs: less 0.5 µs for recording each, and 1.9 times slower as recorded.

@@ -15,11 +15,11 @@ from foretrace.commands import main
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.intervals import union
 from foretrace.predict import edits
+from foretrace.predict.builder import build
 from foretrace.predict.calibrate import Calibration, calibrate
 from foretrace.predict.changes import Change, apply, parse
 from foretrace.predict.edits import Edit
 from foretrace.predict.prediction import predict
-from foretrace.predict.program import build
 from foretrace.predict.replay import replay
 from foretrace.predict.steady import step_ns
 from tests.predict.programs import Draft

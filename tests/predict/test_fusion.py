@@ -10,10 +10,10 @@ from diagnose.kernels import ADD, STEPS, Op, device_bound
 
 from foretrace.diagnose.rules.fusion.unfused_elementwise import unfused_elementwise
 from foretrace.errors import MissingDataError, UsageError
+from foretrace.predict.builder import build
 from foretrace.predict.calibrate import calibrate
 from foretrace.predict.changes import Change, apply, parse
 from foretrace.predict.prediction import predict
-from foretrace.predict.program import build
 from foretrace.predict.steady import step_ns
 from foretrace.trace import Trace
 from tests.diagnose.loops import findings

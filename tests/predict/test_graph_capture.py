@@ -10,10 +10,10 @@ from builders import Recording
 
 from foretrace.diagnose.rules.host.launch_bound import launch_bound
 from foretrace.errors import MissingDataError, UsageError
+from foretrace.predict.builder import build
 from foretrace.predict.calibrate import calibrate
 from foretrace.predict.changes import Change, parse
 from foretrace.predict.prediction import predict
-from foretrace.predict.program import build
 from foretrace.trace import Trace
 from tests.diagnose.loops import findings, launches, loop
 

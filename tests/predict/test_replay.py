@@ -14,8 +14,8 @@ from corpus import CORPUS, needs_corpus
 import foretrace
 from foretrace.errors import MissingDataError
 from foretrace.predict import replay as replaying
+from foretrace.predict.builder import build
 from foretrace.predict.calibrate import calibrate
-from foretrace.predict.program import build
 from foretrace.predict.replay import Replay, replay
 from foretrace.predict.steady import step_ns
 from tests.predict.programs import Draft

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,9 +93,8 @@ def _contract(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _manual(name: str) -> str:
-    from foretrace.diagnose import RULES
+    from foretrace.diagnose import find
 
-    for rule in RULES:
-        if rule.name == name:
-            return f"{rule.name}\n\n{inspect.getdoc(rule.function)}"
-    raise UsageError(f"no rule named {name!r}; there are: {', '.join(rule.name for rule in RULES)}")
+    rule = find(name)
+    limits = [f"    {key:<24} {limit} ({limit.of}; {limit.source})" for key, limit in rule.limits.items()]
+    return "\n".join([rule.name, "", rule.manual, *(["", "Limits", *limits] if limits else [])])

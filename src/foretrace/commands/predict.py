@@ -43,14 +43,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Prints the prediction."""
-    from foretrace.diagnose import heat
     from foretrace.predict.changes import parse
     from foretrace.predict.prediction import to_dict
     from foretrace.present.text import terminal
 
     case = _input.open_case(args.path, no_cache=args.no_cache, step_ms=args.step_ms)
     changes = tuple(parse(text, case.trace, case.program) for text in args.change)
-    prediction = heat.predicted(case, changes)
+    prediction = case.predict(changes)
     if args.format == "json":
         document = {"path": str(case.whole.path), "changes": args.change, **to_dict(prediction)}
         print(json.dumps(document, indent=2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretrace.diagnose.finding import Rule
+from foretrace.diagnose.rule import Rule
 from foretrace.diagnose.rules.copies.layout_conversions import layout_conversions
 from foretrace.diagnose.rules.copies.pageable_copy import pageable_copy
 from foretrace.diagnose.rules.copies.redundant_copies import redundant_copies
@@ -27,6 +27,7 @@ from foretrace.diagnose.rules.ranks.exposed_communication import exposed_communi
 from foretrace.diagnose.rules.ranks.straggler import straggler
 from foretrace.diagnose.rules.recording.cold_start import cold_start
 from foretrace.diagnose.rules.recording.profiler_overhead import profiler_overhead
+from foretrace.errors import UsageError
 
 RULES: tuple[Rule, ...] = (
     unfused_attention,
@@ -54,3 +55,11 @@ RULES: tuple[Rule, ...] = (
     memory_pressure,
     profiler_overhead,
 )
+
+
+def find(name: str) -> Rule:
+    """The rule of that name."""
+    for rule in RULES:
+        if rule.name == name:
+            return rule
+    raise UsageError(f"no rule named {name!r}; there are: {', '.join(rule.name for rule in RULES)}")

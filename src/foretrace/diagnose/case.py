@@ -18,14 +18,20 @@ from foretrace import analyze, intervals
 from foretrace.analyze.concepts.device import device_roles
 from foretrace.analyze.concepts.host.runtime_calls import HostSpans
 from foretrace.analyze.result import Result
+from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.excerpt import Excerpt, chosen_steps, excerpt
 from foretrace.diagnose.finding import Place
 from foretrace.diagnose.source_lines import exact_line
 from foretrace.errors import ForetraceError, MissingDataError
 from foretrace.hardware import Device
-from foretrace.intervals import Intervals
+from foretrace.predict.builder import build
 from foretrace.predict.calibrate import Calibration, calibrate, calibrate_pair
-from foretrace.predict.program import Program, build
+from foretrace.predict.changes import Change
+from foretrace.predict.costs import clock
+from foretrace.predict.matrix_products import product_kernels
+from foretrace.predict.numbers import Calls, ProgramTime
+from foretrace.predict.prediction import Prediction, predict
+from foretrace.predict.program import Program
 from foretrace.predict.tasks import device_of, task_table
 from foretrace.trace import Trace
 
@@ -64,6 +70,7 @@ class Case:
         self._kept: dict[str, Any] = {}
         self._callers: dict[int, list[int]] = {}
         self._user_frames: dict[int, Place] = {}
+        self._claimed: set[int] = set()
 
     @cached_property
     def _excerpt(self) -> Excerpt | None:
@@ -192,6 +199,29 @@ class Case:
         return task_table(self.trace, self.program)
 
     @cached_property
+    def products(self) -> pl.DataFrame:
+        """The kernels that multiply matrices or convolve, with what their operators computed."""
+        return product_kernels(self.trace, self.tasks)
+
+    @cached_property
+    def _at_peak_ns(self) -> dict[int, float]:
+        return clock.times_at_peak_ns(self.device, self.products)
+
+    def with_clock(self, changes: tuple[Change, ...]) -> tuple[Change, ...]:
+        """The changes, and what they do to the clock of a GPU that is left with little but products."""
+        return clock.with_clock(
+            self.program,
+            changes,
+            at_peak_ns=self._at_peak_ns,
+            step_ns=self.step_ns,
+            step_count=self.step_count,
+        )
+
+    def predict(self, changes: tuple[Change, ...]) -> Prediction:
+        """What the changes, made together, would make of the step: all predictions are made here."""
+        return predict(self.calibration, self.with_clock(changes))
+
+    @cached_property
     def roles(self) -> pl.DataFrame:
         """The device work that was launched in the recording, with what it is for."""
         return device_roles.classified(self.trace)
@@ -201,10 +231,43 @@ class Case:
         """The host's spans, with who called them."""
         return HostSpans(self.trace)
 
-    def during(self, spans: pl.DataFrame) -> Intervals:
-        """When these spans ran, in nanoseconds since the program's start."""
+    def during(self, spans: pl.DataFrame) -> ProgramTime:
+        """When these spans ran."""
         start = (spans["start_ns"] - self.program.start_ns).to_numpy()
-        return intervals.union(start, start + spans["dur_ns"].fill_null(0).to_numpy())
+        return ProgramTime(intervals.union(start, start + spans["dur_ns"].fill_null(0).to_numpy()))
+
+    def claim(self, calls: Calls) -> None:
+        """Marks calls as explained by a finding."""
+        self._claimed.update(calls.tolist())
+
+    def unclaimed(self, calls: Calls) -> Calls:
+        """Those of the calls that no finding explains yet."""
+        return Calls(calls[~np.isin(calls, list(self._claimed))]) if self._claimed else calls
+
+    @cached_property
+    def device_ns(self) -> int:
+        """How long the GPU works in the recorded steps; at least 1, so that shares of it can be taken."""
+        return max(int(self.program.task_dur_ns.sum()), 1)
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether the recording holds a backward pass."""
+        return bool(self.trace.ops["forward_thread"].fill_null(0).gt(0).any())
+
+    @cached_property
+    def arguments(self) -> pl.DataFrame:
+        """What is recorded of the operators' arguments, as text: `op_id`, shapes, dtypes, strides and inputs."""
+        return self.trace.ops.select(
+            pl.col("span_id").alias("op_id"), pl.col("shapes", "dtypes", "strides", "inputs").cast(pl.String)
+        )
+
+    def op_names(self, op_ids: pl.Series) -> pl.Series:
+        """The names of operators; null where there is none."""
+        return self.trace.spans["name"].gather(op_ids).cast(pl.String)
+
+    def device_work(self, *predicates: pl.Expr) -> DeviceWork:
+        """The program's device work, or what of it these predicates choose."""
+        return DeviceWork(self, self.tasks.filter(*predicates) if predicates else self.tasks)
 
     def keep(self, name: str, make: Callable[[], Kept]) -> Kept:
         """What `make` gives, made once: for what several rules need."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from foretrace import intervals
-from foretrace.diagnose import heat
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Rule
+from foretrace.diagnose.finding import Finding
+from foretrace.diagnose.rule import Rule
 from foretrace.errors import MissingDataError
 from foretrace.predict.prediction import Prediction
 
@@ -50,6 +50,8 @@ def _of_one(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
     for each in rules:
         try:
             found = [_judged(case, _located(case, finding)) for finding in each(case)]
+            for finding in found:
+                case.claim(finding.claims)
         except MissingDataError as missing:
             unchecked.append(Unchecked(each.name, str(missing)))
             continue
@@ -105,7 +107,7 @@ def _located(case: Case, finding: Finding) -> Finding:
 def _judged(case: Case, finding: Finding) -> Finding:
     if finding.change is None:
         return finding
-    predicted = heat.predicted(case, (finding.change,))
+    predicted = case.predict((finding.change,))
     if predicted.verdict == "gain" and case.result("trust").values["verdict"] == "no":
         predicted = replace(predicted, verdict="uncertain", basis=f"{predicted.basis} {_NOT_TRUSTED}")
     return replace(finding, predicted=predicted, severity=_severity(predicted))
@@ -154,4 +156,4 @@ def _combined(case: Case, findings: list[Finding]) -> Prediction | None:
         and finding.predicted is not None
         and finding.predicted.verdict == "gain"
     )
-    return heat.predicted(case, changes) if changes else None
+    return case.predict(changes) if changes else None

@@ -1,21 +1,14 @@
-"""What a rule is, and what it finds.
-
-A rule is a generator over a Case. It yields Findings, each with the Change that would put it right, if one
-can be replayed. A rule whose input was not recorded raises MissingDataError: that becomes "unchecked",
-never "healthy".
-"""
+"""What a rule finds: one thing that is wrong, with its evidence and the change that would put it right."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foretrace.predict.changes import Change
+from foretrace.predict.numbers import NO_CALLS, Calls
 from foretrace.predict.prediction import Prediction
-
-if TYPE_CHECKING:
-    from foretrace.diagnose.case import Case
 
 
 @dataclass(frozen=True)
@@ -37,9 +30,8 @@ class Fix:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, with its evidence."""
+    """One thing that is wrong. The rule that yields it fills in `rule`; the diagnosis, `predicted` and `severity`."""
 
-    rule: str
     says: str
     why: str
     fix: Fix
@@ -47,23 +39,8 @@ class Finding:
     where: tuple[Place, ...] = ()
     change: Change | None = None
     unless: str = ""  # what would make this wrong
+    # Calls that this explains: rules that run later do not explain them again.
+    claims: Calls = field(default_factory=lambda: NO_CALLS)
+    rule: str = ""
     predicted: Prediction | None = None
     severity: str = "low"
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A named check; its docstring is its manual page."""
-
-    name: str
-    help: str
-    function: Callable[[Case], Iterator[Finding]] = field(repr=False)
-
-    def __call__(self, case: Case) -> Iterator[Finding]:
-        return self.function(case)
-
-
-def rule(function: Callable[[Case], Iterator[Finding]]) -> Rule:
-    """Makes a Rule of a generator: name and help are its own."""
-    help_text = (function.__doc__ or "").strip().splitlines()[0]
-    return Rule(function.__name__.replace("_", "-"), help_text, function)

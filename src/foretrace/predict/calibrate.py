@@ -16,8 +16,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from foretrace.predict.program import QUIET_NS, STAGED_BYTES, Program
+from foretrace.predict.builder import QUIET_NS, STAGED_BYTES
+from foretrace.predict.program import Program
 from foretrace.predict.steady import step_ns as steady_step_ns
+from foretrace.sourced import JUDGEMENT, Factor, Nanoseconds, Share
 from foretrace.trace import Trace
 
 
@@ -35,20 +37,41 @@ class Overhead:
     slowdown: float
 
 
+_FITTED = "fitted to the steps of the corpus and of benchmarks/pairs: benchmarks/steps.py"
+
 LIGHT = Overhead(op_ns=500, call_ns=0, frame_ns=0, slowdown=1.9)
 RICH = Overhead(op_ns=500, call_ns=0, frame_ns=400, slowdown=2.0)
 
-_DENSE_NS_PER_EVENT = 40_000  # more than an operator or call needs: what is beyond it is not theirs
+_DENSE_NS_PER_EVENT = Nanoseconds(
+    40_000, of="the host between two events: more than an operator or call needs", source=JUDGEMENT
+)
 _PURE_FROM_NS = QUIET_NS
-_LEAST_SHARE = 0.3  # no correction takes more than this of what was recorded
-_LATENCY_LIMIT_NS, _WAKE_LIMIT_NS = 6_000, 8_000
-_SCALES = (0.3, 6.0)  # how far the host may be from the recorded one
-_DEVICE_SCALES = (0.85, 1.15)
-_PURE_SCALES = (0.5, 1.5)  # how far the host's own work may be from the recorded one
-_REACHED = 0.02
-_SLOWEST_HOST = 1.5  # times the debiased one: recording slows a dense host by 1.2 times at least
-_HOST_SCATTER = 0.25  # of the logarithm of the host's time around its estimate (benchmarks/steps.py)
-_DEVICE_BOUND = 0.95  # of the measured step that the device's work fills by itself
+_LEAST_LEFT = Share(0.3, of="a recorded duration that every correction leaves", source=JUDGEMENT)
+_LATENCY_LIMIT_NS = Nanoseconds(6_000, of="a launch's way to the device without a profiler", source=_FITTED)
+_WAKE_LIMIT_NS = Nanoseconds(8_000, of="a wait's return without a profiler", source=_FITTED)
+# How far the host, the device and what the recording does not slow may be from the recorded ones.
+_HOST_FACTORS = (
+    Factor(0.3, of="the debiased host, at its fastest", source=JUDGEMENT),
+    Factor(6.0, of="the debiased host, at its slowest", source=JUDGEMENT),
+)
+_DEVICE_FACTORS = (
+    Factor(0.85, of="the recorded device, at its fastest", source=JUDGEMENT),
+    Factor(1.15, of="the recorded device, at its slowest", source=JUDGEMENT),
+)
+_PURE_FACTORS = (
+    Factor(0.5, of="the host's own work, at its fastest", source=JUDGEMENT),
+    Factor(1.5, of="the host's own work, at its slowest", source=JUDGEMENT),
+)
+_REACHED = Share(0.02, of="the measured step, by which a fitted one may miss it", source=JUDGEMENT)
+_SLOWEST_HOST = Factor(
+    1.5, of="times the debiased host; recording slows a dense host by 1.2 times at least", source=_FITTED
+)
+_HOST_SCATTER = Factor(
+    0.25, of="the logarithm of the host's time around its estimate", source="benchmarks/steps.py"
+)
+_DEVICE_BOUND = Share(0.95, of="the measured step, filled by the device's work alone", source=JUDGEMENT)
+_TRIED_LONGER = Factor(1.1, of="times the host's work, to see whether the step follows it", source=JUDGEMENT)
+_FOLLOWS = Factor(1.02, of="times the step, from which it does", source=JUDGEMENT)
 
 
 @dataclass(frozen=True)
@@ -137,8 +160,8 @@ def _debiased(
     program: Program, dense: np.ndarray[tuple[int], np.dtype[np.int64]], overhead: Overhead
 ) -> Program:
     cost = overhead.op_ns * program.gap_ops + overhead.call_ns + overhead.frame_ns * program.gap_frames
-    less = np.maximum(_LEAST_SHARE * dense, dense - cost)
-    base = np.maximum(_LEAST_SHARE * program.base_ns, program.base_ns - overhead.call_ns)
+    less = np.maximum(_LEAST_LEFT * dense, dense - cost)
+    base = np.maximum(_LEAST_LEFT * program.base_ns, program.base_ns - overhead.call_ns)
     return replace(
         program,
         gap_ns=program.gap_ns - dense + (less / overhead.slowdown).astype(np.int64),
@@ -150,13 +173,13 @@ def _debiased(
 
 def _host_bound(program: Program, step: float) -> bool:
     """Whether the step follows the host: a tenth more of it shows."""
-    return steady_step_ns(scaled_host(program, 1.1)) > step * 1.02
+    return steady_step_ns(scaled_host(program, _TRIED_LONGER)) > step * _FOLLOWS
 
 
 def _to_known(program: Program, wanted: float, staged: NDArray[np.bool_]) -> Calibration:
     """The program whose steady step is the measured one: by its host if that moves it, else by its device."""
     host = _Host(program, staged)
-    low, high = _SCALES
+    low, high = _HOST_FACTORS
     fastest, slowest = (steady_step_ns(host.scaled(factor)) for factor in (low, high))
     without_host = steady_step_ns(host.scaled(low, pure=0.0))
     device_fills_it = without_host > _DEVICE_BOUND * wanted  # then a slower host explains nothing
@@ -167,7 +190,7 @@ def _to_known(program: Program, wanted: float, staged: NDArray[np.bool_]) -> Cal
                 low = middle
             else:
                 high = middle
-        if high > _SLOWEST_HOST and fastest * _DEVICE_SCALES[1] > _DEVICE_BOUND * wanted:
+        if high > _SLOWEST_HOST and fastest * _DEVICE_FACTORS[1] > _DEVICE_BOUND * wanted:
             return _by_device(program, wanted, fastest, slowest)  # slower than while it was recorded
         fitted = host.scaled(high)
         step = steady_step_ns(fitted)
@@ -211,7 +234,7 @@ class _Host:
 
     def pure_factor(self, factor: float) -> float:
         """How much longer the pure host is where the dense one is this much longer."""
-        return float(np.exp(np.clip(self._exponent * np.log(factor), *np.log(_PURE_SCALES))))
+        return float(np.exp(np.clip(self._exponent * np.log(factor), *np.log(_PURE_FACTORS))))
 
     def scaled(self, factor: float, *, pure: float | None = None) -> Program:
         """The program with its dense host this much longer, and the pure one as much as is likely then, or as is said."""
@@ -231,7 +254,7 @@ class _Host:
 def _by_device(program: Program, wanted: float, fastest: float, slowest: float) -> Calibration:
     """Where the host cannot explain the step, the device's tasks are scaled a little; beyond that, nothing fits."""
     fitted = scaled_host(program, _hidden_factor(steady_step_ns(_device_scaled(program, 0.01)), wanted))
-    factor = float(np.clip(wanted / steady_step_ns(fitted), *_DEVICE_SCALES))
+    factor = float(np.clip(wanted / steady_step_ns(fitted), *_DEVICE_FACTORS))
     fitted = _device_scaled(fitted, factor)
     step = steady_step_ns(fitted)
     reached = abs(step / wanted - 1) < _REACHED
@@ -252,7 +275,7 @@ def _hidden_factor(host_ns: float, step_ns: float) -> float:
     """
     normal = NormalDist()
     shorter = normal.cdf(log(step_ns / max(host_ns, 1.0)) / _HOST_SCATTER)
-    return max(exp(_HOST_SCATTER * normal.inv_cdf(max(shorter, 1e-6) / 2)), _SCALES[0])
+    return max(exp(_HOST_SCATTER * normal.inv_cdf(max(shorter, 1e-6) / 2)), _HOST_FACTORS[0])
 
 
 def _device_scaled(program: Program, factor: float) -> Program:

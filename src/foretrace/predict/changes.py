@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -28,14 +29,15 @@ from numpy.typing import NDArray
 
 from foretrace import intervals
 from foretrace.errors import MissingDataError, UsageError
-from foretrace.intervals import Intervals
 from foretrace.predict import batch, edits, fusion, graph_capture
 from foretrace.predict.calibrate import scaled_host
 from foretrace.predict.edits import Edit
+from foretrace.predict.numbers import NO_CALLS, NO_TIME, Calls, ProgramTime, Tasks
 from foretrace.predict.program import BLOCKING_COPY, SYNC, Program
 from foretrace.trace import Trace
 
 VERBS = ("scale", "set", "remove", "unwait", "move", "add", "graph", "fuse")
+Numbers = TypeVar("Numbers", Calls, Tasks)
 _UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s)")
 _SELECTOR = re.compile(r"(kernel|copy|set|op|call):(~?)(.+)")
@@ -206,35 +208,35 @@ class _Chosen:
             self.spans = _below(trace, self.spans, under)
         self.what = f"{kind} of that name" + (f" under {under}" if under else "")
 
-    def some(self, found: NDArray[np.int64], text: str) -> NDArray[np.int64]:
+    def some(self, found: Numbers, text: str) -> Numbers:
         """The numbers found; an error if there is none in the recorded steps."""
         if not len(found):
             raise MissingDataError(f"change {text!r}: no {self.what} in the recorded steps")
         return found
 
-    def tasks(self) -> NDArray[np.int64]:
+    def tasks(self) -> Tasks:
         """Device work that is chosen, or that was launched by what is."""
         ids = self.spans["id"].to_numpy()
         if self.kind in ("kernel", "copy", "set"):
-            return np.flatnonzero(np.isin(self.program.task_span, ids))
-        return np.flatnonzero(np.isin(self.program.task_call, self.calls()))
+            return Tasks(np.flatnonzero(np.isin(self.program.task_span, ids)))
+        return Tasks(np.flatnonzero(np.isin(self.program.task_call, self.calls())))
 
-    def calls(self) -> NDArray[np.int64]:
+    def calls(self) -> Calls:
         """Calls that are chosen, or that lie within what is."""
         if self.kind == "call":
-            return np.flatnonzero(np.isin(self.program.call_span, self.spans["id"].to_numpy()))
+            return Calls(np.flatnonzero(np.isin(self.program.call_span, self.spans["id"].to_numpy())))
         host = self.host()
         inside = intervals.covered_ns(host, self.program.call_start_ns, self.program.call_end_ns)
-        return np.flatnonzero(
-            (inside > 0) & (inside == self.program.call_end_ns - self.program.call_start_ns)
+        return Calls(
+            np.flatnonzero((inside > 0) & (inside == self.program.call_end_ns - self.program.call_start_ns))
         )
 
-    def host(self) -> Intervals:
+    def host(self) -> ProgramTime:
         """The host time of the chosen operators or calls."""
         if self.kind not in ("op", "call"):
-            return intervals.EMPTY
+            return NO_TIME
         start = (self.spans["start_ns"] - self.program.start_ns).to_numpy()
-        return intervals.union(start, start + self.spans["dur_ns"].fill_null(0).to_numpy())
+        return ProgramTime(intervals.union(start, start + self.spans["dur_ns"].fill_null(0).to_numpy()))
 
 
 def _below(trace: Trace, spans: pl.DataFrame, name: str) -> pl.DataFrame:
@@ -275,13 +277,13 @@ def _remove(chosen: _Chosen, _: str | None, text: str) -> Edit:
     if chosen.kind in ("kernel", "copy", "set"):
         return Edit(removed_tasks=chosen.some(chosen.tasks(), text))
     if chosen.spans.is_empty():
-        chosen.some(np.empty(0, np.int64), text)
+        chosen.some(NO_CALLS, text)
     return Edit(removed_host=chosen.host(), removed_calls=chosen.calls())
 
 
 def _unwait(chosen: _Chosen, _: str | None, text: str) -> Edit:
     calls = chosen.calls()
-    waiting = calls[np.isin(chosen.program.kind[calls], (SYNC, BLOCKING_COPY))]
+    waiting = Calls(calls[np.isin(chosen.program.kind[calls], (SYNC, BLOCKING_COPY))])
     return Edit(unwaited_calls=chosen.some(waiting, text))
 
 

@@ -13,12 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace import intervals
-from foretrace.intervals import EMPTY, Intervals
 from foretrace.predict.calibrate import dense_ns
+from foretrace.predict.numbers import (
+    NO_CALLS,
+    NO_TASKS,
+    NO_TIME,
+    Array,
+    Calls,
+    ProgramTime,
+    Tasks,
+    joined,
+)
 from foretrace.predict.program import ALL_STREAMS, BLOCKING_COPY, LAUNCH, NONE, SYNC, Program
 
-Numbers = NDArray[np.int64]
-_NOBODY = np.empty(0, np.int64)
 # Between the nodes of a CUDA graph, beyond their durations as recorded one by one: nine programs on an H200 imply
 # -0.2 to 0.5 µs, half of them less than 0.1.
 _GRAPH_GAP_NS = 150
@@ -28,18 +35,18 @@ _GRAPH_GAP_NS = 150
 class Edit:
     """What changes; calls and tasks by their place in the program, host time as recorded."""
 
-    removed_host: Intervals = EMPTY  # stretches of the host's line that are no longer spent
-    removed_calls: Numbers = field(default_factory=lambda: _NOBODY)
-    removed_tasks: Numbers = field(default_factory=lambda: _NOBODY)
+    removed_host: ProgramTime = NO_TIME  # stretches of the host's line that are no longer spent
+    removed_calls: Calls = field(default_factory=lambda: NO_CALLS)
+    removed_tasks: Tasks = field(default_factory=lambda: NO_TASKS)
     durations_ns: dict[int, int] = field(default_factory=dict)  # of tasks
     stretched: dict[int, float] = field(default_factory=dict)  # tasks' factors, on top of any new duration
     modelled: frozenset[int] = frozenset()  # tasks whose new duration is a model's, not a measurement
     fused: dict[int, tuple[int, ...]] = field(default_factory=dict)  # for all tasks of a run stands its last
-    unwaited_calls: Numbers = field(default_factory=lambda: _NOBODY)  # they return without waiting
+    unwaited_calls: Calls = field(default_factory=lambda: NO_CALLS)  # they return without waiting
     moved_tasks: dict[int, int] = field(default_factory=dict)  # to a stream; len(streams) is a new one
     added_host_ns: dict[int, int] = field(default_factory=dict)  # before a call
-    captured_calls: Numbers = field(
-        default_factory=lambda: _NOBODY
+    captured_calls: Calls = field(
+        default_factory=lambda: NO_CALLS
     )  # replayed from a CUDA graph: free of host work
 
 
@@ -61,22 +68,18 @@ def merge(edits: Iterable[Edit]) -> Edit:
             added[call] = added.get(call, 0) + extra
         for task, factor in edit.stretched.items():
             stretched[task] = stretched.get(task, 1.0) * factor
-    hosts = [edit.removed_host for edit in listed]
     return Edit(
-        removed_host=intervals.union(
-            np.concatenate([each.start for each in hosts] or [_NOBODY]),
-            np.concatenate([each.end for each in hosts] or [_NOBODY]),
-        ),
-        removed_calls=_together(edit.removed_calls for edit in listed),
-        removed_tasks=_together(edit.removed_tasks for edit in listed),
+        removed_host=joined(NO_TIME, *(edit.removed_host for edit in listed)),
+        removed_calls=Calls(_together(edit.removed_calls for edit in listed)),
+        removed_tasks=Tasks(_together(edit.removed_tasks for edit in listed)),
         durations_ns=durations,
         stretched=stretched,
         modelled=frozenset().union(*(edit.modelled for edit in listed)),
         fused={task: run for edit in listed for task, run in edit.fused.items()},
-        unwaited_calls=_together(edit.unwaited_calls for edit in listed),
+        unwaited_calls=Calls(_together(edit.unwaited_calls for edit in listed)),
         moved_tasks={task: stream for edit in listed for task, stream in edit.moved_tasks.items()},
         added_host_ns=added,
-        captured_calls=_together(edit.captured_calls for edit in listed),
+        captured_calls=Calls(_together(edit.captured_calls for edit in listed)),
     )
 
 
@@ -98,15 +101,15 @@ def _left_to_fuse(edit: Edit, gone: set[int]) -> Edit:
             modelled |= set() if sure else {left[-1]}
     return replace(
         edit,
-        removed_tasks=np.array(sorted(removed), np.int64),
+        removed_tasks=Tasks(np.array(sorted(removed), np.int64)),
         durations_ns=durations,
         modelled=frozenset(modelled),
         fused=fused,
     )
 
 
-def _together(numbers: Iterable[Numbers]) -> Numbers:
-    return np.unique(np.concatenate([_NOBODY, *numbers]))
+def _together(numbers: Iterable[Array]) -> Array:
+    return np.unique(np.concatenate([NO_CALLS, *numbers]))
 
 
 def apply(program: Program, edit: Edit) -> Program:

@@ -20,6 +20,7 @@ from foretrace.analyze.concepts.work import work_models
 from foretrace.analyze.concepts.work.work_models.call import parse
 from foretrace.hardware import Device
 from foretrace.predict.edits import Edit
+from foretrace.predict.numbers import Tasks
 from foretrace.predict.program import BLOCKING_COPY, SYNC, Program
 from foretrace.predict.tasks import device_of, task_table
 from foretrace.trace import Trace
@@ -125,9 +126,9 @@ def edit(fused: Iterable[Fused]) -> Edit:
     """The last task of each run stands for the fused kernel."""
     runs = list(fused)
     kept = {run.tasks[-1]: run.dur_ns for run in runs}
-    gone = np.array([task for run in runs for task in run.tasks[:-1]], np.int64)
+    replaced = Tasks(np.array([task for run in runs for task in run.tasks[:-1]], np.int64))
     return Edit(
-        removed_tasks=gone,
+        removed_tasks=replaced,
         durations_ns=kept,
         modelled=frozenset(kept),
         fused={run.tasks[-1]: tuple(run.tasks) for run in runs},

@@ -11,6 +11,7 @@ from foretrace.analyze.concepts.device.device_time import names_like
 from foretrace.analyze.concepts.host import runtime_calls
 from foretrace.predict.calibrate import dense_ns
 from foretrace.predict.edits import Edit
+from foretrace.predict.numbers import Calls
 from foretrace.predict.program import BLOCKING_COPY, SYNC, Program
 from foretrace.predict.tasks import task_table
 from foretrace.trace import Trace
@@ -123,7 +124,7 @@ def edit(program: Program, captured: NDArray[np.bool_]) -> Edit:
     starts = np.diff(program.task_from) > 0
     working = np.unique(piece[captured & starts])
     heads = {int(call): _GRAPH_LAUNCH_NS for call in np.flatnonzero(opens) if piece[call] in working}
-    return Edit(captured_calls=np.flatnonzero(captured), added_host_ns=heads)
+    return Edit(captured_calls=Calls(np.flatnonzero(captured)), added_host_ns=heads)
 
 
 def _waits_inside(trace: Trace, program: Program) -> bool:
@@ -136,7 +137,7 @@ def _waits_inside(trace: Trace, program: Program) -> bool:
     return False
 
 
-def waiting_calls(trace: Trace, program: Program) -> NDArray[np.int64]:
+def waiting_calls(trace: Trace, program: Program) -> Calls:
     """Calls that wait for the device, other than for a copy to it or to free memory."""
     to_device = trace.copies.filter(pl.col("direction") == "HtoD")["span_id"]
     copied = task_table(trace, program).filter(pl.col("id").is_in(to_device.implode()))
@@ -145,7 +146,7 @@ def waiting_calls(trace: Trace, program: Program) -> NDArray[np.int64]:
     ops = trace.spans["op_id"].gather(program.call_span)
     after_copy = ops.is_in(copied["op_id"].drop_nulls().implode()).fill_null(value=False)
     frees = trace.spans["name"].gather(program.call_span).cast(pl.String).str.contains(_FREES)
-    return np.flatnonzero(waits & ~(after_copy | frees).to_numpy())
+    return Calls(np.flatnonzero(waits & ~(after_copy | frees).to_numpy()))
 
 
 def _repeats(trace: Trace, program: Program) -> bool:

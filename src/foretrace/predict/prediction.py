@@ -14,17 +14,31 @@ from foretrace.predict.calibrate import Calibration, scaled_host
 from foretrace.predict.changes import Change, apply, with_durations_scaled
 from foretrace.predict.program import Program
 from foretrace.predict.steady import step_ns
+from foretrace.sourced import JUDGEMENT, Factor, Share
 
-# How far the host may be from the calibrated one: its own scatter between runs of one program, where the
-# step time was measured and follows the host; more where it was not, or where the device or a stall hides it.
-_HOST_KNOWN, _HOST_UNKNOWN = 0.15, 0.35
-_MODEL = 0.2  # how far a modelled duration may be off
-# What is not modelled at all: 8 %, and more the more of the step a change takes away. So much speaks against a promise; of
-# programs that the rules had not seen it covered too few (docs/accuracy.md), so the range is wider.
-_SLACK, _SLACK_OF_SAVED = 1.08, 0.12
-_WIDER, _WIDER_OF_SAVED = 1.02, 0.08
-_PROMISE_POINT, _PROMISE_LOW, _NO_GAIN = 1.10, 1.04, 1.05
-_PERHAPS = 1.25  # a range that reaches this far does not say that there is nothing to gain
+_UNSEEN = "coverage on programs that the rules had not seen: docs/accuracy.md"
+# How far the host may be from the calibrated one.
+HOST_KNOWN = Share(
+    0.15,
+    of="the host's time, where the measured step follows it: its own scatter between runs",
+    source=_UNSEEN,
+)
+HOST_UNKNOWN = Share(
+    0.35, of="the host's time, where the step was not measured, or the device or a stall hides the host", source=_UNSEEN
+)  # fmt: skip
+MODEL = Share(0.2, of="a modelled duration, by which it may be off", source=JUDGEMENT)
+# What is not modelled at all counts against a promise, and more the more of the step a change takes away. The range is
+# wider still: of programs that the rules had not seen, the first alone covered too few.
+SLACK = Factor(1.08, of="the speed-up, for what is not modelled", source=_UNSEEN)
+SLACK_OF_SAVED = Factor(0.12, of="the saved share of the step, added to the slack", source=_UNSEEN)
+WIDER = Factor(1.02, of="the speed-up, for a range that covers", source=_UNSEEN)
+WIDER_OF_SAVED = Factor(0.08, of="the saved share of the step, added to the range", source=_UNSEEN)
+PROMISED_GAIN = Factor(1.10, of="the predicted speed-up, from which a gain is promised", source=JUDGEMENT)
+SURE_GAIN = Factor(
+    1.04, of="the lower end without the widening, from which a gain is promised", source=JUDGEMENT
+)
+NO_GAIN = Factor(1.05, of="the predicted speed-up, below which there is none to speak of", source=JUDGEMENT)
+PERHAPS = Factor(1.25, of="the upper end, from which a gain is not ruled out", source=JUDGEMENT)
 
 
 @dataclass(frozen=True)
@@ -54,11 +68,11 @@ def predict(calibration: Calibration, changes: tuple[Change, ...]) -> Prediction
     before = items * step_ns(calibration.program)
     point = before / _after_ns(calibration.program, changes)
     told = calibration.known and calibration.host_bound and calibration.dense_told
-    spread = _HOST_KNOWN if told else _HOST_UNKNOWN
+    spread = HOST_KNOWN if told else HOST_UNKNOWN
     ratios = [point]
     for host in (1 - spread, 1 + spread):
         program = scaled_host(calibration.program, host)
-        for model in (1 - _MODEL, 1 + _MODEL):
+        for model in (1 - MODEL, 1 + MODEL):
             tried = tuple(with_durations_scaled(change, model) for change in changes)
             ratios.append(items * step_ns(program) / _after_ns(program, tried))
     ratios += [before / _after_ns(calibration.program, tried) for tried in _at_ends(changes)]
@@ -66,8 +80,8 @@ def predict(calibration: Calibration, changes: tuple[Change, ...]) -> Prediction
     sure = low  # what a promise goes by
     if not all(change.exact for change in changes):
         saved = max(1 - 1 / point, 0.0)
-        wide = (_SLACK + _SLACK_OF_SAVED * saved) * (_WIDER + _WIDER_OF_SAVED * saved)
-        sure = low / (_SLACK + _SLACK_OF_SAVED * saved)
+        wide = (SLACK + SLACK_OF_SAVED * saved) * (WIDER + WIDER_OF_SAVED * saved)
+        sure = low / (SLACK + SLACK_OF_SAVED * saved)
         low, high = low / wide, high * wide * max(change.upside for change in changes)
     if items > 1 and all(change.items > 1 for change in changes):
         high = max(min(high, items), point)  # more items alone make no step shorter
@@ -119,9 +133,9 @@ def to_dict(prediction: Prediction) -> dict[str, Any]:
 def _verdict(calibration: Calibration, speedup: Span, sure: float) -> str:
     if not calibration.representative:
         return "uncertain"
-    if speedup.point >= _PROMISE_POINT and sure >= _PROMISE_LOW:
+    if speedup.point >= PROMISED_GAIN and sure >= SURE_GAIN:
         return "gain"
-    return "no gain" if speedup.point < _NO_GAIN and speedup.high < _PERHAPS else "uncertain"
+    return "no gain" if speedup.point < NO_GAIN and speedup.high < PERHAPS else "uncertain"
 
 
 def _basis(calibration: Calibration, changes: tuple[Change, ...]) -> str:
@@ -141,5 +155,5 @@ def _follows(calibration: Calibration) -> str:
     if calibration.host_bound:
         return "the host"
     work_ns = float(program.task_dur_ns.sum()) / max(len(np.unique(program.step)), 1)
-    half = work_ns >= 0.5 * calibration.step_ns
-    return "the device" if half else "what the host does or waits for beside torch's operators"
+    most = 2 * work_ns >= calibration.step_ns
+    return "the device" if most else "what the host does or waits for beside torch's operators"

@@ -19,7 +19,7 @@ from foretrace.diagnose.case import Case
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.ingest import open_trace
 from foretrace.predict.prediction import predict
-from foretrace.present.web import kinds, payload, rule_texts
+from foretrace.present.web import kinds, payload
 from foretrace.present.web.recording_view import RecordingView, display_name
 from foretrace.present.web.resources import step_time, table
 from tests.builders import Recording
@@ -303,11 +303,6 @@ def test_unknown_names_are_refused(sample: RecordingView) -> None:
             plain(sample, name)
     with pytest.raises(UsageError):
         payload.resource(sample, "compare/other")
-
-
-def test_every_rule_has_its_words() -> None:
-    names = {rule.name for rule in RULES}
-    assert names == set(rule_texts.TITLES) == set(rule_texts.LABELS)
 
 
 def strings(value: object) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,6 +16,7 @@ import polars as pl
 from foretrace.analyze.concepts.device import collective_calls
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace
+from foretrace.units import format_value
 
 # In these no rank is done before all have come. The root of a broadcast, or a sender, waits for nobody.
 _FOR_ALL = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
@@ -174,3 +176,11 @@ def _world(traces: Mapping[int, Trace]) -> int | None:
 def _listed(traces: Mapping[int, Trace]) -> str:
     names = [str(rank) for rank in sorted(traces)]
     return ", ".join(names if len(names) <= 8 else [*names[:7], f"... ({len(names)} in all)"])
+
+
+def no_issue(values: Mapping[str, Any]) -> str | None:
+    """What the analysis `communication` saw, in words."""
+    count, exposed = values.get("collectives_count"), values.get("exposed_ns")
+    if not count:
+        return "no collective on this rank"
+    return None if exposed is None else f"{format_value('_ns', exposed)} exposed of all"

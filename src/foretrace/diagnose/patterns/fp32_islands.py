@@ -10,7 +10,7 @@ from typing import NamedTuple
 import polars as pl
 
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.patterns import matrix_products
+from foretrace.predict.costs import gemm
 
 ASKED = ("aten::to", "aten::_to_copy", "aten::type_as", "aten::float", "aten::half", "aten::bfloat16")
 HALF_TIME = 0.55  # of the same operator on half the bytes: activations on an H200
@@ -78,8 +78,8 @@ def in_half(case: Case, tasks: list[int]) -> dict[int, int]:
     for task, dur, whole, op, shapes in work.select("task", "dur_ns", "whole", "op", "shapes").iter_rows():
         share = HALF_TIME
         if op in _MULTIPLIES:
-            size = matrix_products.size(op, shapes)
-            needed = matrix_products.time_ns(case.device, "bf16", size, 2) if case.device and size else None
+            size = gemm.size(op, shapes)
+            needed = gemm.time_ns(case.device, "bf16", size, 2) if case.device and size else None
             share = min((needed or whole) / max(whole, 1), 1.0)
         shorter[task] = round(dur * share)
     return shorter

@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from foretrace import intervals
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.host import runtime_calls
+from foretrace.diagnose import removal
 from foretrace.diagnose.case import Case
 from foretrace.intervals import Intervals
 from foretrace.predict import edits
 from foretrace.predict.edits import Edit
+from foretrace.predict.numbers import ProgramTime
 from foretrace.predict.program import SYNC, Program
 from foretrace.predict.steady import step_ns
 
@@ -111,8 +113,7 @@ def reading(case: Case, work: Iterable[Work]) -> Reading:
 def _gone(case: Case, stretches: list[tuple[int, int]]) -> Edit:
     """These stretches of the host's line, with all calls in them, gone."""
     host = intervals.union([start for start, _ in stretches], [end for _, end in stretches])
-    inside = intervals.covered_ns(host, case.program.call_start_ns, case.program.call_end_ns) > 0
-    return Edit(removed_host=host, removed_calls=np.flatnonzero(inside))
+    return removal.without_time(case, ProgramTime(host))
 
 
 def _reads_and_stops(case: Case) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -13,8 +13,9 @@ import numpy as np
 import polars as pl
 
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.patterns import copy_readers, matrix_products
+from foretrace.diagnose.patterns import copy_readers
 from foretrace.hardware import Device
+from foretrace.predict.costs import gemm, streaming
 from foretrace.predict.edits import Edit
 
 _CASTS = ("aten::to", "aten::_to_copy", "aten::type_as")
@@ -64,10 +65,8 @@ def tasks(case: Case, found: list[Lookup]) -> tuple[pl.DataFrame, pl.DataFrame]:
     reading = {each.product: each for each in found}
     outer = [None if op is None else case.callers(op)[-1] for op in case.tasks["op_id"]]
     made = case.tasks.filter(pl.Series([op in making for op in outer], dtype=pl.Boolean))
-    kernels = matrix_products.kernels(case)
-    sizes = [
-        matrix_products.size(op or "", shapes) for op, shapes in kernels.select("op", "shapes").iter_rows()
-    ]
+    kernels = case.products
+    sizes = [gemm.size(op or "", shapes) for op, shapes in kernels.select("op", "shapes").iter_rows()]
     tall = {(each.classes, each.rows) for each in found}  # as the gradient of the table has it
     moved: list[int | None] = []
     for op, size in zip(kernels["op_id"], sizes, strict=True):
@@ -86,9 +85,9 @@ def edit(
     case: Case, device: Device, found: list[Lookup], made: pl.DataFrame, multiplied: pl.DataFrame
 ) -> Edit:
     """The rows looked up: read and written once."""
-    rate = device.memory_bandwidth_bytes * matrix_products.BANDWIDTH_SHARE / 1e9
+    rate = device.memory_bandwidth_bytes * streaming.BANDWIDTH_SHARE / 1e9
     new = {
-        task: min(dur, matrix_products.LAUNCH_NS + round(moved * _ITEM_BYTES / rate))
+        task: min(dur, streaming.START_NS + round(moved * _ITEM_BYTES / rate))
         for task, dur, moved in multiplied.select("task", "dur_ns", "moved").iter_rows()
     }
     host = case.during(case.trace.spans[sorted({op for each in found for op in each.made_by})])

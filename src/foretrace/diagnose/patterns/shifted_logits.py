@@ -12,9 +12,9 @@ import polars as pl
 
 from foretrace.analyze.concepts.work.tensor_shapes import tensor_shapes
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.host_time import host_time
 from foretrace.diagnose.patterns import copy_readers
 from foretrace.diagnose.patterns.copy_readers import Lies, Shape
+from foretrace.diagnose.removal import host_time
 from foretrace.predict.edits import Edit
 
 _ASKED = ("aten::contiguous", "aten::clone", "aten::reshape", "aten::flatten")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from foretrace import diagnose
 from foretrace._version import __version__
 from foretrace.analyze.result import Result
 from foretrace.diagnose.diagnosis import Diagnosis
@@ -17,16 +18,6 @@ from foretrace.trace import Trace
 from foretrace.units import format_value, shorten, visible
 
 SCHEMA = 1
-# Where the evidence of a rule can be looked at: an analysis, and options that bring it out.
-SEEN_IN = {
-    "unfused-attention": "roles --attention-parts", "unfused-elementwise": "sequences", "layout-conversions": "roles",
-    "no-tensor-cores": "gpu-efficiency", "misaligned-gemm": "roofline", "dtype-casts": "roles",
-    "redundant-copies": "roles", "loop-optimizer": "roles", "recompute": "roles", "low-occupancy": "kernels",
-    "pageable-copy": "syncs", "tiny-copies": "syncs", "host-sync": "syncs", "host-stall": "idle",
-    "launch-bound": "launches", "input-bound": "input", "allocator-churn": "idle", "recompilation": "compile",
-    "small-batch": "roofline", "cold-start": "cold-start", "exposed-communication": "communication",
-    "straggler": "communication", "memory-pressure": "memory", "profiler-overhead": "trust",
-}  # fmt: skip
 _SHOWN = 6
 _OVERVIEW = (
     "steps_count", "step_gpu_ns", "step_host_ns", "gpu_busy_pct", "sm_efficiency_pct", "occupancy_pct", "idle_pct",
@@ -74,8 +65,8 @@ def _one(number: int, finding: Finding, width: int) -> Iterator[Line]:
         yield [("  ", ""), (line, "quiet")]
     for line in finding.fix.code.splitlines():
         yield [("    ", ""), (shorten(visible(line), width - 4), "accent")]
-    if finding.rule in SEEN_IN:
-        name, _, options = SEEN_IN[finding.rule].partition(" ")
+    if finding.rule:
+        name, _, options = diagnose.find(finding.rule).see.partition(" ")
         yield [("  details: ", "quiet"), (f"foretrace show {name} PATH {options}".rstrip(), "quiet")]
 
 
@@ -130,6 +121,10 @@ def _finding_dict(finding: Finding) -> dict[str, Any]:
         "evidence": dict(finding.evidence),
         "fix": {"says": finding.fix.says, "code": finding.fix.code},
         "unless": finding.unless,
+        "limits": {
+            name: {"value": limit, "of": limit.of, "source": limit.source}
+            for name, limit in diagnose.find(finding.rule).limits.items()
+        },
         "predicted": None if finding.predicted is None else to_dict(finding.predicted),
     }  # fmt: skip
 

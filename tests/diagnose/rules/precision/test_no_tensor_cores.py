@@ -9,9 +9,9 @@ from corpus import CORPUS, needs_corpus
 from diagnose.kernels import ADD, H200, Op, device_bound
 
 import foretrace
-from foretrace.diagnose.patterns.matrix_products import Size, size, time_ns
 from foretrace.diagnose.rules.precision.no_tensor_cores import no_tensor_cores
 from foretrace.hardware import match
+from foretrace.predict.costs.gemm import Size, size, time_ns
 from tests.diagnose.loops import findings
 
 SGEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4"

@@ -10,8 +10,9 @@ import polars as pl
 from foretrace import intervals
 from foretrace.analyze.concepts.work.flops import op_work
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, rule
+from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import copy_readers
+from foretrace.diagnose.rule import rule
 from foretrace.diagnose.rules.copies.redundant_copies import device_copies, removed
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
@@ -40,7 +41,12 @@ _PLANAR_ONLY = ("aten::native_group_norm", "aten::instance_norm")
 _PLANAR_ONLY_DOUBT = "group and instance norm take planar tensors alone, so that conversions stay around them"
 
 
-@rule
+@rule(
+    title="Layouts are converted back and forth",
+    topic="Layouts",
+    see="roles",
+    headline=lambda e: f"{e['conversions_pct']:.0f} % of GPU time only changes layouts",
+)
 def layout_conversions(case: Case) -> Iterator[Finding]:
     """Kernels that turn NCHW tensors into NHWC and back around convolutions, and depthwise ones for NCHW.
 
@@ -73,7 +79,6 @@ def layout_conversions(case: Case) -> Iterator[Finding]:
         new[task] = round(dur * _DEPTHWISE_FACTOR)
     converting = spent >= slow_ns
     yield Finding(
-        rule="layout-conversions",
         says=f"{mine.height / case.step_count:.0f} conversions between layouts a step take "
         f"{100 * spent / device_ns:.0f} % of the GPU's time."
         if converting

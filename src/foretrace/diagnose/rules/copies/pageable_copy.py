@@ -10,10 +10,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, rule
+from foretrace.diagnose.finding import Finding, Fix
+from foretrace.diagnose.rule import rule
+from foretrace.predict.builder import STAGED_BYTES
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit, apply, merge
-from foretrace.predict.program import BLOCKING_COPY, STAGED_BYTES, SYNC
+from foretrace.predict.program import BLOCKING_COPY, SYNC
 from foretrace.predict.steady import step_ns
 
 _LARGE_BYTES = 1 << 20
@@ -41,7 +43,11 @@ _TO_HOST = Fix(
 )
 
 
-@rule
+@rule(
+    title="Copies hold the host up",
+    topic="Blocking copies",
+    see="syncs",
+)
 def pageable_copy(case: Case) -> Iterator[Finding]:
     """Copies between the device and the host that hold the host: pageable ones, and pinned ones that are waited for.
 
@@ -129,7 +135,6 @@ def _finding(case: Case, groups: tuple[_Group, ...]) -> Iterator[Finding]:
     to_host = groups[-1].to_host
     all_copies = pl.concat(each.copies for each in groups)
     yield Finding(
-        rule="pageable-copy",
         says="; ".join(each.says(case.step_count) for each in groups) + ". The host waits for them.",
         why="The host stands still until each has arrived, and the bus is mostly idle.",
         fix=groups[0].fix,

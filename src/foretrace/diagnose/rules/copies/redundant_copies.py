@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
+from typing import Any
 
 import polars as pl
 
 from foretrace.analyze.concepts.work.work_models.call import parse
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, rule
+from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import copy_readers, growing_cats, one_hot_products, shifted_logits
-from foretrace.diagnose.patterns.matrix_products import BANDWIDTH_SHARE, LAUNCH_NS
+from foretrace.diagnose.rule import Healthy, rule
 from foretrace.errors import MissingDataError
 from foretrace.predict.changes import Change
+from foretrace.predict.costs.streaming import BANDWIDTH_SHARE, START_NS
 from foretrace.predict.edits import Edit, merge
 
 _LEAST_SHARE = 0.02
@@ -57,7 +59,17 @@ _REPEAT_FIX = Fix(
 )
 
 
-@rule
+def _no_issue(values: Mapping[str, Any]) -> str | None:
+    share = values.get("moving_pct")
+    return None if share is None else f"{share:.0f} % of GPU time only moves data"
+
+
+@rule(
+    title="Tensors are copied without need",
+    topic="Needless copies",
+    see="roles",
+    healthy=Healthy("gpu-efficiency", _no_issue),
+)
 def redundant_copies(case: Case) -> Iterator[Finding]:
     """Copies by contiguous(), clone() or repeat() that nothing behind them needs, and torch.cat that copies all to add a little.
 
@@ -118,7 +130,6 @@ def _needless(case: Case, mine: pl.DataFrame, device_ns: int, *, repeated: bool)
         )
     )
     return Finding(
-        rule="redundant-copies",
         says=f"{mine.height / case.step_count:.0f} copies a step by {by} take {100 * spent / device_ns:.0f} % of the GPU's time.",
         why=why,
         fix=fix,
@@ -156,7 +167,7 @@ def _single_query(case: Case, mine: pl.DataFrame) -> dict[int, int]:
     work = case.tasks.drop_nulls("op_id")
     outermost = [case.callers(op)[-1] for op in work["op_id"]]
     return {
-        task: max(dur // times[op], min(dur, LAUNCH_NS))
+        task: max(dur // times[op], min(dur, START_NS))
         for op, (task, dur) in zip(outermost, work.select("task", "dur_ns").iter_rows(), strict=True)
         if op in times
     }
@@ -168,7 +179,6 @@ def _looked_up(case: Case, lookups: list[one_hot_products.Lookup], device_ns: in
     if case.device is None or spent < _LEAST_SHARE * device_ns:
         return
     yield Finding(
-        rule="redundant-copies",
         says=f"{len(lookups) / case.step_count:.0f} one-hot tensors a step are made and multiplied: "
         f"{100 * spent / device_ns:.0f} % of the GPU's time.",
         why="All but one of each row's products are with zero.",
@@ -191,7 +201,6 @@ def _shifted(case: Case, left_out: list[shifted_logits.Shifted], device_ns: int)
     if spent < _LEAST_SHARE * device_ns:
         return
     yield Finding(
-        rule="redundant-copies",
         says=f"All rows but those without a label are copied for the loss: {100 * spent / device_ns:.0f} % of the GPU's time "
         "with the gradient's way back.",
         why="The loss leaves out rows by itself whose label is to be ignored.",
@@ -216,7 +225,6 @@ def _grown(case: Case, mine: pl.DataFrame, device_ns: int) -> Finding:
     spent = int(mine["dur_ns"].sum())
     longer_pct = 100 * float(mine["new_share"].sum()) / mine.height
     return Finding(
-        rule="redundant-copies",
         says=f"{mine.height / case.step_count:.0f} times a step torch.cat copies a whole tensor to make it "
         f"{longer_pct:.2g} % longer: {100 * spent / device_ns:.0f} % of the GPU's time.",
         why="What was there already is read and written again each time.",

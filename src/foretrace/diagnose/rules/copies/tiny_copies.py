@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 
 from foretrace import intervals
 from foretrace.analyze.concepts.host.runtime_calls import NOBODY, HostSpans
+from foretrace.diagnose import removal
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, rule
+from foretrace.diagnose.finding import Finding, Fix
+from foretrace.diagnose.rule import rule
 from foretrace.predict.calibrate import dense_ns
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
+from foretrace.predict.numbers import ProgramTime
 
 _SMALL_BYTES = 64 << 10
 _NUMBER_BYTES = 16  # one or two numbers: an argument of a kernel, or a constant, rather than data
@@ -34,7 +37,11 @@ _TOGETHER = r"^aten::(?:stack|cat)$"
 _LOOP_NS = 100_000  # of Python between two copies of a loop: more is work of another kind
 
 
-@rule
+@rule(
+    title="Many tiny copies between host and GPU",
+    topic="Tiny copies",
+    see="syncs",
+)
 def tiny_copies(case: Case) -> Iterator[Finding]:
     """Small tensors made on the host and copied to the device one by one, in every step.
 
@@ -67,7 +74,6 @@ def tiny_copies(case: Case) -> Iterator[Finding]:
         return
     moved = int(mine["size_bytes"].sum())
     yield Finding(
-        rule="tiny-copies",
         says=f"{mine.height / case.step_count:.3g} copies a step bring {moved / mine.height:.0f} bytes each to the device; "
         f"they take the host {host.total_ns / case.step_count / 1e6:.3g} ms.",
         why="A copy of a few bytes costs the host as much as a kernel, and from pageable memory a wait as well.",
@@ -102,9 +108,7 @@ def _change(case: Case, dropped: pl.DataFrame, host: intervals.Intervals) -> Cha
 
 
 def _without(case: Case, host: intervals.Intervals) -> Edit:
-    program = case.program
-    inside = intervals.covered_ns(host, program.call_start_ns, program.call_end_ns) > 0
-    return Edit(removed_host=host, removed_calls=np.flatnonzero(inside))
+    return removal.without_time(case, ProgramTime(host))
 
 
 def _packed(

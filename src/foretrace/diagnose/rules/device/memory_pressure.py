@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, rule
+from foretrace.diagnose.finding import Finding, Fix
+from foretrace.diagnose.rule import Healthy, rule
 from foretrace.errors import MissingDataError
+from foretrace.units import format_value
 
 _FULL_PCT = 90.0  # as the TensorBoard plugin has it
 
 
-@rule
+def _no_issue(values: Mapping[str, Any]) -> str | None:
+    peak, share = values.get("peak_bytes"), values.get("device_peak_pct")
+    if peak is None or share is None:
+        return None
+    return f"{format_value('_bytes', peak)} at the peak, {share:.0f} % of the device's"
+
+
+@rule(
+    title="GPU memory is nearly full",
+    topic="Memory",
+    see="memory",
+    healthy=Healthy("memory", _no_issue),
+)
 def memory_pressure(case: Case) -> Iterator[Finding]:
     """At its peak the program holds more than 90 % of the device's memory.
 
@@ -37,7 +52,6 @@ def memory_pressure(case: Case) -> Iterator[Finding]:
         return
     largest = case.result("memory").table.row(0, named=True)
     yield Finding(
-        rule="memory-pressure",
         says=f"At its peak the program allocates {peak / 2**30:.3g} GiB, and holds {held:.0f} % of the device's memory.",
         why="Close to the limit the allocator gives memory back and takes it again, which waits for the device.",
         fix=Fix(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import takewhile
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,7 +14,8 @@ import polars as pl
 from foretrace import intervals
 from foretrace.analyze.concepts.device.phases import BACKWARD, FORWARD, PHASES, RECOMPUTE
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, rule
+from foretrace.diagnose.finding import Finding, Fix
+from foretrace.diagnose.rule import Healthy, rule
 from foretrace.intervals import Intervals
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
@@ -29,7 +31,19 @@ _MOST_OF_GAP = 0.5  # of the host's time between launches, what the hooks take a
 _ENTERING_NS = 250_000  # recorded, of one call of checkpoint() itself, at most
 
 
-@rule
+def _no_issue(values: Mapping[str, Any]) -> str | None:
+    share = values.get("recompute_pct")
+    if share is None:
+        return None
+    return f"{share:.0f} % of GPU time" if share else "none"
+
+
+@rule(
+    title="The forward pass is computed twice",
+    topic="Recomputation",
+    see="roles",
+    healthy=Healthy("roles", _no_issue),
+)
 def recompute(case: Case) -> Iterator[Finding]:
     """What activation checkpointing costs.
 
@@ -56,7 +70,6 @@ def recompute(case: Case) -> Iterator[Finding]:
     if spent < _LEAST_SHARE * device_ns:
         return
     yield Finding(
-        rule="recompute",
         says=f"Checkpointing computes {spent / case.step_count / 1e6:.3g} ms of forward work a step again: "
         f"{100 * spent / device_ns:.0f} % of the GPU's time.",
         why="It trades time for memory: worth it only where the activations would not fit.",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, rule
+from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import repeated_passes
+from foretrace.diagnose.rule import Healthy, rule
 from foretrace.errors import MissingDataError
 from foretrace.predict.changes import Change
 
@@ -20,7 +22,17 @@ _REACHED_BELOW = (
 _LEAST_PARTS = 2  # of a batch
 
 
-@rule
+def _no_issue(values: Mapping[str, Any]) -> str | None:
+    share, busy = values.get("sm_efficiency_pct"), values.get("gpu_busy_pct")
+    return f"kernels fill {100 * share / busy:.0f} % of the multiprocessors" if share and busy else None
+
+
+@rule(
+    title="The batch is too small for this GPU",
+    topic="Batch size",
+    see="roofline",
+    healthy=Healthy("overview", _no_issue),
+)
 def small_batch(case: Case) -> Iterator[Finding]:
     """The GPU is busy with kernels that have fewer blocks than it has multiprocessors.
 
@@ -73,7 +85,6 @@ def _accumulated(case: Case, parts: list[repeated_passes.Repeat], filled: float)
     ops = np.concatenate([each.ops() for each in parts])
     at_once = repeated_passes.at_once(case, parts)
     return Finding(
-        rule="small-batch",
         says=f"{passes} times a step the same {len(parts[0].ops(0, 1))} operators run forward and backward, on a part "
         f"of the batch each; kernels reach {100 * filled:.0f} % of the GPU's multiprocessors.",
         why="Each part costs the host as much as the whole batch, and its kernels leave the GPU partly empty.",
@@ -104,7 +115,6 @@ def _small(case: Case, mine: pl.DataFrame, filled: float) -> Finding:
     spent = int(small["dur_ns"].sum())
     longest = small.sort("dur_ns", descending=True)
     return Finding(
-        rule="small-batch",
         says=f"Kernels reach only {100 * filled:.0f} % of the GPU's multiprocessors, averaged over their time; "
         f"{100 * spent / total:.0f} % of it goes to kernels with fewer blocks than there are multiprocessors.",
         why="A kernel that leaves multiprocessors empty takes nearly as long as one that fills them.",

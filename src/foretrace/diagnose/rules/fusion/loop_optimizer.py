@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import ceil
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,8 +17,9 @@ from foretrace.analyze.concepts.host.runtime_calls import NOBODY
 from foretrace.analyze.concepts.work import work_models
 from foretrace.analyze.concepts.work.work_models.call import parse
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, rule
+from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import parameter_loops
+from foretrace.diagnose.rule import Healthy, rule
 from foretrace.intervals import Intervals
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
@@ -39,7 +41,19 @@ _ACCUMULATES = r"^(?:autograd::engine::evaluate_function: )?torch::autograd::Acc
 _ADDED_ONCE = 1.1  # gradients that a backward pass adds to, for each that was set to zero
 
 
-@rule
+def _no_issue(values: Mapping[str, Any]) -> str | None:
+    share = values.get("optimizer_phase_pct")
+    if share is None:
+        return None
+    return f"{share:.1f} % of GPU time" if share else "no optimizer step recorded"
+
+
+@rule(
+    title="The optimizer updates one tensor at a time",
+    topic="Optimizer",
+    see="roles",
+    healthy=Healthy("roles", _no_issue),
+)
 def loop_optimizer(case: Case) -> Iterator[Finding]:
     """An optimizer step, or another loop over parameters, with a launch for every operation on every one.
 
@@ -193,7 +207,6 @@ def _finding(
 ) -> Finding:
     spent = int(tasks["dur_ns"].sum()) // case.step_count
     return Finding(
-        rule="loop-optimizer",
         says=f"{says}: {host_ns / 1e6:.3g} ms on the host, {spent / 1e6:.3g} ms on the GPU.",
         why="Every operation on every parameter is a launch of its own.",
         fix=fix,

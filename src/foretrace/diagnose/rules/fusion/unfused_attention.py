@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
+from typing import Any
 
 import polars as pl
 
@@ -21,8 +22,9 @@ from foretrace.analyze.concepts.device.attention_pieces import (
 from foretrace.analyze.concepts.device.phases import BACKWARD, PHASES
 from foretrace.analyze.concepts.work.tensor_shapes import tensor_shapes
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, rule
-from foretrace.diagnose.host_time import host_time
+from foretrace.diagnose.finding import Finding, Fix
+from foretrace.diagnose.removal import host_time
+from foretrace.diagnose.rule import Healthy, rule
 from foretrace.errors import MissingDataError
 from foretrace.hardware import Device
 from foretrace.predict.changes import Change
@@ -106,7 +108,22 @@ class _Attention:
         return flops / (peak * _SHARE[backward]) + 16 * _EXPONENTIALS[backward] / device.fp32_flops
 
 
-@rule
+def _no_issue(values: Mapping[str, Any]) -> str | None:
+    fused, pieces = values.get("fused_attention_pct"), values.get("attention_pieces_pct")
+    if fused is None or pieces is None:
+        return None
+    if not fused and not pieces:
+        return "no attention seen"
+    return f"fused, {fused:.0f} % of GPU time" if fused else f"{pieces:.0f} % of GPU time in pieces"
+
+
+@rule(
+    title="Attention is not fused",
+    topic="Attention",
+    see="roles --attention-parts",
+    headline=lambda e: f"{e['attention_pct']:.0f} % of GPU time goes to attention that is not fused",
+    healthy=Healthy("roles", _no_issue),
+)
 def unfused_attention(case: Case) -> Iterator[Finding]:
     """Attention computed piece by piece, with its scores in memory.
 
@@ -150,7 +167,6 @@ def unfused_attention(case: Case) -> Iterator[Finding]:
     spent = int(mine["dur_ns"].sum())
     softmax = mine.filter(pl.col("part") == PARTS.index(SOFTMAX))
     yield Finding(
-        rule="unfused-attention",
         says=f"Attention written out takes {100 * spent / device_ns:.0f} % of the GPU's time: "
         f"{mine.height / case.step_count:.0f} kernels and {spent / case.step_count / 1e6:.3g} ms a step.",
         why="Each piece reads and writes the whole matrix of scores, which a fused kernel keeps on the chip.",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,13 +14,14 @@ from foretrace.analyze.concepts.device.device_roles import ROLES
 from foretrace.analyze.concepts.device.phases import OPTIMIZER, PHASES
 from foretrace.analyze.concepts.work import work_models
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, rule
-from foretrace.diagnose.host_time import host_time
-from foretrace.diagnose.patterns import matrix_products
+from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns.spelled_out_operators import WrittenOut, written_out
+from foretrace.diagnose.removal import host_time
+from foretrace.diagnose.rule import Healthy, rule
 from foretrace.errors import MissingDataError
 from foretrace.predict import fusion
 from foretrace.predict.changes import Change
+from foretrace.predict.costs import gemm
 from foretrace.predict.edits import Edit
 from foretrace.predict.fusion import Fused, Link
 from foretrace.predict.program import BLOCKING_COPY, SYNC
@@ -49,7 +51,18 @@ class _Chain:
         return self.recorded_ns - self.fused_ns
 
 
-@rule
+def _no_issue(values: Mapping[str, Any]) -> str | None:
+    count = values.get("candidate_count")
+    return None if count is None else f"{counted(count, 'chain')} of small kernels, little to save"
+
+
+@rule(
+    title="Pointwise operators run one kernel each",
+    topic="Pointwise chains",
+    see="sequences",
+    headline=lambda e: f"{e['chains_pct']:.0f} % of GPU time goes to chains of pointwise kernels",
+    healthy=Healthy("sequences", _no_issue),
+)
 def unfused_elementwise(case: Case) -> Iterator[Finding]:
     """Runs of pointwise operators, casts, norms and reductions on the same elements, one kernel each.
 
@@ -97,7 +110,6 @@ def _finding(case: Case, work: pl.DataFrame, chains: list[_Chain], device_ns: in
     length = sum(len(chain.links) for chain in chains) / len(chains)
     written = written_out(case, [chain.links for chain in chains])
     return Finding(
-        rule="unfused-elementwise",
         says=f"{counted(round(len(chains) / case.step_count), 'chain')} of {length:.3g} pointwise kernels a step: "
         f"{100 * spent / device_ns:.0f} % of the GPU's time, fused {100 * fused / device_ns:.0f} %.",
         why="Each kernel of a chain reads and writes whole tensors that a fused one keeps in registers.",
@@ -219,7 +231,7 @@ def _makes(kernels: list[tuple[int | None, str | None, str | None]], count: int)
     op_id, op, shapes = kernels[0]
     if op not in _PRODUCTS or any(each[0] != op_id for each in kernels):
         return False
-    size = matrix_products.size(op, shapes)
+    size = gemm.size(op, shapes)
     return (
         size is not None
         and size.batch * size.m * size.n == count

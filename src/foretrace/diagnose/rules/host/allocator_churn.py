@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from foretrace import intervals
 from foretrace.analyze.concepts.host import runtime_calls
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, rule
+from foretrace.diagnose.finding import Finding, Fix
+from foretrace.diagnose.rule import rule
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
 from foretrace.predict.calibrate import dense_ns
@@ -21,7 +22,11 @@ from foretrace.predict.edits import Edit
 _LEAST_SHARE = 0.02  # of the host's time
 
 
-@rule
+@rule(
+    title="GPU memory is allocated and freed in the step",
+    topic="Allocator",
+    see="idle",
+)
 def allocator_churn(case: Case) -> Iterator[Finding]:
     """cudaMalloc, cudaFree and their like within steps that have run before.
 
@@ -61,7 +66,6 @@ def allocator_churn(case: Case) -> Iterator[Finding]:
     shown = names.gather(calls).value_counts(sort=True)
     ids = program.call_span[calls]
     yield Finding(
-        rule="allocator-churn",
         says=f"{len(calls) / steps:.3g} calls a step take memory from the driver or give it back "
         f"({', '.join(shown.to_series(0).head(3))}): {spent / steps / 1e6:.3g} ms.",
         why="A settled program makes none; to give memory back waits for the whole device.",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, Place, rule
+from foretrace.diagnose.finding import Finding, Fix, Place
 from foretrace.diagnose.patterns import host_work
 from foretrace.diagnose.patterns.host_work import Work
+from foretrace.diagnose.rule import Healthy, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit, merge
 
@@ -18,7 +20,22 @@ _LEAST_STEPS = 2
 _ONCE = "with fewer than two recorded steps it may be what happens once, such as a start or a compilation"
 
 
-@rule
+def _no_issue(values: Mapping[str, Any]) -> str | None:
+    """The GPU's idle time that Python, operators and calls of the host account for; other causes have their rules."""
+    span = values.get("span_ns")
+    if not span:
+        return None
+    names = ("host_operator_ns", "host_runtime_call_ns", "host_python_ns", "host_not_recorded_ns")
+    share = 100 * sum(values.get(name) or 0 for name in names) / span
+    return f"the GPU waits {share:.1f} % of the time for host work"
+
+
+@rule(
+    title="The host stalls between launches",
+    topic="Host stalls",
+    see="idle",
+    healthy=Healthy("idle", _no_issue),
+)
 def host_stall(case: Case) -> Iterator[Finding]:
     """A stretch of plain Python, sleep, input and output or operators on the host, in every step.
 
@@ -45,7 +62,6 @@ def host_stall(case: Case) -> Iterator[Finding]:
         return
     operators = sum(each.operators_ns for each in work)
     yield Finding(
-        rule="host-stall",
         says=f"The host spends {total / case.step_count / 1e6:.3g} ms of a step on "
         + (
             "operators of its own."

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,14 +17,17 @@ from foretrace import intervals
 from foretrace.analyze.concepts.host.runtime_calls import NOBODY, HostSpans
 from foretrace.analyze.concepts.trees.source_places import Places
 from foretrace.analyze.concepts.work.tensor_shapes import tensor_shapes
+from foretrace.diagnose import removal
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, Place, rule
+from foretrace.diagnose.finding import Finding, Fix, Place
 from foretrace.diagnose.patterns import anomaly_mode, expert_loops, repeated_passes
+from foretrace.diagnose.rule import Healthy, rule
 from foretrace.errors import MissingDataError
 from foretrace.predict import graph_capture
 from foretrace.predict.calibrate import dense_ns
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit, merge
+from foretrace.predict.numbers import RecordingTime
 from foretrace.predict.program import LAUNCH, Program
 
 _LEAST_SHARE = 0.02  # of the host's time
@@ -45,7 +49,21 @@ _READS = (
 _LINE = re.compile(r"(?:backward of )?(.+)\((\d+)\): (.+)")
 
 
-@rule
+def _no_issue(values: Mapping[str, Any]) -> str | None:
+    count = values.get("per_step_count")
+    if count is None:
+        return None
+    if not count:
+        return "none inside a step"
+    return f"{count:,.0f} a step" if count >= 1 else "less than one a step"
+
+
+@rule(
+    title="The host waits for the GPU within a step",
+    topic="Host syncs",
+    see="syncs",
+    healthy=Healthy("syncs", _no_issue),
+)
 def host_sync(case: Case) -> Iterator[Finding]:
     """Calls such as .item(), .cpu(), nonzero and synchronize, in which the host waits for the GPU.
 
@@ -97,7 +115,6 @@ def host_sync(case: Case) -> Iterator[Finding]:
         else ""
     )
     yield Finding(
-        rule="host-sync",
         says=f"{culprit}{makes} the host wait for the GPU {len(calls) / case.step_count:.3g} times a step, "
         f"{wait_ns / case.step_count / 1e6:.3g} ms in all.{computes}",
         why="While it waits it launches nothing, and afterwards the GPU waits for the next launch.",
@@ -128,7 +145,6 @@ def _left_on(case: Case, outer: NDArray[np.int64], around: intervals.Intervals, 
     slowed = anomaly_mode.slowed(case, _together(around, traced))
     warm = replace(both, removed_host=_removed(case, slowed.gone).removed_host)
     return Finding(
-        rule="host-sync",
         says=f"Autograd looks for NaN after each of its functions, {len(outer) / case.step_count:.3g} times a step, and "
         f"waits for the answer: anomaly detection is on. Keeping the lines of the forward pass takes another "
         f"{traced.total_ns / case.step_count / 1e6:.3g} ms.",
@@ -400,11 +416,7 @@ def _together(*stretches: intervals.Intervals) -> intervals.Intervals:
 
 def _removed(case: Case, spans: intervals.Intervals) -> Edit:
     """Stretches of the recording left out, with the calls that lie in them."""
-    program = case.program
-    gone = intervals.Intervals(spans.start - program.start_ns, spans.end - program.start_ns)
-    length = program.call_end_ns - program.call_start_ns
-    inside = intervals.covered_ns(gone, program.call_start_ns, program.call_end_ns)
-    return Edit(removed_host=gone, removed_calls=np.flatnonzero((inside == length) & (length > 0)))
+    return removal.without_time(case, case.program.in_program(RecordingTime(spans)))
 
 
 def _shaped_by_values(case: Case, calls: NDArray[np.int64]) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -10,13 +11,15 @@ import polars as pl
 from foretrace import intervals
 from foretrace.analyze.concepts.host import runtime_calls
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, Place, rule
+from foretrace.diagnose.finding import Finding, Fix, Place
 from foretrace.diagnose.patterns import host_work
+from foretrace.diagnose.rule import Healthy, rule
 from foretrace.intervals import Intervals
 from foretrace.predict import edits
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
 from foretrace.predict.steady import step_ns
+from foretrace.units import format_value
 
 _LEAST_SHARE = 0.05  # of the step
 # How many workers a program would be given is not recorded: what is common, and a middle that does not promise much.
@@ -31,7 +34,20 @@ _LOADER = (
 )
 
 
-@rule
+def _no_issue(values: Mapping[str, Any]) -> str | None:
+    wait = values.get("wait_per_step_ns")
+    if not values.get("calls_count"):
+        return "no DataLoader was waited for"
+    return None if wait is None else f"{format_value('_ns', wait)} of waiting a step"
+
+
+@rule(
+    title="The GPU waits for its input",
+    topic="Input",
+    see="input",
+    headline=lambda e: f"{e['wait_pct']:.0f} % of every step is spent waiting for data",
+    healthy=Healthy("input", _no_issue),
+)
 def input_bound(case: Case) -> Iterator[Finding]:
     """Steps wait for their input, from a DataLoader or made in line, while the GPU has nothing to do.
 
@@ -66,7 +82,6 @@ def input_bound(case: Case) -> Iterator[Finding]:
     change = _more_workers(case, host) if workers else _in_workers(case, host)
     loader = "its workers are too slow" if workers else "the main process loads it"
     yield Finding(
-        rule="input-bound",
         says=f"{100 * share:.0f} % of the host's time, {host.total_ns / case.step_count / 1e6:.3g} ms a step, is spent "
         f"waiting for the DataLoader: {loader}.",
         why=_WHY,
@@ -98,7 +113,6 @@ def _made_in_line(case: Case) -> Iterator[Finding]:
         return
     operators = sum(each.operators_ns for each in work) / host.total_ns
     yield Finding(
-        rule="input-bound",
         says=f"{host.total_ns / case.step_count / 1e6:.3g} ms a step go by on the host before what it has made is copied "
         "to the device.",
         why=_WHY,

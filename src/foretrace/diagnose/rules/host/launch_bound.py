@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -11,8 +12,9 @@ from numpy.typing import NDArray
 
 from foretrace.analyze.concepts.device.phases import BACKWARD, OPTIMIZER, PHASES
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, rule
+from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import expert_loops, repeated_passes
+from foretrace.diagnose.rule import Healthy, rule
 from foretrace.predict import graph_capture
 from foretrace.predict.calibrate import dense_ns
 from foretrace.predict.changes import Change
@@ -31,7 +33,20 @@ _CAPTURABLE_ADAM_NS = 26_000
 _LONGEST_CALL_NS = 40_000  # a call that takes longer loads a module, allocates or waits, rather than launches
 
 
-@rule
+def _no_issue(values: Mapping[str, Any]) -> str | None:
+    count, deepest = values.get("launches_per_step_count"), values.get("queue_max_count")
+    if count is None or deepest is None:
+        return None
+    return f"{count:,.0f} launches a step, queue up to {deepest:,} deep"
+
+
+@rule(
+    title="Launching takes longer than the work",
+    topic="Launch overhead",
+    see="launches",
+    headline=lambda e: f"The GPU is busy {e['busy_pct']:.0f} % of a step: launching cannot keep up",
+    healthy=Healthy("launches", _no_issue),
+)
 def launch_bound(case: Case) -> Iterator[Finding]:
     """The GPU waits because the host needs longer to launch each kernel than the GPU needs to run it.
 
@@ -70,7 +85,6 @@ def launch_bound(case: Case) -> Iterator[Finding]:
     obstacle = graph_capture.between_waits(case.trace, program, captured)
     loops = _loops(case, costs * captured)
     yield Finding(
-        rule="launch-bound",
         says=f"The host needs {launching_ns / 1e6:.3g} ms a step for {launches:.0f} launches whose work takes the GPU "
         f"{busy_ns / 1e6:.3g} ms."
         + (f" As it is, no CUDA graph can be made of it: {obstacle}." if obstacle else "")

@@ -8,7 +8,8 @@ import numpy as np
 
 from foretrace import intervals
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, Place, rule
+from foretrace.diagnose.finding import Finding, Fix, Place
+from foretrace.diagnose.rule import Healthy, rule
 from foretrace.errors import MissingDataError
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
@@ -16,7 +17,12 @@ from foretrace.predict.edits import Edit
 _LEAST_SHARE = 0.03  # of the host's time
 
 
-@rule
+@rule(
+    title="Code is compiled again and again",
+    topic="Recompilation",
+    see="compile",
+    healthy=Healthy("compile", lambda _: None, {"by": "compilation"}, absent="no compiled region"),
+)
 def recompilation(case: Case) -> Iterator[Finding]:
     """Compilations within recorded steps of code that had been compiled before.
 
@@ -46,7 +52,6 @@ def recompilation(case: Case) -> Iterator[Finding]:
     inside = intervals.covered_ns(host, program.call_start_ns, program.call_end_ns) > 0
     frames = within["compile_id"].drop_nulls().unique().sort().to_list()
     yield Finding(
-        rule="recompilation",
         says=f"{within.height} compilations within the recorded steps take {100 * share:.0f} % of the host's time.",
         why="While a frame is compiled nothing is launched; it happens again with every new shape or value.",
         fix=Fix(

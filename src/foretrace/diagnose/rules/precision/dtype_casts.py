@@ -14,9 +14,10 @@ import polars as pl
 from foretrace.analyze.concepts.work import work_models
 from foretrace.analyze.concepts.work.tensor_shapes import tensor_shapes
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, rule
-from foretrace.diagnose.host_time import host_time
+from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import fp32_islands
+from foretrace.diagnose.removal import host_time
+from foretrace.diagnose.rule import rule
 from foretrace.diagnose.rules.copies.redundant_copies import device_copies
 from foretrace.predict import fusion
 from foretrace.predict.changes import Change
@@ -42,7 +43,11 @@ _QUANTISED = ("int8", "uint8", "fp8")
 _HALF_TIME_OF_ROWS = 0.85  # as HALF_TIME, of norms, which stay below the bandwidth in bf16
 
 
-@rule
+@rule(
+    title="The same tensors are converted every step",
+    topic="Type conversions",
+    see="roles",
+)
 def dtype_casts(case: Case) -> Iterator[Finding]:
     """Casts that are undone by the next one, such as x.float().half(), and casts that take much of the GPU's time.
 
@@ -94,7 +99,6 @@ def dtype_casts(case: Case) -> Iterator[Finding]:
     types = sorted(set(mine["source"]) | set(mine["target"]))
     inner = " around an operator that computes in fp32 in any case" if inside else ""
     yield Finding(
-        rule="dtype-casts",
         says=f"{mine.height / case.step_count:.0f} casts a step between {' and '.join(types)} undo each other{inner} and "
         f"take {100 * spent / device_ns:.0f} % of the GPU's time.",
         why="They read and write whole tensors and compute nothing.",
@@ -156,7 +160,6 @@ def _of_weights(case: Case, casts: pl.DataFrame, others: pl.DataFrame, device_ns
         return
     certain = bool(casts["certain"].all())
     yield Finding(
-        rule="dtype-casts",
         says=f"{casts.height / case.step_count:.0f} kernels that cast weights take {100 * spent / device_ns:.0f} % of the GPU's "
         "time in every step, though nothing changes the weights.",
         why="torch.autocast casts a weight once for each region around it, or at each use without its cache; so does .to().",
@@ -329,7 +332,6 @@ def _islands(
         return
     half = next(each for each in (*mine["source"], *mine["target"]) if each != "fp32")
     yield Finding(
-        rule="dtype-casts",
         says=f"{mine.height / case.step_count:.0f} casts a step between {half} and fp32 lie around matrix products in fp32: "
         f"{100 * saved / device_ns:.0f} % of the GPU's time would go with both.",
         why=f"The products run without the tensor cores' {half}, and the casts read and write whole tensors.",
@@ -363,7 +365,6 @@ def _asked_for(case: Case, copies: pl.DataFrame, device_ns: int) -> Iterator[Fin
     kinds = casts.group_by("source", "target").agg(pl.col("dur_ns").sum()).sort("dur_ns", descending=True)
     source, target, _ = kinds.row(0)
     yield Finding(
-        rule="dtype-casts",
         says=f"{casts.height / case.step_count:.0f} casts a step, most of them from {source} to {target}, take "
         f"{100 * spent / device_ns:.0f} % of the GPU's time.",
         why="They read and write whole tensors and compute nothing.",

@@ -8,10 +8,11 @@ from dataclasses import replace
 import polars as pl
 
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, rule
-from foretrace.diagnose.patterns import matrix_products
+from foretrace.diagnose.finding import Finding, Fix
+from foretrace.diagnose.rule import rule
 from foretrace.errors import MissingDataError
 from foretrace.predict.changes import Change
+from foretrace.predict.costs import gemm
 from foretrace.predict.edits import Edit
 
 _LEAST_SHARE, _LEAST_SAVED = 0.03, 0.02  # of the GPU's time
@@ -27,7 +28,11 @@ _LARGE_FLOPS = 1e9  # smaller products tell nothing about the rate that the devi
 _RATES = (0.6, 0.9)  # of the peak, what aligned products may be taken to reach
 
 
-@rule
+@rule(
+    title="Matrix sizes do not fit the tensor cores",
+    topic="Matrix sizes",
+    see="roofline",
+)
 def misaligned_gemm(case: Case) -> Iterator[Finding]:
     """Products on tensor cores with a size that is no multiple of 16 bytes: 8 in fp16 or bf16, 4 in TF32.
 
@@ -45,15 +50,13 @@ def misaligned_gemm(case: Case) -> Iterator[Finding]:
     """
     case.trace.require("kernels", "no kernels recorded; record with ProfilerActivity.CUDA")
     device_ns = max(int(case.program.task_dur_ns.sum()), 1)
-    found = matrix_products.kernels(case).filter(pl.col("tensor_cores").fill_null(value=True))
+    found = case.products.filter(pl.col("tensor_cores").fill_null(value=True))
     if found.filter(pl.col("dur_ns") > 0)["dur_ns"].sum() < _LEAST_SHARE * device_ns:
         return
     if found["shapes"].null_count() == found.height:
         raise MissingDataError(f"{case.trace.path.name}: no shapes recorded; record with record_shapes=True")
     found = found.filter(pl.col("operand_dtype").is_in(list(_ITEM_BYTES)))
-    sizes = [
-        matrix_products.size(op or "", shapes) for op, shapes in found.select("op", "shapes").iter_rows()
-    ]
+    sizes = [gemm.size(op or "", shapes) for op, shapes in found.select("op", "shapes").iter_rows()]
     odd = [
         size is not None and _misaligned(size, dtype)
         for size, dtype in zip(sizes, found["operand_dtype"], strict=True)
@@ -80,7 +83,6 @@ def misaligned_gemm(case: Case) -> Iterator[Finding]:
 def _finding(case: Case, mine: pl.DataFrame, odd: list[int], shorter: dict[int, int]) -> Finding:
     spent, device_ns = int(mine["dur_ns"].sum()), int(case.program.task_dur_ns.sum())
     return Finding(
-        rule="misaligned-gemm",
         says=f"{mine.height / case.step_count:.0f} matrix products a step have a size that is no multiple of 16 bytes "
         f"({', '.join(str(each) for each in odd[-3:])}) and take {100 * spent / device_ns:.0f} % of the GPU's time.",
         why="Tensor cores load 16 bytes at once; such rows are loaded piece by piece.",
@@ -103,7 +105,7 @@ def _finding(case: Case, mine: pl.DataFrame, odd: list[int], shorter: dict[int, 
     )
 
 
-def _misaligned(size: matrix_products.Size, dtype: str) -> bool:
+def _misaligned(size: gemm.Size, dtype: str) -> bool:
     return any(side != "m" or number > _ROWS_FROM for side, number in _odd_sides(size, dtype))
 
 
@@ -112,7 +114,7 @@ def _up(number: int) -> int:
 
 
 def _shorter(
-    case: Case, found: pl.DataFrame, sizes: list[matrix_products.Size | None], bad: pl.Series
+    case: Case, found: pl.DataFrame, sizes: list[gemm.Size | None], bad: pl.Series
 ) -> dict[int, int]:
     """The misaligned products' tasks, with the time of the padded product."""
     assert case.device is not None
@@ -120,20 +122,20 @@ def _shorter(
     ideal = recorded = 0
     for _, dur, dtype, size, is_bad in rows:
         if size and not is_bad and size.flops >= _LARGE_FLOPS:
-            ideal += matrix_products.time_ns(case.device, dtype, size, _ITEM_BYTES[dtype], share=1.0) or 0
+            ideal += gemm.time_ns(case.device, dtype, size, _ITEM_BYTES[dtype], share=1.0) or 0
             recorded += dur
-    rate = min(max(ideal / recorded, _RATES[0]), _RATES[1]) if recorded else matrix_products.PEAK_SHARE
+    rate = min(max(ideal / recorded, _RATES[0]), _RATES[1]) if recorded else gemm.PEAK_SHARE
     shorter = {}
     for task, dur, dtype, size, is_bad in rows:
         if size and is_bad:
             padded = replace(size, **{side: _up(number) for side, number in _odd_sides(size, dtype)})
             shorter[task] = min(
                 dur,
-                matrix_products.time_ns(case.device, dtype, padded, _ITEM_BYTES[dtype], share=rate) or dur,
+                gemm.time_ns(case.device, dtype, padded, _ITEM_BYTES[dtype], share=rate) or dur,
             )
     return shorter
 
 
-def _odd_sides(size: matrix_products.Size, dtype: str) -> list[tuple[str, int]]:
+def _odd_sides(size: gemm.Size, dtype: str) -> list[tuple[str, int]]:
     at_once = _LOADED_BYTES // _ITEM_BYTES[dtype]
     return [(side, number) for side in ("m", "n", "k") if (number := getattr(size, side)) % at_once]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import polars as pl
 
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, rule
-from foretrace.diagnose.patterns import matrix_products
+from foretrace.diagnose.finding import Finding, Fix
+from foretrace.diagnose.rule import Healthy, rule
 from foretrace.hardware import Device, peak_flops
 from foretrace.predict.changes import Change
+from foretrace.predict.costs import convolution, gemm, streaming
 from foretrace.predict.edits import Edit
 
 _LEAST_SHARE = 0.03  # of the GPU's time; of the step, for what tensor cores would save
@@ -20,7 +22,6 @@ _LEAST_BUSY = 1 / 3  # of the step: a GPU that works less waits for the host, no
 _CAST_HOST_NS = 20_000  # autocast casts both operands of a product: two operators more
 _HALF_BYTES, _SINGLE_BYTES = 2, 4
 _HALF_TIME = 0.55  # of the same operator on half the bytes
-_SHARE_WITHOUT = 0.75  # of fp32's peak, what products reach on the CUDA cores
 _LEAST_OF_ATTENTION = (
     0.1  # fp32's fused kernels reach 55 % of their peak, bf16's 75 % less an exponential a score
 )
@@ -46,7 +47,17 @@ _AUTOCAST = Fix(
 )
 
 
-@rule
+def _no_issue(values: Mapping[str, Any]) -> str | None:
+    share = values.get("tensor_core_gemm_pct")
+    return None if share is None else f"in {share:.0f} % of matrix multiply time"
+
+
+@rule(
+    title="Matrix multiplies do not use tensor cores",
+    topic="Tensor cores",
+    see="gpu-efficiency",
+    healthy=Healthy("gpu-efficiency", _no_issue),
+)
 def no_tensor_cores(case: Case) -> Iterator[Finding]:
     """Matrix products and convolutions in fp32 on the CUDA cores, where tensor cores could run them.
 
@@ -72,7 +83,7 @@ def no_tensor_cores(case: Case) -> Iterator[Finding]:
     device_ns = int(case.program.task_dur_ns.sum())
     if device_ns < _LEAST_BUSY * case.step_ns * case.step_count:
         return
-    found = matrix_products.kernels(case)
+    found = case.products
     doubles = found.filter(pl.col("operand_dtype") == "fp64")
     if int(doubles["dur_ns"].sum()) >= _LEAST_SHARE * max(device_ns, 1):
         yield _in_double(case, doubles, device_ns)
@@ -94,7 +105,6 @@ def no_tensor_cores(case: Case) -> Iterator[Finding]:
 def _in_double(case: Case, mine: pl.DataFrame, device_ns: int) -> Finding:
     spent = int(mine["dur_ns"].sum())
     return Finding(
-        rule="no-tensor-cores",
         says=f"{mine.height / case.step_count:.0f} matrix products a step run in fp64: {100 * spent / device_ns:.0f} % of the "
         "GPU's time.",
         why="Every tensor is twice as large as in fp32, and TF32 and bf16 are out of reach.",
@@ -128,11 +138,9 @@ def _change_to_single(case: Case, mine: pl.DataFrame) -> Change | None:
 def _products_in(device: Device, dtype: str, mine: pl.DataFrame) -> dict[int, int]:
     new: dict[int, int] = {}
     for task, dur, op, shapes in mine.select("task", "dur_ns", "op", "shapes").iter_rows():
-        if product := matrix_products.size(op or "", shapes):
-            share = _SHARE_WITHOUT if dtype == "fp32" else matrix_products.PEAK_SHARE
-            new[task] = min(
-                dur, matrix_products.time_ns(device, dtype, product, _SINGLE_BYTES, share=share) or dur
-            )
+        if product := gemm.size(op or "", shapes):
+            share = gemm.CUDA_CORES_SHARE if dtype == "fp32" else gemm.PEAK_SHARE
+            new[task] = min(dur, gemm.time_ns(device, dtype, product, _SINGLE_BYTES, share=share) or dur)
     return new
 
 
@@ -143,7 +151,6 @@ def _finding(case: Case, mine: pl.DataFrame, shorter: dict[int, int], share: flo
     if known:
         evidence["flops_per_s"] = known / max(int(mine.drop_nulls("op_flops")["dur_ns"].sum()), 1) * 1e9
     return Finding(
-        rule="no-tensor-cores",
         says=f"{mine.height / case.step_count:.0f} matrix products a step run in fp32 on the CUDA cores: "
         f"{100 * share:.0f} % of the GPU's time.",
         why="The tensor cores, which multiply several times faster, idle.",
@@ -165,11 +172,11 @@ def _shorter(case: Case, mine: pl.DataFrame, *, dtype: str) -> dict[int, int]:
     peak = peak_flops(case.device, dtype) or 1.0
     shorter: dict[int, int] = {}
     for task, dur, op, shapes, text in mine.select("task", "dur_ns", "op", "shapes", "text").iter_rows():
-        product = matrix_products.size(op or "", shapes)
+        product = gemm.size(op or "", shapes)
         if product is not None:
             turned = dtype == "tf32" and bool(_TURNED.search(text))
-            share = matrix_products.TURNED_SHARE if turned else matrix_products.PEAK_SHARE
-            new = matrix_products.time_ns(case.device, dtype, product, item_bytes, share=share) or dur
+            share = gemm.TURNED_SHARE if turned else gemm.PEAK_SHARE
+            new = gemm.time_ns(case.device, dtype, product, item_bytes, share=share) or dur
             new = max(new, round(dur * case.device.fp32_flops / peak))
             shorter[task] = dur if _bound_by_memory(case.device, product) else min(dur, new)
     return shorter | _shorter_wholes(case, mine, peak)
@@ -190,7 +197,7 @@ def _in_half(case: Case, mine: pl.DataFrame) -> dict[int, int]:
     return halved | _shorter(case, mine, dtype="bf16")
 
 
-def _bound_by_memory(device: Device, product: matrix_products.Size) -> bool:
+def _bound_by_memory(device: Device, product: gemm.Size) -> bool:
     """Whether the CUDA cores multiply faster than the memory delivers: few rows, such as those of one request."""
     computing = product.flops / device.fp32_flops
     return product.bytes(_SINGLE_BYTES) / device.memory_bandwidth_bytes > computing
@@ -206,10 +213,8 @@ def _shorter_wholes(case: Case, mine: pl.DataFrame, peak: float) -> dict[int, in
     planar = pl.col("text").str.contains(r"(?i)nchw").any()
     work = work.group_by("op_id").agg(pl.col("op_flops", "op_bytes").max(), pl.first("shapes"), planar=planar)
     used = [_used_share(shapes) for shapes in work["shapes"]]
-    computing = pl.col("op_flops") / (
-        peak * matrix_products.CONVOLVED_SHARE * pl.Series(used, dtype=pl.Float64)
-    )
-    moving = pl.col("op_bytes") / (case.device.memory_bandwidth_bytes * matrix_products.BANDWIDTH_SHARE)
+    computing = pl.col("op_flops") / (peak * convolution.PEAK_SHARE * pl.Series(used, dtype=pl.Float64))
+    moving = pl.col("op_bytes") / (case.device.memory_bandwidth_bytes * streaming.BANDWIDTH_SHARE)
     # Tensor cores want channels last: planar tensors are converted, read and written once more.
     needed = pl.max_horizontal(computing, moving) + pl.when("planar").then(2 * moving).otherwise(0.0)
     work = work.with_columns(needed_ns=needed * 1e9)
@@ -233,7 +238,7 @@ def _used_share(shapes: str | None) -> float:
         out, channels = int(weight[0]), int(weight[1])
         if channels < _LEAST_CHANNELS and int(given[1]) > channels:
             return 0.0
-        return min(min(out, channels) / matrix_products.TILE, 1.0)
+        return min(min(out, channels) / gemm.TILE, 1.0)
     except (ValueError, TypeError, LookupError):
         return 1.0
 

@@ -9,7 +9,9 @@ import polars as pl
 from foretrace import intervals
 from foretrace.analyze.concepts.device import device_time
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, rule
+from foretrace.diagnose.finding import Finding, Fix
+from foretrace.diagnose.patterns import collective_arrivals
+from foretrace.diagnose.rule import Healthy, rule
 from foretrace.diagnose.rules.copies.pageable_copy import waited
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
@@ -23,7 +25,12 @@ _MANY_COPIES, _MANY_HIDDEN_LEAST, _MANY_FETCHES_HIDDEN_LEAST = 4, 0.4, 0.55
 _LEAST_SHARE = 0.05  # of the steps' time
 
 
-@rule
+@rule(
+    title="Communication is not hidden",
+    topic="Communication",
+    see="communication",
+    healthy=Healthy("communication", collective_arrivals.no_issue),
+)
 def exposed_communication(case: Case) -> Iterator[Finding]:
     """Collectives, and large copies between host and device, that no computation hides.
 
@@ -61,7 +68,6 @@ def exposed_communication(case: Case) -> Iterator[Finding]:
     total = int(values["total_ns"] or 0)
     who = "the host" if mine.is_empty() else "the GPU"
     yield Finding(
-        rule="exposed-communication",
         says=f"For {exposed_ns / case.step_count / 1e6:.3g} ms a step, {100 * share:.0f} % of it, {who} communicates with "
         "other ranks and nothing is computed.",
         why="What no computation hides adds to the step, on every rank.",
@@ -158,7 +164,6 @@ def _copies(case: Case) -> Iterator[Finding]:
     if share < _LEAST_SHARE:
         return
     yield Finding(
-        rule="exposed-communication",
         says=f"For {exposed_ns / case.step_count / 1e6:.3g} ms a step, {100 * share:.0f} % of it, the GPU only copies from or "
         "to the host, between kernels of the same stream.",
         why="Copies and kernels of one stream take turns; in two streams they run at the same time.",

@@ -11,16 +11,17 @@ import polars as pl
 
 from foretrace import intervals
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, rule
-from foretrace.diagnose.patterns import work_before_collectives
+from foretrace.diagnose.finding import Finding, Fix
+from foretrace.diagnose.patterns import collective_arrivals, work_before_collectives
 from foretrace.diagnose.patterns.collective_arrivals import Late, Matches, lateness, match
 from foretrace.diagnose.patterns.work_before_collectives import Activity
+from foretrace.diagnose.rule import Healthy, rule
 from foretrace.diagnose.rules.ranks.exposed_communication import ordered
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit, merge
-from foretrace.units import counted
+from foretrace.units import counted, format_value
 
 _LEAST_SHARE = 0.03  # of the step
 _MOST_STEPS = 0.75  # of the steps: two ranks that are late in turn are both last in half of them
@@ -39,7 +40,16 @@ _WORDS = {
 }
 
 
-@rule
+@rule(
+    title="One rank keeps the others waiting",
+    topic="Stragglers",
+    see="communication",
+    headline=lambda e: (
+        f"Rank {e['late_rank']} keeps {counted(e['waiting_ranks_count'], 'other')} waiting, "
+        f"{format_value('_ns', e['late_ns'])} a step"
+    ),
+    healthy=Healthy("communication", collective_arrivals.no_issue),
+)
 def straggler(case: Case) -> Iterator[Finding]:
     """One rank arrives late at the collectives, in most steps.
 
@@ -187,7 +197,6 @@ def _finding(found: _Straggler, excess_ns: float) -> Finding:
     lacking = matches.expected_count - matches.seen_count
     who = f"Rank {found.rank}" + (", the one diagnosed," if found.is_diagnosed else "")
     return Finding(
-        rule="straggler",
         says=f"{who} arrives {late_ns / 1e6:.3g} ms a step after the median rank, as the last in {len(steps)} of "
         f"{counted(len(matches.steps), 'step')}, and {counted(waiting, 'rank')} wait{'s' if waiting == 1 else ''} for it. "
         + (_cause(cause, more[cause], ratio) if told else "Its recording does not tell what it does meanwhile."),

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, rule
+from foretrace.diagnose.finding import Finding, Fix
+from foretrace.diagnose.rule import Healthy, rule
 
 _SIGNS = ("compiling", "loading", "initialisation", "allocation")
 
 
-@rule
+def _no_issue(values: Mapping[str, Any]) -> str | None:
+    return "the first step is like the others" if values.get("verdict") == "warm" else None
+
+
+@rule(
+    title="The first steps are warming up",
+    topic="Cold start",
+    see="cold-start",
+    healthy=Healthy("cold-start", _no_issue),
+)
 def cold_start(case: Case) -> Iterator[Finding]:
     """The first recorded step is at least half as long again as the others, and shows why.
 
@@ -31,7 +42,6 @@ def cold_start(case: Case) -> Iterator[Finding]:
     seen = {f"{sign}_ns": values[f"{sign}_ns"] for sign in _SIGNS if values[f"{sign}_ns"]}
     most = max(seen, key=lambda name: int(seen[name] or 0)).removesuffix("_ns")
     yield Finding(
-        rule="cold-start",
         says=f"The first recorded step took {first / 1e6:.3g} ms on the host, the others {others / 1e6:.3g} ms: it paid for "
         f"{most}.",
         why="It is paid once, and says nothing about the steps to come.",

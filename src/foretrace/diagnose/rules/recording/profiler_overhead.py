@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix, rule
-from foretrace.predict.program import build
+from foretrace.diagnose.finding import Finding, Fix
+from foretrace.diagnose.rule import rule
+from foretrace.predict.builder import build
 from foretrace.predict.steady import step_ns
 
 _CODES = ("activity-buffer-request", "profiler-overhead", "costly-recording")
 _SLOWER = 1.3  # times the step without a profiler; a light recording of a host-bound program is about there
 
 
-@rule
+@rule(
+    title="The profiler slows the host down",
+    topic="Profiler",
+    see="trust",
+)
 def profiler_overhead(case: Case) -> Iterator[Finding]:
     """Recorded steps are longer than the program's own.
 
@@ -40,7 +45,6 @@ def profiler_overhead(case: Case) -> Iterator[Finding]:
             f"{100 * _busy(case):.0f} % of the time, not {100 * _busy(case) / ratio:.0f} %."
         )
     yield Finding(
-        rule="profiler-overhead",
         says=says,
         why="Recorded host time is too long; predictions here correct for it, tables of recorded time do not.",
         fix=Fix(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,10 +9,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from foretrace.diagnose import RULES
+from foretrace import diagnose
 from foretrace.diagnose.finding import Finding
 from foretrace.predict.prediction import Prediction, to_dict
-from foretrace.present.web import kinds, rule_texts
+from foretrace.present.web import kinds
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.short_names import short
 from foretrace.schema import DEVICE_KINDS
@@ -37,7 +36,7 @@ def finding(view: RecordingView, number: int) -> dict[str, Any]:
         "number": number,
         "rule": each.rule,
         "severity": each.severity,
-        "title": rule_texts.title(each.rule),
+        "title": diagnose.find(each.rule).title,
         "says": each.says,
         "why": each.why,
         "unless": each.unless,
@@ -50,7 +49,7 @@ def finding(view: RecordingView, number: int) -> dict[str, Any]:
         "spans": spans[:_SPANS].tolist(),
         "from_ns": start,
         "to_ns": end,
-        "manual": manual(each.rule),
+        "manual": diagnose.find(each.rule).manual,
     }
 
 
@@ -70,14 +69,6 @@ def confidence(view: RecordingView, prediction: Prediction | None) -> str:
     if width <= _HIGH and view.case.measured_step_ns is not None and prediction.verdict == "gain":
         return "High"
     return "Medium" if width <= _MEDIUM else "Low"
-
-
-def manual(rule: str) -> str:
-    """The rule's manual page."""
-    for each in RULES:
-        if each.name == rule:
-            return inspect.getdoc(each.function) or ""
-    return ""
 
 
 def facts(evidence: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -7,8 +7,9 @@ from typing import Any
 
 import polars as pl
 
+from foretrace import diagnose
 from foretrace.analyze.concepts.memory import memory_curve
-from foretrace.diagnose import RULES, heat
+from foretrace.diagnose import RULES
 from foretrace.diagnose.bound import bound
 from foretrace.errors import MissingDataError
 from foretrace.predict.changes import Change
@@ -197,7 +198,7 @@ def headline(view: RecordingView) -> dict[str, Any]:
         "caption": f"{_caption(view)}; predicted after finding{'s' if len(gains) > 1 else ''} {listed}",
         "after_ms": plain["after_ms"],
         "speedup": plain["speedup"],
-        "title": rule_texts.headline(first),
+        "title": diagnose.find(first.rule).heading(first.evidence),
         "says": f"{_busy(view)} {first.says}".strip(),
     }
 
@@ -250,9 +251,9 @@ def waterfall(view: RecordingView) -> dict[str, Any]:
         made = (*made, change)
         alone = view.diagnosis.findings[number - 1].predicted if len(made) == 1 else None
         before = view.case.step_ns if together is None else together.after_ns.point
-        together = alone or heat.predicted(view.case, made)
+        together = alone or view.case.predict(made)
         rows.append(
-            {"finding": number, "label": rule_texts.title(view.diagnosis.findings[number - 1].rule),
+            {"finding": number, "label": diagnose.find(view.diagnosis.findings[number - 1].rule).title,
              "before_ms": before / 1e6, "after_ms": to_dict(together)["after_ms"]}
         )  # fmt: skip
     return {
@@ -266,12 +267,12 @@ def waterfall(view: RecordingView) -> dict[str, Any]:
 def checked(view: RecordingView) -> list[dict[str, Any]]:
     """What was checked without finding an issue, then what could not be checked."""
     looked = [
-        {"rule": rule, "label": rule_texts.LABELS.get(rule, rule), "says": rule_texts.checked(view, rule),
+        {"rule": rule, "label": diagnose.find(rule).topic, "says": rule_texts.checked(view, rule),
          "looked": True}
         for rule in view.diagnosis.checked
     ]  # fmt: skip
     return looked + [
-        {"rule": each.rule, "label": rule_texts.LABELS.get(each.rule, each.rule),
+        {"rule": each.rule, "label": diagnose.find(each.rule).topic,
          "says": f"not checked: {each.why.removeprefix(f'{view.trace.path.name}: ')}", "looked": False}
         for each in view.diagnosis.unchecked
     ]  # fmt: skip
@@ -290,8 +291,7 @@ def _next(view: RecordingView) -> list[str]:
     file = view.trace.path.name
     commands = []
     for each in view.diagnosis.findings[:_COMMANDS]:
-        if each.rule in findings.SEEN_IN:
-            name, _, options = findings.SEEN_IN[each.rule].partition(" ")
-            commands.append(f"foretrace show {name} {file} {options}".rstrip())
+        name, _, options = diagnose.find(each.rule).see.partition(" ")
+        commands.append(f"foretrace show {name} {file} {options}".rstrip())
     commands += [f"foretrace diagnose --explain {each.rule}" for each in view.diagnosis.findings[:1]]
     return list(dict.fromkeys(commands))

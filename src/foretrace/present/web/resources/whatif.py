@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from foretrace.diagnose import heat
 from foretrace.errors import UsageError
 from foretrace.predict.changes import Change, apply
 from foretrace.predict.edits import Edit
@@ -92,7 +91,7 @@ def _answer(view: RecordingView, numbers: list[int], changes: tuple[Change, ...]
         return {"findings": numbers, "predicted": None, "says": view.not_replayed}
     if not changes:
         return {"findings": [], "predicted": None, "says": "nothing changed"}
-    made = heat.predicted(view.case, changes)
+    made = view.case.predict(changes)
     after = made.after_ns
     says = (
         f"{made.step_ns / 1e6:.3g} → {after.low / 1e6:.3g} to {after.high / 1e6:.3g} ms a step "
@@ -123,7 +122,7 @@ def _kernels(view: RecordingView, most: int) -> list[dict[str, Any]]:
         tasks = _tasks(view)[name]
         after = []
         for factor in FACTORS:
-            changes = heat.slower(view.case, (_change(view, name, tasks, factor),))
+            changes = view.case.with_clock((_change(view, name, tasks, factor),))
             changed = apply(view.case.program, changes)
             # The measured step times the replayed ratio, as a prediction's point is made.
             after.append(view.case.step_ns * step_ns(changed) / before / 1e6 if before else None)

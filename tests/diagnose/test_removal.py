@@ -7,7 +7,7 @@ from pathlib import Path
 from builders import Recording
 
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.host_time import host_time
+from foretrace.diagnose.removal import host_time
 from tests.diagnose.loops import H200
 
 NODE = "autograd::engine::evaluate_function: "

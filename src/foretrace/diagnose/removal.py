@@ -1,6 +1,8 @@
-"""The host time that operators take, with those around them that do nothing else and the Python that leads to them.
+"""Taking work out of a program, with one meaning of "this goes".
 
-Not a rule itself; rules whose fix puts one call in the place of many share it.
+- Time of the host goes with the calls that begin in it (`without_time`).
+- Operators go with those around them that do nothing else, and with the Python that leads to them (`host_time`).
+- Device work goes with the host time of its operators (`without_work`).
 """
 
 from __future__ import annotations
@@ -13,13 +15,31 @@ from numpy.typing import NDArray
 
 from foretrace import intervals
 from foretrace.diagnose.case import LONGEST_WALK, Case
-from foretrace.intervals import Intervals
+from foretrace.diagnose.device_work import DeviceWork
+from foretrace.predict.edits import Edit
+from foretrace.predict.numbers import Calls, ProgramTime
 
 # What the program does to call the next operator, recorded; longer, it does something else first.
 _LEADING_NS = 40_000
 
 
-def host_time(case: Case, ops: Iterable[int]) -> Intervals:
+def calls_in(case: Case, stretches: ProgramTime) -> Calls:
+    """The calls that begin within some stretches of the host's time."""
+    start = case.program.call_start_ns
+    return Calls(np.flatnonzero(intervals.covered_ns(stretches, start, start + 1) > 0))
+
+
+def without_time(case: Case, stretches: ProgramTime) -> Edit:
+    """Stretches of the host's time gone, with the calls that begin in them."""
+    return Edit(removed_host=stretches, removed_calls=calls_in(case, stretches))
+
+
+def without_work(work: DeviceWork) -> Edit:
+    """Device work gone, with the host time of the operators that launched it."""
+    return Edit(removed_host=host_time(work.case, work.ops), removed_tasks=work.tasks)
+
+
+def host_time(case: Case, ops: Iterable[int]) -> ProgramTime:
     """When the host was busy with these operators: each with the outermost one around it that launches no other's work.
 
     With them go autograd's nodes for what is inside of them, such as views. From the end of what the thread did before,
@@ -36,7 +56,7 @@ def host_time(case: Case, ops: Iterable[int]) -> Intervals:
     start = taken["start_ns"].to_numpy()
     begin = start - _leading_ns(case, start, taken["track_id"].to_numpy())
     end = start + taken["dur_ns"].fill_null(0).to_numpy()
-    return intervals.union(begin - case.program.start_ns, end - case.program.start_ns)
+    return ProgramTime(intervals.union(begin - case.program.start_ns, end - case.program.start_ns))
 
 
 def _with_callers(case: Case, ops: NDArray[np.int64]) -> NDArray[np.bool_]:

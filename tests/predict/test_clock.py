@@ -8,7 +8,6 @@ import pytest
 from diagnose.kernels import ADD, CAST, Op, device_bound
 
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.heat import slower
 from foretrace.diagnose.rules.precision.dtype_casts import dtype_casts
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
@@ -47,7 +46,7 @@ def test_what_was_hot_before_is_as_hot_after(tmp_path: Path) -> None:
     gone = Change(
         "sums removed", Edit(removed_tasks=case.tasks.filter(case.tasks["task"] % 2 == 1)["task"].to_numpy())
     )
-    _, heated = slower(case, (gone,))
+    _, heated = case.with_clock((gone,))
     assert list(heated.edit.stretched.values()) == pytest.approx([1.15 / 1.09] * 4, rel=0.01)
 
 
@@ -58,7 +57,7 @@ def test_products_that_wait_for_memory_stay_cool(tmp_path: Path, rows: int, dur:
     gone = Change(
         "sums removed", Edit(removed_tasks=case.tasks.filter(case.tasks["task"] % 2 == 1)["task"].to_numpy())
     )
-    assert slower(case, (gone,)) == (gone,)
+    assert case.with_clock((gone,)) == (gone,)
 
 
 def test_half_of_the_step_is_cool(tmp_path: Path) -> None:
@@ -67,5 +66,5 @@ def test_half_of_the_step_is_cool(tmp_path: Path) -> None:
     gone = Change(
         "a sum removed", Edit(removed_tasks=case.tasks.filter(case.tasks["task"] % 4 == 1)["task"].to_numpy())
     )
-    assert slower(case, (gone,)) == (gone,)
-    assert slower(case, ()) == ()
+    assert case.with_clock((gone,)) == (gone,)
+    assert case.with_clock(()) == ()

@@ -1,0 +1,24 @@
+"""Work that waits for memory: what it takes to read and write so many bytes."""
+
+from __future__ import annotations
+
+from foretrace.hardware import Device
+from foretrace.sourced import Nanoseconds, Share
+
+BANDWIDTH_SHARE = Share(
+    0.80, of="the memory's bandwidth, reached by streaming kernels",
+    source="600 GEMM sizes and the pointwise kernels of benchmarks/pairs", devices="H200",
+)  # fmt: skip
+START_NS = Nanoseconds(
+    2_000, of="a kernel from its start to its first work, and back", source="benchmarks/pairs", devices="H200"
+)
+
+
+def rate_bytes_per_ns(device: Device, share: float = BANDWIDTH_SHARE) -> float:
+    """How many bytes a streaming kernel moves in a nanosecond."""
+    return device.memory_bandwidth_bytes * share / 1e9
+
+
+def moving_s(device: Device, moved_bytes: float, share: float = BANDWIDTH_SHARE) -> float:
+    """How long it takes to move so many bytes, in seconds."""
+    return moved_bytes / (device.memory_bandwidth_bytes * share)

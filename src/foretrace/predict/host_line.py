@@ -1,0 +1,91 @@
+"""The host's line: which calls of a recording a program is made of, and the device work that they started."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from foretrace.analyze.concepts.device.device_time import names_like
+from foretrace.errors import MissingDataError
+from foretrace.predict.program import Times
+from foretrace.trace import Trace
+
+
+def window(trace: Trace) -> tuple[int, int]:
+    if trace.steps:
+        return trace.steps[0].start_ns, trace.steps[-1].end_ns
+    host = trace.spans.filter(pl.col("kind").is_in(("op", "runtime", "annotation", "python")))
+    if host.is_empty():
+        raise MissingDataError(f"{trace.path.name}: no host activity recorded, so there is nothing to replay")
+    start, end = host.select(
+        pl.col("start_ns").min(), (pl.col("start_ns") + pl.col("dur_ns")).max().alias("end_ns")
+    ).row(0)
+    return int(start), int(end)
+
+
+def host_line(trace: Trace, window: tuple[int, int]) -> pl.DataFrame:
+    """The outermost runtime calls of the main thread and of threads that run while it waits, in order."""
+    start, end = window
+    host = trace.spans.filter(
+        pl.col("kind").is_in(("op", "runtime")) & pl.col("dur_ns").is_not_null()
+        & pl.col("start_ns").is_between(start, end, closed="left")
+    ).with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))  # fmt: skip
+    calls = host.filter(pl.col("kind") == "runtime")
+    outer = calls.join(
+        calls.select("id"), left_on="parent_id", right_on="id", how="anti", maintain_order="left"
+    )
+    main = _main_track(trace, outer)
+    serial = [
+        main,
+        *(track for track in outer["track_id"].unique() if track != main and _serial(host, main, track)),
+    ]
+    return outer.filter(pl.col("track_id").is_in(serial)).sort("start_ns", maintain_order=True)
+
+
+def _main_track(trace: Trace, calls: pl.DataFrame) -> int:
+    """The thread that marks the steps, else the one with most calls."""
+    steps = trace.spans.filter(
+        (pl.col("kind") == "annotation") & pl.col("name").is_in(names_like(trace.spans, "^ProfilerStep#"))
+    ).join(
+        trace.tracks.filter(pl.col("device").is_null()).select("id"),
+        left_on="track_id",
+        right_on="id",
+        how="semi",
+    )
+    frame = steps if not steps.is_empty() else calls
+    counted = frame.group_by("track_id").len().sort("len", "track_id", descending=(True, False))
+    return int(counted["track_id"][0]) if counted.height else -1
+
+
+def _serial(host: pl.DataFrame, main: int, track: int) -> bool:
+    """Whether a thread works only while the main thread stands still: many of its events in few of main's gaps."""
+
+    def edges(number: int) -> Times:
+        rows = host.filter(pl.col("track_id") == number)
+        return np.sort(np.concatenate((rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())))
+
+    own, others = edges(track), edges(main)
+    if not len(own):
+        return False
+    return len(own) / len(np.unique(np.searchsorted(others, own))) >= 10
+
+
+def tasks(trace: Trace, calls: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Device work of these calls, with `call` (its row), and the work launched before the recording."""
+    device = trace.device_spans.sort("start_ns", maintain_order=True)
+    parents = trace.spans.select(
+        pl.col("id").alias("launch_id"), pl.col("parent_id"), pl.col("kind").alias("_kind")
+    )
+    runtime_parent = parents.filter(pl.col("_kind") == "runtime").select("launch_id", "parent_id")
+    rows = calls.select(pl.col("id").alias("outer"), pl.int_range(pl.len(), dtype=pl.Int32).alias("call"))
+    linked = device.join(runtime_parent, on="launch_id", how="left", maintain_order="left", suffix="_call")
+    direct = linked.join(rows, left_on="launch_id", right_on="outer", how="left", maintain_order="left")
+    nested = direct.join(
+        rows.rename({"call": "outer_call"}),
+        left_on="parent_id_call",
+        right_on="outer",
+        how="left",
+        maintain_order="left",
+    )
+    known = nested.with_columns(call=pl.coalesce("call", "outer_call"))
+    return known.drop_nulls("call"), device.filter(pl.col("launch_id").is_null())
