@@ -106,6 +106,7 @@ def test_predict_of_a_named_gpu_that_was_given_no_work(
 ) -> None:
     made = Recording(deviceProperties=[{"id": 0, "name": "NVIDIA H200", "numSms": 132}])
     for step in range(3):
+        made.runtime("cudaGetDevice", step * 1_000.0 + 1, step * 1_000.0 + 2)
         made.step(step, step * 1_000.0, step * 1_000.0 + 900).op(
             "aten::add", step * 1_000.0, step * 1_000.0 + 800
         )
