@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
-_SWITCHES = tuple(each.name for each in fields(Switches))
+_SWITCHES = tuple(field.name for field in fields(Switches))
 _listeners: list[Callable[[], None]] = []
 _open: weakref.WeakSet[profile] = weakref.WeakSet()
 
@@ -299,7 +299,7 @@ class region:
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as CaptureOptions takes them: torch.profiler's switches go to the rich pass, lists become tuples."""
-    known = {each.name for each in fields(CaptureOptions)} - {"output"}
+    known = {field.name for field in fields(CaptureOptions)} - {"output"}
     switches = {name: value for name, value in options.items() if name in _SWITCHES}
     given = {name: value for name, value in options.items() if name not in switches}
     for name in given:

@@ -65,7 +65,7 @@ def plan(
     if tool not in TOOLS:
         raise UsageError(f"--with {tool}: there is {' and '.join(TOOLS)}")
     if not command:
-        raise UsageError(f"--with {tool}: no program to start; give it behind --")
+        raise UsageError(f"--with {tool}: no program to start; give it after --")
     executable = find(tool)
     if tool == "nsys":
         return (nsys_run(command, folder, executable=executable, operators=operators),)

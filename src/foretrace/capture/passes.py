@@ -319,15 +319,15 @@ def _unknown_block_told(recording_memory: bool) -> Iterator[None]:
     yield
     sys.stderr.flush()
     kept = os.dup(2)
-    with tempfile.TemporaryFile() as told:
-        os.dup2(told.fileno(), 2)
+    with tempfile.TemporaryFile() as captured:
+        os.dup2(captured.fileno(), 2)
         try:
             del block
         finally:
             os.dup2(kept, 2)
             os.close(kept)
-        told.seek(0)
-        for line in told:  # what another thread wrote in that moment
+        captured.seek(0)
+        for line in captured:  # what another thread wrote in that moment
             if b"Memory block of unknown size" not in line:
                 os.write(2, line)
 

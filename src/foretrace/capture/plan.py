@@ -102,4 +102,4 @@ def read_plan(folder: Path) -> Plan | None:
         text = (folder / FILE).read_text(encoding="utf-8")
     except OSError:
         return None
-    return Plan(tuple(PlannedPass(**each) for each in json.loads(text)))
+    return Plan(tuple(PlannedPass(**entry) for entry in json.loads(text)))

@@ -4,6 +4,7 @@ settle -> time unprofiled steps -> device pass (how long the device works) -> li
 rich pass (used for names and lines) -> memory.
 The order matters: once a profiler has run, the host of that process may stay slower. What was measured is written
 after each part, so a program that dies leaves what came before. No fault in here may reach the program.
+One class in one file: its phases are one state machine over one set of facts.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Hooks:
         """Whether a profiler of the program's own runs now; one that waits for its schedule does not."""
         if not self._profilers:
             return False
-        return any(_acts(getattr(each, "current_action", None)) for each in self._profilers.values())
+        return any(_acts(getattr(profiler, "current_action", None)) for profiler in self._profilers.values())
 
     def adopt_optimizers(self) -> None:
         """Sees the steps of optimizers that were made before; `install` hooks those made from then on."""

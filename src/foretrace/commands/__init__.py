@@ -60,7 +60,7 @@ _COLLECT_EVERY = (
 
 
 class _Parser(argparse.ArgumentParser):
-    arguments: Sequence[str] = ()  # what was typed behind the command, for one that configures by it
+    arguments: Sequence[str] = ()  # what was typed after the command, for one that configures by it
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")

@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prints every check; missing things are told, not failed."""
+    """Prints every check; what is missing is reported and is no failure."""
     checks = list(_checks())
     if any(check.status != "ok" for check in checks if check.what in _PACKAGES):
         _print_plainly(checks, args.format)

@@ -36,8 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Writes the file."""
     from foretrace.present.export import report
-    from foretrace.present.web.library import place_of
     from foretrace.present.web.recording_view import RecordingView
+    from foretrace.present.web.run_files import place_of
 
     _output.check_file(args.output, force=args.force, endings=(".html", ".htm"), such_as=".html")
     views = []

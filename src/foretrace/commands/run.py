@@ -28,7 +28,7 @@ from foretrace.capture.options import (
 from foretrace.capture.run_folder import Run, RunFolder
 from foretrace.errors import ForetraceError, UsageError
 
-_SWITCHES = tuple(each.name for each in fields(Switches) if each.name not in ("cpu", "cuda"))
+_SWITCHES = tuple(field.name for field in fields(Switches) if field.name not in ("cpu", "cuda"))
 _EXAMPLES = """\
 examples:
   foretrace run -- python train.py --epochs 1

@@ -89,10 +89,10 @@ def _add_options(parser: argparse.ArgumentParser, analysis: Analysis) -> None:
 def _kind(hint: Any, parameter: inspect.Parameter) -> type | tuple[str, ...] | None:
     """The type of a flag, its choices, or None where the command line cannot express it."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        inner = [each for each in typing.get_args(hint) if each is not type(None)]
+        inner = [option for option in typing.get_args(hint) if option is not type(None)]
         hint = inner[0] if len(inner) == 1 else None
     if typing.get_origin(hint) is typing.Literal:
-        return tuple(str(each) for each in typing.get_args(hint))
+        return tuple(str(choice) for choice in typing.get_args(hint))
     if hint is None and parameter.default is not None:
         hint = type(parameter.default)
     return hint if hint in (bool, int, float, str) else None

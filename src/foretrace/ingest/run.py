@@ -77,14 +77,14 @@ def _of_file(path: Path) -> Recorded | None:
 
 def other_ranks(path: Path) -> tuple[Path, ...] | None:
     """The recordings that the other ranks of a Run made in the same pass, by rank; `None` if `path` is of no Run."""
-    mine = path.parent
-    if not (mine / _RANK).is_file():
+    own_folder = path.parent
+    if not (own_folder / _RANK).is_file():
         return None
-    kinds = [each.get("kind") for each in _passes(_read(mine / _RANK)) if each.get("file") == path.name]
+    kinds = [each.get("kind") for each in _passes(_read(own_folder / _RANK)) if each.get("file") == path.name]
     if not kinds:
         return None
-    ranks = sorted((file.parent for file in mine.parent.glob(f"rank*/{_RANK}")), key=_rank_number)
-    found = (_recording(rank, _read(rank / _RANK), str(kinds[-1])) for rank in ranks if rank != mine)
+    ranks = sorted((file.parent for file in own_folder.parent.glob(f"rank*/{_RANK}")), key=_rank_number)
+    found = (_recording(rank, _read(rank / _RANK), str(kinds[-1])) for rank in ranks if rank != own_folder)
     return tuple(each for each in found if each is not None)
 
 

@@ -16,7 +16,8 @@ from foretrace.diagnose.case import Case
 from foretrace.errors import ForetraceError
 from foretrace.present.export import perfetto, perfetto_page, report
 from foretrace.present.web import binary, payload, static_files
-from foretrace.present.web.library import Library, to_json
+from foretrace.present.web.encoding import to_json
+from foretrace.present.web.library import Library
 from foretrace.present.web.recording_view import RecordingView
 from tests.builders import Recording
 

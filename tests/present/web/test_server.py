@@ -17,7 +17,7 @@ from corpus import CORPUS, needs_corpus
 
 from foretrace import cache as trace_cache
 from foretrace.diagnose import RULES
-from foretrace.present.web import binary, payload, static_files
+from foretrace.present.web import binary, payload, run_files, static_files
 from foretrace.present.web import library as libraries
 from foretrace.present.web import recording_view as views
 from foretrace.present.web.library import Library
@@ -511,8 +511,8 @@ def test_the_run_that_is_looked_at_is_read_first(folder: Path) -> None:
     ],
 )
 def test_runs_of_one_program_stand_together(name: str, group: str, label: str, folder: Path) -> None:
-    assert libraries.place_of(folder / name, folder) == (group, label)
-    assert libraries.place_of(folder / "below" / name, folder)[0] == "below"
+    assert run_files.place_of(folder / name, folder) == (group, label)
+    assert run_files.place_of(folder / "below" / name, folder)[0] == "below"
 
 
 def test_ranks_of_a_folder_are_shown_together(page: Path, folder: Path) -> None:

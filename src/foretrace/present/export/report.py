@@ -20,7 +20,7 @@ from foretrace import analyze
 from foretrace.errors import ForetraceError, MissingDataError, UsageError
 from foretrace.present.export.perfetto_page import hash_of
 from foretrace.present.web import payload, static_files
-from foretrace.present.web.library import to_json
+from foretrace.present.web.encoding import to_json
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources.timeline import timeline
 from foretrace.present.web.timeline_cut import Cut, cut, cuts
@@ -124,7 +124,7 @@ def _resources(view: RecordingView, views: Sequence[RecordingView]) -> Iterator[
     """Everything but the overview and the timeline; what was not recorded is left to the overview to tell."""
     others = {each.id: each for each in views if each is not view and each.group == view.group}
     single = [name for name in payload.RESOURCES if name not in (*payload.LIVE, "overview", "timeline")]
-    tables = [f"table/{each.name}" for each in analyze.ANALYSES]
+    tables = [f"table/{analysis.name}" for analysis in analyze.ANALYSES]
     compared = [f"compare/{other}" for other in others] if "compare/" in payload.RESOURCES else []
     for name in (*single, *tables, *compared):
         try:

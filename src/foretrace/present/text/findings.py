@@ -30,10 +30,12 @@ def headline(diagnosis: Diagnosis, step_ns: float) -> str:
     now = format_value("_ns", step_ns)
     if diagnosis.combined is None:
         return f"{now} per step; no fix promises a gain of 10 % or more."
-    gains = [each for each in diagnosis.findings if each.predicted and each.predicted.verdict == "gain"]
+    gains = [
+        finding for finding in diagnosis.findings if finding.predicted and finding.predicted.verdict == "gain"
+    ]
     after = diagnosis.combined.after_ns
     low, high = format_value("_ns", after.low), format_value("_ns", after.high)
-    named = ", ".join(each.rule for each in gains[:3])
+    named = ", ".join(gain.rule for gain in gains[:3])
     return f"{now} → {low} to {high} per step (× {diagnosis.combined.speedup.point:.2f}) if fixed: {named}."
 
 
@@ -103,7 +105,7 @@ def to_json(
         },
         "trust": trust,
         "overview": {**facts, **{name: overview.values.get(name) for name in _OVERVIEW}},
-        "findings": [_finding_dict(each) for each in diagnosis.findings]
+        "findings": [_finding_dict(finding) for finding in diagnosis.findings]
         + [
             {"rule": each.rule, "severity": "unchecked", "says": each.why, "why": "", "where": [], "evidence": {},
              "fix": None, "predicted": None}

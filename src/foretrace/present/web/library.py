@@ -6,10 +6,7 @@ file has stopped growing, and a file that is written anew is read again.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import re
 import threading
 import time
 from collections import OrderedDict, deque
@@ -30,11 +27,12 @@ from foretrace.ingest import open_trace
 from foretrace.ingest.recordings import is_recording
 from foretrace.ingest.source import Progress
 from foretrace.present.web import payload
+from foretrace.present.web.encoding import Encoded, encode
 from foretrace.present.web.recording_view import RecordingView, display_name
+from foretrace.present.web.run_files import Stamp, files_in, identity, place_of, stamp_of
 from foretrace.trace import Trace
 
 State = Literal["waiting", "loading", "ready", "failed"]
-Stamp = tuple[int, int]  # size and time of the last change: a file with another one is another recording
 
 POLL_S = 1.0
 # A profiler that writes a gigabyte pauses less than this between two writes.
@@ -44,22 +42,12 @@ HELD_BYTES = 4 << 30
 ENCODED_BYTES = 512 << 20
 _LOOKED_AT = 10_000  # files of one folder
 _LARGE_SPANS = 500_000
-# A name that tells processes of one program apart, as torch's handler gives: host_1234, rank-0.
-_ONE_PROCESS = re.compile(r"rank[-_]?[0-9]+|_[0-9]+$", re.IGNORECASE)
 
 
 class UnknownRunError(ForetraceError):
     """There is no run with this id."""
 
     exit_code = MissingDataError.exit_code
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """A resource as it is sent: compressed with gzip."""
-
-    body: bytes
-    media_type: str
 
 
 @dataclass
@@ -157,7 +145,9 @@ class Library:
     def _let_quick_ones_pass(self, run: ListedRun) -> None:
         """Puts off a diagnosis of seconds, which would slow down what a reader can have in one."""
         with self._lock:
-            before = [each for key, each in self._begun.items() if key[0] == run.id and key in self._quick]
+            before = [
+                future for key, future in self._begun.items() if key[0] == run.id and key in self._quick
+            ]
         wait(before)
 
     def _once(self, key: tuple[str, str], make: Callable[[], Encoded], *, quick: bool) -> Encoded:
@@ -167,8 +157,8 @@ class Library:
                 self._encoded.move_to_end(key)
                 return self._encoded[key]
             begun = self._begun.get(key)
-            mine = Future[Encoded]() if begun is None else begun
-            self._begun[key] = mine
+            future = Future[Encoded]() if begun is None else begun
+            self._begun[key] = future
             if quick:
                 self._quick.add(key)
         if begun is not None:
@@ -176,11 +166,11 @@ class Library:
         try:
             made = make()
         except BaseException as error:
-            mine.set_exception(error)
+            future.set_exception(error)
             raise
         else:
             self._keep(key, made)
-            mine.set_result(made)
+            future.set_result(made)
             return made
         finally:
             with self._lock:
@@ -318,7 +308,7 @@ class Library:
 
     def _recordings(self, folder: Path) -> Iterator[Path]:
         """The files under a folder that begin as a recording does; each is looked into once."""
-        for file in islice(_files(folder), _LOOKED_AT):
+        for file in islice(files_in(folder), _LOOKED_AT):
             if self._stopped.is_set():
                 return
             stamp = stamp_of(file)
@@ -368,55 +358,6 @@ class Library:
             total = sum(len(each.body) for each in self._encoded.values())
             while total > ENCODED_BYTES and len(self._encoded) > 1:
                 total -= len(self._encoded.popitem(last=False)[1].body)
-
-
-def encode(made: payload.Answer) -> Encoded:
-    """A resource as bytes: JSON, or a binary payload as it is."""
-    if isinstance(made, bytes):
-        return Encoded(compress(made), "application/octet-stream")
-    return Encoded(compress(to_json(made)), "application/json")
-
-
-def to_json(value: Any) -> bytes:
-    """JSON that every browser reads: no NaN, and lone surrogates as escapes."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
-
-
-def compress(data: bytes) -> bytes:
-    """Gzip at the level that costs less than it saves, even on one machine."""
-    return isal_zlib.compress(data, 1, wbits=31)
-
-
-def identity(path: Path) -> str:
-    """The id of the run of a file: the same at the next start, so that links keep working."""
-    return hashlib.blake2b(str(path).encode("utf-8", "surrogateescape"), digest_size=6).hexdigest()
-
-
-def place_of(file: Path, named: Path) -> tuple[str, str]:
-    """The group that a run stands under and what it is called there: `naive_attention` and `slow.rich`."""
-    name = display_name(file.name)
-    if file != named and file.parent != named:
-        return file.parent.relative_to(named).as_posix(), name
-    program, _, variant = name.partition(".")
-    if program and variant and not _ONE_PROCESS.search(program):
-        return program, variant
-    return file.parent.name, name
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Every file under a folder by name, without hidden ones; a folder's own files before those below it."""
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
-
-
-def stamp_of(file: Path) -> Stamp | None:
-    """Size and time of a file; None where there is none to read."""
-    try:
-        facts = file.stat()
-    except OSError:
-        return None
-    return (facts.st_size, facts.st_mtime_ns) if file.is_file() else None
 
 
 def error_text(error: BaseException) -> str:

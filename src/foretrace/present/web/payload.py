@@ -132,5 +132,5 @@ def runs(entries: Iterable[Mapping[str, Any]], *, embedded: bool = False) -> dic
         "schema": SCHEMA,
         "foretrace": __version__,
         "embedded": embedded,
-        "runs": [dict(each) for each in entries],
+        "runs": [dict(entry) for entry in entries],
     }

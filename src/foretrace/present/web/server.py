@@ -29,15 +29,8 @@ from starlette.routing import Route
 from foretrace.errors import ForetraceError, InputError, MissingDataError, UsageError
 from foretrace.present.export import perfetto, perfetto_page
 from foretrace.present.web import static_files
-from foretrace.present.web.library import (
-    Encoded,
-    Library,
-    UnknownRunError,
-    compress,
-    encode,
-    error_text,
-    reportable,
-)
+from foretrace.present.web.encoding import Encoded, compress, encode
+from foretrace.present.web.library import Library, UnknownRunError, error_text, reportable
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -60,8 +60,8 @@ def memory(view: RecordingView) -> dict[str, Any]:
 
 def _blocks(view: RecordingView, curve: Curve) -> pl.DataFrame:
     blocks = view.trace.allocations.filter(pl.col("device") == curve.device)
-    told = memory_categories.categories(view.trace, blocks) if curve.addressed else pl.lit(_UNKNOWN)
-    return blocks.with_columns(told.alias("category"))
+    categories = memory_categories.categories(view.trace, blocks) if curve.addressed else pl.lit(_UNKNOWN)
+    return blocks.with_columns(categories.alias("category"))
 
 
 def _moments(curve: Curve) -> Times:

@@ -280,8 +280,8 @@ def checked(view: RecordingView) -> list[dict[str, Any]]:
 
 def _markdown(view: RecordingView) -> str:
     if view.step_ns is None or view.not_replayed is not None:
-        told = view.maybe("overview")
-        says = told.says if told is not None else ""
+        overview_result = view.maybe("overview")
+        says = overview_result.says if overview_result is not None else ""
         return f"**{view.name}**: {says}\n\n{without_file(view, view.not_replayed or '')}\n"
     return findings.to_markdown(view.diagnosis, view.step_ns, view.name)
 

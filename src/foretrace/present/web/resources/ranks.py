@@ -30,9 +30,9 @@ _SAYS = {
 def ranks(view: RecordingView, peers: Sequence[RecordingView] = ()) -> dict[str, Any]:
     """This run's rank, with those of its peers: runs of the same group with other ranks."""
     members: dict[int, RecordingView] = {_rank(view): view}
-    for each in peers:
-        if each.group == view.group:
-            members.setdefault(_rank(each), each)
+    for peer in peers:
+        if peer.group == view.group:
+            members.setdefault(_rank(peer), peer)
     ordered = [members[number] for number in sorted(members)]
     shares = [_shares(each) for each in ordered]
     if not any(shares):
@@ -44,7 +44,7 @@ def ranks(view: RecordingView, peers: Sequence[RecordingView] = ()) -> dict[str,
         "says": _says(view, ordered),
         "ranks": sorted(members),
         "parts": list(_PARTS.values()),
-        "share_pct": [each or [0.0] * len(_PARTS) for each in shares],
+        "share_pct": [share or [0.0] * len(_PARTS) for share in shares],
         "table": {"name": "ranks", "says": _says(view, ordered), **table.of_frame(frame, _SAYS), "values": [],
                   "notes": []},
     }  # fmt: skip
@@ -57,13 +57,14 @@ def _rank(view: RecordingView) -> int:
 def _shares(view: RecordingView) -> list[float]:
     values = view.result("overview").values
     shares = [values.get(f"{part}_pct") for part in _PARTS]
-    return [float(each) for each in shares] if all(isinstance(each, int | float) for each in shares) else []  # type: ignore[arg-type]
+    known = [float(share) for share in shares if isinstance(share, int | float)]
+    return known if len(known) == len(shares) else []
 
 
 def _row(view: RecordingView) -> dict[str, Any]:
     values = view.result("overview").values
-    told = view.maybe("communication")
-    talk = told.values if told is not None else {}
+    communication = view.maybe("communication")
+    talk = communication.values if communication is not None else {}
     return {
         "rank": _rank(view),
         "name": view.name,

@@ -73,10 +73,10 @@ def _when(trace: Trace, row: dict[str, Any], shown: _Facts) -> None:
     shown.add("Duration", f"{length}, from {row['start_ns'] / 1e6:,.3f} ms")
     shown.add("Step", row["step"])
     if row["kind"] == "kernel":
-        told = decode(row["name"])
-        shown.add("What it does", told.text)
+        decoded = decode(row["name"])
+        shown.add("What it does", decoded.text)
         shown.add("Kind", LABELS[kernel_kind(row["name"])])
-        shown.add("Library", told.family if told.family != "unknown" else None)
+        shown.add("Library", decoded.family if decoded.family != "unknown" else None)
 
 
 def _operator(view: RecordingView, row: dict[str, Any], shown: _Facts) -> None:
@@ -98,14 +98,14 @@ def _operator(view: RecordingView, row: dict[str, Any], shown: _Facts) -> None:
         shown.add("FLOPs", None if not known["flops"] else format_value("_flops", known["flops"]))
         shown.add("Sequence", known["sequence"])
     stack = known["stack_id"]
-    behind = ""
+    route = ""
     if stack is None and known["forward_id"] is not None:
         forward = trace.ops.filter(pl.col("span_id") == known["forward_id"])
         stack = forward["stack_id"].item() if forward.height else None
-        behind = ", through its forward operator"
+        route = ", through its forward operator"
     if stack is not None:
         place = view.case.user_frame(stack)
-        shown.add("Source", f"{place.file}:{place.line} {place.function}{behind}", code=True)
+        shown.add("Source", f"{place.file}:{place.line} {place.function}{route}", code=True)
     if known["module_id"] is not None:
         shown.add("Module", trace.modules["name"][known["module_id"]], code=True)
 
@@ -205,8 +205,8 @@ def _copy(trace: Trace, row: dict[str, Any], shown: _Facts) -> None:
 
 
 def _arguments(trace: Trace, row: dict[str, Any], shown: _Facts) -> None:
-    mine = trace.args.filter(pl.col("span_id") == row["id"]).head(_ARGUMENTS)
-    for key, whole, number, text in mine.select("key", "int", "float", "text").iter_rows():
+    arguments = trace.args.filter(pl.col("span_id") == row["id"]).head(_ARGUMENTS)
+    for key, whole, number, text in arguments.select("key", "int", "float", "text").iter_rows():
         value = next((each for each in (whole, number, text) if each is not None), None)
         shown.add(heading(str(key)), value, code=True)
 

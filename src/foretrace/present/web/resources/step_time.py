@@ -33,7 +33,7 @@ def step_time(view: RecordingView) -> dict[str, Any]:
         return {"caption": "no steps recorded: call profiler.step() in the loop", "steps": [], "parts": []}
     starts, ends = _bounds(windows)
     parts = _parts(view, starts, ends)
-    whole = np.array([each.whole for each in windows])
+    whole = np.array([window.whole for window in windows])
     chosen = whole if whole.any() else np.ones(len(windows), bool)
     mean = {kind: float(times[chosen].mean()) for kind, times in parts.items()}
     total = float((ends - starts)[chosen].mean())
@@ -65,8 +65,8 @@ def _label(trace: Trace, kind: str) -> str:
 
 
 def _bounds(windows: tuple[StepWindow, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    starts = np.array([each.start_ns for each in windows], np.int64)
-    return starts, np.array([each.end_ns for each in windows], np.int64)
+    starts = np.array([window.start_ns for window in windows], np.int64)
+    return starts, np.array([window.end_ns for window in windows], np.int64)
 
 
 def _parts(
@@ -114,7 +114,9 @@ def loading(trace: Trace) -> Intervals:
 def one_step(view: RecordingView) -> dict[str, Any] | None:
     """The whole step of median length, in columns of equal length; None without GPU work or steps."""
     trace = view.trace
-    windows = [each for each in step_windows(trace) if each.whole and each.wall_ns > 0]
+    windows = [
+        step_window for step_window in step_windows(trace) if step_window.whole and step_window.wall_ns > 0
+    ]
     if not windows or not trace.has_device:
         return None
     window = sorted(windows, key=lambda each: each.wall_ns)[len(windows) // 2]
@@ -140,11 +142,11 @@ def _phases(view: RecordingView, window: StepWindow) -> list[dict[str, Any]]:
         found.append(("waiting for data", int(wait.start[longest]), int(wait.end[longest])))
     work = view.classified.filter(pl.col("step") == window.number)
     for number, phase in enumerate(PHASES[:-1]):
-        mine = work.filter(pl.col("phase") == number)
-        if mine.height:
+        of_phase = work.filter(pl.col("phase") == number)
+        if of_phase.height:
             # A stray kernel, as of a gradient's first use, does not stretch a phase: the middle 98 % count.
-            start = int(mine["start_ns"].quantile(0.01, "nearest") or 0)
-            end = int(mine["end_ns"].quantile(0.99, "nearest") or 0)
+            start = int(of_phase["start_ns"].quantile(0.01, "nearest") or 0)
+            end = int(of_phase["end_ns"].quantile(0.99, "nearest") or 0)
             found.append((phase, max(start, window.start_ns), min(end, window.end_ns)))
     return _apart(found, window)
 

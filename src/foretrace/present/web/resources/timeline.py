@@ -144,11 +144,11 @@ def _thinned(rows: Rows, start: int, end: int, pixels: int) -> Rows:
 
 def _visible(rows: Rows, low: int, high: int, start: int, end: int, width: float) -> NDArray[np.int64]:
     first = low + int(np.searchsorted(rows.start[low:high], start, side="left"))
-    behind = low + int(np.searchsorted(rows.start[low:high], end, side="left"))
+    past = low + int(np.searchsorted(rows.start[low:high], end, side="left"))
     # No span of a row covers another: only the one before the first can reach into the window.
     if first > low and rows.start[first - 1] + rows.dur[first - 1] > start:
         first -= 1
-    begins, lengths = rows.start[first:behind], rows.dur[first:behind]
+    begins, lengths = rows.start[first:past], rows.dur[first:past]
     if not len(begins):
         return np.empty(0, np.int64)
     wide = lengths >= _LEAST_PIXELS * width

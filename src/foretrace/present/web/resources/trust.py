@@ -48,7 +48,7 @@ def _says(verdict: str, limits: int, marked: int) -> str:
 
 
 def _detail(windows: tuple[StepWindow, ...]) -> str:
-    whole = [each.number for each in windows if each.whole]
+    whole = [window.number for window in windows if window.whole]
     if not whole:
         return "No whole step was recorded: numbers are of the whole recording."
     if len(whole) == 1:
@@ -87,7 +87,7 @@ def _overhead(view: RecordingView, windows: tuple[StepWindow, ...]) -> dict[str,
 
 
 def _recorded_step(windows: tuple[StepWindow, ...]) -> tuple[float | None, str]:
-    whole = [each for each in windows if each.whole]
+    whole = [window for window in windows if window.whole]
     on_gpu = [each.gpu_ns for each in whole if each.gpu_ns is not None]
     if on_gpu:
         return float(np.median(on_gpu)), "GPU"
@@ -99,7 +99,7 @@ def _complete(view: RecordingView, windows: tuple[StepWindow, ...]) -> dict[str,
         return _fact(
             "note", "Complete steps", "none marked", "call profiler.step() at the end of each iteration"
         )
-    whole = [each for each in windows if each.whole]
+    whole = [window for window in windows if window.whole]
     counts = {each.launched_count for each in whole}
     if len(counts) == 1:
         detail = f"{counts.pop():,} GPU events in each" if view.trace.has_device else "on the host"
@@ -132,12 +132,12 @@ def _launches(view: RecordingView, _: tuple[StepWindow, ...]) -> dict[str, str] 
 
 
 def _spread(_: RecordingView, windows: tuple[StepWindow, ...]) -> dict[str, str] | None:
-    whole = [each for each in windows if each.whole]
+    whole = [window for window in windows if window.whole]
     on_gpu = [each.gpu_ns for each in whole if each.gpu_ns is not None]
     times = on_gpu or [each.host_ns for each in whole]
     if not times:
         return None
-    listed = ", ".join(f"{each / 1e6:,.2f}" for each in times[:4])
+    listed = ", ".join(f"{time / 1e6:,.2f}" for time in times[:4])
     listed += " ms" + (f" and {len(times) - 4} more" if len(times) > 4 else "")
     if len(times) == 1:
         return _fact("unknown", "Step spread", "one step", f"{listed}; record three or more")
