@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 from foretrace import analyze
+from foretrace.diagnose.opening import open_case
 from foretrace.errors import ForetraceError
-from foretrace.ingest import open_trace
 from foretrace.present.web import payload
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
 
 SPANS = 40
 
@@ -25,29 +25,29 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float)
     parser.add_argument("--other", type=Path, help="a second recording, as run `other`")
     args = parser.parse_args()
-    session = Session(open_trace(args.recording), run_id="run", step_ms=args.step_ms)
-    sessions = {"run": session}
+    view = RecordingView(open_case(args.recording, step_ms=args.step_ms), run_id="run")
+    views = {"run": view}
     if args.other:
-        sessions["other"] = Session(open_trace(args.other), run_id="other")
-    entries = [payload.run_entry(each) for each in sessions.values()]
+        views["other"] = RecordingView(open_case(args.other), run_id="other")
+    entries = [payload.run_entry(each) for each in views.values()]
     write(args.folder, "runs", payload.runs(entries), 0.0)
-    for name in names(session, tuple(sessions)):
+    for name in names(view, tuple(views)):
         begun = time.perf_counter()
         try:
-            answer = payload.resource(session, name, find=sessions.__getitem__)
+            answer = payload.resource(view, name, find=views.__getitem__)
         except ForetraceError as reason:
             print(f"{name}: {reason}")
             continue
         write(args.folder, name, answer, time.perf_counter() - begun)
 
 
-def names(session: Session, runs: tuple[str, ...]) -> list[str]:
+def names(view: RecordingView, runs: tuple[str, ...]) -> list[str]:
     """Every resource that needs no question, tables, and some spans of each kind."""
     plain = [name for name in payload.RESOURCES if not name.endswith("/") and name not in payload.LIVE]
     tables = [f"table/{each.name}" for each in analyze.ANALYSES]
-    spans = session.trace.spans.group_by("kind", maintain_order=True).head(SPANS)["id"]
+    spans = view.trace.spans.group_by("kind", maintain_order=True).head(SPANS)["id"]
     others = [f"compare/{each}" for each in runs] if "compare/" in payload.RESOURCES else []
-    found = [number for each in session.finding_spans for number in each[:5].tolist()]
+    found = [number for each in view.finding_spans for number in each[:5].tolist()]
     return plain + tables + others + [f"span/{each}" for each in dict.fromkeys([*found, *spans])]
 
 

@@ -28,7 +28,12 @@ def checkout(tmp_path: Path) -> Path:
 def run(checkout: Path, *arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=checkout, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, *arguments],
+        cwd=checkout,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -46,7 +51,11 @@ def test_a_rule_from_nothing(checkout: Path) -> None:
 
     run(checkout, "scripts/make_reference.py")
     assert "## When not" in (checkout / "docs/rules/zero-fill.md").read_text(encoding="utf-8")
-    checks = ("tests/diagnose/test_rules.py", "tests/test_architecture.py", "tests/diagnose/rules/device/test_zero_fill.py")
+    checks = (
+        "tests/diagnose/test_rules.py",
+        "tests/test_architecture.py",
+        "tests/diagnose/rules/device/test_zero_fill.py",
+    )
     printed = run(checkout, "-m", "pytest", "-q", "-p", "no:cacheprovider", *checks)
     assert "failed" not in printed
     page = run(checkout, "-m", "foretrace", "diagnose", "--explain", "zero-fill")

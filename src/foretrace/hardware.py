@@ -110,16 +110,16 @@ def _cite(document: str, **exceptions: str) -> Mapping[str, str]:
     return {**dict.fromkeys(NUMBERS, document), **exceptions}
 
 
-def _revise(device: Device, **sources: str) -> Mapping[str, str]:
-    """The device's sources with some replaced."""
-    return {**device.sources, **sources}
+def _halved(document: str) -> Mapping[str, str]:
+    """Sources for the tensor peaks of a device whose vendor prints sparse figures."""
+    return dict.fromkeys(_TENSOR, f"half of the sparse figure, {document}")
 
 
+_TENSOR = ("tf32_flops", "fp16_flops", "bf16_flops", "fp8_flops")
 # Sixteen lanes, 128b/130b coding, 8, 16 and 32 GT/s a lane. Datasheets print both directions, rounded up.
 _PCIE = "PCI Express Base Specification: GT/s x 16 lanes x 128/130, https://pcisig.com/specifications"
 _PCIE_3_BYTES = 8e9 * 16 * 128 / 130 / 8
-_PCIE_4_BYTES = 2 * _PCIE_3_BYTES
-_PCIE_5_BYTES = 4 * _PCIE_3_BYTES
+_PCIE_BYTES = {"3": _PCIE_3_BYTES, "4": 2 * _PCIE_3_BYTES, "5": 4 * _PCIE_3_BYTES}  # by generation
 
 _CUDA_GUIDE = (
     "CUDA C++ Programming Guide, technical specifications per compute capability, "
@@ -127,8 +127,6 @@ _CUDA_GUIDE = (
 )
 _NVIDIA = {"max_threads_per_sm": _CUDA_GUIDE, "pcie_bytes": _PCIE}
 
-
-# Volta: fp16 tensor cores only, so no tf32, bf16 or fp8 peak.
 _V100 = (
     "NVIDIA V100 datasheet, "
     "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf"
@@ -141,69 +139,6 @@ _DGX_STATION = (
     "NVIDIA DGX Station datasheet (four V100: 500 TFLOP/s fp16, four NVLinks of 25 GB/s a GPU), "
     "https://images.nvidia.com/content/newsletters/email/pdf/DGX-Station-WS.pdf"
 )
-_V100_SXM2_16GB = Device(
-    name="V100 SXM2 16GB",
-    vendor="NVIDIA",
-    compute_capability="7.0",
-    fp32_flops=15.7e12,
-    tf32_flops=None,
-    fp16_flops=125e12,
-    bf16_flops=None,
-    fp8_flops=None,
-    memory_bandwidth_bytes=900e9,
-    memory_bytes=16 * _GIB,
-    sm_count=80,
-    l2_bytes=6 * _MIB,
-    max_threads_per_sm=2048,
-    pcie_bytes=_PCIE_3_BYTES,
-    nvlink_bytes=300e9 / 2,
-    reported_names=("Tesla V100-SXM2-16GB",),
-    sources=_cite(_V100, sm_count=_VOLTA, l2_bytes=_VOLTA, **_NVIDIA),
-)
-_V100_SXM2_32GB = replace(
-    _V100_SXM2_16GB,
-    name="V100 SXM2 32GB",
-    memory_bytes=32 * _GIB,
-    reported_names=("Tesla V100-SXM2-32GB",),
-)
-_V100_DGXS_16GB = replace(
-    _V100_SXM2_16GB,
-    name="V100 DGX Station 16GB",
-    nvlink_bytes=4 * 25e9,
-    reported_names=("Tesla V100-DGXS-16GB",),
-    sources=_revise(_V100_SXM2_16GB, fp16_flops=_DGX_STATION, nvlink_bytes=_DGX_STATION),
-)
-_V100_DGXS_32GB = replace(
-    _V100_DGXS_16GB,
-    name="V100 DGX Station 32GB",
-    memory_bytes=32 * _GIB,
-    reported_names=("Tesla V100-DGXS-32GB",),
-)
-_V100_PCIE_16GB = replace(
-    _V100_SXM2_16GB,
-    name="V100 PCIe 16GB",
-    fp32_flops=14e12,
-    fp16_flops=112e12,
-    nvlink_bytes=None,
-    reported_names=("Tesla V100-PCIE-16GB",),
-)
-_V100_PCIE_32GB = replace(
-    _V100_PCIE_16GB,
-    name="V100 PCIe 32GB",
-    memory_bytes=32 * _GIB,
-    reported_names=("Tesla V100-PCIE-32GB",),
-)
-_V100S_PCIE_32GB = replace(
-    _V100_PCIE_32GB,
-    name="V100S PCIe 32GB",
-    fp32_flops=16.4e12,
-    fp16_flops=130e12,
-    memory_bandwidth_bytes=1134e9,
-    reported_names=("Tesla V100S-PCIE-32GB",),
-)
-
-
-# Ampere.
 _A100 = (
     "NVIDIA A100 datasheet, https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/"
     "nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf"
@@ -221,166 +156,12 @@ _GA102 = (
     "NVIDIA Ampere GA102 GPU Architecture whitepaper, "
     "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf"
 )
-# PG509 is the SXM4 board of either size, whose name some drivers report instead of the product's.
-_A100_SXM4_40GB = Device(
-    name="A100 SXM4 40GB",
-    vendor="NVIDIA",
-    compute_capability="8.0",
-    fp32_flops=19.5e12,
-    tf32_flops=156e12,
-    fp16_flops=312e12,
-    bf16_flops=312e12,
-    fp8_flops=None,
-    memory_bandwidth_bytes=1555e9,
-    memory_bytes=40 * _GIB,
-    sm_count=108,
-    l2_bytes=40 * _MIB,
-    max_threads_per_sm=2048,
-    pcie_bytes=_PCIE_4_BYTES,
-    nvlink_bytes=600e9 / 2,
-    reported_names=("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PG509-200"),
-    sources=_cite(_AMPERE, **_NVIDIA),
-)
-_A100_PCIE_40GB = replace(
-    _A100_SXM4_40GB,
-    name="A100 PCIe 40GB",
-    reported_names=("NVIDIA A100-PCIE-40GB",),
-    sources=_revise(
-        _A100_SXM4_40GB, memory_bandwidth_bytes=_A100_PCIE, nvlink_bytes=f"with a bridge, {_A100_PCIE}"
-    ),
-)
-_A100_SXM4_80GB = replace(
-    _A100_SXM4_40GB,
-    name="A100 SXM4 80GB",
-    memory_bandwidth_bytes=2039e9,
-    memory_bytes=80 * _GIB,
-    reported_names=("NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM-80GB", "NVIDIA A100-PG509-200"),
-    sources=_cite(_A100, sm_count=_AMPERE, l2_bytes=_AMPERE, **_NVIDIA),
-)
-_A100_PCIE_80GB = replace(
-    _A100_SXM4_80GB,
-    name="A100 PCIe 80GB",
-    memory_bandwidth_bytes=1935e9,
-    reported_names=("NVIDIA A100 80GB PCIe", "NVIDIA A100-PCIE-80GB"),
-    sources=_revise(_A100_SXM4_80GB, nvlink_bytes=f"with a bridge, {_A100}"),
-)
-_A10_24GB = Device(
-    name="A10",
-    vendor="NVIDIA",
-    compute_capability="8.6",
-    fp32_flops=31.2e12,
-    tf32_flops=62.5e12,
-    fp16_flops=125e12,
-    bf16_flops=125e12,
-    fp8_flops=None,
-    memory_bandwidth_bytes=600e9,
-    memory_bytes=24 * _GIB,
-    sm_count=72,
-    l2_bytes=6 * _MIB,
-    max_threads_per_sm=1536,
-    pcie_bytes=_PCIE_4_BYTES,
-    nvlink_bytes=None,
-    reported_names=("NVIDIA A10",),
-    sources=_cite(_A10, sm_count=f"9216 CUDA cores of 128 an SM, {_GA102}", l2_bytes=_GA102, **_NVIDIA),
-)
-_RTX_3090 = Device(
-    name="GeForce RTX 3090",
-    vendor="NVIDIA",
-    compute_capability="8.6",
-    fp32_flops=35.6e12,
-    tf32_flops=35.6e12,
-    fp16_flops=71e12,
-    bf16_flops=71e12,
-    fp8_flops=None,
-    memory_bandwidth_bytes=936e9,
-    memory_bytes=24 * _GIB,
-    sm_count=82,
-    l2_bytes=6 * _MIB,
-    max_threads_per_sm=1536,
-    pcie_bytes=_PCIE_4_BYTES,
-    nvlink_bytes=112.5e9 / 2,
-    reported_names=("NVIDIA GeForce RTX 3090",),
-    sources=_cite(_GA102, **_NVIDIA),
-)
-
-
-# Ada.
 _ADA = (
     "NVIDIA Ada GPU Architecture whitepaper v2.1, "
     "https://images.nvidia.com/aem-dam/Solutions/Data-Center/l4/nvidia-ada-gpu-architecture-whitepaper-v2.1.pdf"
 )
 _L4 = "NVIDIA L4 datasheet, https://www.nvidia.com/en-us/data-center/l4/"
-_L4_HALVED = f"half of the sparse figure, {_L4}"
 _L40S = "NVIDIA L40S datasheet, dense column, https://www.nvidia.com/en-us/data-center/l40s/"
-_L4_24GB = Device(
-    name="L4",
-    vendor="NVIDIA",
-    compute_capability="8.9",
-    fp32_flops=30.3e12,
-    tf32_flops=120e12 / 2,
-    fp16_flops=242e12 / 2,
-    bf16_flops=242e12 / 2,
-    fp8_flops=485e12 / 2,
-    memory_bandwidth_bytes=300e9,
-    memory_bytes=24 * _GIB,
-    sm_count=58,
-    l2_bytes=48 * _MIB,
-    max_threads_per_sm=1536,
-    pcie_bytes=_PCIE_4_BYTES,
-    nvlink_bytes=None,
-    reported_names=("NVIDIA L4",),
-    sources=_cite(
-        _L4,
-        tf32_flops=_L4_HALVED,
-        fp16_flops=_L4_HALVED,
-        bf16_flops=_L4_HALVED,
-        fp8_flops=_L4_HALVED,
-        sm_count=_ADA,
-        l2_bytes=_ADA,
-        **_NVIDIA,
-    ),
-)
-_L40S_48GB = Device(
-    name="L40S",
-    vendor="NVIDIA",
-    compute_capability="8.9",
-    fp32_flops=91.6e12,
-    tf32_flops=183e12,
-    fp16_flops=362.05e12,
-    bf16_flops=362.05e12,
-    fp8_flops=733e12,
-    memory_bandwidth_bytes=864e9,
-    memory_bytes=48 * _GIB,
-    sm_count=142,
-    l2_bytes=96 * _MIB,
-    max_threads_per_sm=1536,
-    pcie_bytes=_PCIE_4_BYTES,
-    nvlink_bytes=None,
-    reported_names=("NVIDIA L40S",),
-    sources=_cite(_L40S, sm_count=f"18176 CUDA cores of 128 an SM, {_L40S}", l2_bytes=_ADA, **_NVIDIA),
-)
-_RTX_4090 = Device(
-    name="GeForce RTX 4090",
-    vendor="NVIDIA",
-    compute_capability="8.9",
-    fp32_flops=82.6e12,
-    tf32_flops=82.6e12,
-    fp16_flops=165.2e12,
-    bf16_flops=165.2e12,
-    fp8_flops=330.3e12,
-    memory_bandwidth_bytes=1008e9,
-    memory_bytes=24 * _GIB,
-    sm_count=128,
-    l2_bytes=72 * _MIB,
-    max_threads_per_sm=1536,
-    pcie_bytes=_PCIE_4_BYTES,
-    nvlink_bytes=None,
-    reported_names=("NVIDIA GeForce RTX 4090",),
-    sources=_cite(_ADA, **_NVIDIA),
-)
-
-
-# Hopper. The SXM parts' 989 and 494 are halves of 1979 and 989, rounded down (whitepaper: 989.4, 494.7).
 _H100 = (
     "NVIDIA H100 datasheet, https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet"
 )
@@ -389,147 +170,15 @@ _HOPPER = (
     "https://resources.nvidia.com/en-us-tensor-core/gtc22-whitepaper-hopper"
 )
 _H200 = "NVIDIA H200 datasheet, https://www.nvidia.com/en-us/data-center/h200/"
-_TENSOR = ("tf32_flops", "fp16_flops", "bf16_flops", "fp8_flops")
-_H100_HALVED = dict.fromkeys(_TENSOR, f"half of the sparse figure, {_H100}")
-_H200_HALVED = dict.fromkeys(_TENSOR, f"half of the sparse figure, {_H200}")
 _H200_DRIVER = "driver of an H200, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE = 62914560 (Nsight Compute)"
-_H100_SXM = Device(
-    name="H100 SXM",
-    vendor="NVIDIA",
-    compute_capability="9.0",
-    fp32_flops=67e12,
-    tf32_flops=494e12,
-    fp16_flops=989e12,
-    bf16_flops=989e12,
-    fp8_flops=3958e12 / 2,
-    memory_bandwidth_bytes=3.35e12,
-    memory_bytes=80 * _GIB,
-    sm_count=132,
-    l2_bytes=50 * _MIB,
-    max_threads_per_sm=2048,
-    pcie_bytes=_PCIE_5_BYTES,
-    nvlink_bytes=900e9 / 2,
-    reported_names=("NVIDIA H100 80GB HBM3",),
-    sources=_cite(_H100, sm_count=_HOPPER, l2_bytes=_HOPPER, **_H100_HALVED, **_NVIDIA),
-)
-_H100_PCIE = replace(
-    _H100_SXM,
-    name="H100 PCIe",
-    fp32_flops=51.2e12,
-    tf32_flops=378e12,
-    fp16_flops=756e12,
-    bf16_flops=756e12,
-    fp8_flops=1513e12,
-    memory_bandwidth_bytes=2039e9,
-    sm_count=114,
-    nvlink_bytes=600e9 / 2,
-    reported_names=("NVIDIA H100 PCIe",),
-    sources=_cite(_HOPPER, nvlink_bytes=f"with a bridge, {_H100}", **_NVIDIA),
-)
-_H100_NVL = replace(
-    _H100_SXM,
-    name="H100 NVL",
-    fp32_flops=60e12,
-    tf32_flops=835e12 / 2,
-    fp16_flops=1671e12 / 2,
-    bf16_flops=1671e12 / 2,
-    fp8_flops=3341e12 / 2,
-    memory_bandwidth_bytes=3.9e12,
-    memory_bytes=94 * _GIB,
-    l2_bytes=60 * _MIB,
-    nvlink_bytes=600e9 / 2,
-    reported_names=("NVIDIA H100 NVL",),
-    sources=_revise(
-        _H100_SXM,
-        l2_bytes=f"inferred: six memory stacks as on the H200, {_H200_DRIVER}",
-        nvlink_bytes=f"with a bridge, {_H100}",
-    ),
-)
-_H200_SXM = replace(
-    _H100_SXM,
-    name="H200",
-    memory_bandwidth_bytes=4.8e12,
-    memory_bytes=141 * _GIB,
-    l2_bytes=60 * _MIB,
-    reported_names=("NVIDIA H200",),
-    sources=_cite(_H200, sm_count=_HOPPER, l2_bytes=_H200_DRIVER, **_H200_HALVED, **_NVIDIA),
-)
-_H200_NVL = replace(
-    _H100_NVL,
-    name="H200 NVL",
-    memory_bandwidth_bytes=4.8e12,
-    memory_bytes=141 * _GIB,
-    nvlink_bytes=900e9 / 2,
-    reported_names=("NVIDIA H200 NVL",),
-    sources=_revise(
-        _H200_SXM,
-        l2_bytes=f"inferred: the H200's memory, {_H200_DRIVER}",
-        nvlink_bytes=f"with a bridge, {_H200}",
-    ),
-)
-
-
-# Blackwell. The 2.5 PFLOP/s bf16 often quoted is the GB200 superchip's, a different part at 1200 W.
 _HGX_B200 = "NVIDIA HGX B200 specifications, per GPU, https://www.nvidia.com/en-us/data-center/hgx/"
 _BLACKWELL = "NVIDIA Blackwell Architecture Technical Brief, HGX B200, https://resources.nvidia.com/en-us-blackwell-architecture"
-_BLACKWELL_HALVED = dict.fromkeys(_TENSOR, f"half of the sparse figure, {_BLACKWELL}")
 _BLACKWELL_TUNING = "NVIDIA Blackwell Tuning Guide, https://docs.nvidia.com/cuda/blackwell-tuning-guide/"
 _DGX_B200 = "NVIDIA DGX B200 datasheet, an eighth of the system, https://resources.nvidia.com/en-us-dgx-systems/dgx-b200-datasheet"
 _RTX_BLACKWELL = (
     "NVIDIA RTX Blackwell GPU Architecture whitepaper, "
     "https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/nvidia-rtx-blackwell-gpu-architecture.pdf"
 )
-_B200 = Device(
-    name="B200",
-    vendor="NVIDIA",
-    compute_capability="10.0",
-    fp32_flops=80e12,
-    tf32_flops=2200e12 / 2,
-    fp16_flops=4500e12 / 2,
-    bf16_flops=4500e12 / 2,
-    fp8_flops=9000e12 / 2,
-    memory_bandwidth_bytes=64e12 / 8,
-    memory_bytes=180 * _GIB,
-    sm_count=148,
-    l2_bytes=126 * _MIB,
-    max_threads_per_sm=2048,
-    pcie_bytes=_PCIE_5_BYTES,
-    nvlink_bytes=1.8e12 / 2,
-    reported_names=("NVIDIA B200",),
-    sources=_cite(
-        _BLACKWELL,
-        memory_bandwidth_bytes=_DGX_B200,
-        memory_bytes=_DGX_B200,
-        sm_count="driver of a B200, numSms in a Kineto trace",
-        l2_bytes=_BLACKWELL_TUNING,
-        nvlink_bytes=_HGX_B200,
-        **_BLACKWELL_HALVED,
-        **_NVIDIA,
-    ),
-)
-_RTX_5090 = Device(
-    name="GeForce RTX 5090",
-    vendor="NVIDIA",
-    compute_capability="12.0",
-    fp32_flops=104.8e12,
-    tf32_flops=104.8e12,
-    fp16_flops=209.5e12,
-    bf16_flops=209.5e12,
-    fp8_flops=419e12,
-    memory_bandwidth_bytes=1792e9,
-    memory_bytes=32 * _GIB,
-    sm_count=170,
-    l2_bytes=96 * _MIB,
-    max_threads_per_sm=1536,
-    pcie_bytes=_PCIE_5_BYTES,
-    nvlink_bytes=None,
-    reported_names=("NVIDIA GeForce RTX 5090",),
-    sources=_cite(_RTX_BLACKWELL, **_NVIDIA),
-)
-
-
-# CDNA. fp32 is the matrix cores' peak, twice the vector peak on CDNA 2, since fp32 GEMMs run there.
-# sm_count counts compute units; nvlink_bytes is Infinity Fabric to other packages.
 _ROCM = "AMD GPU specifications, https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html"
 _MI250_ARCHITECTURE = (
     "AMD Instinct MI250 microarchitecture, 50 GB/s a link, "
@@ -549,124 +198,142 @@ _MI250X_PAGE = (
 _MI300X_PAGE = "AMD Instinct MI300X, https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html"
 _MI325X_PAGE = "AMD Instinct MI325X, https://www.amd.com/en/products/accelerators/instinct/mi300/mi325x.html"
 _MI355X_PAGE = "AMD Instinct MI355X, https://www.amd.com/en/products/accelerators/instinct/mi350/mi355x.html"
-_MI210 = Device(
-    name="AMD Instinct MI210",
-    vendor="AMD",
-    compute_capability="gfx90a",
-    fp32_flops=45.3e12,
-    tf32_flops=None,
-    fp16_flops=181e12,
-    bf16_flops=181e12,
-    fp8_flops=None,
-    memory_bandwidth_bytes=1638.4e9,
-    memory_bytes=64 * _GIB,
-    sm_count=104,
-    l2_bytes=8 * _MIB,
-    max_threads_per_sm=2048,
-    pcie_bytes=_PCIE_4_BYTES,
-    nvlink_bytes=3 * 50e9,
-    reported_names=(),
-    sources=_cite(_MI210_PAGE, **_AMD),
-)
-# torch sees each of the two dies (GCDs) of an MI250 or MI250X as its own device, with half of everything.
-# PCI id 740c reports one name for both; the compute units, 110 or 104 a die, tell them apart.
-_MI250X_GCD = replace(
-    _MI210,
-    name="AMD Instinct MI250X (one GCD of two)",
-    fp32_flops=95.7e12 / 2,
-    fp16_flops=383e12 / 2,
-    bf16_flops=383e12 / 2,
-    memory_bandwidth_bytes=3276.8e9 / 2,
-    memory_bytes=128 * _GIB // 2,
-    sm_count=220 // 2,
-    l2_bytes=16 * _MIB // 2,
-    nvlink_bytes=8 * 50e9 / 2,
-    reported_names=("AMD Instinct MI250X", "AMD Instinct MI250X / MI250"),
-    sources=_cite(_MI250X_PAGE, **{**_AMD, "nvlink_bytes": f"eight links a package, {_MI250_ARCHITECTURE}"}),
-)
-_MI250_GCD = replace(
-    _MI250X_GCD,
-    name="AMD Instinct MI250 (one GCD of two)",
-    fp32_flops=90.5e12 / 2,
-    fp16_flops=362.1e12 / 2,
-    bf16_flops=362.1e12 / 2,
-    sm_count=208 // 2,
-    nvlink_bytes=6 * 50e9 / 2,
-    reported_names=("AMD Instinct MI250", "AMD Instinct MI250X / MI250"),
-    sources=_cite(_MI250_PAGE, **{**_AMD, "nvlink_bytes": f"six links a package, {_MI250_ARCHITECTURE}"}),
-)
-# ROCm reports the L2 of one die (4 MiB); the eight dies of an MI300 or MI350 hold eight times that.
-_MI300X = Device(
-    name="AMD Instinct MI300X",
-    vendor="AMD",
-    compute_capability="gfx942",
-    fp32_flops=163.4e12,
-    tf32_flops=653.7e12,
-    fp16_flops=1307.4e12,
-    bf16_flops=1307.4e12,
-    fp8_flops=2614.9e12,
-    memory_bandwidth_bytes=5.3e12,
-    memory_bytes=192 * _GIB,
-    sm_count=304,
-    l2_bytes=8 * 4 * _MIB,
-    max_threads_per_sm=2048,
-    pcie_bytes=_PCIE_5_BYTES,
-    nvlink_bytes=7 * 128e9 / 2,
-    reported_names=(),
-    sources=_cite(_MI300X_PAGE, **_AMD),
-)
-_MI325X = replace(
-    _MI300X,
-    name="AMD Instinct MI325X",
-    memory_bandwidth_bytes=6e12,
-    memory_bytes=256 * _GIB,
-    sources=_cite(_MI325X_PAGE, **_AMD),
-)
-# CDNA 4 dropped TF32 from its matrix cores.
-_MI355X = replace(
-    _MI300X,
-    name="AMD Instinct MI355X",
-    compute_capability="gfx950",
-    fp32_flops=157.3e12,
-    tf32_flops=None,
-    fp16_flops=2516.6e12,
-    bf16_flops=2516.6e12,
-    fp8_flops=5033.2e12,
-    memory_bandwidth_bytes=8e12,
-    memory_bytes=288 * _GIB,
-    sm_count=256,
-    nvlink_bytes=7 * 153.6e9 / 2,
-    sources=_cite(_MI355X_PAGE, **_AMD),
-)
 
-DEVICES = (
-    _V100_SXM2_16GB,
-    _V100_SXM2_32GB,
-    _V100_DGXS_16GB,
-    _V100_DGXS_32GB,
-    _V100_PCIE_16GB,
-    _V100_PCIE_32GB,
-    _V100S_PCIE_32GB,
-    _A100_SXM4_40GB,
-    _A100_PCIE_40GB,
-    _A100_SXM4_80GB,
-    _A100_PCIE_80GB,
-    _A10_24GB,
-    _RTX_3090,
-    _L4_24GB,
-    _L40S_48GB,
-    _RTX_4090,
-    _H100_SXM,
-    _H100_PCIE,
-    _H100_NVL,
-    _H200_SXM,
-    _H200_NVL,
-    _B200,
-    _RTX_5090,
-    _MI210,
-    _MI250X_GCD,
-    _MI250_GCD,
-    _MI300X,
-    _MI325X,
-    _MI355X,
-)
+# TFLOP/s of fp32, tf32, fp16, bf16 and fp8; GB/s and GiB of memory; SMs; MiB of L2; threads per SM; PCIe generation; GB/s
+# to other packages over NVLink or Infinity Fabric, in one direction (vendors print both); then the names that drivers
+# report, where they are not the first column. A dash: the device has none.
+#
+# Volta has fp16 tensor cores only. PG509 is the SXM4 board of either A100, whose name some drivers report instead.
+# Hopper SXM: 989 and 494 are halves of 1979 and 989, rounded down (whitepaper: 989.4, 494.7). The 2.5 PFLOP/s bf16 often
+# quoted for Blackwell is the GB200 superchip's, a different part at 1200 W. CDNA: fp32 is the matrix cores' peak, twice
+# the vector peak on CDNA 2, since fp32 GEMMs run there; CDNA 4 dropped tf32; SMs are compute units. torch sees each of the
+# two dies (GCDs) of an MI250 or MI250X as its own device, with half of everything; PCI id 740c reports one name for both,
+# and the compute units, 110 or 104 a die, tell them apart. ROCm reports the L2 of one die (4 MiB); the eight dies of an
+# MI300 or MI350 hold eight times that.
+_TABLE = """
+V100 SXM2 16GB          7.0     15.7     -     125       -       -    900   16   80    6  2048  3    150  Tesla V100-SXM2-16GB
+V100 SXM2 32GB          7.0     15.7     -     125       -       -    900   32   80    6  2048  3    150  Tesla V100-SXM2-32GB
+V100 DGX Station 16GB   7.0     15.7     -     125       -       -    900   16   80    6  2048  3    100  Tesla V100-DGXS-16GB
+V100 DGX Station 32GB   7.0     15.7     -     125       -       -    900   32   80    6  2048  3    100  Tesla V100-DGXS-32GB
+V100 PCIe 16GB          7.0       14     -     112       -       -    900   16   80    6  2048  3      -  Tesla V100-PCIE-16GB
+V100 PCIe 32GB          7.0       14     -     112       -       -    900   32   80    6  2048  3      -  Tesla V100-PCIE-32GB
+V100S PCIe 32GB         7.0     16.4     -     130       -       -   1134   32   80    6  2048  3      -  Tesla V100S-PCIE-32GB
+A100 SXM4 40GB          8.0     19.5   156     312     312       -   1555   40  108   40  2048  4    300  NVIDIA A100-SXM4-40GB, NVIDIA A100-PG509-200
+A100 PCIe 40GB          8.0     19.5   156     312     312       -   1555   40  108   40  2048  4    300  NVIDIA A100-PCIE-40GB
+A100 SXM4 80GB          8.0     19.5   156     312     312       -   2039   80  108   40  2048  4    300  NVIDIA A100-SXM4-80GB, NVIDIA A100-SXM-80GB, NVIDIA A100-PG509-200
+A100 PCIe 80GB          8.0     19.5   156     312     312       -   1935   80  108   40  2048  4    300  NVIDIA A100 80GB PCIe, NVIDIA A100-PCIE-80GB
+A10                     8.6     31.2  62.5     125     125       -    600   24   72    6  1536  4      -  NVIDIA A10
+GeForce RTX 3090        8.6     35.6  35.6      71      71       -    936   24   82    6  1536  4  56.25  NVIDIA GeForce RTX 3090
+L4                      8.9     30.3    60     121     121   242.5    300   24   58   48  1536  4      -  NVIDIA L4
+L40S                    8.9     91.6   183  362.05  362.05     733    864   48  142   96  1536  4      -  NVIDIA L40S
+GeForce RTX 4090        8.9     82.6  82.6   165.2   165.2   330.3   1008   24  128   72  1536  4      -  NVIDIA GeForce RTX 4090
+H100 SXM                9.0       67   494     989     989    1979   3350   80  132   50  2048  5    450  NVIDIA H100 80GB HBM3
+H100 PCIe               9.0     51.2   378     756     756    1513   2039   80  114   50  2048  5    300  NVIDIA H100 PCIe
+H100 NVL                9.0       60 417.5   835.5   835.5  1670.5   3900   94  132   60  2048  5    300  NVIDIA H100 NVL
+H200                    9.0       67   494     989     989    1979   4800  141  132   60  2048  5    450  NVIDIA H200
+H200 NVL                9.0       60 417.5   835.5   835.5  1670.5   4800  141  132   60  2048  5    450  NVIDIA H200 NVL
+B200                    10.0      80  1100    2250    2250    4500   8000  180  148  126  2048  5    900  NVIDIA B200
+GeForce RTX 5090        12.0   104.8 104.8   209.5   209.5     419   1792   32  170   96  1536  5      -  NVIDIA GeForce RTX 5090
+AMD Instinct MI210      gfx90a  45.3     -     181     181       - 1638.4   64  104    8  2048  4    150
+AMD Instinct MI250X (one GCD of two)  gfx90a  47.85  -  191.5   191.5   -  1638.4  64  110  8  2048  4  200  AMD Instinct MI250X, AMD Instinct MI250X / MI250
+AMD Instinct MI250 (one GCD of two)   gfx90a  45.25  -  181.05  181.05  -  1638.4  64  104  8  2048  4  150  AMD Instinct MI250, AMD Instinct MI250X / MI250
+AMD Instinct MI300X     gfx942 163.4 653.7  1307.4  1307.4  2614.9   5300  192  304   32  2048  5    448
+AMD Instinct MI325X     gfx942 163.4 653.7  1307.4  1307.4  2614.9   6000  256  304   32  2048  5    448
+AMD Instinct MI355X     gfx950 157.3     -  2516.6  2516.6  5033.2   8000  288  256   32  2048  5  537.6
+"""
+
+_V100_SOURCES = _cite(_V100, sm_count=_VOLTA, l2_bytes=_VOLTA, **_NVIDIA)
+_DGXS_SOURCES = {**_V100_SOURCES, "fp16_flops": _DGX_STATION, "nvlink_bytes": _DGX_STATION}
+_A100_40_SOURCES = _cite(_AMPERE, **_NVIDIA)
+_A100_80_SOURCES = _cite(_A100, sm_count=_AMPERE, l2_bytes=_AMPERE, **_NVIDIA)
+_H100_SOURCES = _cite(_H100, sm_count=_HOPPER, l2_bytes=_HOPPER, **_halved(_H100), **_NVIDIA)
+_H200_SOURCES = _cite(_H200, sm_count=_HOPPER, l2_bytes=_H200_DRIVER, **_halved(_H200), **_NVIDIA)
+_SOURCES: Mapping[str, Mapping[str, str]] = {
+    "V100 SXM2 16GB": _V100_SOURCES,
+    "V100 SXM2 32GB": _V100_SOURCES,
+    "V100 DGX Station 16GB": _DGXS_SOURCES,
+    "V100 DGX Station 32GB": _DGXS_SOURCES,
+    "V100 PCIe 16GB": _V100_SOURCES,
+    "V100 PCIe 32GB": _V100_SOURCES,
+    "V100S PCIe 32GB": _V100_SOURCES,
+    "A100 SXM4 40GB": _A100_40_SOURCES,
+    "A100 PCIe 40GB": {
+        **_A100_40_SOURCES,
+        "memory_bandwidth_bytes": _A100_PCIE,
+        "nvlink_bytes": f"with a bridge, {_A100_PCIE}",
+    },
+    "A100 SXM4 80GB": _A100_80_SOURCES,
+    "A100 PCIe 80GB": {**_A100_80_SOURCES, "nvlink_bytes": f"with a bridge, {_A100}"},
+    "A10": _cite(_A10, sm_count=f"9216 CUDA cores of 128 an SM, {_GA102}", l2_bytes=_GA102, **_NVIDIA),
+    "GeForce RTX 3090": _cite(_GA102, **_NVIDIA),
+    "L4": _cite(_L4, **_halved(_L4), sm_count=_ADA, l2_bytes=_ADA, **_NVIDIA),
+    "L40S": _cite(_L40S, sm_count=f"18176 CUDA cores of 128 an SM, {_L40S}", l2_bytes=_ADA, **_NVIDIA),
+    "GeForce RTX 4090": _cite(_ADA, **_NVIDIA),
+    "H100 SXM": _H100_SOURCES,
+    "H100 PCIe": _cite(_HOPPER, nvlink_bytes=f"with a bridge, {_H100}", **_NVIDIA),
+    "H100 NVL": {
+        **_H100_SOURCES,
+        "l2_bytes": f"inferred: six memory stacks as on the H200, {_H200_DRIVER}",
+        "nvlink_bytes": f"with a bridge, {_H100}",
+    },
+    "H200": _H200_SOURCES,
+    "H200 NVL": {
+        **_H200_SOURCES,
+        "l2_bytes": f"inferred: the H200's memory, {_H200_DRIVER}",
+        "nvlink_bytes": f"with a bridge, {_H200}",
+    },
+    "B200": _cite(
+        _BLACKWELL,
+        memory_bandwidth_bytes=_DGX_B200,
+        memory_bytes=_DGX_B200,
+        sm_count="driver of a B200, numSms in a Kineto trace",
+        l2_bytes=_BLACKWELL_TUNING,
+        nvlink_bytes=_HGX_B200,
+        **_halved(_BLACKWELL),
+        **_NVIDIA,
+    ),
+    "GeForce RTX 5090": _cite(_RTX_BLACKWELL, **_NVIDIA),
+    "AMD Instinct MI210": _cite(_MI210_PAGE, **_AMD),
+    "AMD Instinct MI250X (one GCD of two)": _cite(
+        _MI250X_PAGE, nvlink_bytes=f"eight links a package, {_MI250_ARCHITECTURE}", **_AMD
+    ),
+    "AMD Instinct MI250 (one GCD of two)": _cite(
+        _MI250_PAGE, nvlink_bytes=f"six links a package, {_MI250_ARCHITECTURE}", **_AMD
+    ),
+    "AMD Instinct MI300X": _cite(_MI300X_PAGE, **_AMD),
+    "AMD Instinct MI325X": _cite(_MI325X_PAGE, **_AMD),
+    "AMD Instinct MI355X": _cite(_MI355X_PAGE, **_AMD),
+}
+
+
+def _device(line: str) -> Device:
+    """One line of the table, with its sources."""
+    name = next(known for known in sorted(_SOURCES, key=len, reverse=True) if line.startswith(f"{known} "))
+    numbers = line.removeprefix(name).split(maxsplit=13)
+    capability, fp32, tf32, fp16, bf16, fp8, bandwidth, memory, sms, l2, threads, pcie, nvlink = numbers[:13]
+    return Device(
+        name=name,
+        vendor="AMD" if capability.startswith("gfx") else "NVIDIA",
+        compute_capability=capability,
+        fp32_flops=float(f"{fp32}e12"),
+        tf32_flops=_times(tf32, "e12"),
+        fp16_flops=float(f"{fp16}e12"),
+        bf16_flops=_times(bf16, "e12"),
+        fp8_flops=_times(fp8, "e12"),
+        memory_bandwidth_bytes=float(f"{bandwidth}e9"),
+        memory_bytes=int(memory) * _GIB,
+        sm_count=int(sms),
+        l2_bytes=int(l2) * _MIB,
+        max_threads_per_sm=int(threads),
+        pcie_bytes=_PCIE_BYTES[pcie],
+        nvlink_bytes=_times(nvlink, "e9"),
+        reported_names=tuple(numbers[13].split(", ")) if len(numbers) > 13 else (),
+        sources=_SOURCES[name],
+    )
+
+
+def _times(number: str, exponent: str) -> float | None:
+    return None if number == "-" else float(number + exponent)
+
+
+DEVICES = tuple(_device(line) for line in _TABLE.strip().splitlines())

@@ -212,7 +212,7 @@ def test_the_newest_installation_is_found(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_window_on_a_machine_without_gpu_does_nothing() -> None:
     pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
     for tool in external.TOOLS:
-        window = external.Window(tool)
+        window = external.NvtxRange(tool)
         window.open()
         window.close()
 
@@ -229,7 +229,7 @@ def test_a_window_is_a_range_around_finished_work(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: calls.append("range_pop"))
     monkeypatch.setattr(torch.cuda.nvtx, "range_end", lambda handle: calls.append(f"range_end {handle}"))
     for tool in external.TOOLS:
-        window = external.Window(tool)
+        window = external.NvtxRange(tool)
         window.open()
         window.close()
         window.close()

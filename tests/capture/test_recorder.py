@@ -13,7 +13,7 @@ import pytest
 
 from foretrace.capture.device_time import DeviceTime, device_time
 from foretrace.capture.options import CaptureOptions, Switches
-from foretrace.capture.plan import Plan, Window, make_plan, read_plan, write_plan
+from foretrace.capture.plan import Plan, PlannedPass, make_plan, read_plan, write_plan
 from foretrace.capture.recorder import Recorder
 from foretrace.capture.run_folder import RunFolder
 from foretrace.capture.timing import BlockTimer, Pace, StepTimes, summarise
@@ -118,44 +118,44 @@ def test_blocks_before_it_settled_do_not_count() -> None:
 
 
 def test_the_warm_up_is_by_time_and_the_window_by_steps() -> None:
-    short = make_plan(CaptureOptions("x"), at=100, step_ns=20e6, ranks=1).windows
+    short = make_plan(CaptureOptions("x"), at=100, step_ns=20e6, ranks=1).passes
     assert [(each.kind, each.start, each.warm, each.active) for each in short] == [
         ("light", 100, 25, 10),
         ("rich", 136, 25, 3),
     ]
-    long = make_plan(CaptureOptions("x"), at=3, step_ns=10e9, ranks=1).windows
+    long = make_plan(CaptureOptions("x"), at=3, step_ns=10e9, ranks=1).passes
     assert [(each.warm, each.active) for each in long] == [(1, 1), (1, 1)]
-    tiny = make_plan(CaptureOptions("x"), at=3, step_ns=100e3, ranks=1).windows
+    tiny = make_plan(CaptureOptions("x"), at=3, step_ns=100e3, ranks=1).passes
     assert [(each.warm, each.active) for each in tiny] == [(5000, 10), (5000, 3)]
 
 
 def test_ranks_get_the_plan_ahead_of_time(tmp_path: Path) -> None:
     plan = make_plan(CaptureOptions("x"), at=100, step_ns=20e6, ranks=8)
-    assert plan.windows[0].start == 150, "a second"
+    assert plan.passes[0].start == 150, "a second"
     assert read_plan(tmp_path) is None
     write_plan(tmp_path, plan)
     assert read_plan(tmp_path) == plan
-    assert plan.end == plan.windows[-1].closes
+    assert plan.end == plan.passes[-1].closes
 
 
 def test_a_given_schedule_is_kept() -> None:
     options = CaptureOptions("x", wait=2, warmup=1, active=3, repeat=2, passes=("light",))
-    windows = make_plan(options, at=2, step_ns=None, ranks=8).windows
-    assert [(each.number, each.start, each.opens, each.closes) for each in windows] == [
+    passes = make_plan(options, at=2, step_ns=None, ranks=8).passes
+    assert [(each.number, each.start, each.opens, each.closes) for each in passes] == [
         (0, 2, 3, 6),
         (1, 8, 9, 12),
     ]
 
 
 def test_a_device_is_timed_alone_first() -> None:
-    windows = make_plan(CaptureOptions("x"), at=0, step_ns=20e6, ranks=1, device=True).windows
-    assert [(each.kind, each.warm, each.active) for each in windows] == [
+    passes = make_plan(CaptureOptions("x"), at=0, step_ns=20e6, ranks=1, device=True).passes
+    assert [(each.kind, each.warm, each.active) for each in passes] == [
         ("device", 25, 50),
         ("light", 25, 10),
         ("rich", 25, 3),
     ]
     given = make_plan(CaptureOptions("x", warmup=1), at=0, step_ns=20e6, ranks=1, device=True)
-    assert [each.kind for each in given.windows] == ["light", "rich"]
+    assert [each.kind for each in given.passes] == ["light", "rich"]
 
 
 def test_how_long_a_device_works_in_a_step(tmp_path: Path) -> None:
@@ -188,8 +188,8 @@ class MadeUpPass:
     recording = False
     recorded_s = 0.0
 
-    def __init__(self, window: Window, path: Path, step_ns: int) -> None:
-        self.window, self.path, self._step_ns = window, path, step_ns
+    def __init__(self, planned: PlannedPass, path: Path, step_ns: int) -> None:
+        self.planned, self.path, self._step_ns = planned, path, step_ns
 
     def warmed(self, count: int) -> bool:
         return True
@@ -233,8 +233,8 @@ def test_a_light_pass_of_another_clock_is_recorded_anew(
     lengths = iter(windows_ms)
     made: list[MadeUpPass] = []
 
-    def open_pass(window: Window, options: CaptureOptions, path: Path, *_: object) -> MadeUpPass:
-        made.append(MadeUpPass(window, path, round(next(lengths) * 1e6)))
+    def open_pass(planned: PlannedPass, options: CaptureOptions, path: Path, *_: object) -> MadeUpPass:
+        made.append(MadeUpPass(planned, path, round(next(lengths) * 1e6)))
         return made[-1]
 
     monkeypatch.setattr("foretrace.capture.recorder.open_pass", open_pass)
@@ -243,7 +243,7 @@ def test_a_light_pass_of_another_clock_is_recorded_anew(
     folder = RunFolder(tmp_path / "run").create()
     recorder = Recorder(fast(folder.path), folder, 0, world_size=1)
     recorder._times = StepTimes(20_000_000, round(low_ms * 1e6), 20_100_000, 10, (20_000_000,), "")
-    recorder._plan = Plan((Window("light", 0, 0, 0, 1),))
+    recorder._plan = Plan((PlannedPass("light", 0, 0, 0, 1),))
     recorder._phase = recorder._record
     for _ in range(20):
         recorder.step()
@@ -407,6 +407,6 @@ def test_followers_wait_for_the_first_rank(folder: RunFolder) -> None:
     assert leader.status == "complete"
     plan = read_plan(folder.path)
     assert plan is not None
-    assert leader._passes[0]["first_step"] == plan.windows[0].opens + 1
+    assert leader._passes[0]["first_step"] == plan.passes[0].opens + 1
     assert follower.status == "complete"
     assert follower._times is not None

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from foretrace.capture.steps import StepFinder, drop_own_frame
+from foretrace.capture.step_hooks import drop_own_frame
+from foretrace.capture.steps import StepFinder
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
 
@@ -164,16 +165,16 @@ def test_a_named_function() -> None:
 def test_the_programs_profiler_is_seen_only_while_it_acts(finder: Watched) -> None:
     seen: list[bool] = []
     made_way: list[int] = []
-    finder.on_foreign_profiler = lambda: made_way.append(1)
+    finder.hooks.on_foreign_profiler = lambda: made_way.append(1)
     schedule = torch.profiler.schedule(wait=2, warmup=1, active=1, repeat=1)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], schedule=schedule) as prof:
         for _ in range(6):
-            seen.append(finder.foreign_profiler())
+            seen.append(finder.hooks.foreign_profiler())
             prof.step()
     assert seen == [False, False, True, True, False, False]
     assert made_way
     assert finder.sources == ["the program's own prof.step()"]
-    assert not finder.foreign_profiler()
+    assert not finder.hooks.foreign_profiler()
 
 
 def test_torch_is_left_as_it_was() -> None:

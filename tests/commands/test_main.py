@@ -57,7 +57,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["xyzzy"], 2, "no command or file named 'xyzzy'; commands: demo, "),
         (["--nonsense"], 2, "unrecognized arguments: --nonsense"),
         (["absent.json"], 3, "absent.json: No such file or directory"),
-        (["show"], 2, "which analysis? foretrace show --list names them all"),
+        (["show"], 2, "name an analysis; foretrace show --list lists them"),
         (["show", "nothing", "x"], 2, "invalid choice: 'nothing'"),
         (["show", "steps"], 2, "the following arguments are required: PATH"),
         (["show", "steps", "x", "--limit", "-1"], 2, "'-1' is not a number of rows"),

@@ -8,9 +8,10 @@ import polars as pl
 import pytest
 
 from foretrace.compare.traces import compare
+from foretrace.diagnose.case import Case
 from foretrace.ingest import open_trace
 from foretrace.present.web import payload
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
 from foretrace.trace import Trace
 from tests.builders import Recording
 
@@ -76,7 +77,7 @@ def test_what_does_not_compare_is_said(tmp_path: Path) -> None:
 
 def test_the_page_s_waterfall_sums_to_both_steps(tmp_path: Path) -> None:
     runs = [
-        Session(recorded(tmp_path / f"{name}.json", gemm=gemm), run_id=name)
+        RecordingView(Case(recorded(tmp_path / f"{name}.json", gemm=gemm)), run_id=name)
         for name, gemm in (("a", 100.0), ("b", 40.0))
     ]
     found = payload.resource(runs[0], "compare/b", find={run.id: run for run in runs}.__getitem__)

@@ -11,7 +11,7 @@ from foretrace.diagnose import case as cases
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import diagnose
 from foretrace.diagnose.excerpt import LEAST_STEPS, chosen_steps, excerpt
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
 from foretrace.schema import DEVICE_KINDS
 from foretrace.trace import Trace
 from tests.builders import Recording
@@ -86,17 +86,17 @@ def test_findings_of_a_long_recording_name_its_own_spans(
     trace: Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cases, "chosen_steps", lambda each: chosen_steps(each, most_spans=half(each)))
-    session = Session(trace)
-    case = session.case
+    view = RecordingView(Case(trace))
+    case = view.case
     assert case.looked_at == "steps 10 to 29, 20 of the 40 recorded"
     assert case.looked_at in case.calibration.basis
     assert case.step_count == 20
-    found = session.diagnosis
+    found = view.diagnosis
     assert {each.rule for each in found.findings} == {
         each.rule for each in diagnose(Case(trace), RULES).findings
     }
     low, high = case.trace.steps[0].start_ns, case.trace.steps[-1].end_ns
-    for finding, ids in zip(found.findings, session.finding_spans, strict=True):
+    for finding, ids in zip(found.findings, view.finding_spans, strict=True):
         for span in [*finding.evidence.get("spans", ()), *ids.tolist()]:
             start = trace.spans["start_ns"][span]
             assert low <= start <= high + STEP_US * 1000, finding.rule

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from foretrace.ingest import kineto_native, kineto_python, lenient
+from foretrace.ingest import json_values, kineto_native, kineto_python, lenient
 from tests.ingest.comparison import needs_native
 
 documents = st.recursive(
@@ -123,7 +123,7 @@ def reference(text: str) -> int | None:
 @example("0.00049999999999999999999")
 @example("9.9995e3")
 def test_times_are_exact(text: str) -> None:
-    assert kineto_python.nanoseconds(lenient.Number(text)) == reference(text)
+    assert json_values.nanoseconds(lenient.Number(text)) == reference(text)
 
 
 @needs_native
@@ -151,7 +151,7 @@ def test_both_readers_agree_on_times(text: str, quoted: bool) -> None:
     "value", [None, True, "", "abc", "1e", "1e31", "--1", "1" * 65, [], {}, "0x10", " 1"]
 )
 def test_no_time(value: Any) -> None:
-    assert kineto_python.nanoseconds(value) == (1000 if value is True else None)
+    assert json_values.nanoseconds(value) == (1000 if value is True else None)
 
 
 def test_absurdly_large_integers() -> None:
@@ -159,6 +159,6 @@ def test_absurdly_large_integers() -> None:
     number, end = lenient.value(text + ",", 0)
     assert end == len(text)
     assert number > 2**64
-    assert kineto_python.real(number) is None
-    assert kineto_python.nanoseconds(number) is None
+    assert json_values.real(number) is None
+    assert json_values.nanoseconds(number) is None
     assert lenient.decode(f"[{text}]", 0)[0] == [number]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
-_SWITCHES = tuple(each.name for each in fields(Switches))
+_SWITCHES = tuple(field.name for field in fields(Switches))
 _listeners: list[Callable[[], None]] = []
 _open: weakref.WeakSet[profile] = weakref.WeakSet()
 
@@ -161,14 +161,14 @@ class profile:
         from foretrace.capture.steps import StepFinder
 
         self._finder = StepFinder(self._boundary, self._decided, step_function=self._options.step_function)
-        self._finder.on_foreign_profiler = self._make_way
+        self._finder.hooks.on_foreign_profiler = self._make_way
         if self._options.on_demand or self._options.trigger:
             self._trigger = Trigger(self._options.trigger)
             _say(f"waiting to record: {self._trigger.says}")
         else:
             self._begin("")
         self._finder.install()
-        self._finder.adopt_optimizers()
+        self._finder.hooks.adopt_optimizers()
         self._stop_listening = listen(self._finder.explicit)
 
     def _decided(self, source: str) -> None:
@@ -219,7 +219,7 @@ class profile:
         recorder = Recorder(
             options, self._folder, self._rank, step_source=source, world_size=self._world_size
         )
-        recorder.watch_foreign(self._finder.foreign_profiler)
+        recorder.watch_foreign(self._finder.hooks.foreign_profiler)
         self._recorder, self._finished = recorder, False
 
     def _end(self, reason: str) -> None:
@@ -299,7 +299,7 @@ class region:
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as CaptureOptions takes them: torch.profiler's switches go to the rich pass, lists become tuples."""
-    known = {each.name for each in fields(CaptureOptions)} - {"output"}
+    known = {field.name for field in fields(CaptureOptions)} - {"output"}
     switches = {name: value for name, value in options.items() if name in _SWITCHES}
     given = {name: value for name, value in options.items() if name not in switches}
     for name in given:

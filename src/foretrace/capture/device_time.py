@@ -28,9 +28,9 @@ def device_time(recording: Path, steps: int) -> DeviceTime | None:
     with recording.open("rb") as file:
         events = json.load(file)["traceEvents"]
     work = sorted(
-        (each["ts"], each["ts"] + each["dur"])
-        for each in events
-        if each.get("cat") in _WORK and each.get("ph") == "X"
+        (event["ts"], event["ts"] + event["dur"])
+        for event in events
+        if event.get("cat") in _WORK and event.get("ph") == "X"
     )
     if not work or steps < 1:
         return None

@@ -65,7 +65,7 @@ def plan(
     if tool not in TOOLS:
         raise UsageError(f"--with {tool}: there is {' and '.join(TOOLS)}")
     if not command:
-        raise UsageError(f"--with {tool}: no program to start; give it behind --")
+        raise UsageError(f"--with {tool}: no program to start; give it after --")
     executable = find(tool)
     if tool == "nsys":
         return (nsys_run(command, folder, executable=executable, operators=operators),)
@@ -212,7 +212,7 @@ def _name_for_ncu(name: str) -> tuple[str, str]:
     return re.split(r"::|\s", bare)[-1] or name, "function"
 
 
-class Window:
+class NvtxRange:
     """The range that an external profiler waits for; torch is there, since the program imported it."""
 
     def __init__(self, tool: str) -> None:

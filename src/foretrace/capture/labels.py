@@ -35,7 +35,7 @@ class ModuleLabels:
             return
         ranges = self._ranges()
         if not ranges and id(called) not in self._names:
-            self._names.update((id(each), name) for name, each in called.named_modules())
+            self._names.update((id(named_module), name) for name, named_module in called.named_modules())
         name = self._names.get(id(called)) or type(called).__name__
         annotation = torch.autograd.profiler.record_function(name)
         annotation.__enter__()

@@ -224,7 +224,7 @@ def clocks_check() -> Check:
     return (
         Check("clocks", "ok", found)
         if states
-        else Check("clocks", "missing", "not told", "update the driver")
+        else Check("clocks", "missing", "not reported", "update the driver")
     )
 
 

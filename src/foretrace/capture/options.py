@@ -78,7 +78,7 @@ class CaptureOptions:
             values: dict[str, Any] = json.loads(text)
         except ValueError as error:
             raise UsageError(f"{VARIABLE} is not JSON: {error}") from error
-        known = {each.name for each in fields(CaptureOptions)}
+        known = {field.name for field in fields(CaptureOptions)}
         values = {name: value for name, value in values.items() if name in known}
         for name in (LIGHT, RICH):
             if isinstance(values.get(name), dict):

@@ -22,7 +22,7 @@ _LEAD_S, _LEAST_LEAD = 1.0, 5  # so far ahead of the leader the plan begins, for
 
 
 @dataclass(frozen=True)
-class Window:
+class PlannedPass:
     """One pass: its warm-up begins after step `start`; the recording follows after `warm` steps."""
 
     kind: str
@@ -44,14 +44,14 @@ class Window:
 
 @dataclass(frozen=True)
 class Plan:
-    """All windows, in order."""
+    """All passes, in order."""
 
-    windows: tuple[Window, ...]
+    passes: tuple[PlannedPass, ...]
 
     @property
     def end(self) -> int:
         """The boundary at which nothing is left to do."""
-        return self.windows[-1].closes if self.windows else 0
+        return self.passes[-1].closes if self.passes else 0
 
 
 def make_plan(
@@ -66,15 +66,15 @@ def make_plan(
     given = options.wait is not None or options.warmup is not None or options.active is not None
     if device and LIGHT in options.passes and not given:
         kinds.insert(0, DEVICE)
-    windows: list[Window] = []
+    passes: list[PlannedPass] = []
     start = at + lead
     for kind in kinds:
         warm = options.warmup if options.warmup is not None else _warm_steps(options, kind, step_s)
         active = options.active or _active_steps(kind, step_s)
-        number = sum(each.kind == kind for each in windows)
-        windows.append(Window(kind, number, start, warm, active))
-        start = windows[-1].closes + (options.wait if options.wait is not None else 1)
-    return Plan(tuple(windows))
+        number = sum(each.kind == kind for each in passes)
+        passes.append(PlannedPass(kind, number, start, warm, active))
+        start = passes[-1].closes + (options.wait if options.wait is not None else 1)
+    return Plan(tuple(passes))
 
 
 def _warm_steps(options: CaptureOptions, kind: str, step_s: float) -> int:
@@ -92,7 +92,7 @@ def _active_steps(kind: str, step_s: float) -> int:
 def write_plan(folder: Path, plan: Plan) -> None:
     """Leaves the plan where the other ranks look; whole or not at all."""
     partial = folder / f".{FILE}.{os.getpid()}"
-    partial.write_text(json.dumps([asdict(each) for each in plan.windows]), encoding="utf-8")
+    partial.write_text(json.dumps([asdict(each) for each in plan.passes]), encoding="utf-8")
     partial.replace(folder / FILE)
 
 
@@ -102,4 +102,4 @@ def read_plan(folder: Path) -> Plan | None:
         text = (folder / FILE).read_text(encoding="utf-8")
     except OSError:
         return None
-    return Plan(tuple(Window(**each) for each in json.loads(text)))
+    return Plan(tuple(PlannedPass(**entry) for entry in json.loads(text)))

@@ -1,9 +1,10 @@
 """The Recorder: told at each step's end, it times steps without a profiler and then records passes of them.
 
-settle -> time unprofiled steps -> device pass (how long the device works) -> light pass (the truth for time) ->
-rich pass (the truth for names) -> memory.
+settle -> time unprofiled steps -> device pass (how long the device works) -> light pass (used for timing) ->
+rich pass (used for names and lines) -> memory.
 The order matters: once a profiler has run, the host of that process may stay slower. What was measured is written
 after each part, so a program that dies leaves what came before. No fault in here may reach the program.
+One class in one file: its phases are one state machine over one set of facts.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from typing import Any
 from foretrace.capture import environment
 from foretrace.capture.device_time import DeviceTime
 from foretrace.capture.options import DEVICE, LIGHT, MEMORY, CaptureOptions
-from foretrace.capture.plan import Plan, Window, make_plan, read_plan, write_plan
+from foretrace.capture.passes import Pass, open_pass, peak_host_bytes, synchronize
+from foretrace.capture.plan import Plan, PlannedPass, make_plan, read_plan, write_plan
 from foretrace.capture.run_folder import RunFolder
 from foretrace.capture.timing import BlockTimer, Pace, StepTimes, summarise, unlike
-from foretrace.capture.window import Pass, open_pass, peak_host_bytes, synchronize
 
 COMPLETE, PARTIAL = "complete", "partial"
 _SETTLED_RATIO = 1.5  # a step this much longer than its neighbours still belongs to the program's start
 _SETTLE_LIMIT = 15  # times settle_s: some programs never settle
 _LOOK_EVERY_NS = 50_000_000
 _RICH_TO_LIGHT = 12  # bytes of a rich file for each of a light one, generously
-_TOO_LONG = 5  # times record_s: a window that holds a validation or a checkpoint is closed early
+_TOO_LONG = 5  # times record_s: a pass that holds a validation or a checkpoint is closed early
 _LET_GO_S = 0.2  # for torch's threads, before a rank is stopped
 _CALM_LIMIT_S = 2.0  # beyond warm_s, for steps to take what was measured
 _MOST_AGAIN = 2  # times that a light pass is recorded anew
@@ -66,7 +67,7 @@ class Recorder:
         self._times: StepTimes | None = None
         self._plan: Plan | None = None
         self._looked_ns = 0
-        self._next = 0  # the window that comes, or is open
+        self._next = 0  # the planned pass that comes, or is open
         self._pass: Pass | None = None
         self._passes: list[dict[str, Any]] = []
         self._profiled: list[dict[str, Any]] = []  # those, and what did not stay
@@ -235,9 +236,9 @@ class Recorder:
         if self._plan is None and now - self._looked_ns > _LOOK_EVERY_NS:
             self._looked_ns = now
             self._plan = read_plan(self._folder.path)
-        if self._plan is None or not self._plan.windows or self._count < self._plan.windows[0].start:
+        if self._plan is None or not self._plan.passes or self._count < self._plan.passes[0].start:
             return False
-        late = self._count - self._plan.windows[0].start
+        late = self._count - self._plan.passes[0].start
         if late:
             self.notes.append(f"saw the plan {late} steps late")
         if self._timer is not None:
@@ -249,7 +250,7 @@ class Recorder:
     def _begin_plan(self) -> None:
         assert self._plan is not None
         self._phase = self._record
-        if not self._plan.windows:
+        if not self._plan.passes:
             self._finish(COMPLETE, "")
             return
         self._phase()
@@ -259,32 +260,32 @@ class Recorder:
     def _record(self) -> None:
         assert self._plan is not None
         if self._pass is not None:
-            self._within(self._plan.windows[self._next])
-        if self._pass is None and self._next < len(self._plan.windows):
-            self._maybe_begin(self._plan.windows[self._next])
-        if self._pass is None and self._next >= len(self._plan.windows) and not self.finished:
+            self._within(self._plan.passes[self._next])
+        if self._pass is None and self._next < len(self._plan.passes):
+            self._maybe_begin(self._plan.passes[self._next])
+        if self._pass is None and self._next >= len(self._plan.passes) and not self.finished:
             self._finish_all()
 
-    def _maybe_begin(self, window: Window) -> None:
-        if self._count < window.start or self._silent:
-            if self._silent and self._count >= window.closes:
+    def _maybe_begin(self, planned: PlannedPass) -> None:
+        if self._count < planned.start or self._silent:
+            if self._silent and self._count >= planned.closes:
                 self._next += 1
             return
-        skipped = self._why_not(window)
+        skipped = self._why_not(planned)
         if skipped:
-            if window.kind != DEVICE and not self._again:
-                self.notes.append(f"{window.kind} pass left out: {skipped}")
+            if planned.kind != DEVICE and not self._again:
+                self.notes.append(f"{planned.kind} pass left out: {skipped}")
             self._go_on()
             return
-        path = self._path(window)
+        path = self._path(planned)
         if self._again:
             path = path.with_name(f".{path.name}")
-        self._pass = open_pass(window, self.options, path, self._count, self._facts_in_trace())
-        self._pace = self._pace_of(window)
+        self._pass = open_pass(planned, self.options, path, self._count, self._facts_in_trace())
+        self._pace = self._pace_of(planned)
         if self._pass.warmed(self._count):
             self._pass.open(self._count)
 
-    def _within(self, window: Window) -> None:
+    def _within(self, planned: PlannedPass) -> None:
         assert self._pass is not None
         if not self._pass.recording:
             at_pace = self._pace is None or self._pace.step(time.perf_counter_ns())
@@ -295,9 +296,9 @@ class Recorder:
         if not self._pass.step(self._count) and not too_long:
             return
         if too_long:
-            self.notes.append(f"{window.kind} pass closed early: it took longer than planned")
+            self.notes.append(f"{planned.kind} pass closed early: it took longer than planned")
         self._keep_pass()
-        if not too_long and self._clock_moved(window):
+        if not too_long and self._clock_moved(planned):
             self._again += 1
         else:
             self._go_on()
@@ -306,16 +307,16 @@ class Recorder:
     def _go_on(self) -> None:
         self._next, self._again = self._next + 1, 0
 
-    def _clock_moved(self, window: Window) -> bool:
+    def _clock_moved(self, planned: PlannedPass) -> bool:
         """Whether the light pass shows a device that was not as fast as while it was timed; then, once more."""
-        if window.kind != LIGHT or self._pace is None or self._times is None or self._again == _MOST_AGAIN:
+        if planned.kind != LIGHT or self._pace is None or self._times is None or self._again == _MOST_AGAIN:
             return False
         return self._times.wander and unlike(self._passes[-1]["step_ns"], self._times.median_ns)
 
-    def _pace_of(self, window: Window) -> Pace | None:
-        """What the window's opening waits for; ranks count steps and do not wait."""
+    def _pace_of(self, planned: PlannedPass) -> Pace | None:
+        """What the opening of a pass waits for; ranks count steps and do not wait."""
         given = self._world_size > 1 or self.options.warmup is not None
-        if window.kind != LIGHT or given or self._times is None or not _has_cuda():
+        if planned.kind != LIGHT or given or self._times is None or not _has_cuda():
             return None
         return Pace(step_ns=self._times.median_ns, limit_s=self.options.warm_s + _CALM_LIMIT_S)
 
@@ -330,7 +331,7 @@ class Recorder:
         if not self._again:
             self._passes.append(facts)
         elif self._nearer(facts, self._passes[-1]):
-            kept = self._path(done.window)
+            kept = self._path(done.planned)
             done.path.replace(kept)
             self._passes[-1] = {**facts, "file": kept.name}
         else:
@@ -344,7 +345,7 @@ class Recorder:
     def _interrupt_pass(self, why: str) -> None:
         if self._pass is None:
             return
-        kind = self._pass.window.kind
+        kind = self._pass.planned.kind
         complete_steps = self._pass.steps_recorded
         spare = self._again or kind == DEVICE
         self._go_on()
@@ -360,17 +361,17 @@ class Recorder:
         self._keep_pass()
         self.notes.append(f"{kind} pass cut to {complete_steps} steps: {why}")
 
-    def _why_not(self, window: Window) -> str:
+    def _why_not(self, planned: PlannedPass) -> str:
         elapsed = (time.perf_counter_ns() - self._began_ns) / 1e9
         if elapsed > self.options.total_s:
             return f"the limit of {self.options.total_s:g} s was reached"
-        if window.kind == MEMORY and not _has_cuda():
+        if planned.kind == MEMORY and not _has_cuda():
             return "memory history needs CUDA"
         sizes = [
             each["file_bytes"] / max(each["steps"], 1) for each in self._passes if each["kind"] == "light"
         ]
-        if window.kind == "rich" and sizes:
-            expected = sizes[-1] * window.active * _RICH_TO_LIGHT
+        if planned.kind == "rich" and sizes:
+            expected = sizes[-1] * planned.active * _RICH_TO_LIGHT
             if expected > self.options.file_bytes:
                 return (
                     f"its file would be about {expected / 2**20:.0f} MiB, the limit is "
@@ -378,10 +379,10 @@ class Recorder:
                 )
         return ""
 
-    def _path(self, window: Window) -> Path:
-        suffix = "pickle" if window.kind == MEMORY else "json"
-        number = f"-{window.number + 1}" if window.number else ""
-        return self._folder.rank_folder(self.rank) / f"{window.kind}{number}.{suffix}"
+    def _path(self, planned: PlannedPass) -> Path:
+        suffix = "pickle" if planned.kind == MEMORY else "json"
+        number = f"-{planned.number + 1}" if planned.number else ""
+        return self._folder.rank_folder(self.rank) / f"{planned.kind}{number}.{suffix}"
 
     # --- writing ---------------------------------------------------------------------------------------------
 
@@ -408,7 +409,7 @@ class Recorder:
         return reason
 
     def _finish_all(self) -> None:
-        wanted = {each.kind for each in self._plan.windows} - {DEVICE} if self._plan else set()
+        wanted = {each.kind for each in self._plan.passes} - {DEVICE} if self._plan else set()
         missing = wanted - {each["kind"] for each in self._passes}
         if missing and not self._silent:
             reason = "; ".join(self.notes) or f"{', '.join(sorted(missing))} not recorded"

@@ -73,7 +73,7 @@ class Run:
 
     def rank(self, number: int) -> RankRecord | None:
         """The record of one rank; None if it left nothing at all."""
-        return next((each for each in self.ranks if each.rank == number), None)
+        return next((rank for rank in self.ranks if rank.rank == number), None)
 
 
 class RunFolder:
@@ -146,10 +146,10 @@ class RunFolder:
         if not folder.is_dir():
             raise InputError(f"{folder}: no such folder; a Run is the folder that `foretrace run` wrote")
         facts, problem = _read_json(folder / RUN_FILE)
-        ranks = tuple(_read_rank(number, each) for number, each in _rank_folders(folder))
+        ranks = tuple(_read_rank(number, rank_folder) for number, rank_folder in _rank_folders(folder))
         if not facts and not ranks:
             raise InputError(f"{folder}: not a Run: {problem}, and there is no folder of a rank")
-        problems = [problem, *(each.problem for each in ranks), *_absent(facts, ranks)]
+        problems = [problem, *(rank.problem for rank in ranks), *_absent(facts, ranks)]
         return Run(folder, facts, ranks, tuple(each for each in problems if each))
 
 
@@ -216,7 +216,7 @@ def _plain(value: object) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return _plain(asdict(value))
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray)):
         return [_plain(each) for each in value]
     return str(value)
@@ -261,7 +261,7 @@ def _absent(facts: Mapping[str, Any], ranks: Sequence[RankRecord]) -> list[str]:
     """The ranks that should be there, by the world's size and the ranks chosen, and are not."""
     if not ranks:
         return ["no rank left anything: the program ended before its first step, or never imported torch"]
-    sizes = [each.facts.get("world_size") for each in ranks]
+    sizes = [rank.facts.get("world_size") for rank in ranks]
     world_size = max((size for size in sizes if isinstance(size, int)), default=0)
     options = facts.get("options")
     chosen = options.get("ranks") if isinstance(options, dict) else None
@@ -270,7 +270,7 @@ def _absent(facts: Mapping[str, Any], ranks: Sequence[RankRecord]) -> list[str]:
         expected = [
             rank for rank in chosen if isinstance(rank, int) and (rank < world_size or not world_size)
         ]
-    present = {each.rank for each in ranks}
+    present = {rank.rank for rank in ranks}
     missing = [rank for rank in expected if rank not in present]
     if not missing:
         return []

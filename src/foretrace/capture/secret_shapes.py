@@ -142,7 +142,7 @@ def without_secrets(value: Any, *, name: str = "") -> Any:
             return value
         return LEFT_OUT if value and secret_name(name) else without_secrets_in(value)
     if isinstance(value, Mapping):
-        return {without_secrets_in(key): without_secrets(each, name=key) for key, each in value.items()}
+        return {without_secrets_in(key): without_secrets(item, name=key) for key, item in value.items()}
     if isinstance(value, list):
         return [without_secrets(each, name=name) for each in value]
     return value
@@ -189,8 +189,8 @@ def mask_in_file(path: Path, secrets: Sequence[str]) -> int:
     if not secrets or path.stat().st_size == 0:
         return 0
     # As they are, and as JSON writes them.
-    texts = {each.encode(errors="surrogateescape") for each in secrets}
-    texts |= {json.dumps(each)[1:-1].encode() for each in secrets}
+    texts = {secret.encode(errors="surrogateescape") for secret in secrets}
+    texts |= {json.dumps(secret)[1:-1].encode() for secret in secrets}
     count = 0
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
         for text in sorted(texts, key=len, reverse=True):

@@ -44,7 +44,7 @@ class Session:
         self.recorder: Recorder | None = None
         self._folder = RunFolder(options.output)
         self._finder = StepFinder(self._boundary, self._decided, step_function=options.step_function)
-        self._finder.on_foreign_profiler = self._make_way
+        self._finder.hooks.on_foreign_profiler = self._make_way
         self._trigger: Trigger | None = None
         self._claimed: Path | None = None
         self._pid = os.getpid()
@@ -109,7 +109,7 @@ class Session:
         self.recorder = Recorder(
             options, self._folder, rank, step_source=source, world_size=world_size, silent=silent
         )
-        self.recorder.watch_foreign(self._finder.foreign_profiler)
+        self.recorder.watch_foreign(self._finder.hooks.foreign_profiler)
 
     def _boundary(self) -> None:
         if self.ended or self._pid != os.getpid():

@@ -83,7 +83,7 @@ class BlockTimer:
         self.stopped_because = self._verdict(at_ns)
 
     def _verdict(self, at_ns: int) -> str:
-        times = [each for each, _ in self._blocks]
+        times = [block for block, _ in self._blocks]
         if not times:
             return ""
         wanted = _AGREEING_LONG if times[-1] > _LONG_STEP_S * 1e9 else AGREEING
@@ -131,7 +131,7 @@ def summarise(blocks: Sequence[tuple[int, int]], because: str) -> StepTimes | No
     """The median of the blocks; where the last ones agree, of those: the earlier ones were not settled."""
     if not blocks:
         return None
-    times = [each for each, _ in blocks]
+    times = [block for block, _ in blocks]
     wanted = _AGREEING_LONG if times[-1] > _LONG_STEP_S * 1e9 else AGREEING
     last = times[-wanted:]
     agree = len(last) == wanted and max(last) - min(last) <= SPREAD * median(last)

@@ -60,7 +60,7 @@ _COLLECT_EVERY = (
 
 
 class _Parser(argparse.ArgumentParser):
-    arguments: Sequence[str] = ()  # what was typed behind the command, for one that configures by it
+    arguments: Sequence[str] = ()  # what was typed after the command, for one that configures by it
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    chosen = next((each for each in arguments if not each.startswith("-")), None)
+    chosen = next((word for word in arguments if not word.startswith("-")), None)
     if chosen is not None and chosen not in map(_name, COMMANDS):
         _check_bare_path(chosen)
         arguments.insert(0, _name(diagnose))
@@ -117,17 +117,17 @@ def _parser(chosen: str | None, arguments: Sequence[str]) -> _Parser:
     parser = _Parser(
         prog="foretrace",
         description="Why is this PyTorch program slow, and what would each fix be worth?",
-        epilog="`foretrace PATH` is short for `foretrace diagnose PATH`. A first look: foretrace demo",
+        epilog="`foretrace PATH` is short for `foretrace diagnose PATH`. To get started: foretrace demo",
     )
     parser.add_argument("--version", action="version", version=f"foretrace {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
     for module in COMMANDS:
         says = (module.__doc__ or "").strip().splitlines()[0]
-        each = commands.add_parser(_name(module), help=says, description=says)
+        command = commands.add_parser(_name(module), help=says, description=says)
         if _name(module) == chosen:
-            each.arguments = arguments[arguments.index(chosen) + 1 :]
-            module.configure(each)
-            each.set_defaults(run=module.run)
+            command.arguments = arguments[arguments.index(chosen) + 1 :]
+            module.configure(command)
+            command.set_defaults(run=module.run)
     return parser
 
 

@@ -1,11 +1,13 @@
-"""What the commands that print tables have in common: --format, --sort, --limit, and printing."""
+"""What the commands that print or write have in common: --format, --sort, --limit, -o, --force, and doing so."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretrace.errors import UsageError
@@ -19,6 +21,20 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "json", "csv", "md")
 TABLE_ROWS = 25  # shown in a terminal unless --limit says otherwise
+
+
+@dataclass(frozen=True)
+class Printing:
+    """How to print a table: the format, and which rows in which order."""
+
+    format: str
+    sort: str | None = None
+    limit: int | None = None
+
+    @classmethod
+    def chosen(cls, args: argparse.Namespace) -> Printing:
+        """What `add_format` and `add_rows` were given."""
+        return cls(args.format, args.sort, args.limit)
 
 
 def add_format(parser: argparse.ArgumentParser, *, formats: Sequence[str] = FORMATS) -> None:
@@ -37,38 +53,61 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_file(parser: argparse.ArgumentParser, *, says: str, required: bool = True) -> None:
+    """Adds -o and --force."""
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=required, help=says)
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
+
+
+def check_file(output: Path, *, force: bool, endings: tuple[str, ...], such_as: str) -> None:
+    """Raises UsageError where the name does not end as it should, or the file exists and --force was not given."""
+    if not output.name.lower().endswith(endings):
+        raise UsageError(f"{output}: end the name in {such_as}")
+    if output.exists() and not force:
+        raise UsageError(f"will not overwrite without --force: {output}")
+
+
+@contextmanager
+def writing(output: Path) -> Iterator[None]:
+    """What goes wrong inside with writing the file is told as a wrong use of -o."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{output}: cannot be written: {error.strerror}") from error
+
+
 def _row_limit(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows")
     return int(text)
 
 
-def print_result(result: Result, args: argparse.Namespace, trace: Trace) -> None:
+def print_result(result: Result, trace: Trace, printing: Printing) -> None:
     """Prints one result in the chosen format."""
     from foretrace.present.text import tables, terminal
 
-    chosen, rest = pick_rows(result.table, args)
-    result = replace(result, table=chosen)
-    if args.format == "table":
+    rows, rest = pick_rows(result.table, printing)
+    result = replace(result, table=rows)
+    if printing.format == "table":
         terminal.show_result(result, rows_left=rest)
-    elif args.format == "json":
+    elif printing.format == "json":
         print(tables.to_json(result, trace))
-    elif args.format == "csv":
+    elif printing.format == "csv":
         print_text(tables.to_csv(result.table))
     else:
         print_text(tables.result_to_markdown(result))
 
 
-def print_frame(frame: pl.DataFrame, args: argparse.Namespace) -> None:
+def print_frame(frame: pl.DataFrame, printing: Printing) -> None:
     """Prints a bare table in the chosen format."""
     from foretrace.present.text import tables, terminal
 
-    frame, rest = pick_rows(frame, args)
-    if args.format == "table":
+    frame, rest = pick_rows(frame, printing)
+    if printing.format == "table":
         terminal.show_frame(frame, rows_left=rest)
-    elif args.format == "json":
+    elif printing.format == "json":
         print(tables.frame_to_json(frame))
-    elif args.format == "csv":
+    elif printing.format == "csv":
         print_text(tables.to_csv(frame))
     else:
         print_text(tables.to_markdown(frame))
@@ -81,13 +120,13 @@ def print_text(text: str) -> None:
     print(text, end="")
 
 
-def pick_rows(frame: pl.DataFrame, args: argparse.Namespace) -> tuple[pl.DataFrame, int]:
+def pick_rows(frame: pl.DataFrame, printing: Printing) -> tuple[pl.DataFrame, int]:
     """The rows to print, and how many are left out."""
-    if getattr(args, "sort", None):
-        frame = _sorted(frame, args.sort)
-    limit = getattr(args, "limit", None)
+    if printing.sort:
+        frame = _sorted(frame, printing.sort)
+    limit = printing.limit
     if limit is None:
-        limit = TABLE_ROWS if args.format == "table" else 0
+        limit = TABLE_ROWS if printing.format == "table" else 0
     return (frame.head(limit), max(frame.height - limit, 0)) if limit else (frame, 0)
 
 

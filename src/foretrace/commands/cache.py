@@ -1,4 +1,4 @@
-"""Look at, or clear, the tables kept of recordings read before."""
+"""List or clear the cache of recordings that were read before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """--clear, or how to print."""
-    parser.add_argument("--clear", action="store_true", help="remove every entry")
+    parser.add_argument("--clear", action="store_true", help="remove all entries")
     _output.add_format(parser)
     _output.add_rows(parser)
 
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
         used = f"{format_value('size_bytes', total)} of {format_value('limit_bytes', cache.limit_bytes())}"
         print(f"{cache.directory()}: {len(entries_now)} entries, {used}")
     if entries_now or args.format != "table":
-        _output.print_frame(_frame(entries_now), args)
+        _output.print_frame(_frame(entries_now), _output.Printing.chosen(args))
 
 
 def _frame(entries: list[Entry]) -> pl.DataFrame:

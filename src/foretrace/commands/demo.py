@@ -1,4 +1,4 @@
-"""A first look: the diagnosis of the recording that is shipped with Foretrace, and where to go next."""
+"""Diagnose the sample recording that comes with Foretrace: a first look."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ def run(args: argparse.Namespace) -> None:
     """Prints the diagnosis of the sample, then what to try next."""
     from foretrace.present.text import terminal
 
-    args.path, args.step_ms = SAMPLE, STEP_MS
-    diagnose.print_diagnosis(_input.open_path(args), args, parts=("trust", "overview", "steps", "kernels"))
+    case = _input.open_case(SAMPLE, no_cache=args.no_cache, step_ms=STEP_MS)
+    diagnose.print_diagnosis(case, args.format, parts=("trust", "overview", "steps", "kernels"))
     if args.format == "table":
         terminal.show_next(
             [
-                ("foretrace PATH", "the diagnosis of a recording of yours"),
+                ("foretrace run -- python train.py", "record a program of your own and diagnose it"),
+                ("foretrace PATH", "diagnose a recording that you have"),
+                ("foretrace serve PATH --open", "look at it in the browser"),
                 ("foretrace predict PATH --change ...", "what a change of your own would be worth"),
                 ("foretrace show --list", "every analysis; each takes --format json, csv, md"),
-                ('foretrace sql PATH "select ..."', "ask the tables yourself"),
                 ("foretrace doctor", "what this machine can record and read"),
             ],
             sample=SAMPLE,

@@ -1,21 +1,18 @@
-"""What to change, in order of what each change would be worth."""
+"""List what to change, ordered by how much time each change would save."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretrace.commands import _input, _output, summary
-from foretrace.commands.predict import _milliseconds
 from foretrace.errors import MissingDataError, UsageError
 
 if TYPE_CHECKING:
     from foretrace.diagnose.case import Case
     from foretrace.diagnose.diagnosis import Diagnosis
-    from foretrace.trace import Trace
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -25,20 +22,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         type=Path,
         nargs="?",
-        help="a recording, or a folder with one, or with those of the ranks of one job",
+        help="a recording, or a folder with one recording, a Run, or the recordings of all ranks of a job",
     )
     _input.add_no_cache(parser)
-    parser.add_argument(
-        "--step-ms",
-        type=_milliseconds,
-        metavar="MS",
-        help="step time measured without a profiler; narrows the ranges",
-    )
+    _input.add_step_ms(parser)
     parser.add_argument(
         "--rich",
         type=Path,
         metavar="FILE",
-        help="a recording of the same program with stacks: lines are taken from it, times are not",
+        help="a recording of the same program with stacks, for source lines; times still come from PATH",
     )
     parser.add_argument("--explain", metavar="RULE", help="print the manual page of a rule instead")
     _output.add_format(parser, formats=("table", "json", "md"))
@@ -51,45 +43,39 @@ def run(args: argparse.Namespace) -> None:
         return
     if args.path is None:
         raise UsageError("diagnose needs a PATH, or --explain RULE")
-    print_diagnosis(_input.open_path(args, of_ranks=True), args)
+    case = _input.open_case(args.path, no_cache=args.no_cache, step_ms=args.step_ms, rich=args.rich)
+    print_diagnosis(case, args.format)
 
 
 def print_diagnosis(
-    trace: Trace, args: argparse.Namespace, *, parts: tuple[str, ...] = ("trust", "overview", "steps")
+    case: Case, form: str, *, parts: tuple[str, ...] = ("trust", "overview", "steps")
 ) -> None:
     """Prints what is wrong with a recorded program; where it cannot be replayed, the page of the recording."""
     from foretrace.diagnose import RULES
-    from foretrace.diagnose.case import Case
     from foretrace.diagnose.diagnosis import diagnose
     from foretrace.present.text import findings, terminal
 
-    rich = partial(_input.open_rich, args) if getattr(args, "rich", None) else None
-    case = Case(
-        trace,
-        step_ns=args.step_ms * 1e6 if args.step_ms else None,
-        open_rich=rich,
-        open_ranks=partial(_input.open_ranks, trace.path, no_cache=args.no_cache),
-    )
+    trace = case.whole
     try:
         case.require_replay()
     except MissingDataError as reason:
-        if args.format != "table":
+        if form != "table":
             raise
-        summary.print_page(trace, args)
+        summary.print_page(trace, form)
         terminal.show_note("findings", str(reason))
         return
-    found = diagnose(case, RULES)
-    if args.format == "json":
-        print(json.dumps(_contract(case, found), indent=2))
-    elif args.format == "md":
-        _output.print_text(findings.to_markdown(found, case.step_ns, trace.path.name))
+    diagnosis = diagnose(case, RULES)
+    if form == "json":
+        print(json.dumps(_contract(case, diagnosis), indent=2))
+    elif form == "md":
+        _output.print_text(findings.to_markdown(diagnosis, case.step_ns, trace.path.name))
     else:
         at_hand = case.result if case.trace is trace else None
         results, missing = summary.analyse(trace, parts, run=at_hand)
-        terminal.show_diagnosis(trace, results, missing, found, case.step_ns)
+        terminal.show_diagnosis(trace, results, missing, diagnosis, case.step_ns)
 
 
-def _contract(case: Case, found: Diagnosis) -> dict[str, Any]:
+def _contract(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
     from foretrace import analyze
     from foretrace.analyze.trust import judge
     from foretrace.diagnose.bound import bound
@@ -103,7 +89,7 @@ def _contract(case: Case, found: Diagnosis) -> dict[str, Any]:
         "unprofiled_step_ms": measured / 1e6 if measured else None,
         "bound": bound(case),
     }
-    return findings.to_json(case.whole, judge(case.whole).to_dict(), overview, found, facts)
+    return findings.to_json(case.whole, judge(case.whole).to_dict(), overview, diagnosis, facts)
 
 
 def _manual(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Say what this machine can record and read, and how to get what is missing."""
+"""Check what this machine can record and read, and say how to get what is missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prints every check; missing things are told, not failed."""
+    """Prints every check; what is missing is reported and is no failure."""
     checks = list(_checks())
     if any(check.status != "ok" for check in checks if check.what in _PACKAGES):
         _print_plainly(checks, args.format)
@@ -36,7 +36,9 @@ def run(args: argparse.Namespace) -> None:
         import polars as pl
 
         columns = dict.fromkeys(Check._fields, pl.String)
-        _output.print_frame(pl.DataFrame(checks, schema=columns, orient="row"), args)
+        _output.print_frame(
+            pl.DataFrame(checks, schema=columns, orient="row"), _output.Printing(args.format, limit=0)
+        )
 
 
 def _print_plainly(checks: Sequence[Check], form: str) -> None:

@@ -1,4 +1,4 @@
-"""Say in plain words what a kernel, operator or other name of a recording means."""
+"""Explain the name of a kernel, an operator or another event in plain words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from foretrace.errors import UsageError
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The name, and how to print."""
-    parser.add_argument("name", metavar="NAME", help="as a recording or a table shows it; quote it")
+    parser.add_argument(
+        "name", metavar="NAME", help="as it appears in a recording or a table; put it in quotes"
+    )
     _output.add_format(parser, formats=("table", "json"))
 
 
@@ -19,16 +21,23 @@ def run(args: argparse.Namespace) -> None:
     from foretrace.analyze.concepts.names.explanations import explain
 
     if not args.name.strip():
-        raise UsageError("which name? foretrace explain 'aten::mm'")
-    told = explain(args.name)
+        raise UsageError("give a name: foretrace explain 'aten::mm'")
+    explanation = explain(args.name)
     if args.format == "json":
         import json
 
-        document = {"name": told.name, "kind": told.kind, "known": told.known, "says": told.says}
-        print(json.dumps({**document, "watch": told.watch, "facts": dict(told.facts)}, indent=2))
+        document = {
+            "name": explanation.name,
+            "kind": explanation.kind,
+            "known": explanation.known,
+            "says": explanation.says,
+        }
+        print(
+            json.dumps({**document, "watch": explanation.watch, "facts": dict(explanation.facts)}, indent=2)
+        )
         return
-    lines = [told.name, f"  {told.kind}: {told.says}"]
-    width = max((len(name) for name in told.facts), default=0)
-    lines += [f"  {name.replace('_', ' '):<{width}}  {value}" for name, value in told.facts.items()]
-    lines += [f"  watch: {told.watch}"] if told.watch else []
+    lines = [explanation.name, f"  {explanation.kind}: {explanation.says}"]
+    width = max((len(name) for name in explanation.facts), default=0)
+    lines += [f"  {name.replace('_', ' '):<{width}}  {value}" for name, value in explanation.facts.items()]
+    lines += [f"  watch: {explanation.watch}"] if explanation.watch else []
     _output.print_text("\n".join(lines) + "\n")

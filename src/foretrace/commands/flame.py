@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foretrace.commands import _input
-from foretrace.errors import MissingDataError, UsageError
+from foretrace.commands import _input, _output
+from foretrace.errors import MissingDataError
 
 if TYPE_CHECKING:
     from foretrace.analyze.stacks import Metric
@@ -19,33 +18,29 @@ _SPEEDSCOPE, _FOLDED = (".json",), (".folded", ".txt")
 def configure(parser: argparse.ArgumentParser) -> None:
     """PATH, the file to write and what to weigh."""
     _input.add_path(parser)
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, required=True,
-        help="out.speedscope.json for https://www.speedscope.app, or out.folded for flamegraph.pl",
-    )  # fmt: skip
-    parser.add_argument(
-        "--metric", choices=("host", "device"), help="whose time; default: device where it was recorded"
+    _output.add_file(
+        parser, says="out.speedscope.json for https://www.speedscope.app, or out.folded for flamegraph.pl"
     )
-    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
+    parser.add_argument(
+        "--metric",
+        choices=("host", "device"),
+        help="whose time to show (default: device if recorded, else host)",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
     """Writes the file."""
     from foretrace.present.export import flamegraph
 
-    suffix = args.output.suffix.lower()
-    if suffix not in (*_SPEEDSCOPE, *_FOLDED):
-        raise UsageError(f"{args.output}: end the name in .speedscope.json or .folded")
-    if args.output.exists() and not args.force:
-        raise UsageError(f"will not overwrite without --force: {args.output}")
-    trace = _input.open_path(args)
+    _output.check_file(
+        args.output, force=args.force, endings=(*_SPEEDSCOPE, *_FOLDED), such_as=".speedscope.json or .folded"
+    )
+    trace = _input.open_path(args.path, no_cache=args.no_cache)
     metric: Metric = args.metric or ("device" if trace.has_device else "host")
     if metric == "device" and not trace.has_device:
         raise MissingDataError(f"{trace.path.name}: no device work recorded; try --metric host")
-    render = flamegraph.to_speedscope if suffix in _SPEEDSCOPE else flamegraph.to_folded
-    text = render(trace, metric)
-    try:
+    is_speedscope = args.output.name.lower().endswith(_SPEEDSCOPE)
+    text = (flamegraph.to_speedscope if is_speedscope else flamegraph.to_folded)(trace, metric)
+    with _output.writing(args.output):
         args.output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{args.output}: cannot be written: {error.strerror}") from error
     print(f"wrote {args.output}: {metric} time", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Hand a recording to ui.perfetto.dev, with steps, findings and counters as extra tracks, or write the file."""
+"""Open a recording in ui.perfetto.dev, with steps, findings and counters as extra tracks, or write the file."""
 
 from __future__ import annotations
 
@@ -8,40 +8,45 @@ import gzip
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from foretrace.commands import _input, serve
+from foretrace.commands import _input, _output, serve
 from foretrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from foretrace.diagnose.case import Case
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """PATH, and the file to write."""
     _input.add_path(parser)
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="write out.json or out.json.gz and open nothing"
+    _output.add_file(
+        parser, says="write this file (.json or .json.gz) instead of opening a browser", required=False
     )
-    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
-    parser.add_argument("--no-open", action="store_true", help="print the address; open no browser")
+    parser.add_argument("--no-open", action="store_true", help="print the address, but open no browser")
     parser.epilog = (
-        "Without -o this serves one page on this machine with a button. Pressing it opens ui.perfetto.dev and hands the "
-        "recording from window to window inside the browser: nothing is uploaded."
+        "Without -o, a page on this machine shows a button. Pressing it opens ui.perfetto.dev and passes the recording "
+        "from one browser window to the other: nothing is uploaded."
     )
 
 
 def run(args: argparse.Namespace) -> None:
     """Writes the file, or serves the page that hands it over."""
     if args.output is None:
-        _hand_over(args)
-    else:
-        _write(args)
+        _hand_over(args.path, no_cache=args.no_cache, open_page=not args.no_open)
+        return
+    _output.check_file(
+        args.output, force=args.force, endings=(".json", ".json.gz"), such_as=".json or .json.gz"
+    )
+    _write(_input.open_case(args.path, no_cache=args.no_cache), args.output)
 
 
-def _hand_over(args: argparse.Namespace) -> None:
+def _hand_over(path: Path, *, no_cache: bool, open_page: bool) -> None:
+    from foretrace.ingest.recordings import find_recording
     from foretrace.present.web.library import Library
     from foretrace.present.web.server import Server
 
-    path = _input.find_recording(args.path)
-    server = Server(Library([path], cache=not args.no_cache))
+    server = Server(Library([find_recording(path, of_ranks=True).path], cache=not no_cache))
     url = server.url_of(f"perfetto/{server.library.runs()['runs'][0]['id']}")
     with contextlib.suppress(KeyboardInterrupt):
         print(url, flush=True)
@@ -50,29 +55,21 @@ def _hand_over(args: argparse.Namespace) -> None:
             file=sys.stderr,
             flush=True,
         )
-        if not args.no_open:
+        if open_page:
             serve.open_browser(url)
         server.run()
 
 
-def _write(args: argparse.Namespace) -> None:
+def _write(case: Case, output: Path) -> None:
     from foretrace.present.export import perfetto
-    from foretrace.present.web.recording_view import Session
+    from foretrace.present.web.recording_view import RecordingView
 
-    if not args.output.name.lower().endswith((".json", ".json.gz")):
-        raise UsageError(f"{args.output}: end the name in .json or .json.gz")
-    if args.output.exists() and not args.force:
-        raise UsageError(f"will not overwrite without --force: {args.output}")
-    trace = _input.open_path(args)
-    if args.output.exists() and args.output.samefile(trace.path):
-        raise UsageError(f"{args.output}: is the recording itself; choose another name")
-    try:
-        with _opened(args.output) as file:
-            for piece in perfetto.chunks(Session(trace)):
-                file.write(piece)
-    except OSError as error:
-        raise UsageError(f"{args.output}: cannot be written: {error.strerror}") from error
-    print(f"wrote {args.output}: open it at https://ui.perfetto.dev", file=sys.stderr)
+    if output.exists() and output.samefile(case.whole.path):
+        raise UsageError(f"{output}: is the recording itself; choose another name")
+    with _output.writing(output), _opened(output) as file:
+        for piece in perfetto.chunks(RecordingView(case)):
+            file.write(piece)
+    print(f"wrote {output}: open it at https://ui.perfetto.dev", file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What changes to the program would be worth, by replaying its steps with them made."""
+"""Predict the step time after a change, by replaying the recorded steps."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ import json
 from typing import TYPE_CHECKING
 
 from foretrace.commands import _input, _output
-from foretrace.errors import UsageError
 
 if TYPE_CHECKING:
     from foretrace.predict.prediction import Prediction
 
 _EXAMPLES = """\
-changes (several --change are made together, never added up):
-  scale kernel:~flash 0.5        durations times 0.5 where the name matches the pattern
-  set kernel:~softmax 20us       durations of 20 microseconds
-  remove op:aten::copy_          operators, with their host time, calls and device work
+changes (several --change options are applied together and replayed once):
+  scale kernel:~flash 0.5        kernels whose name matches `flash` take half as long
+  set kernel:~softmax 20us       matching kernels take 20 microseconds
+  remove op:aten::copy_          remove these operators: their CPU time, calls and GPU work
   remove op:aten::copy_ under:Block_0
-  unwait call:~Synchronize       calls that return without waiting
-  move copy:~HtoD                device work on a stream of its own
-  scale host 0.8                 the host's own work
-  add host 50us                  host work at the start of every step
-  graph step                     every step's launches replayed as CUDA graphs
-  fuse kernel:~elementwise       kernels that follow one another on a stream, as one kernel
+  unwait call:~Synchronize       matching calls return without waiting
+  move copy:~HtoD                matching GPU work runs on a stream of its own
+  scale host 0.8                 the CPU's own work takes 0.8 times as long
+  add host 50us                  add CPU work at the start of every step
+  graph step                     launch every step as CUDA graphs
+  fuse kernel:~elementwise       merge neighbouring kernels on a stream into one
   scale batch 2                  twice the items in every step; the speed-up is then per item
-a name follows kernel:, copy:, set:, op: or call:, with ~ it is a regular expression;
-under: keeps what lies in a module or annotation of that name
+Names follow kernel:, copy:, set:, op: or call:; after ~ they are regular expressions.
+under: selects only what runs inside a module or annotation of that name.
 """
 
 
@@ -34,14 +33,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """PATH, the changes and the measured step time."""
     _input.add_path(parser)
     parser.add_argument(
-        "--change", action="append", required=True, metavar="CHANGE", help="what to change; see below"
+        "--change", action="append", required=True, metavar="CHANGE", help="a change; see below"
     )
-    parser.add_argument(
-        "--step-ms",
-        type=_milliseconds,
-        metavar="MS",
-        help="step time measured without a profiler; narrows the range",
-    )
+    _input.add_step_ms(parser)
     _output.add_format(parser, formats=("table", "json"))
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLES
@@ -49,18 +43,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Prints the prediction."""
-    from foretrace.predict.builder import build
-    from foretrace.predict.calibrate import calibrate
     from foretrace.predict.changes import parse
-    from foretrace.predict.prediction import predict, to_dict
+    from foretrace.predict.prediction import to_dict
     from foretrace.present.text import terminal
 
-    trace = _input.open_path(args)
-    program = build(trace)
-    fitted = calibrate(trace, program, step_ns=args.step_ms * 1e6 if args.step_ms else None)
-    prediction = predict(fitted, tuple(parse(text, trace, fitted.program) for text in args.change))
+    case = _input.open_case(args.path, no_cache=args.no_cache, step_ms=args.step_ms)
+    changes = tuple(parse(text, case.trace, case.program) for text in args.change)
+    prediction = case.predict(changes)
     if args.format == "json":
-        print(json.dumps({"path": str(trace.path), "changes": args.change, **to_dict(prediction)}, indent=2))
+        document = {"path": str(case.whole.path), "changes": args.change, **to_dict(prediction)}
+        print(json.dumps(document, indent=2))
     else:
         terminal.show_prediction(prediction)
         if prediction.items != 1:
@@ -71,23 +63,12 @@ def _per_item(prediction: Prediction) -> str:
     """The time that as many items take as a step holds now."""
     from foretrace.units import format_value
 
-    after = (
-        each / prediction.items
-        for each in (prediction.after_ns.point, prediction.after_ns.low, prediction.after_ns.high)
+    after = prediction.after_ns
+    point, low, high = (
+        format_value("_ns", time_ns / prediction.items) for time_ns in (after.point, after.low, after.high)
     )
-    point, low, high = (format_value("_ns", each) for each in after)
     now = format_value("_ns", prediction.step_ns)
     return (
-        f"per item    as many items as a step holds now take {now} → {point} ({low} to {high}); "
+        f"per item    the items of one step now take {now} → {point} ({low} to {high}); "
         f"the step above holds {prediction.items:g} times as many"
     )
-
-
-def _milliseconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise UsageError(f"--step-ms {text}: a time in milliseconds is above 0")
-    return value

@@ -1,15 +1,13 @@
-"""Write the page of one or more recordings as one HTML file that opens anywhere, without a network."""
+"""Write the page of one or more recordings as a single HTML file that works offline."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import sys
-from functools import partial
 from pathlib import Path
 
-from foretrace.commands import _input
-from foretrace.commands.predict import _milliseconds
+from foretrace.commands import _input, _output
 from foretrace.errors import UsageError
 
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(k|m|g)?b?", re.IGNORECASE)
@@ -20,59 +18,36 @@ _STEPS = re.compile(r"(\d+)(?:-(\d+))?")
 def configure(parser: argparse.ArgumentParser) -> None:
     """The recordings, the file to write and how large it may be."""
     parser.add_argument(
-        "paths", metavar="PATH", type=Path, nargs="+", help="recordings, or folders with one each"
+        "paths", metavar="PATH", type=Path, nargs="+", help="recordings, or folders with one recording each"
     )
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="out.html")
+    _output.add_file(parser, says="the file to write: out.html")
     parser.add_argument(
         "--budget",
         type=_size,
         default=_size("25MB"),
         metavar="SIZE",
-        help="drop Python frames, then spans outside the last steps, to stay under it (default: 25MB)",
+        help="largest file size; Python frames go first, then spans outside the last steps (default: 25MB)",
     )
-    parser.add_argument("--steps", type=_steps, metavar="N[-M]", help="keep only these steps of the timeline")
-    parser.add_argument(
-        "--step-ms",
-        type=_milliseconds,
-        metavar="MS",
-        help="step time measured without a profiler; narrows the ranges",
-    )
-    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
+    parser.add_argument("--steps", type=_steps, metavar="N[-M]", help="steps to keep in the timeline")
+    _input.add_step_ms(parser)
     _input.add_no_cache(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Writes the file."""
     from foretrace.present.export import report
-    from foretrace.present.web.library import place_of
-    from foretrace.present.web.recording_view import Session
+    from foretrace.present.web.recording_view import RecordingView
+    from foretrace.present.web.run_files import place_of
 
-    if args.output.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"{args.output}: end the name in .html")
-    if args.output.exists() and not args.force:
-        raise UsageError(f"will not overwrite without --force: {args.output}")
-    sessions = []
+    _output.check_file(args.output, force=args.force, endings=(".html", ".htm"), such_as=".html")
+    views = []
     for number, path in enumerate(args.paths, 1):
-        named = argparse.Namespace(path=path, no_cache=args.no_cache, step_ms=args.step_ms)
-        trace = _input.open_path(named, of_ranks=True)  # of a Run, its measured step comes along
-        group, label = place_of(trace.path, trace.path)
-        rich = partial(_input.open_rich, named) if getattr(named, "rich", None) else None
-        sessions.append(
-            Session(
-                trace,
-                run_id=str(number),
-                group=group,
-                label=label,
-                step_ms=named.step_ms,
-                open_rich=rich,
-                open_ranks=partial(_input.open_ranks, trace.path, no_cache=args.no_cache),
-            )
-        )
-    made = report.make(sessions, budget_bytes=args.budget, steps=args.steps)
-    try:
+        case = _input.open_case(path, no_cache=args.no_cache, step_ms=args.step_ms)
+        group, label = place_of(case.whole.path, case.whole.path)
+        views.append(RecordingView(case, run_id=str(number), group=group, label=label))
+    made = report.make(views, budget_bytes=args.budget, steps=args.steps)
+    with _output.writing(args.output):
         args.output.write_text(made.text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{args.output}: cannot be written: {error.strerror}") from error
     for note in made.notes:
         print(note, file=sys.stderr)
     print(f"wrote {args.output}: {args.output.stat().st_size / 1e6:,.1f} MB", file=sys.stderr)

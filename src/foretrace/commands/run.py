@@ -1,40 +1,34 @@
-"""Record a program without changing it, and say what is wrong with it."""
+"""Record a program without changing it, and diagnose the recording."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from foretrace._version import __version__
-from foretrace.capture import environment, external
+from foretrace.capture import environment, external, launch
 from foretrace.capture.options import (
     LIGHT,
     LIGHT_SWITCHES,
     RICH,
     RICH_SWITCHES,
-    VARIABLE,
     CaptureOptions,
     Switches,
 )
 from foretrace.capture.run_folder import Run, RunFolder
 from foretrace.errors import ForetraceError, UsageError
 
-_BOOTSTRAP = Path(__file__).parents[1] / "capture" / "bootstrap"
-_SWITCHES = tuple(each.name for each in fields(Switches) if each.name not in ("cpu", "cuda"))
+_SWITCHES = tuple(field.name for field in fields(Switches) if field.name not in ("cpu", "cuda"))
 _EXAMPLES = """\
 examples:
   foretrace run -- python train.py --epochs 1
@@ -42,17 +36,19 @@ examples:
   foretrace run --wait 5 --warmup 2 --active 3 -- python -m package.train
   foretrace run --step-function train:train_one_batch -- python main.py
 
-The program's output and exit code are its own. Times come from the light pass and from steps that were timed
-before any profiler ran; names and lines come from the rich pass.
+The program's output and exit code stay as they are. Step times are measured before any profiler runs, kernel and
+operator times come from the light pass, source lines and memory from the rich pass.
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """The options, grouped, and the command behind them."""
+    """The options, in groups, and the command after them."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage = "foretrace run [options] -- COMMAND [ARGUMENT ...]"
     parser.epilog = _EXAMPLES
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to start")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program to record"
+    )
     _add_output(parser)
     _add_steps(parser)
     _add_schedule(parser)
@@ -61,27 +57,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what is left")
+    group = parser.add_argument_group("output")
     group.add_argument(
-        "-o", "--output", type=Path, metavar="FOLDER", help="the Run (default: foretrace-runs/NAME-DATE)"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="where to write the recordings (default: foretrace-runs/NAME-DATE)",
     )
-    group.add_argument("-q", "--quiet", action="store_true", help="no progress, cost or diagnosis")
+    group.add_argument("-q", "--quiet", action="store_true", help="print no progress, cost or diagnosis")
+    group.add_argument("--ranks", type=_ranks, metavar="0,7", help="record only these ranks (default: all)")
     group.add_argument(
-        "--ranks", type=_ranks, metavar="0,7", help="record these ranks only (default: all of them)"
-    )
-    group.add_argument(
-        "--stop-after-capture", action="store_true", help="end the program when all is recorded"
+        "--stop-after-capture", action="store_true", help="stop the program once everything is recorded"
     )
     group.add_argument(
         "--with",
         dest="tool",
         choices=external.TOOLS,
-        help="run the program again under this tool of NVIDIA's, around the same steps",
+        help="run the program once more under this NVIDIA profiler, over the same steps",
     )
 
 
 def _add_steps(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what a step is (found by itself if not said)")
+    group = parser.add_argument_group("step detection (automatic by default)")
     group.add_argument(
         "--step-function",
         metavar="MODULE:NAME",
@@ -89,46 +87,60 @@ def _add_steps(parser: argparse.ArgumentParser) -> None:
         help="a step ends when this function returns",
     )
     group.add_argument(
-        "--on-demand", action="store_true", help="begin at SIGUSR2 to the program, not by itself"
+        "--on-demand", action="store_true", help="start recording when the program receives SIGUSR2"
     )
-    group.add_argument("--trigger", metavar="FILE", help="begin when this file appears or is touched")
+    group.add_argument(
+        "--trigger", metavar="FILE", help="start recording when this file appears or is touched"
+    )
 
 
 def _add_schedule(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("schedule, in steps (by time if not said)")
+    group = parser.add_argument_group("schedule, in steps (time-based by default)")
     group.add_argument(
-        "--wait", type=_count, metavar="N", help="steps before a pass; timed without a profiler"
+        "--wait", type=_count, metavar="N", help="steps before each pass, timed without a profiler"
     )
-    group.add_argument("--warmup", type=_count, metavar="N", help="steps under the profiler, thrown away")
-    group.add_argument("--active", type=_positive, metavar="N", help="steps recorded in each pass")
-    group.add_argument("--repeat", type=_positive, default=1, metavar="N", help="record each pass so often")
+    group.add_argument(
+        "--warmup", type=_count, metavar="N", help="steps under the profiler that are discarded"
+    )
+    group.add_argument("--active", type=_positive, metavar="N", help="steps to record in each pass")
+    group.add_argument(
+        "--repeat", type=_positive, default=1, metavar="N", help="times to repeat each pass (default: 1)"
+    )
     group.add_argument(
         "--passes",
         type=_passes,
         default=(LIGHT, RICH),
         metavar="light,rich",
-        help="light is the truth for time, rich for names (default: both)",
+        help="light: few events, used for timing; rich: shapes, stacks and memory (default: both)",
     )
 
 
 def _add_profiler(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("torch.profiler's switches, of the rich pass unless it is left out")
+    group = parser.add_argument_group(
+        "torch.profiler options, for the rich pass (for the light pass if there is no rich one)"
+    )
     for name in _SWITCHES:
         group.add_argument(
-            f"--{name.replace('_', '-')}", action=argparse.BooleanOptionalAction, help=f"torch's {name}"
+            f"--{name.replace('_', '-')}",
+            action=argparse.BooleanOptionalAction,
+            help=f"torch.profiler's {name}",
         )
-    group.add_argument("--cpu", action=argparse.BooleanOptionalAction, help="activities of the host")
-    group.add_argument("--cuda", action=argparse.BooleanOptionalAction, help="activities of the device")
+    group.add_argument("--cpu", action=argparse.BooleanOptionalAction, help="record CPU activity")
+    group.add_argument("--cuda", action=argparse.BooleanOptionalAction, help="record GPU activity")
     group.add_argument(
-        "--memory-history", action="store_true", help="also a snapshot of CUDA's allocator, for its own pass"
+        "--memory-history",
+        action="store_true",
+        help="record a snapshot of CUDA's allocator in a pass of its own",
     )
     group.add_argument(
-        "--labels", action="store_true", help="name every module in the recording, by NVTX for nsys as well"
+        "--labels",
+        action="store_true",
+        help="label every nn.Module in the recording (with NVTX ranges too, for nsys)",
     )
     group.add_argument(
         "--launch-blocking",
         action="store_true",
-        help="CUDA_LAUNCH_BLOCKING=1: each kernel right under its call, but times are not the program's",
+        help="set CUDA_LAUNCH_BLOCKING=1: each kernel runs inside its launch call; times are then not representative",
     )
 
 
@@ -136,10 +148,10 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("limits")
     defaults = CaptureOptions(output="")
     for name, says in (
-        ("settle", "the program's first steps, at least so long, are not measured"),
-        ("time", "timing unprofiled steps takes at most"),
-        ("warm", "the profiler is warmed up for"),
-        ("total", "nothing new begins so long after the first step"),
+        ("settle", "leave out the first steps, for at least this long"),
+        ("time", "time unprofiled steps for at most this long"),
+        ("warm", "warm up the profiler for this long"),
+        ("total", "start no pass later than this after the first step"),
     ):
         value = getattr(defaults, f"{name}_s")
         group.add_argument(
@@ -150,7 +162,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         default=defaults.file_bytes >> 20,
         metavar="MIB",
-        help=f"no rich pass whose file would be larger (default: {defaults.file_bytes >> 20})",
+        help=f"skip the rich pass above this file size (default: {defaults.file_bytes >> 20})",
     )
 
 
@@ -173,12 +185,10 @@ def run(args: argparse.Namespace) -> int:
     say = _quiet if args.quiet else _say
     say(f"recording into {_shown(folder.path)}")
     if options.launch_blocking:
-        say(
-            "CUDA_LAUNCH_BLOCKING=1: kernels wait for each other, so times and overlap are not the program's own"
-        )
+        say("CUDA_LAUNCH_BLOCKING=1: kernels run one at a time, so times and overlap are not representative")
     began = time.monotonic()
-    code = _start(command, options)
-    facts.update(ended_at=_now(), exit_code=code, notes=_notes(folder))
+    code = launch.start(command, options)
+    facts.update(ended_at=_now(), exit_code=code, notes=launch.collect_notes(folder))
     folder.write_run(facts)
     recorded = RunFolder.read(folder.path)
     _say_what_was_recorded(recorded, time.monotonic() - began, say)
@@ -193,49 +203,6 @@ def run(args: argparse.Namespace) -> int:
 # --- the program ---------------------------------------------------------------------------------------------
 
 
-def _start(command: Sequence[str], options: CaptureOptions, extra: dict[str, str] | None = None) -> int:
-    """Runs the command armed; returns its exit code, as a shell would give it."""
-    variables = {**os.environ, **(extra or {}), VARIABLE: options.to_json()}
-    paths = [str(_BOOTSTRAP), *filter(None, [os.environ.get("PYTHONPATH")])]
-    variables["PYTHONPATH"] = os.pathsep.join(paths)
-    if options.launch_blocking:
-        variables["CUDA_LAUNCH_BLOCKING"] = "1"
-    try:
-        program = subprocess.Popen(command, env=variables)
-    except OSError as error:
-        raise UsageError(f"cannot start {command[0]}: {error.strerror or error}") from error
-    with _signals_to(program):
-        code = program.wait()
-    return 128 - code if code < 0 else code
-
-
-@contextmanager
-def _signals_to(program: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Signals are the program's: this process outlives it, to write down how it ended."""
-
-    def forward(number: int, _: FrameType | None) -> None:
-        # A terminal sends Ctrl-C to all of its foreground group, so the program has it already.
-        if number != signal.SIGINT or not _in_foreground():
-            with suppress(OSError):
-                program.send_signal(number)
-
-    names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    before = {number: signal.signal(number, forward) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _in_foreground() -> bool:
-    try:
-        return os.tcgetpgrp(0) == os.getpgrp()
-    except (OSError, AttributeError):
-        return False
-
-
 def _command(words: Sequence[str]) -> list[str]:
     command = list(words[1:] if words and words[0] == "--" else words)
     if not command:
@@ -245,20 +212,6 @@ def _command(words: Sequence[str]) -> list[str]:
     if command[0].endswith(".py") and not shutil.which(command[0]):
         command.insert(0, sys.executable)
     return command
-
-
-def _notes(folder: RunFolder) -> list[str]:
-    """What processes left to say; the folder of these slips is removed."""
-    slips = folder.path / ".notes"
-    notes = [each.read_text(encoding="utf-8", errors="replace") for each in sorted(slips.glob("*.txt"))]
-    shutil.rmtree(slips, ignore_errors=True)
-    for claim in folder.path.glob("rank*/.claim"):
-        claim.unlink(missing_ok=True)
-    if any(folder.path.glob("rank*")):
-        return [each for each in notes if "no step was found" not in each]
-    return notes or [
-        "no process of the program imported torch under Foretrace (python -I, -E or -S prevent it)"
-    ]
 
 
 def _run_tool(
@@ -275,7 +228,7 @@ def _run_tool(
         scratch = RunFolder(recorded.path / f".{tool}{number}").create(join=True)
         again = replace(options, output=str(scratch.path), passes=(tool,), stop_after_capture=True)
         say(each.says)
-        code = _start(each.command, again, dict(each.environment))
+        code = launch.start(each.command, again, each.environment)
         shutil.rmtree(scratch.path, ignore_errors=True)
         for after in each.afterwards:
             subprocess.run(after, check=False, stdout=subprocess.DEVNULL)
@@ -290,8 +243,8 @@ def _say_what_was_recorded(recorded: Run, elapsed_s: float, say: Callable[[str],
     if not recorded.ranks:
         note = (recorded.facts.get("notes") or [""])[-1]
         say(
-            f"no step found, so nothing was recorded ({note}): call foretrace.step() at the end of each step, "
-            "or name a function: --step-function MODULE:NAME"
+            f"no step was found, so nothing was recorded ({note}): call foretrace.step() at the end of each step, "
+            "or name the function that makes a step: --step-function MODULE:NAME"
         )
         return
     first = recorded.ranks[0].facts
@@ -307,8 +260,8 @@ def _say_what_was_recorded(recorded: Run, elapsed_s: float, say: Callable[[str],
         if device:
             share = device["busy_ns"] / device["step_ns"]
             say(
-                f"the GPU works {device['busy_ns'] / 1e6:.4g} ms of a step, {share:.0%} of the time "
-                "(only the GPU recorded: the host hardly slowed down)"
+                f"the GPU is busy {device['busy_ns'] / 1e6:.4g} ms per step, {share:.0%} of the time "
+                "(from a pass that records only the GPU and hardly slows the CPU down)"
             )
     else:
         say(f"no unprofiled step time (a step ends at {source})")
@@ -339,9 +292,8 @@ def _print_diagnosis(folder: Path, recorded: Run) -> None:
         return
     from foretrace.commands import _input, diagnose
 
-    given = argparse.Namespace(path=folder, no_cache=False, step_ms=None, format="table", explain=None)
     try:
-        diagnose.print_diagnosis(_input.open_path(given), given)
+        diagnose.print_diagnosis(_input.open_case(folder, no_cache=False), "table")
     except ForetraceError as error:  # the program's exit code stays the program's
         _say(str(error))
 

@@ -1,4 +1,4 @@
-"""Show recordings in the browser: findings, timeline, kernels, memory and more, on this machine only."""
+"""Open recordings in the browser: findings, timeline, kernels, memory and more. All stays on this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretrace.commands import _input, demo
-from foretrace.commands.predict import _milliseconds
 from foretrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,22 +22,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         type=Path,
         nargs="*",
-        help="recordings and folders; a folder is watched for new ones (default: the shipped sample)",
+        help="recordings and folders; folders are watched for new recordings (default: the sample)",
     )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
-    parser.add_argument("--port", type=_port, default=0, help="default: one that is free")
+    parser.add_argument("--port", type=_port, default=0, metavar="N", help="default: a free port")
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 lets others in who have the token"
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default: 127.0.0.1); 0.0.0.0 lets in anyone who has the token",
     )
     parser.add_argument(
-        "--allow-host", action="append", default=[], metavar="NAME", help="a host name that a proxy uses"
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="also accept this host name, for a proxy",
     )
-    parser.add_argument(
-        "--step-ms",
-        type=_milliseconds,
-        metavar="MS",
-        help="step time measured without a profiler; narrows the ranges",
-    )
+    _input.add_step_ms(parser)
     _input.add_no_cache(parser)
 
 

@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """One sub-command per analysis, with the analysis' own options as flags."""
     from foretrace import analyze
 
-    parser.add_argument("--list", action="store_true", help="name every analysis and leave")
+    parser.add_argument("--list", action="store_true", help="list all analyses")
     names = parser.add_subparsers(title="analyses", metavar="NAME", dest="name")
     given = getattr(parser, "arguments", ())
     wanted = next((word for word in given if word in {each.name for each in analyze.ANALYSES}), None)
@@ -41,25 +41,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Prints the table, or the names of all."""
     from foretrace import analyze
+    from foretrace.ingest.recordings import find_recording
     from foretrace.present.text import terminal
 
     if args.list:
-        terminal.show_names([(each.name, each.help) for each in analyze.ANALYSES])
+        terminal.show_names([(analysis.name, analysis.help) for analysis in analyze.ANALYSES])
         return
     if args.name is None:
-        raise UsageError("which analysis? foretrace show --list names them all")
-    trace = _input.open_path(args)
+        raise UsageError("name an analysis; foretrace show --list lists them")
     options = {
         name.removeprefix(_PREFIX): value for name, value in vars(args).items() if name.startswith(_PREFIX)
     }
+    recorded = find_recording(args.path)
+    trace = _input.read(recorded.path, no_cache=args.no_cache)
     try:
         result = analyze.run(trace, args.name, **options)
     except MissingDataError:
-        if getattr(args, "rich", None) is None:
+        if recorded.rich is None:
             raise
-        trace = _input.open_rich(args)  # of a Run, whose light pass has no stacks and no memory
+        # The light pass of a Run has no stacks and no memory.
+        trace = _input.read(recorded.rich, no_cache=args.no_cache)
         result = analyze.run(trace, args.name, **options)
-    _output.print_result(result, args, trace)
+    _output.print_result(result, trace, _output.Printing.chosen(args))
 
 
 def _add_options(parser: argparse.ArgumentParser, analysis: Analysis) -> None:
@@ -86,10 +89,10 @@ def _add_options(parser: argparse.ArgumentParser, analysis: Analysis) -> None:
 def _kind(hint: Any, parameter: inspect.Parameter) -> type | tuple[str, ...] | None:
     """The type of a flag, its choices, or None where the command line cannot express it."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        inner = [each for each in typing.get_args(hint) if each is not type(None)]
+        inner = [option for option in typing.get_args(hint) if option is not type(None)]
         hint = inner[0] if len(inner) == 1 else None
     if typing.get_origin(hint) is typing.Literal:
-        return tuple(str(each) for each in typing.get_args(hint))
+        return tuple(str(choice) for choice in typing.get_args(hint))
     if hint is None and parameter.default is not None:
         hint = type(parameter.default)
     return hint if hint in (bool, int, float, str) else None

@@ -1,4 +1,4 @@
-"""Query the tables of a recording in SQL."""
+"""Query the tables of a recording with SQL."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """PATH, the query and how to print."""
     _input.add_path(parser)
-    parser.add_argument("query", nargs="?", help='such as "select kind, count(*) from spans group by kind"')
+    parser.add_argument(
+        "query", metavar="QUERY", nargs="?", help='such as "select kind, count(*) from spans group by kind"'
+    )
     _output.add_format(parser)
     _output.add_rows(parser)
-    parser.epilog = "Without a query: every table and column."
+    parser.epilog = "Without a query, lists every table and column."
 
 
 def run(args: argparse.Namespace) -> None:
     """Prints what the query yields; without one, the tables and columns there are."""
     if args.query is None:
-        _output.print_frame(_columns(), args)
-        return
-    _output.print_frame(query(_input.open_path(args), args.query), args)
+        frame = _columns()
+    else:
+        frame = query(_input.open_path(args.path, no_cache=args.no_cache), args.query)
+    _output.print_frame(frame, _output.Printing.chosen(args))
 
 
 def query(trace: Trace, text: str) -> pl.DataFrame:

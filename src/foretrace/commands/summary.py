@@ -1,4 +1,4 @@
-"""Trust, overview, steps and top kernels (on a CPU alone, operators) of a recording, on one page."""
+"""Print trust, overview, steps and top kernels of a recording (top operators if it holds no GPU work)."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Prints the page."""
-    print_page(_input.open_path(args), args)
+    print_page(_input.open_path(args.path, no_cache=args.no_cache), args.format)
 
 
-def print_page(trace: Trace, args: argparse.Namespace) -> None:
+def print_page(trace: Trace, form: str) -> None:
     """Prints all parts that the recording can give; for the others, why not."""
     from foretrace.present.text import tables, terminal
 
     results, missing = analyse(trace)
-    if args.format == "json":
+    if form == "json":
         print(tables.many_to_json(results, missing, trace))
-    elif args.format == "md":
-        parts = [tables.result_to_markdown(each) for each in results]
+    elif form == "md":
+        parts = [tables.result_to_markdown(result) for result in results]
         parts += [f"**{name}**: not recorded: {why}\n" for name, why in missing.items()]
         _output.print_text("\n".join(parts))
     else:

@@ -1,28 +1,30 @@
 """The pure-Python scanner and linker of Kineto JSON: the reference that the extension is compared with.
 
-It keeps the whole text in memory and is about thirty times slower; the tables are the same.
+It keeps the whole text in memory and is about thirty times slower; the tables are the same. One file, since it is read
+beside `_native/scanner.hpp`, which does the same in the same order.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
 from foretrace.errors import FormatError
 from foretrace.ingest import lenient
 from foretrace.ingest.columns import (
-    ARG_FLOAT, ARG_INT, ARG_TEXT, GROUPS, NULL_I32, NULL_I64, NULL_U32, NULL_U64, Array, Columns,
+    ARG_FLOAT, ARG_INT, ARG_TEXT, GROUPS, NULL_I32, NULL_I64, NULL_U32, Array, Columns,
+)  # fmt: skip
+from foretrace.ingest.json_values import (
+    clean, fit, fit_unsigned, integer, is_text, lane_key, nanoseconds, real, text_of, triple,
 )  # fmt: skip
 from foretrace.schema import KINDS
 
 # An event whose recorded duration exceeds this is a profiler fault (HTA uses the same bound).
 LONGEST_NS = 7 * 24 * 3600 * 10**9
-_LARGEST_NS = 1 << 61
 # How much may be read in vain in search of the next whole event: this, and eight times what lies before.
 RESYNC_WORK = 4 << 20
 
@@ -76,51 +78,8 @@ _NARROW = frozenset(("registers", "forward_thread"))
 
 _EVENTS_KEY = re.compile(r'"traceEvents"[ \t\n\r]*:[ \t\n\r]*\[')
 _EVENT_START = re.compile(r'\{[ \t\n\r]*"(?:ph|name|cat|pid|tid|ts)"')
-_INTEGER = re.compile(r"-?[0-9]+(?:\.0*)?")
-_DECIMAL = re.compile(r"(-?)([0-9]+)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]+))?")
 _STEP = re.compile(r"ProfilerStep#([0-9]{1,9})")
 MODULE_PREFIX = "nn.Module: "
-
-
-def integer(value: Any) -> int | None:
-    """The integer that a value stands for, also as text or with an empty fraction."""
-    if isinstance(value, int):
-        return value
-    if isinstance(value, str) and _INTEGER.fullmatch(value):
-        return lenient.int_of(value.partition(".")[0])
-    return None
-
-
-def real(value: Any) -> float | None:
-    """The finite number that a value stands for."""
-    if isinstance(value, int):
-        return float(value) if abs(value) <= sys.float_info.max else None
-    if isinstance(value, str) and _DECIMAL.fullmatch(value):
-        number = float(value)
-        return number if np.isfinite(number) else None
-    return None
-
-
-def nanoseconds(value: Any) -> int | None:
-    """Microseconds, as text or an integer, in whole nanoseconds; a half rounds away from zero."""
-    if isinstance(value, int):
-        total = value * 1000
-    else:
-        match = _DECIMAL.fullmatch(value) if isinstance(value, str) else None
-        if not match or len(value) > 64:
-            return None
-        sign, whole, fraction, exponent = match[1], match[2], match[3] or "", int(match[4] or 0)
-        if abs(exponent) > 30:
-            return None
-        shift = exponent + 3 - len(fraction)
-        digits = int(whole + fraction)
-        if shift >= 0:
-            total = digits * 10**shift
-        else:
-            unit = 10**-shift
-            total = (digits + unit // 2) // unit
-        total = -total if sign else total
-    return total if abs(total) < _LARGEST_NS else None
 
 
 class _Codes(dict[str, int]):
@@ -256,7 +215,7 @@ class Scanner:
             except lenient.DamagedError as damage:
                 event, end = {}, damage.position
             phase = event.get("ph")
-            if _is_text(phase) and len(phase) == 1:
+            if is_text(phase) and len(phase) == 1:
                 self.repair("damaged", at)
                 self.counts["lost_bytes"] += _bytes_in(text[at : match.start()])
                 return match.start()
@@ -272,7 +231,7 @@ class Scanner:
     def _event(self, event: dict[str, Any], place: int) -> None:
         self.counts["events"] += 1
         phase = event.get("ph")
-        if not (_is_text(phase) and len(phase) == 1):
+        if not (is_text(phase) and len(phase) == 1):
             self.repair("not-an-event", place)
             return
         if phase in _FLOWS:
@@ -283,7 +242,7 @@ class Scanner:
         lane = self._lane(event)
         if phase == "M":
             label = args.get("name", args.get("labels"))
-            if _is_text(label):
+            if is_text(label):
                 self.rows["labels"].append((lane, self.names[_name(event)], self.texts[label]))
             return
         if phase not in "XiIC":
@@ -308,7 +267,7 @@ class Scanner:
             self.rows["instants"].append((self.names[_name(event)], at))
 
     def _lane(self, event: dict[str, Any]) -> int:
-        process, thread = _lane_key(event.get("pid")), _lane_key(event.get("tid"))
+        process, thread = lane_key(event.get("pid")), lane_key(event.get("tid"))
         key = f"{type(process).__name__} {process}\0{type(thread).__name__} {thread}"
         if key not in self.lanes:
             self.lane_keys.append((process, thread))
@@ -318,7 +277,7 @@ class Scanner:
         return self.lanes[key]
 
     def _memory(self, args: dict[str, Any], lane: int, at: int) -> None:
-        size = _fit(integer(args.get("Bytes")))
+        size = fit(integer(args.get("Bytes")))
         if size is None:
             return
         self.core.append((at, NULL_I64, NULL_U32, lane, MEMORY))
@@ -326,11 +285,11 @@ class Scanner:
         self.fields[MEMORY].append(
             {
                 "bytes": size,
-                "address": _fit_unsigned(integer(args.get("Addr"))),
-                "device_type": _fit(integer(args.get("Device Type"))),
-                "device_id": _fit(integer(args.get("Device Id"))),
-                "allocated": _fit(integer(args.get("Total Allocated"))),
-                "reserved": _fit(integer(args.get("Total Reserved"))),
+                "address": fit_unsigned(integer(args.get("Addr"))),
+                "device_type": fit(integer(args.get("Device Type"))),
+                "device_id": fit(integer(args.get("Device Id"))),
+                "allocated": fit(integer(args.get("Total Allocated"))),
+                "reserved": fit(integer(args.get("Total Reserved"))),
             }
         )
 
@@ -356,8 +315,8 @@ class Scanner:
                 self._argument(row, key, item)
         self.fields[kind].append(self._convert(fields))
         if kind in (KERNEL, COPY, SET, SYNC) and lane not in self.lane_device:
-            device = _fit(integer(fields.get("device")))
-            stream = _fit(integer(fields.get("stream")))
+            device = fit(integer(fields.get("device")))
+            stream = fit(integer(fields.get("stream")))
             if device is not None:
                 self.lane_device[lane] = (device, NULL_I64 if stream is None else stream)
 
@@ -377,17 +336,17 @@ class Scanner:
         converted: dict[str, Any] = {}
         for column, item in fields.items():
             if column in _TEXT_FIELDS:
-                text = _text(item)
+                text = text_of(item)
                 converted[column] = None if text is None else self.texts[text]
             elif column in _FLOAT_FIELDS:
                 converted[column] = real(item) if not isinstance(item, bool) else None
             elif column in ("grid", "block"):
-                for axis, size in zip("xyz", _triple(item), strict=True):
+                for axis, size in zip("xyz", triple(item), strict=True):
                     converted[f"{column}_{axis}"] = size
             elif column in ("external", "correlation"):
-                converted[column] = _fit_unsigned(integer(item))
+                converted[column] = fit_unsigned(integer(item))
             else:
-                converted[column] = _fit(integer(item), 31 if column in _NARROW else 63)
+                converted[column] = fit(integer(item), 31 if column in _NARROW else 63)
         return converted
 
     def _argument(self, row: int, key: str, item: Any) -> None:
@@ -399,7 +358,7 @@ class Scanner:
                 return
             value, kind = int(np.float64(number).view(np.int64)), ARG_FLOAT
         else:
-            text = _text(item)
+            text = text_of(item)
             if text is None:
                 return
             value, kind = self.texts[text], ARG_TEXT
@@ -416,7 +375,7 @@ class Scanner:
             groups=groups,
             names=[lenient.clean(name) for name in self.names],
             texts=[lenient.clean(text) for text in self.texts],
-            lanes=[(_clean(process), _clean(thread)) for process, thread in self.lane_keys],
+            lanes=[(clean(process), clean(thread)) for process, thread in self.lane_keys],
             header=self.header,
             origin_ns=origin_ns,
             counts=dict(self.counts),
@@ -444,43 +403,9 @@ def _skip_commas(text: str, at: int) -> int:
     return at
 
 
-def _is_text(value: Any) -> TypeGuard[str]:
-    return type(value) is str  # neither a Number nor a BareWord, which are text only here
-
-
 def _name(event: dict[str, Any]) -> str:
     name = event.get("name")
-    return name if _is_text(name) else ""
-
-
-def _clean(value: int | str) -> int | str:
-    return lenient.clean(value) if isinstance(value, str) else value
-
-
-def _lane_key(value: Any) -> int | str:
-    if isinstance(value, bool) or value is None:
-        return ""
-    return value if isinstance(value, int) else str(value) if isinstance(value, str) else ""
-
-
-def _text(item: Any) -> str | None:
-    if isinstance(item, (list, dict)):
-        return lenient.canonical(item)
-    return item if _is_text(item) else None
-
-
-def _triple(item: Any) -> tuple[int | None, int | None, int | None]:
-    sizes = [_fit(integer(size), 31) for size in item[:3]] if isinstance(item, list) else []
-    sizes += [None] * (3 - len(sizes))
-    return sizes[0], sizes[1], sizes[2]
-
-
-def _fit(value: int | None, bits: int = 63) -> int | None:
-    return value if value is not None and -(1 << bits) < value < 1 << bits else None
-
-
-def _fit_unsigned(value: int | None) -> int | None:
-    return value if value is not None and 0 <= value < NULL_U64 else None
+    return name if is_text(name) else ""
 
 
 def scan(chunks: Iterable[bytes]) -> Columns:

@@ -11,30 +11,19 @@ import polars as pl
 
 from foretrace import schema
 from foretrace.ingest.columns import (
-    ARG_FLOAT, ARG_INT, ARG_TEXT, NULL_I32, NULL_I64, NULL_U32, NULL_U64, Array, Columns,
+    ARG_FLOAT, ARG_INT, ARG_TEXT, NULL_I64, NULL_U32, Array, Columns, nullable,
 )  # fmt: skip
+from foretrace.ingest.kineto_memory import allocation_table, counter_table
 from foretrace.ingest.kineto_python import MODULE_PREFIX
 
 # "/path/model.py(123): forward"
 _FRAME = re.compile(r"(?P<file>.*)\((?P<line>[0-9]{1,9})\): (?P<function>.*)", re.DOTALL)
 _COPY = re.compile(r"(?:Memcpy|Copy)(?:Async)? ?(?P<direction>[HDP]to[HDP])")
-# c10::DeviceType, in its own order
-_DEVICE_TYPES = {
-    0: "cpu",
-    1: "cuda",
-    6: "hip",
-    9: "xla",
-    12: "xpu",
-    15: "meta",
-    16: "hpu",
-    20: "privateuseone",
-}
 # Bytes of an element, by the names that torch's collectives write
 _ELEMENT_BYTES = {
     "Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Int": 4, "Long": 8, "Byte": 1, "Char": 1, "Bool": 1,
     "Short": 2, "Float8_e4m3fn": 1, "Float8_e5m2": 1, "ComplexFloat": 8, "ComplexDouble": 16,
 }  # fmt: skip
-_NULLS: dict[str, int] = {"u4": NULL_U32, "u8": NULL_U64, "i4": NULL_I32, "i8": NULL_I64}
 
 
 def build(columns: Columns) -> dict[str, pl.DataFrame]:
@@ -43,7 +32,7 @@ def build(columns: Columns) -> dict[str, pl.DataFrame]:
     names = pl.Series(columns.names, dtype=schema.TEXT)
     texts = pl.Series(columns.texts, dtype=schema.TEXT)
     tracks = _tracks(columns)
-    counters, tracks = _counters(columns, names, texts, tracks)
+    counters, tracks = counter_table(columns, names, texts, tracks)
     stacks, extra = _stacks(columns)
     args = _args(groups.pop("args"), texts)
     frames = {
@@ -53,7 +42,7 @@ def build(columns: Columns) -> dict[str, pl.DataFrame]:
         "ops": _ops(groups.pop("ops"), texts, extra),
         "python": _python(groups.pop("python")),
         "counters": counters,
-        "allocations": _allocations(groups.pop("memory")),
+        "allocations": allocation_table(groups.pop("memory")),
         "stacks": stacks,
         "modules": _modules(groups.pop("modules"), columns.names),
         "collectives": _collectives(args),
@@ -68,18 +57,9 @@ def build(columns: Columns) -> dict[str, pl.DataFrame]:
     }
 
 
-def _nullable(values: Array) -> pl.Series:
-    """A series with real nulls where the array has its type's NULL."""
-    series = pl.Series(values)
-    if values.dtype.kind == "f":
-        return series.fill_nan(None)
-    null = values == _NULLS[values.dtype.str[1:]]
-    return series.set(pl.Series(null), None) if null.any() else series
-
-
 def _coded(texts: pl.Series, codes: Array) -> pl.Series:
     """The text behind each code."""
-    return texts.gather(_nullable(codes))
+    return texts.gather(nullable(codes))
 
 
 def _spans(group: dict[str, Array], names: pl.Series) -> pl.DataFrame:
@@ -92,12 +72,12 @@ def _spans(group: dict[str, Array], names: pl.Series) -> pl.DataFrame:
             "kind": kinds.gather(group.pop("kind")),
             "name": names.gather(group.pop("name")),
             "start_ns": group.pop("start"),
-            "dur_ns": _nullable(group.pop("dur")),
+            "dur_ns": nullable(group.pop("dur")),
             "depth": group.pop("depth"),
-            "parent_id": _nullable(group.pop("parent")),
-            "launch_id": _nullable(group.pop("launch")),
-            "op_id": _nullable(group.pop("op")),
-            "step": _nullable(group.pop("step")),
+            "parent_id": nullable(group.pop("parent")),
+            "launch_id": nullable(group.pop("launch")),
+            "op_id": nullable(group.pop("op")),
+            "step": nullable(group.pop("step")),
         }
     )
 
@@ -105,13 +85,13 @@ def _spans(group: dict[str, Array], names: pl.Series) -> pl.DataFrame:
 def _kernels(group: dict[str, Array]) -> pl.DataFrame:
     renamed = {"span": "span_id", "shared": "shared_bytes", "occupancy": "occupancy_pct", "graph": "graph_id",
                "graph_node": "graph_node_id"}  # fmt: skip
-    return pl.DataFrame({renamed.get(name, name): _nullable(values) for name, values in group.items()})
+    return pl.DataFrame({renamed.get(name, name): nullable(values) for name, values in group.items()})
 
 
 def _ops(group: dict[str, Array], texts: pl.Series, call_stacks: dict[int, int]) -> pl.DataFrame:
-    stack = _nullable(group["stack"])
+    stack = nullable(group["stack"])
     if call_stacks:
-        recorded = _nullable(group["call_stack"]).replace_strict(
+        recorded = nullable(group["call_stack"]).replace_strict(
             list(call_stacks), list(call_stacks.values()), default=None, return_dtype=pl.UInt32
         )
         stack = pl.select(pl.coalesce(stack, recorded)).to_series()
@@ -119,12 +99,12 @@ def _ops(group: dict[str, Array], texts: pl.Series, call_stacks: dict[int, int])
         {
             "span_id": group["span"],
             **{name: _coded(texts, group[name]) for name in ("shapes", "dtypes", "strides", "inputs")},
-            "sequence": _nullable(group["sequence"]),
-            "forward_thread": _nullable(group["forward_thread"]),
-            "forward_id": _nullable(group["forward"]),
-            "flops": _nullable(group["flops"]),
+            "sequence": nullable(group["sequence"]),
+            "forward_thread": nullable(group["forward_thread"]),
+            "forward_id": nullable(group["forward"]),
+            "flops": nullable(group["flops"]),
             "stack_id": stack,
-            "module_id": _nullable(group["module"]),
+            "module_id": nullable(group["module"]),
         }
     )
 
@@ -133,9 +113,9 @@ def _python(group: dict[str, Array]) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "span_id": group["span"],
-            "caller_id": _nullable(group["caller"]),
-            "stack_id": _nullable(group["stack"]),
-            "module_id": _nullable(group["module"]),
+            "caller_id": nullable(group["caller"]),
+            "stack_id": nullable(group["stack"]),
+            "module_id": nullable(group["module"]),
         }
     )
 
@@ -146,15 +126,15 @@ def _copies(group: dict[str, Array], spans: pl.DataFrame) -> pl.DataFrame:
     is_set = rows["kind"] == "set"
     named = rows["name"].cast(pl.String)
     direction = named.replace_strict(
-        {name: each[0] for name, each in described.items()}, return_dtype=pl.String
+        {name: item[0] for name, item in described.items()}, return_dtype=pl.String
     )
     pageable = named.replace_strict(
-        {name: each[1] for name, each in described.items()}, return_dtype=pl.Boolean
+        {name: item[1] for name, item in described.items()}, return_dtype=pl.Boolean
     )
     return pl.DataFrame(
         {
             "span_id": group["span"],
-            "size_bytes": _nullable(group["size"]),
+            "size_bytes": nullable(group["size"]),
             "direction": direction.set(is_set, "set"),
             "pageable": pageable.set(is_set, None),
         }
@@ -220,101 +200,6 @@ def _track_name(
     return recorded or (f"thread {thread}" if isinstance(thread, int) else thread or "unnamed")
 
 
-def _counters(
-    columns: Columns, names: pl.Series, texts: pl.Series, tracks: pl.DataFrame
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Recorded counters and the allocators' totals, series by series; each allocator gets a track."""
-    group, memory = columns.groups.pop("counters"), columns.groups["memory"]
-    devices, which = _memory_devices(memory)
-    columns_of = (("allocated", "allocated_bytes"), ("reserved", "reserved_bytes"))
-    known = [np.flatnonzero(memory[column] != NULL_I64) for column, _ in columns_of]
-    rows = np.concatenate(known)
-    series = np.repeat(np.arange(len(known)), [len(each) for each in known])
-    order = np.lexsort((series, which[rows]))  # stable: within a series, in order of time
-    rows, series = rows[order], series[order]
-    used, place = np.unique(which[rows], return_inverse=True)
-    label = pl.Series([name for _, name in columns_of], dtype=schema.TEXT)
-    totals = pl.DataFrame(
-        {
-            "track_id": (tracks.height + place).astype(np.uint32),
-            "at_ns": memory["at"][rows],
-            "name": label.gather(series),
-            "value": np.where(series == 0, memory["allocated"][rows], memory["reserved"][rows]).astype(
-                np.float64
-            ),
-        }
-    )
-    labels = [_memory_track(tracks.height + index, devices[code]) for index, code in enumerate(used)]
-    tracks = pl.concat((tracks, pl.DataFrame(labels, schema=schema.polars_schema("tracks"))))
-    return pl.concat((_recorded_counters(group, names, texts), totals)), tracks
-
-
-def _memory_track(track: int, device: str) -> dict[str, Any]:
-    index = device.partition(":")[2]
-    return {"id": track, "device": int(index) if index else None, "name": f"{device} memory"}
-
-
-def _recorded_counters(group: dict[str, Array], names: pl.Series, texts: pl.Series) -> pl.DataFrame:
-    """Counter events; one that holds several values is told apart by their keys."""
-    name = names.gather(group["name"]).cast(pl.String)
-    key = texts.gather(group["key"]).cast(pl.String)
-    several = pl.struct("name", "key").n_unique() > pl.col("name").n_unique()
-    frame = pl.DataFrame({"track_id": group["track"], "at_ns": group["at"], "name": name, "key": key,
-                          "value": group["value"]})  # fmt: skip
-    label = pl.when(several).then(pl.col("name") + " " + pl.col("key")).otherwise("name")
-    return frame.select("track_id", "at_ns", label.cast(schema.TEXT).alias("name"), "value")
-
-
-def _memory_devices(memory: dict[str, Array]) -> tuple[list[str], Array]:
-    """The names of the allocators' devices (cpu, cuda:0, ...), and for each event which one it is of."""
-    pairs = (
-        memory["device_type"] * np.int64(1 << 32) + memory["device_id"]
-    )  # a null wraps round, alike each time
-    _, first, which = np.unique(pairs, return_index=True, return_inverse=True)
-    names = [_device_name(int(memory["device_type"][at]), int(memory["device_id"][at])) for at in first]
-    return names, which
-
-
-def _device_name(kind: int, index: int) -> str:
-    if kind == NULL_I64:
-        return "unknown"
-    name = _DEVICE_TYPES.get(kind, f"device type {kind}")
-    return name if name == "cpu" or index == NULL_I64 or not 0 <= index < 2**31 else f"{name}:{index}"
-
-
-def _allocations(memory: dict[str, Array]) -> pl.DataFrame:
-    """Allocations paired with the next free of the same address on the same device."""
-    devices, device_code = _memory_devices(memory)
-    at, size, address = memory["at"], memory["bytes"], memory["address"]
-    position = np.arange(len(at))
-    order = np.lexsort((position, address, device_code))
-    begins, ends = order[:-1], order[1:]
-    paired = (
-        (address[begins] == address[ends]) & (address[begins] != NULL_U64)
-        & (device_code[begins] == device_code[ends]) & (size[begins] > 0) & (size[ends] < 0)
-    )  # fmt: skip
-    freed_at = np.full(len(at), NULL_I64, np.int64)
-    freed_at[begins[paired]] = at[ends[paired]]
-    matched_free = np.zeros(len(at), bool)
-    matched_free[ends[paired]] = True
-    is_alloc = size > 0
-    rows = np.flatnonzero(is_alloc | (~matched_free & (size < 0)))
-    alloc = is_alloc[rows]
-    known = address[rows] != NULL_U64
-    return pl.DataFrame(
-        {
-            "start_ns": _nullable(np.where(alloc, at[rows], NULL_I64)),
-            "end_ns": _nullable(np.where(alloc, freed_at[rows], at[rows])),
-            "size_bytes": np.abs(size[rows]),
-            "device": pl.Series(devices, dtype=pl.String).gather(device_code[rows]),
-            "address": _nullable(np.where(known, address[rows], np.uint64(NULL_U64))),
-            "op_id": _nullable(np.where(alloc, memory["op"][rows], np.uint32(NULL_U32))),
-            "stack_id": _nullable(np.where(alloc, memory["stack"][rows], np.uint32(NULL_U32))),
-            "module_id": _nullable(np.where(alloc, memory["module"][rows], np.uint32(NULL_U32))),
-        }
-    )
-
-
 def _frame(name: str) -> tuple[str | None, int | None, str]:
     match = _FRAME.fullmatch(name)
     if not match:
@@ -326,7 +211,7 @@ def _frame(name: str) -> tuple[str | None, int | None, str]:
 def _stacks(columns: Columns) -> tuple[pl.DataFrame, dict[int, int]]:
     """The frames table, and for each recorded "Call stack" text its stack."""
     group = columns.groups.pop("stacks")
-    parents: list[int | None] = _nullable(group["parent"]).to_list()
+    parents: list[int | None] = nullable(group["parent"]).to_list()
     frames = [_frame(columns.names[code]) for code in group["name"]]
     nodes: dict[tuple[int | None, tuple[str | None, int | None, str]], int] = {}
     of_text: dict[int, int] = {}
@@ -360,7 +245,7 @@ def _modules(group: dict[str, Array], names: Sequence[str]) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "id": range(len(group["name"])),
-            "parent_id": _nullable(group["parent"]),
+            "parent_id": nullable(group["parent"]),
             "name": [names[code].removeprefix(MODULE_PREFIX) for code in group["name"]],
         },
         schema=schema.polars_schema("modules"),
@@ -374,8 +259,8 @@ def _args(group: dict[str, Array], texts: pl.Series) -> pl.DataFrame:
         {
             "span_id": group["span"],
             "key": texts.gather(group["key"]),
-            "int": _nullable(np.where(kind == ARG_INT, value, NULL_I64)),
-            "float": _nullable(np.where(kind == ARG_FLOAT, value.view(np.float64), np.nan)),
+            "int": nullable(np.where(kind == ARG_INT, value, NULL_I64)),
+            "float": nullable(np.where(kind == ARG_FLOAT, value.view(np.float64), np.nan)),
             "text": _coded(texts, as_text),
         }
     )
@@ -385,10 +270,12 @@ def _args(group: dict[str, Array], texts: pl.Series) -> pl.DataFrame:
 def _collectives(args: pl.DataFrame) -> pl.DataFrame:
     """One row per span with a "Collective name"."""
     spans = args.filter(pl.col("key") == "Collective name").select("span_id", "text")
-    mine = args.join(spans.select("span_id"), on="span_id", how="semi")
+    arguments = args.join(spans.select("span_id"), on="span_id", how="semi")
 
     def column(keys: Sequence[str], value: pl.Expr, name: str) -> pl.DataFrame:
-        rows = mine.filter(pl.col("key").cast(pl.String).is_in(keys)).select("span_id", value.alias(name))
+        rows = arguments.filter(pl.col("key").cast(pl.String).is_in(keys)).select(
+            "span_id", value.alias(name)
+        )
         return rows.unique("span_id", keep="last", maintain_order=True)
 
     whole, text = pl.col("int"), pl.col("text").cast(pl.String)

@@ -44,20 +44,20 @@ def find_others(path: Path) -> tuple[Path, ...]:
     in_run = other_ranks(path)
     if in_run is not None:
         return in_run
-    mine = _member(path)
-    if mine is None or mine.world_size < 2:
+    member = _member(path)
+    if member is None or member.world_size < 2:
         return ()
     beside = [each for each in sorted(path.parent.iterdir())[:_LOOKED_AT] if each != path and each.is_file()]
-    found = [each for each in map(_member, beside) if each and each.job == mine.job]
-    if not _distinct([mine, *found]):  # several recordings of a rank: those that are named alike
-        found = [each for each in found if each.name == mine.name]
-    return _by_rank(found) if _distinct([mine, *found]) else ()
+    found = [each for each in map(_member, beside) if each and each.job == member.job]
+    if not _distinct([member, *found]):  # several recordings of a rank: those that are named alike
+        found = [each for each in found if each.name == member.name]
+    return _by_rank(found) if _distinct([member, *found]) else ()
 
 
 def lowest_rank(paths: Sequence[Path]) -> Path | None:
     """The recording of the lowest rank, where all are of different ranks of one job."""
     members = [each for each in map(_member, paths) if each]
-    one_job = len(members) == len(paths) and len({each.job for each in members}) == 1
+    one_job = len(members) == len(paths) and len({member.job for member in members}) == 1
     return _by_rank(members)[0] if one_job and _distinct(members) else None
 
 
@@ -80,7 +80,7 @@ def _member(path: Path) -> _Member | None:
 
 
 def _distinct(members: Sequence[_Member]) -> bool:
-    return len({each.rank for each in members}) == len(members)
+    return len({member.rank for member in members}) == len(members)
 
 
 def _by_rank(members: Sequence[_Member]) -> tuple[Path, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foretrace.errors import InputError, UsageError
+from foretrace.errors import ForetraceError, InputError, UsageError
 
 _RUN, _RANK = "run.json", "rank.json"
 _LISTED = 8
@@ -16,13 +16,11 @@ _LISTED = 8
 
 @dataclass(frozen=True)
 class Recorded:
-    """What one rank of a Run left for reading."""
+    """A recording to read, with what the rank of a Run that it is of knows of it."""
 
     path: Path  # the recording that times are taken from
-    rich: Path | None  # the one that names are taken from
-    step_ns: float | None  # measured without a profiler
-    status: str
-    reason: str
+    rich: Path | None = None  # the one that names are taken from
+    step_ns: float | None = None  # measured without a profiler
 
 
 def find_recorded(path: Path) -> Recorded | None:
@@ -62,33 +60,31 @@ def _of_rank(folder: Path) -> Recorded:
     if chosen is None:
         reason = facts.get("reason") or "it ended too early"
         raise InputError(f"{folder}: this rank recorded nothing: {reason}")
-    return Recorded(
-        chosen,
-        rich if light else None,
-        _step_ns(facts),
-        str(facts.get("status")),
-        str(facts.get("reason") or ""),
-    )
+    return Recorded(chosen, rich if light else None, _step_ns(facts))
 
 
 def _of_file(path: Path) -> Recorded | None:
-    """A single recording of a rank, named itself: the measured step is known all the same."""
-    facts = _read(path.parent / _RANK)
+    """A recording of a rank, named itself: the measured step, and the rich pass of a light one, are known all the same."""
+    try:
+        facts = _read(path.parent / _RANK)
+    except ForetraceError:
+        return None  # what lies beside the recording is no Run, and need not be one
     if path.name not in {str(each.get("file")) for each in _passes(facts)}:
         return None
-    return Recorded(path, None, _step_ns(facts), str(facts.get("status")), str(facts.get("reason") or ""))
+    is_light = path == _recording(path.parent, facts, "light")
+    return Recorded(path, _recording(path.parent, facts, "rich") if is_light else None, _step_ns(facts))
 
 
 def other_ranks(path: Path) -> tuple[Path, ...] | None:
     """The recordings that the other ranks of a Run made in the same pass, by rank; `None` if `path` is of no Run."""
-    mine = path.parent
-    if not (mine / _RANK).is_file():
+    own_folder = path.parent
+    if not (own_folder / _RANK).is_file():
         return None
-    kinds = [each.get("kind") for each in _passes(_read(mine / _RANK)) if each.get("file") == path.name]
+    kinds = [each.get("kind") for each in _passes(_read(own_folder / _RANK)) if each.get("file") == path.name]
     if not kinds:
         return None
-    ranks = sorted((file.parent for file in mine.parent.glob(f"rank*/{_RANK}")), key=_rank_number)
-    found = (_recording(rank, _read(rank / _RANK), str(kinds[-1])) for rank in ranks if rank != mine)
+    ranks = sorted((file.parent for file in own_folder.parent.glob(f"rank*/{_RANK}")), key=_rank_number)
+    found = (_recording(rank, _read(rank / _RANK), str(kinds[-1])) for rank in ranks if rank != own_folder)
     return tuple(each for each in found if each is not None)
 
 

@@ -14,7 +14,7 @@ def product_kernels(trace: Trace, tasks: pl.DataFrame) -> pl.DataFrame:
     names = tasks["name"].unique().cast(pl.String)
     facts = [decode(name) for name in names]
     decoded = pl.DataFrame(
-        {"text": names, "multiplies": [fact.multiplies for fact in facts],
+        {"text": names, "multiplies": pl.Series([fact.multiplies for fact in facts], dtype=pl.Boolean),
          "tensor_cores": pl.Series([fact.tensor_cores for fact in facts], dtype=pl.Boolean)}
     )  # fmt: skip
     products = tasks.with_columns(text=pl.col("name").cast(pl.String)).join(

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from foretrace.commands.demo import SAMPLE
+from foretrace.diagnose.case import Case
 from foretrace.ingest import open_trace
 from foretrace.present.export import perfetto, perfetto_page
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
 from tests.builders import Recording
 
 
@@ -27,7 +28,7 @@ def training() -> Recording:
 
 
 def written(path: Path) -> Any:
-    return json.loads(b"".join(perfetto.chunks(Session(open_trace(path, cache=False)))))
+    return json.loads(b"".join(perfetto.chunks(RecordingView(Case(open_trace(path, cache=False))))))
 
 
 def ours(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -73,12 +74,12 @@ def test_counters(tmp_path: Path) -> None:
 
 
 def test_findings_of_the_sample_have_tracks() -> None:
-    session = Session(open_trace(SAMPLE, cache=False))
-    own = ours(json.loads(b"".join(perfetto.chunks(session)))["traceEvents"])
+    view = RecordingView(Case(open_trace(SAMPLE, cache=False)))
+    own = ours(json.loads(b"".join(perfetto.chunks(view)))["traceEvents"])
     named = [name for name in tracks(own).values() if name.startswith("Finding")]
-    shown = [number for number, spans in enumerate(session.finding_spans, 1) if len(spans)]
+    shown = [number for number, spans in enumerate(view.finding_spans, 1) if len(spans)]
     assert shown
-    assert named == [f"Finding {number}: {session.diagnosis.findings[number - 1].rule}" for number in shown]
+    assert named == [f"Finding {number}: {view.diagnosis.findings[number - 1].rule}" for number in shown]
     for tid in tracks(own):
         spans = [(each["ts"], each["dur"]) for each in own if each["ph"] == "X" and each["tid"] == tid]
         crossing = [b for a, b in pairwise(spans) if b[0] < a[0] + a[1] - 0.002]
@@ -133,7 +134,7 @@ def test_no_nanosecond_is_lost(tmp_path: Path) -> None:
 
     path = tmp_path / "trace.json"
     path.write_bytes(re.sub(rb'"ts": ([\d.]+),', late, training().to_bytes()))
-    raw = b"".join(perfetto.chunks(Session(open_trace(path, cache=False))))
+    raw = b"".join(perfetto.chunks(RecordingView(Case(open_trace(path, cache=False)))))
     assert raw.count(b"3848947631725.981") == 2, "the step as recorded, and on our track"
 
 

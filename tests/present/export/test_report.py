@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from foretrace.diagnose.case import Case
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.present.export import report
 from foretrace.present.export.perfetto_page import hash_of
 from foretrace.present.web import binary, payload, static_files, timeline_cut
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources.timeline import timeline
 from tests.builders import Recording
 
@@ -46,8 +47,8 @@ def training(steps: int = 4, name: str = "job.slow.json") -> Recording:
     return made
 
 
-def session(folder: Path, name: str = "job.slow.json", run_id: str = "1", steps: int = 4) -> Session:
-    return Session(training(steps).open(folder, name), run_id=run_id)
+def view(folder: Path, name: str = "job.slow.json", run_id: str = "1", steps: int = 4) -> RecordingView:
+    return RecordingView(Case(training(steps).open(folder, name)), run_id=run_id)
 
 
 class Parts(HTMLParser):
@@ -88,7 +89,7 @@ class Parts(HTMLParser):
 
 
 def test_a_report_holds_what_the_server_would_send(tmp_path: Path) -> None:
-    slow, fixed = session(tmp_path), session(tmp_path, "job.fixed.json", "2", steps=2)
+    slow, fixed = view(tmp_path), view(tmp_path, "job.fixed.json", "2", steps=2)
     parts = Parts(report.make([slow, fixed]).text)
     runs = parts.json("runs")
     assert runs["embedded"] is True
@@ -107,7 +108,7 @@ def test_a_report_holds_what_the_server_would_send(tmp_path: Path) -> None:
 
 
 def test_nothing_but_the_page_may_run(tmp_path: Path) -> None:
-    parts = Parts(report.make([session(tmp_path)]).text)
+    parts = Parts(report.make([view(tmp_path)]).text)
     assert parts.policy.startswith("default-src 'none'; ")
     assert f"script-src '{hash_of(parts.script)}'" in parts.policy
     assert f"style-src '{hash_of(parts.style)}'" in parts.policy
@@ -116,19 +117,19 @@ def test_nothing_but_the_page_may_run(tmp_path: Path) -> None:
 
 
 def test_a_hostile_name_is_text(tmp_path: Path) -> None:
-    made = report.make([session(tmp_path, "<img src=x onerror=alert(1)>.json")]).text
+    made = report.make([view(tmp_path, "<img src=x onerror=alert(1)>.json")]).text
     assert "<img" not in made
     assert Parts(made).title == "<img src=x onerror=alert(1)> · Foretrace"
 
 
 def test_the_same_recording_gives_the_same_file(tmp_path: Path) -> None:
-    assert report.make([session(tmp_path)]).text == report.make([session(tmp_path)]).text
+    assert report.make([view(tmp_path)]).text == report.make([view(tmp_path)]).text
 
 
 def test_parts_are_short_and_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Parts(report.make([session(tmp_path)]).text)
+    whole = Parts(report.make([view(tmp_path)]).text)
     monkeypatch.setattr(report, "_PART_BYTES", 300)
-    parts = Parts(report.make([session(tmp_path)]).text)
+    parts = Parts(report.make([view(tmp_path)]).text)
     assert max(len(piece) for pieces in parts.pieces.values() for piece in pieces) == 400
     assert len(parts.pieces["1/overview"]) > 1
     assert parts.json("1/overview") == whole.json("1/overview")
@@ -152,7 +153,7 @@ def left_out(made: report.Report) -> list[str]:
 
 
 def test_python_goes_first_then_other_steps(tmp_path: Path) -> None:
-    many = session(tmp_path, steps=400)
+    many = view(tmp_path, steps=400)
     whole = timeline(many)
     full = report.make([many])
     assert (left_out(full), full.notes) == ([], ())
@@ -170,12 +171,12 @@ def test_python_goes_first_then_other_steps(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_made_small_enough_is_told(tmp_path: Path) -> None:
-    made = report.make([session(tmp_path)], budget_bytes=1000)
+    made = report.make([view(tmp_path)], budget_bytes=1000)
     assert made.notes[-1].endswith("MB is above the budget of 0.00 MB, and nothing more can be dropped")
 
 
 def test_chosen_steps_are_kept_alone(tmp_path: Path) -> None:
-    made = report.make([session(tmp_path)], steps=(1, 2))
+    made = report.make([view(tmp_path)], steps=(1, 2))
     assert all("outside steps 1 to 2" in text for text in left_out(made))
     starts = [row[1] for row in rows(Parts(made.text).bytes("1/timeline"))]
     assert min(starts) >= 1_000_000
@@ -186,7 +187,7 @@ def test_without_steps_the_end_is_kept(tmp_path: Path) -> None:
     made = Recording().launch(0, "first", 10, 20)
     for call in range(500):
         made.launch(1000 + call * 20, f"kernel{call % 7}", 1010 + call * 20, 1020 + call * 20)
-    one = Session(made.open(tmp_path), run_id="1")
+    one = RecordingView(Case(made.open(tmp_path)), run_id="1")
     full = report.make([one])
     smaller = report.make([one], budget_bytes=len(full.text) - 2000)
     assert re.fullmatch(r"[\d,]+ spans outside the last [\d.]+ ms on the timeline", left_out(smaller)[0])
@@ -195,7 +196,7 @@ def test_without_steps_the_end_is_kept(tmp_path: Path) -> None:
 def test_what_no_browser_opens_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "MOST_BYTES", 1000)
     with pytest.raises(UsageError, match="browsers fail above 0 MB: choose fewer runs, or --steps"):
-        report.make([session(tmp_path)])
+        report.make([view(tmp_path)])
 
 
 def test_without_a_page_it_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,10 +204,10 @@ def test_without_a_page_it_says_how_to_get_one(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(
         MissingDataError, match=r"no report without the page: .*pip install --force-reinstall"
     ):
-        report.make([session(tmp_path)])
+        report.make([view(tmp_path)])
 
 
 def test_a_recording_without_a_gpu_has_a_report(tmp_path: Path) -> None:
     made = Recording().step(1, 0, 100).op("aten::add", 5, 20)
-    parts = Parts(report.make([Session(made.open(tmp_path), run_id="1")]).text)
+    parts = Parts(report.make([RecordingView(Case(made.open(tmp_path)), run_id="1")]).text)
     assert parts.json("1/table/operators")["data"]

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from foretrace.diagnose.case import Case
 from foretrace.errors import ForetraceError
 from foretrace.present.export import perfetto, perfetto_page, report
 from foretrace.present.web import binary, payload, static_files
-from foretrace.present.web.library import Library, to_json
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.encoding import to_json
+from foretrace.present.web.library import Library
+from foretrace.present.web.recording_view import RecordingView
 from tests.builders import Recording
 
 SCRIPT = "<script>window.hacked=1</script><img src=x onerror=window.hacked=2>"
@@ -54,13 +56,13 @@ def hostile() -> Recording:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Session:
+def view(tmp_path: Path) -> RecordingView:
     # As a file name may be: everything but a slash.
-    return Session(hostile().open(tmp_path, f"{SCRIPT.replace('/', '')}.json"), run_id="1")
+    return RecordingView(Case(hostile().open(tmp_path, f"{SCRIPT.replace('/', '')}.json")), run_id="1")
 
 
-def resources(session: Session) -> Iterator[tuple[str, Any]]:
-    spans = range(0, session.trace.spans.height, 7)
+def resources(view: RecordingView) -> Iterator[tuple[str, Any]]:
+    spans = range(0, view.trace.spans.height, 7)
     names = [name for name in payload.RESOURCES if not name.endswith("/") and name not in payload.LIVE]
     tables = [
         f"table/{name}"
@@ -68,14 +70,14 @@ def resources(session: Session) -> Iterator[tuple[str, Any]]:
     ]
     for name in (*names, *tables, *(f"span/{span}" for span in spans)):
         try:
-            yield name, payload.resource(session, name)
+            yield name, payload.resource(view, name)
         except ForetraceError as error:
             yield name, {"says": str(error)}
 
 
-def test_every_resource_is_data_that_a_browser_reads(session: Session) -> None:
+def test_every_resource_is_data_that_a_browser_reads(view: RecordingView) -> None:
     seen = set()
-    for name, made in resources(session):
+    for name, made in resources(view):
         seen.add(name.partition("/")[0])
         body = made if isinstance(made, bytes) else to_json(made)
         if isinstance(made, bytes):
@@ -87,8 +89,8 @@ def test_every_resource_is_data_that_a_browser_reads(session: Session) -> None:
     assert {"overview", "timeline", "table", "span"} <= seen
 
 
-def test_names_arrive_whole(session: Session) -> None:
-    kernels = payload.resource(session, "table/kernels")
+def test_names_arrive_whole(view: RecordingView) -> None:
+    kernels = payload.resource(view, "table/kernels")
     assert isinstance(kernels, dict)
     column = [each["name"] for each in kernels["columns"]].index("name")
     found = set(kernels["data"][column])
@@ -105,8 +107,8 @@ class TestReport:
             (folder / name).write_text(content, encoding="utf-8")
         monkeypatch.setattr(static_files, "_folder", lambda: folder)
 
-    def test_the_file_has_no_element_of_the_recording(self, session: Session) -> None:
-        text = report.make([session]).text
+    def test_the_file_has_no_element_of_the_recording(self, view: RecordingView) -> None:
+        text = report.make([view]).text
         without_data = re.sub(
             r'(<script type="application/gzip\+base64"[^>]*>)[A-Za-z0-9+/=]*(</script>)', "", text
         )
@@ -117,16 +119,16 @@ class TestReport:
         assert "<" not in title[1]
         assert "&lt;script&gt;" in title[1]
 
-    def test_and_its_data_are_the_strings(self, session: Session) -> None:
-        text = report.make([session]).text
+    def test_and_its_data_are_the_strings(self, view: RecordingView) -> None:
+        text = report.make([view]).text
         part = re.search(r'data-resource="1/table/kernels" data-part="0">([^<]*)<', text)
         assert part is not None
         table = json.loads(gzip.decompress(b64decode(part[1])))
         assert any(SCRIPT in column for column in table["data"])
 
 
-def test_perfetto_gets_them_as_strings(session: Session) -> None:
-    names = {event.get("name") for event in json.loads(b"".join(perfetto.chunks(session)))["traceEvents"]}
+def test_perfetto_gets_them_as_strings(view: RecordingView) -> None:
+    names = {event.get("name") for event in json.loads(b"".join(perfetto.chunks(view)))["traceEvents"]}
     assert SCRIPT in names
 
 

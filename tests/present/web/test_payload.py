@@ -15,11 +15,12 @@ import pytest
 
 from foretrace import analyze
 from foretrace.diagnose import RULES
+from foretrace.diagnose.case import Case
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.ingest import open_trace
 from foretrace.predict.prediction import predict
 from foretrace.present.web import kinds, payload
-from foretrace.present.web.recording_view import Session, display_name
+from foretrace.present.web.recording_view import RecordingView, display_name
 from foretrace.present.web.resources import step_time, table
 from tests.builders import Recording
 from tests.corpus import CORPUS, needs_corpus
@@ -30,16 +31,16 @@ UNITS = {"ns", "bytes", "flops", "pct", "count", "per_s", "flops_per_byte", "tex
 
 
 @cache
-def session(path: Path) -> Session:
-    return Session(open_trace(path, cache=False))
+def view(path: Path) -> RecordingView:
+    return RecordingView(Case(open_trace(path, cache=False)))
 
 
 @pytest.fixture(params=SAMPLES, ids=lambda path: path.name)
-def sample(request: pytest.FixtureRequest) -> Session:
-    return session(request.param)
+def sample(request: pytest.FixtureRequest) -> RecordingView:
+    return view(request.param)
 
 
-def plain(run: Session, name: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+def plain(run: RecordingView, name: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
     """A resource as the page gets it: through JSON."""
     answer = payload.resource(run, name, query, find=lambda _: run)
     assert not isinstance(answer, bytes)
@@ -52,7 +53,7 @@ def test_kinds_have_the_page_s_numbers() -> None:
     assert listed("HOST_KINDS") == kinds.HOST_KINDS
 
 
-def test_the_overview_keeps_its_contract(sample: Session) -> None:
+def test_the_overview_keeps_its_contract(sample: RecordingView) -> None:
     found = plain(sample, "overview")
     same_fields(found, "Overview")
     for part, name in (("trust", "Trust"), ("headline", "Headline"), ("waterfall", "Waterfall")):
@@ -75,7 +76,7 @@ def test_the_overview_keeps_its_contract(sample: Session) -> None:
     [("modules", "Trees"), ("memory", "Memory"), ("roofline", "Roofline"), ("ranks", "Ranks"),
      ("compare/run", "Comparison"), ("predict", "WhatIf"), ("whatif", "WhatIfKernels"), ("span/0", "SpanDetail")],
 )  # fmt: skip
-def test_other_resources_keep_their_contract(sample: Session, name: str, type_name: str) -> None:
+def test_other_resources_keep_their_contract(sample: RecordingView, name: str, type_name: str) -> None:
     try:
         found = plain(sample, name)
     except MissingDataError:
@@ -83,14 +84,14 @@ def test_other_resources_keep_their_contract(sample: Session, name: str, type_na
     same_fields(found, type_name)
 
 
-def test_runs_keep_their_contract(sample: Session) -> None:
+def test_runs_keep_their_contract(sample: RecordingView) -> None:
     found = payload.runs([payload.run_entry(sample)], embedded=True)
     same_fields(found, "Runs")
     same_fields(found["runs"][0], "RunEntry")
 
 
 @pytest.mark.parametrize("name", [each.name for each in analyze.ANALYSES])
-def test_every_analysis_is_a_table_whose_units_are_known(sample: Session, name: str) -> None:
+def test_every_analysis_is_a_table_whose_units_are_known(sample: RecordingView, name: str) -> None:
     try:
         found = plain(sample, f"table/{name}")
     except MissingDataError:
@@ -110,7 +111,7 @@ def test_every_analysis_is_a_table_whose_units_are_known(sample: Session, name: 
     assert found["rows_count"] == result.table.height
 
 
-def test_the_span_of_a_kernel_is_its_longest(sample: Session) -> None:
+def test_the_span_of_a_kernel_is_its_longest(sample: RecordingView) -> None:
     try:
         found = plain(sample, "table/kernels")
     except MissingDataError:
@@ -123,7 +124,7 @@ def test_the_span_of_a_kernel_is_its_longest(sample: Session) -> None:
             assert spans["dur_ns"][span] == longest
 
 
-def test_a_table_takes_options_and_a_limit(sample: Session) -> None:
+def test_a_table_takes_options_and_a_limit(sample: RecordingView) -> None:
     try:
         found = plain(sample, "table/roles", {"by": "role", "limit": "1"})
     except MissingDataError:
@@ -135,14 +136,14 @@ def test_a_table_takes_options_and_a_limit(sample: Session) -> None:
             plain(sample, "table/roles", query)
 
 
-def test_options_whose_choices_have_a_name_are_taken_too(sample: Session) -> None:
+def test_options_whose_choices_have_a_name_are_taken_too(sample: RecordingView) -> None:
     with suppress(MissingDataError):
         assert plain(sample, "table/memory", {"by": "op"})["columns"][1]["name"] == "op"
     with pytest.raises(UsageError, match="category"):
         plain(sample, "table/memory", {"by": "nothing"})
 
 
-def test_the_parts_of_a_step_sum_to_it(sample: Session) -> None:
+def test_the_parts_of_a_step_sum_to_it(sample: RecordingView) -> None:
     found = plain(sample, "overview")["step_time"]
     for step in found["steps"]:
         assert sum(step["parts_ns"]) == step["total_ns"]
@@ -152,7 +153,7 @@ def test_the_parts_of_a_step_sum_to_it(sample: Session) -> None:
         assert len(found["parts"]) == len(found["steps"][0]["parts_ns"])
 
 
-def test_a_column_of_one_step_is_never_more_than_full(sample: Session) -> None:
+def test_a_column_of_one_step_is_never_more_than_full(sample: RecordingView) -> None:
     found = plain(sample, "overview")["one_step"]
     if found is None:
         return
@@ -165,7 +166,7 @@ def test_a_column_of_one_step_is_never_more_than_full(sample: Session) -> None:
     assert all(-1e-9 <= edge <= 1 + 1e-9 for edge in ends)
 
 
-def test_each_row_of_the_waterfall_is_replayed_with_those_above(sample: Session) -> None:
+def test_each_row_of_the_waterfall_is_replayed_with_those_above(sample: RecordingView) -> None:
     found = plain(sample, "overview")["waterfall"]
     before = found["now_ms"]
     made: tuple[Any, ...] = ()
@@ -180,7 +181,7 @@ def test_each_row_of_the_waterfall_is_replayed_with_those_above(sample: Session)
         assert found["together_ms"] == found["rows"][-1]["after_ms"]
 
 
-def test_ticked_findings_give_the_same_answer_ready_or_live(sample: Session) -> None:
+def test_ticked_findings_give_the_same_answer_ready_or_live(sample: RecordingView) -> None:
     ready = plain(sample, "whatif")
     for key, answer in ready["combinations"].items():
         live = plain(sample, "predict", {"findings": key})
@@ -193,7 +194,7 @@ def test_ticked_findings_give_the_same_answer_ready_or_live(sample: Session) -> 
 
 def test_a_finding_ticked_alone_promises_what_it_says() -> None:
     """Also where the fix leaves the GPU little but products, which then slow down."""
-    run = session(ROOT / "benchmarks/pairs/recordings/a/cast_pingpong.slow.lite.json.gz")
+    run = view(ROOT / "benchmarks/pairs/recordings/a/cast_pingpong.slow.lite.json.gz")
     finding = run.diagnosis.findings[0]
     assert finding.predicted is not None
     assert "clocks lower" in finding.predicted.basis
@@ -201,7 +202,7 @@ def test_a_finding_ticked_alone_promises_what_it_says() -> None:
     assert ticked["after_ms"]["point"] == pytest.approx(finding.predicted.after_ns.point / 1e6)
 
 
-def test_predict_refuses_what_it_cannot_replay(sample: Session) -> None:
+def test_predict_refuses_what_it_cannot_replay(sample: RecordingView) -> None:
     for query in (
         {"findings": "99"},
         {"findings": "x"},
@@ -214,7 +215,7 @@ def test_predict_refuses_what_it_cannot_replay(sample: Session) -> None:
     assert plain(sample, "predict")["predicted"] is None
 
 
-def test_own_times_of_a_tree_sum_to_its_roots(sample: Session) -> None:
+def test_own_times_of_a_tree_sum_to_its_roots(sample: RecordingView) -> None:
     try:
         trees = plain(sample, "modules")["trees"]
     except MissingDataError:
@@ -231,7 +232,7 @@ def test_own_times_of_a_tree_sum_to_its_roots(sample: Session) -> None:
         assert (inside <= np.array(tree["total"])).all()
 
 
-def test_memory_sums_to_its_curve(sample: Session) -> None:
+def test_memory_sums_to_its_curve(sample: RecordingView) -> None:
     try:
         found = plain(sample, "memory")
     except MissingDataError:
@@ -243,7 +244,7 @@ def test_memory_sums_to_its_curve(sample: Session) -> None:
     same_fields(found["largest"], "Table")
 
 
-def test_shares_of_a_rank_sum_to_its_time(sample: Session) -> None:
+def test_shares_of_a_rank_sum_to_its_time(sample: RecordingView) -> None:
     try:
         found = plain(sample, "ranks")
     except MissingDataError:
@@ -253,7 +254,7 @@ def test_shares_of_a_rank_sum_to_its_time(sample: Session) -> None:
     same_fields(found["table"], "Table")
 
 
-def test_marks_lie_on_kernels_of_the_recording(sample: Session) -> None:
+def test_marks_lie_on_kernels_of_the_recording(sample: RecordingView) -> None:
     try:
         found = plain(sample, "roofline")
     except MissingDataError:
@@ -265,7 +266,7 @@ def test_marks_lie_on_kernels_of_the_recording(sample: Session) -> None:
         assert mark["flops_per_s"] > 0
 
 
-def test_findings_point_at_spans_and_a_stretch_of_time(sample: Session) -> None:
+def test_findings_point_at_spans_and_a_stretch_of_time(sample: RecordingView) -> None:
     for each in plain(sample, "overview")["findings"]:
         assert all(0 <= span < sample.trace.spans.height for span in each["spans"])
         if each["from_ns"] is not None:
@@ -273,7 +274,7 @@ def test_findings_point_at_spans_and_a_stretch_of_time(sample: Session) -> None:
         assert each["manual"]
 
 
-def test_a_span_knows_what_is_linked_to_it(sample: Session) -> None:
+def test_a_span_knows_what_is_linked_to_it(sample: RecordingView) -> None:
     device = sample.trace.device_spans.drop_nulls("launch_id")
     if device.is_empty():
         return
@@ -286,7 +287,7 @@ def test_a_span_knows_what_is_linked_to_it(sample: Session) -> None:
     assert row["id"] in [link["id"] for link in back["links"]]
 
 
-def test_unknown_names_are_refused(sample: Session) -> None:
+def test_unknown_names_are_refused(sample: RecordingView) -> None:
     for name in (
         "",
         "nothing",
@@ -325,7 +326,7 @@ HOSTILE = (
 )
 
 
-def hostile(tmp_path: Path) -> Session:
+def hostile(tmp_path: Path) -> RecordingView:
     recording = Recording(deviceProperties=[{"id": 0, "name": HOSTILE[0], "numSms": 10}])
     for step in range(3):
         at = step * 10_000.0
@@ -335,7 +336,7 @@ def hostile(tmp_path: Path) -> Session:
             recording.annotation(name, begin - 1, begin + 950)
             recording.op(name, begin, begin + 500)
             recording.launch(begin + 100, name, begin + 200, begin + 900, call=10)
-    return Session(open_trace(recording.write(tmp_path, "hostile.json"), cache=False))
+    return RecordingView(Case(open_trace(recording.write(tmp_path, "hostile.json"), cache=False)))
 
 
 def test_hostile_strings_pass_through_as_text(tmp_path: Path) -> None:
@@ -356,7 +357,7 @@ def test_host_alone_says_what_to_record(tmp_path: Path) -> None:
     for step in range(3):
         at = step * 1_000.0
         recording.step(step, at, at + 900).op("aten::mm", at + 10, at + 600)
-    run = Session(open_trace(recording.write(tmp_path, "host.json"), cache=False))
+    run = RecordingView(Case(open_trace(recording.write(tmp_path, "host.json"), cache=False)))
     found = plain(run, "overview")
     assert found["headline"]["after_ms"] is None
     assert found["headline"]["before_ms"] == pytest.approx(0.9)
@@ -369,7 +370,7 @@ def test_host_alone_says_what_to_record(tmp_path: Path) -> None:
 
 
 def test_an_empty_recording_has_an_overview(tmp_path: Path) -> None:
-    run = Session(open_trace(Recording().write(tmp_path, "empty.json"), cache=False))
+    run = RecordingView(Case(open_trace(Recording().write(tmp_path, "empty.json"), cache=False)))
     found = plain(run, "overview")
     assert found["headline"]["before_ms"] is None
     assert found["findings"] == []
@@ -379,6 +380,12 @@ def test_an_empty_recording_has_an_overview(tmp_path: Path) -> None:
                 payload.to_bytes(payload.resource(run, name))
 
 
+def test_what_is_taken_once_is_not_given_twice(tmp_path: Path) -> None:
+    run = hostile(tmp_path)
+    with pytest.raises(UsageError, match="given more than once: limit"):
+        payload.resource(run, "table/kernels", {"limit": ["1", "2"]})
+
+
 def test_waiting_for_data_is_a_part_of_the_step(tmp_path: Path) -> None:
     recording = Recording()
     for step in range(3):
@@ -386,7 +393,7 @@ def test_waiting_for_data_is_a_part_of_the_step(tmp_path: Path) -> None:
         recording.step(step, at, at + 900)
         recording.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at + 5, at + 605)
         recording.launch(at + 610, "ampere_sgemm_128x64_tn", at + 650, at + 800, call=10)
-    run = Session(open_trace(recording.write(tmp_path, "loader.json"), cache=False))
+    run = RecordingView(Case(open_trace(recording.write(tmp_path, "loader.json"), cache=False)))
     parts = {part["kind"]: part["ns"] for part in step_time.step_time(run)["parts"]}
     assert parts["wait"] == pytest.approx(600_000)
     assert parts["gemm"] == pytest.approx(150_000)
@@ -397,7 +404,9 @@ def test_the_measured_step_is_weighed_against_the_recorded_one(tmp_path: Path) -
     facts = {
         step_ms: {
             each["label"]: each
-            for each in plain(Session(open_trace(path), step_ms=step_ms), "overview")["trust"]["facts"]
+            for each in plain(
+                RecordingView(Case(open_trace(path), step_ns=step_ms and step_ms * 1e6)), "overview"
+            )["trust"]["facts"]
         }
         for step_ms in (None, 10.0)
     }
@@ -421,10 +430,10 @@ def test_a_column_without_values_keeps_its_unit() -> None:
 @needs_corpus
 def test_ranks_of_one_run_stand_side_by_side() -> None:
     ranks = [
-        Session(open_trace(path), run_id=path.name, group="gloo")
+        RecordingView(Case(open_trace(path)), run_id=path.name, group="gloo")
         for path in sorted((CORPUS / "other" / "multirank_gloo").glob("rank*.json.gz"))
     ]
-    alone = Session(ranks[0].trace, group="another")
+    alone = RecordingView(Case(ranks[0].trace), group="another")
     found = payload.resource(ranks[1], "ranks", peers=(*ranks, alone))
     assert isinstance(found, dict)
     assert found["ranks"] == [0, 1, 2, 3]
@@ -440,7 +449,7 @@ def test_ranks_of_one_run_stand_side_by_side() -> None:
      "peers/tracelens/b200_eager.json.gz", "other/multirank_gloo/rank0.json.gz"],
 )  # fmt: skip
 def test_recordings_of_the_corpus_have_every_resource(path: str) -> None:
-    run = Session(open_trace(CORPUS / path))
+    run = RecordingView(Case(open_trace(CORPUS / path)))
     step = plain(run, "overview")["step_time"]
     assert all(sum(each["parts_ns"]) == each["total_ns"] for each in step["steps"])
     for name in payload.RESOURCES:
@@ -452,7 +461,7 @@ def test_recordings_of_the_corpus_have_every_resource(path: str) -> None:
 @needs_corpus
 def test_the_naive_attention_is_told_as_in_the_design() -> None:
     path = CORPUS / "h200" / "naive_attention.slow.rich.json.gz"
-    found = plain(Session(open_trace(path), step_ms=50.5), "overview")
+    found = plain(RecordingView(Case(open_trace(path), step_ns=50.5e6)), "overview")
     first = found["findings"][0]
     assert first["title"] == "Attention is not fused"
     assert found["headline"]["after_ms"]["low"] < 16.5 < found["headline"]["after_ms"]["high"], "as measured"

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from foretrace.analyze.concepts.trees import attribution, module_tree
+from foretrace.diagnose.case import Case
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.ingest import open_trace
 from foretrace.present.web import binary, kinds, payload
 from foretrace.present.web.binary import Column
 from foretrace.present.web.owners import device_owners
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources import lanes
 from foretrace.present.web.resources.timeline import timeline
 from foretrace.present.web.short_names import LONGEST, short
@@ -31,13 +32,13 @@ Columns = dict[str, NDArray[Any]]
 
 
 @cache
-def session(path: Path) -> Session:
-    return Session(open_trace(path, cache=False))
+def view(path: Path) -> RecordingView:
+    return RecordingView(Case(open_trace(path, cache=False)))
 
 
 @pytest.fixture(params=SAMPLES, ids=lambda path: path.name)
-def sample(request: pytest.FixtureRequest) -> Session:
-    return session(request.param)
+def sample(request: pytest.FixtureRequest) -> RecordingView:
+    return view(request.param)
 
 
 def decoded(answer: payload.Answer) -> tuple[dict[str, Any], Columns]:
@@ -63,7 +64,7 @@ def rows_of(header: Mapping[str, Any]) -> list[tuple[str, slice]]:
     ]
 
 
-def test_every_span_is_there_once_as_recorded(sample: Session) -> None:
+def test_every_span_is_there_once_as_recorded(sample: RecordingView) -> None:
     header, columns = decoded(payload.resource(sample, "timeline"))
     same_fields(header, "Timeline")
     spans = sample.trace.spans
@@ -83,7 +84,7 @@ def test_every_span_is_there_once_as_recorded(sample: Session) -> None:
     assert header["spans_count"] == len(columns["id"])
 
 
-def test_kinds_and_findings_are_those_of_the_spans(sample: Session) -> None:
+def test_kinds_and_findings_are_those_of_the_spans(sample: RecordingView) -> None:
     _, columns = decoded(payload.resource(sample, "timeline"))
     words = (*kinds.KINDS, *kinds.HOST_KINDS)
     sorts = sample.trace.spans["kind"].cast(str).to_list()
@@ -96,7 +97,7 @@ def test_kinds_and_findings_are_those_of_the_spans(sample: Session) -> None:
     assert not columns["finding"][~recorded].any()
 
 
-def test_no_span_of_a_row_covers_another(sample: Session) -> None:
+def test_no_span_of_a_row_covers_another(sample: RecordingView) -> None:
     header, columns = decoded(payload.resource(sample, "timeline"))
     end = columns["start"] + columns["dur"]
     covered = 0
@@ -108,7 +109,7 @@ def test_no_span_of_a_row_covers_another(sample: Session) -> None:
     assert all(before[1] <= after[0] for before, after in pairwise(offsets))
 
 
-def test_a_host_span_stands_below_what_is_around_it(sample: Session) -> None:
+def test_a_host_span_stands_below_what_is_around_it(sample: RecordingView) -> None:
     header, columns = decoded(payload.resource(sample, "timeline"))
     place: dict[int, tuple[str, int]] = {}
     for track in header["tracks"]:
@@ -122,7 +123,7 @@ def test_a_host_span_stands_below_what_is_around_it(sample: Session) -> None:
             assert row == place[parent][1] + 1
 
 
-def test_counters_are_steps_in_time(sample: Session) -> None:
+def test_counters_are_steps_in_time(sample: RecordingView) -> None:
     header, columns = decoded(payload.resource(sample, "timeline"))
     for number, counter in enumerate(header["counters"]):
         same_fields(counter, "Counter")
@@ -137,7 +138,7 @@ def test_counters_are_steps_in_time(sample: Session) -> None:
     assert (shares.sum(axis=1) <= 1.01).all()
 
 
-def test_a_window_shows_what_is_wide_and_the_longest_of_each_pixel(sample: Session) -> None:
+def test_a_window_shows_what_is_wide_and_the_longest_of_each_pixel(sample: RecordingView) -> None:
     whole, columns = decoded(payload.resource(sample, "timeline"))
     start, end, pixels = whole["to_ns"] // 4, whole["to_ns"] // 2 + 1, 50
     query = {"from": str(start), "to": str(end), "px": str(pixels)}
@@ -164,7 +165,7 @@ def test_a_window_shows_what_is_wide_and_the_longest_of_each_pixel(sample: Sessi
                 assert max(drawn, default=-1) >= dur[inside].max()
 
 
-def test_a_large_recording_comes_in_tiles(sample: Session) -> None:
+def test_a_large_recording_comes_in_tiles(sample: RecordingView) -> None:
     header, columns = decoded(timeline(sample, tiled_above=10))
     assert header["tiled"] == (header["spans_count"] > 10)
     assert len(columns["start"]) <= header["spans_count"]
@@ -172,7 +173,7 @@ def test_a_large_recording_comes_in_tiles(sample: Session) -> None:
 
 
 def test_without_findings_the_diagnosis_is_not_waited_for() -> None:
-    run = Session(open_trace(SAMPLES[0], cache=False))
+    run = RecordingView(Case(open_trace(SAMPLES[0], cache=False)))
     _, columns = decoded(payload.resource(run, "timeline", {"findings": "no"}))
     assert "finding" not in columns
     _, columns = decoded(
@@ -182,7 +183,7 @@ def test_without_findings_the_diagnosis_is_not_waited_for() -> None:
     assert "diagnosis" not in run._made
 
 
-def test_findings_alone_are_those_of_the_whole(sample: Session) -> None:
+def test_findings_alone_are_those_of_the_whole(sample: RecordingView) -> None:
     made = payload.resource(sample, "timeline", {"only": "finding"})
     assert isinstance(made, bytes)
     _, columns = binary.unpack(made)
@@ -190,7 +191,7 @@ def test_findings_alone_are_those_of_the_whole(sample: Session) -> None:
     assert columns["finding"].tolist() == decoded(payload.resource(sample, "timeline"))[1]["finding"].tolist()
 
 
-def test_what_is_drawn_first_comes_first(sample: Session) -> None:
+def test_what_is_drawn_first_comes_first(sample: RecordingView) -> None:
     made = payload.resource(sample, "timeline")
     assert isinstance(made, bytes)
     names = list(binary.unpack(made)[1])
@@ -211,7 +212,7 @@ def test_ids_travel_as_steps(ids: list[int]) -> None:
 )  # fmt: skip
 def test_a_window_that_makes_no_sense_is_refused(query: dict[str, str]) -> None:
     with pytest.raises(UsageError):
-        payload.resource(session(SAMPLES[0]), "timeline/window", query)
+        payload.resource(view(SAMPLES[0]), "timeline/window", query)
 
 
 TIMES = st.lists(st.integers(0, 2**40) | st.sampled_from((2**32 - 2, 2**32 - 1, 2**32)), max_size=30)
@@ -260,7 +261,7 @@ def test_rows_of_a_stream_are_as_few_as_there_can_be(drawn: list[tuple[int, int]
 def test_kernels_that_overlap_on_a_stream_get_rows_of_their_own(tmp_path: Path) -> None:
     recording = Recording()
     recording.kernel("a", 0, 10).kernel("b", 8, 20).kernel("c", 20, 30).kernel("d", 5, 9, stream=8)
-    run = Session(open_trace(recording.write(tmp_path, "overlap.json"), cache=False))
+    run = RecordingView(Case(open_trace(recording.write(tmp_path, "overlap.json"), cache=False)))
     header, _ = decoded(payload.resource(run, "timeline"))
     counts = {track["subtitle"]: [row["count"] for row in track["rows"]] for track in header["tracks"]}
     assert counts["stream 7"] == [2, 1]
@@ -281,7 +282,7 @@ def test_gpu_work_is_projected_on_modules(tmp_path: Path) -> None:
         event.setdefault("args", {}).update(
             {"Python id": number + 1, "Python parent id": None, "Python module id": number}
         )
-    run = Session(open_trace(recording.write(tmp_path, "modules.json"), cache=False))
+    run = RecordingView(Case(open_trace(recording.write(tmp_path, "modules.json"), cache=False)))
     header, columns = decoded(payload.resource(run, "timeline"))
     track = next(each for each in header["tracks"] if each["group"] == "modules")
     last = track["rows"][-1]
@@ -291,7 +292,7 @@ def test_gpu_work_is_projected_on_modules(tmp_path: Path) -> None:
     assert (columns["id"][here] == lanes.NO_SPAN).all()
 
 
-def test_modules_of_device_work_are_those_of_the_analysis(sample: Session) -> None:
+def test_modules_of_device_work_are_those_of_the_analysis(sample: RecordingView) -> None:
     trace = sample.trace
     try:
         tree = module_tree.find(trace)

@@ -17,9 +17,9 @@ from corpus import CORPUS, needs_corpus
 
 from foretrace import cache as trace_cache
 from foretrace.diagnose import RULES
-from foretrace.present.web import binary, payload, static_files
+from foretrace.present.web import binary, payload, run_files, static_files
 from foretrace.present.web import library as libraries
-from foretrace.present.web import recording_view as sessions
+from foretrace.present.web import recording_view as views
 from foretrace.present.web.library import Library
 from foretrace.present.web.resources import timeline as timelines
 from foretrace.present.web.server import HEADERS, Server, allowed_hosts
@@ -367,7 +367,7 @@ def test_recordings_beyond_the_limit_are_read_again_on_demand(
     monkeypatch.setattr(libraries, "HELD_BYTES", 1)
     for browser in serve(recording(folder, "a.json"), recording(folder, "b.json")):
         runs = browser.wait_for(lambda runs: all(run["state"] == "ready" for run in runs))
-        held = [run.session is not None for run in browser.server.library._all()]
+        held = [run.view is not None for run in browser.server.library._all()]
         assert sum(held) <= 1
         for run in runs:
             assert browser.ask(f"/api/runs/{run['id']}/table/operators").status == 200
@@ -396,14 +396,14 @@ def test_nothing_waits_for_a_diagnosis_that_does_not_need_it(
 ) -> None:
     path = recording(folder)
     go_on, asked = threading.Event(), []
-    real = sessions.diagnose
+    real = views.diagnose
 
     def slow(*arguments: Any) -> Any:
         asked.append(arguments)
         go_on.wait(30)
         return real(*arguments)
 
-    monkeypatch.setattr(sessions, "diagnose", slow)
+    monkeypatch.setattr(views, "diagnose", slow)
     for browser in serve(path):
         run = browser.wait_for(lambda runs: runs[0]["state"] == "ready")[0]["id"]
         found: list[Answer] = []
@@ -416,7 +416,7 @@ def test_nothing_waits_for_a_diagnosis_that_does_not_need_it(
         for each in waiting:
             each.start()
         first = browser.ask(f"/api/runs/{run}/overview?findings=no").json
-        assert first["pending"] == f"{len(RULES)} rules look at 1 step"
+        assert first["pending"] == f"{len(RULES)} rules are checking 1 step"
         assert (first["findings"], first["checked"]) == ([], [])
         for quick in (
             "timeline?findings=no",
@@ -455,12 +455,12 @@ def test_a_large_diagnosis_lets_the_timeline_go_first(folder: Path, monkeypatch:
     real, order = payload.resource, []
     begun = threading.Event()
 
-    def watched(session: Any, name: str, *arguments: Any, **options: Any) -> Any:
+    def watched(view: Any, name: str, *arguments: Any, **options: Any) -> Any:
         order.append(name)
         if name == "timeline":
             begun.set()
             time.sleep(0.2)
-        made = real(session, name, *arguments, **options)
+        made = real(view, name, *arguments, **options)
         order.append(f"{name} made")
         return made
 
@@ -511,8 +511,8 @@ def test_the_run_that_is_looked_at_is_read_first(folder: Path) -> None:
     ],
 )
 def test_runs_of_one_program_stand_together(name: str, group: str, label: str, folder: Path) -> None:
-    assert libraries.place_of(folder / name, folder) == (group, label)
-    assert libraries.place_of(folder / "below" / name, folder)[0] == "below"
+    assert run_files.place_of(folder / name, folder) == (group, label)
+    assert run_files.place_of(folder / "below" / name, folder)[0] == "below"
 
 
 def test_ranks_of_a_folder_are_shown_together(page: Path, folder: Path) -> None:

@@ -20,7 +20,7 @@ from foretrace.analyze.concepts.memory.memory_curve import curves
 from foretrace.errors import InputError
 from foretrace.ingest.source import open_source
 from foretrace.intervals import union
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
 from foretrace.trace import Trace
 
 # Larger than any process id, and not a device number, which Kineto uses as one too.
@@ -43,10 +43,10 @@ _CATEGORIES = {
 Times = NDArray[np.int64]
 
 
-def chunks(session: Session) -> Iterator[bytes]:
+def chunks(view: RecordingView) -> Iterator[bytes]:
     """The whole file in pieces."""
-    trace = session.trace
-    ours = _joined(_own_events(session))
+    trace = view.trace
+    ours = _joined(_own_events(view))
     if _UNSOUND.isdisjoint(repair.code for repair in trace.repairs):
         yield from _spliced(trace, ours)
     else:
@@ -91,13 +91,13 @@ def _joined(events: Iterable[str], *, after_others: bool = False) -> Iterator[by
         yield ("," if comma else "").encode() + ",".join(batch).encode()
 
 
-def _own_events(session: Session) -> Iterator[str]:
+def _own_events(view: RecordingView) -> Iterator[str]:
     """Every event of our tracks, as JSON."""
-    trace = session.trace
+    trace = view.trace
     yield _named("process_name", 0, "Foretrace: steps, findings and counters")
     yield f'{{"ph":"M","name":"process_sort_index","pid":{PROCESS},"tid":0,"args":{{"sort_index":-1000}}}}'
     yield from _steps(trace)
-    yield from _findings(session)
+    yield from _findings(view)
     for name, unit, at, value in _counters(trace):
         yield from _counter(trace, name, unit, *_thinned(at, value))
 
@@ -123,12 +123,10 @@ def _steps(trace: Trace) -> Iterator[str]:
         yield _span(trace, STEPS_ON_GPU, f"Step {number}", start, max(end - start, 0), {})
 
 
-def _findings(session: Session) -> Iterator[str]:
+def _findings(view: RecordingView) -> Iterator[str]:
     """A track for each finding, with the spans that it is about."""
-    spans = session.trace.spans
-    for number, (finding, ids) in enumerate(
-        zip(session.diagnosis.findings, session.finding_spans, strict=True), 1
-    ):
+    spans = view.trace.spans
+    for number, (finding, ids) in enumerate(zip(view.diagnosis.findings, view.finding_spans, strict=True), 1):
         if not len(ids):
             continue
         tid = FIRST_FINDING + number
@@ -139,7 +137,7 @@ def _findings(session: Session) -> Iterator[str]:
         for name, start, dur in rows.with_columns(pl.col("name").cast(pl.String)).iter_rows():
             if start >= before:  # what lies under another span of the finding is shown by that
                 before = start + dur
-                yield _span(session.trace, tid, name, start, dur, says)
+                yield _span(view.trace, tid, name, start, dur, says)
 
 
 def _counters(trace: Trace) -> Iterator[tuple[str, str, Times, Times]]:

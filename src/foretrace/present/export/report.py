@@ -20,8 +20,8 @@ from foretrace import analyze
 from foretrace.errors import ForetraceError, MissingDataError, UsageError
 from foretrace.present.export.perfetto_page import hash_of
 from foretrace.present.web import payload, static_files
-from foretrace.present.web.library import to_json
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.encoding import to_json
+from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources.timeline import timeline
 from foretrace.present.web.timeline_cut import Cut, cut, cuts
 
@@ -52,39 +52,39 @@ class _Part:
 
 
 def make(
-    sessions: Sequence[Session], *, budget_bytes: int = BUDGET_BYTES, steps: tuple[int, int] | None = None
+    views: Sequence[RecordingView], *, budget_bytes: int = BUDGET_BYTES, steps: tuple[int, int] | None = None
 ) -> Report:
     """The report of these runs, within the budget where dropping detail can achieve that."""
     if not static_files.built():
         raise MissingDataError(f"no report without the page: {static_files.HOW_TO_GET_IT}")
     page_bytes = len(static_files.text(static_files.SCRIPT)) + len(static_files.text(static_files.STYLE))
-    fixed = {session.id: list(_resources(session, sessions)) for session in sessions}
+    fixed = {view.id: list(_resources(view, views)) for view in views}
     taken = page_bytes + sum(part.html_bytes for parts in fixed.values() for part in parts)
     # They are made again below, to tell what was left out.
-    taken += sum(_overview(session).html_bytes for session in sessions)
-    timelines = _timelines(sessions, budget_bytes - taken, steps)
-    parts = [_part("runs", to_json(payload.runs(map(payload.run_entry, sessions), embedded=True)))]
-    for session in sessions:
-        session.left_out = timelines[session.id][1]
-        parts += [_overview(session), timelines[session.id][0], *fixed[session.id]]
-    text = _document([session.name for session in sessions], parts)
-    return Report(text, tuple(_notes(text, sessions, budget_bytes)))
+    taken += sum(_overview(view).html_bytes for view in views)
+    timelines = _timelines(views, budget_bytes - taken, steps)
+    parts = [_part("runs", to_json(payload.runs(map(payload.run_entry, views), embedded=True)))]
+    for view in views:
+        view.left_out = timelines[view.id][1]
+        parts += [_overview(view), timelines[view.id][0], *fixed[view.id]]
+    text = _document([view.name for view in views], parts)
+    return Report(text, tuple(_notes(text, views, budget_bytes)))
 
 
-def _overview(session: Session) -> _Part:
-    made = payload.resource(session, "overview")
+def _overview(view: RecordingView) -> _Part:
+    made = payload.resource(view, "overview")
     assert isinstance(made, dict)
-    return _part(f"{session.id}/overview", to_json(made))
+    return _part(f"{view.id}/overview", to_json(made))
 
 
-def _notes(text: str, sessions: Sequence[Session], budget_bytes: int) -> Iterator[str]:
+def _notes(text: str, views: Sequence[RecordingView], budget_bytes: int) -> Iterator[str]:
     if len(text) > MOST_BYTES:
         raise UsageError(
             f"the report would be {len(text) / 1e6:,.0f} MB, and browsers fail above {MOST_BYTES / 1e6:,.0f} MB: "
             "choose fewer runs, or --steps"
         )
-    for session in sessions:
-        yield from (f"{session.name}: left out {each}" for each in session.left_out)
+    for view in views:
+        yield from (f"{view.name}: left out {each}" for each in view.left_out)
     if len(text) > budget_bytes:
         yield (
             f"{len(text) / 1e6:,.2f} MB is above the budget of {budget_bytes / 1e6:,.2f} MB, "
@@ -93,54 +93,54 @@ def _notes(text: str, sessions: Sequence[Session], budget_bytes: int) -> Iterato
 
 
 def _timelines(
-    sessions: Sequence[Session], budget_bytes: int, steps: tuple[int, int] | None
+    views: Sequence[RecordingView], budget_bytes: int, steps: tuple[int, int] | None
 ) -> dict[str, tuple[_Part, tuple[str, ...]]]:
     """The timeline of each run as detailed as the budget lets, and what it lacks."""
     made: dict[str, tuple[_Part, tuple[str, ...]]] = {}
-    for number, session in enumerate(sessions):
-        share = max(budget_bytes, 0) // (len(sessions) - number)
-        part, says = _fitting(session, share, steps)
+    for number, view in enumerate(views):
+        share = max(budget_bytes, 0) // (len(views) - number)
+        part, says = _fitting(view, share, steps)
         budget_bytes -= part.html_bytes
-        made[session.id] = part, says
+        made[view.id] = part, says
     return made
 
 
 def _fitting(
-    session: Session, budget_bytes: int, steps: tuple[int, int] | None
+    view: RecordingView, budget_bytes: int, steps: tuple[int, int] | None
 ) -> tuple[_Part, tuple[str, ...]]:
     """The most detailed timeline that fits, else the least detailed."""
-    whole = timeline(session, tiled_above=_NEVER)
+    whole = timeline(view, tiled_above=_NEVER)
     found: tuple[_Part, tuple[str, ...]] | None = None
     for each in cuts(whole, steps):
         data, left_out = (whole, ()) if each == Cut() else cut(whole, each)
-        found = _part(f"{session.id}/timeline", data), left_out
+        found = _part(f"{view.id}/timeline", data), left_out
         if found[0].html_bytes <= budget_bytes:
             break
     assert found is not None
     return found
 
 
-def _resources(session: Session, sessions: Sequence[Session]) -> Iterator[_Part]:
+def _resources(view: RecordingView, views: Sequence[RecordingView]) -> Iterator[_Part]:
     """Everything but the overview and the timeline; what was not recorded is left to the overview to tell."""
-    others = {each.id: each for each in sessions if each is not session and each.group == session.group}
+    others = {each.id: each for each in views if each is not view and each.group == view.group}
     single = [name for name in payload.RESOURCES if name not in (*payload.LIVE, "overview", "timeline")]
-    tables = [f"table/{each.name}" for each in analyze.ANALYSES]
+    tables = [f"table/{analysis.name}" for analysis in analyze.ANALYSES]
     compared = [f"compare/{other}" for other in others] if "compare/" in payload.RESOURCES else []
     for name in (*single, *tables, *compared):
         try:
-            made = payload.resource(session, name, find=others.__getitem__, peers=tuple(others.values()))
+            made = payload.resource(view, name, find=others.__getitem__, peers=tuple(others.values()))
         except ForetraceError:
             continue
-        yield _part(f"{session.id}/{name}", made if isinstance(made, bytes) else to_json(made))
-    details = {str(span): payload.resource(session, f"span/{span}") for span in _detailed(session)}
-    yield _part(f"{session.id}/spans", to_json(details))
+        yield _part(f"{view.id}/{name}", made if isinstance(made, bytes) else to_json(made))
+    details = {str(span): payload.resource(view, f"span/{span}") for span in _detailed(view)}
+    yield _part(f"{view.id}/spans", to_json(details))
 
 
-def _detailed(session: Session) -> list[int]:
+def _detailed(view: RecordingView) -> list[int]:
     """The spans whose details a report holds: those of the findings, then the longest on the device and the host."""
-    spans = session.trace.spans.select("id", "kind", "dur_ns")
+    spans = view.trace.spans.select("id", "kind", "dur_ns")
     chosen: dict[int, None] = {}
-    for ids in session.finding_spans:
+    for ids in view.finding_spans:
         chosen.update(
             dict.fromkeys(spans[ids].sort("dur_ns", descending=True, nulls_last=True)["id"].head(50))
         )

@@ -13,6 +13,7 @@ from foretrace.diagnose.finding import Finding, Place
 from foretrace.predict.prediction import Prediction, to_dict
 from foretrace.present.text import tables
 from foretrace.present.text.summary_page import Line
+from foretrace.present.text.verdicts import verdict_word
 from foretrace.trace import Trace
 from foretrace.units import format_value, shorten, visible
 
@@ -28,16 +29,18 @@ def headline(diagnosis: Diagnosis, step_ns: float) -> str:
     """One sentence: the step now, and what it would be with the fixes that promise a gain."""
     now = format_value("_ns", step_ns)
     if diagnosis.combined is None:
-        return f"{now} a step; no fix promises a gain of 10 % or more."
-    gains = [each for each in diagnosis.findings if each.predicted and each.predicted.verdict == "gain"]
+        return f"{now} per step; no fix promises a gain of 10 % or more."
+    gains = [
+        finding for finding in diagnosis.findings if finding.predicted and finding.predicted.verdict == "gain"
+    ]
     after = diagnosis.combined.after_ns
     low, high = format_value("_ns", after.low), format_value("_ns", after.high)
-    named = ", ".join(each.rule for each in gains[:3])
-    return f"{now} → {low} to {high} a step (× {diagnosis.combined.speedup.point:.2f}) if this is fixed: {named}."
+    named = ", ".join(gain.rule for gain in gains[:3])
+    return f"{now} → {low} to {high} per step (× {diagnosis.combined.speedup.point:.2f}) if fixed: {named}."
 
 
 def finding_lines(diagnosis: Diagnosis, step_ns: float, width: int) -> Iterator[Line]:
-    """Headline, findings in order of worth, and what was and was not looked at."""
+    """Headline, findings in order of worth, and what was and was not checked."""
     for line in tables.wrap(headline(diagnosis, step_ns), width):
         yield [(line, "strong")]
     for number, finding in enumerate(diagnosis.findings[:_SHOWN], 1):
@@ -48,9 +51,9 @@ def finding_lines(diagnosis: Diagnosis, step_ns: float, width: int) -> Iterator[
         yield [(f"{left} more: foretrace diagnose PATH --format json", "quiet")]
     yield []
     if diagnosis.checked:
-        yield from _wrapped("looked for and not found: " + ", ".join(diagnosis.checked), width)
+        yield from _wrapped("checked, no issue: " + ", ".join(diagnosis.checked), width)
     for each in diagnosis.unchecked:
-        yield from _wrapped(f"not looked for: {each.rule}: {visible(each.why)}", width)
+        yield from _wrapped(f"not checked: {each.rule}: {visible(each.why)}", width)
 
 
 def _one(number: int, finding: Finding, width: int) -> Iterator[Line]:
@@ -66,14 +69,14 @@ def _one(number: int, finding: Finding, width: int) -> Iterator[Line]:
         yield [("    ", ""), (shorten(visible(line), width - 4), "accent")]
     if finding.rule:
         name, _, options = diagnose.find(finding.rule).see.partition(" ")
-        yield [("  see it: ", "quiet"), (f"foretrace show {name} PATH {options}".rstrip(), "quiet")]
+        yield [("  details: ", "quiet"), (f"foretrace show {name} PATH {options}".rstrip(), "quiet")]
 
 
 def _worth(predicted: Prediction | None) -> str:
     if predicted is None:
         return ""
     low, high = predicted.speedup.low, predicted.speedup.high
-    return f"{predicted.verdict}, × {predicted.speedup.point:.2f} ({low:.2f} to {high:.2f})"
+    return f"{verdict_word(predicted)}, × {predicted.speedup.point:.2f} ({low:.2f} to {high:.2f})"
 
 
 def _wrapped(text: str, width: int) -> Iterator[Line]:
@@ -102,7 +105,7 @@ def to_json(
         },
         "trust": trust,
         "overview": {**facts, **{name: overview.values.get(name) for name in _OVERVIEW}},
-        "findings": [_finding_dict(each) for each in diagnosis.findings]
+        "findings": [_finding_dict(finding) for finding in diagnosis.findings]
         + [
             {"rule": each.rule, "severity": "unchecked", "says": each.why, "why": "", "where": [], "evidence": {},
              "fix": None, "predicted": None}
@@ -140,6 +143,6 @@ def to_markdown(diagnosis: Diagnosis, step_ns: float, name: str) -> str:
         lines += [f"   {line}" for line in finding.fix.code.splitlines()]
         lines += ["   ```", ""]
     if diagnosis.checked:
-        lines += ["Looked for and not found: " + ", ".join(diagnosis.checked) + ".", ""]
-    lines += [f"Not looked for: {each.rule}: {each.why}" for each in diagnosis.unchecked]
+        lines += ["Checked, no issue: " + ", ".join(diagnosis.checked) + ".", ""]
+    lines += [f"Not checked: {each.rule}: {each.why}" for each in diagnosis.unchecked]
     return "\n".join(lines).rstrip() + "\n"

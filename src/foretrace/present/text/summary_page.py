@@ -23,14 +23,14 @@ GUTTER = 10
 WIDEST = 120  # a page is read, not searched: longer lines are harder to follow
 _STEPS, _TOP, _NOTES = 8, 8, 3
 _HEADLINE = {
-    "step_gpu_ns": "step, GPU",
-    "step_host_ns": "step, host",
+    "step_gpu_ns": "GPU step time",
+    "step_host_ns": "CPU step time",
     "gpu_busy_pct": "GPU busy",
     "sm_efficiency_pct": "SM efficiency",
     "occupancy_pct": "occupancy",
-    "idle_pct": "idle amid GPU work",
+    "idle_pct": "GPU idle",
     "exposed_copy_pct": "exposed copies",
-    "kernels_per_step_count": "kernels a step",
+    "kernels_per_step_count": "kernels per step",
     "exposed_communication_pct": "exposed communication",
 }
 _TOP_COLUMNS = {
@@ -102,7 +102,7 @@ def _trust(result: Result, width: int, _: bool) -> Iterator[Line]:
             yield [("· " if number == 0 else "  ", f"weight {weight}"), (line, "")]
     left = result.table.height - notes.height
     if left:
-        more = f"{left}{' more' if notes.height else ''} {'remark' if left == 1 else 'remarks'}"
+        more = f"{left}{' more' if notes.height else ''} {'note' if left == 1 else 'notes'}"
         yield [(f"{more}: foretrace show trust PATH", "quiet")]
 
 
@@ -154,7 +154,7 @@ def _steps(result: Result, width: int, colour: bool) -> Iterator[Line]:
     if left:
         yield [(f"{left} more {'step' if left == 1 else 'steps'}: foretrace show steps PATH", "quiet")]
     if not all(row.get("whole", True) for row in rows):
-        yield [("* cut off by the end of the recording; not in the shares", "quiet")]
+        yield [("* cut off by the end of the recording; excluded from the shares", "quiet")]
     yield from _notes(result, width)
 
 
@@ -163,7 +163,7 @@ def stacked_bar(parts: Mapping[str, int | None], longest: int, length: int, *, c
     if longest <= 0:
         return []
     exact = {role: length * (part or 0) / longest for role, part in parts.items()}
-    drawn = {role: round(each) for role, each in exact.items()}
+    drawn = {role: round(columns) for role, columns in exact.items()}
     largest = max(exact, key=lambda role: exact[role])
     drawn[largest] += round(sum(exact.values())) - sum(drawn.values())
     return [

@@ -33,7 +33,7 @@ def to_json(result: Result, trace: Trace) -> str:
 
 def many_to_json(results: Iterable[Result], missing: Mapping[str, str], trace: Trace) -> str:
     """Several results as one JSON document, by name; what was not recorded, with its reason."""
-    found = {each.name: _document(each) for each in results}
+    found = {result.name: _document(result) for result in results}
     return _dump({**envelope(trace), "results": found, "missing": dict(missing)})
 
 
@@ -80,7 +80,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
+        return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple | pl.Series):
         return [_plain(each) for each in value]
     return str(value)
@@ -163,7 +163,7 @@ class Layout:
     @property
     def width(self) -> int:
         """Columns of the terminal that it takes."""
-        return sum(each.width + GAP for each in self.columns)
+        return sum(column.width + GAP for column in self.columns)
 
 
 def lay_out(frame: pl.DataFrame, width: int) -> Layout:
@@ -179,14 +179,14 @@ def lay_out(frame: pl.DataFrame, width: int) -> Layout:
     while len(columns) > 1 and _least_width(columns) > width:
         hidden.insert(0, columns.pop(_expendable(columns)).name)
     columns = _fitted(columns, width)
-    height = max((len(each.heading) for each in columns), default=0)
-    return Layout(tuple(_padded(each, height) for each in columns), tuple(hidden), empty)
+    height = max((len(column.heading) for column in columns), default=0)
+    return Layout(tuple(_padded(column, height) for column in columns), tuple(hidden), empty)
 
 
 def _expendable(columns: list[Column]) -> int:
     """The rightmost column, unless it is the only one with text."""
     last = len(columns) - 1
-    only_text = not columns[last].number and all(each.number for each in columns[:last])
+    only_text = not columns[last].number and all(column.number for column in columns[:last])
     return last - 1 if only_text else last
 
 
@@ -239,16 +239,16 @@ def _least_width(columns: list[Column]) -> int:
     """The width below which a column has to go: the first text is what a row is about and keeps more."""
     first = next((each for each in columns if not each.number), None)
     least = 0
-    for each in columns:
-        room = each.width if each.number else _FIRST_TEXT if each is first else _OTHER_TEXT
-        least += min(each.width, room)
+    for column in columns:
+        room = column.width if column.number else _FIRST_TEXT if column is first else _OTHER_TEXT
+        least += min(column.width, room)
     return least + GAP * (len(columns) - 1)
 
 
 def _fitted(columns: list[Column], width: int) -> list[Column]:
     """The columns with the widest text narrowed until all fit."""
-    widths = [each.width if each.number else min(each.width, width) for each in columns]
-    texts = [index for index, each in enumerate(columns) if not each.number]
+    widths = [column.width if column.number else min(column.width, width) for column in columns]
+    texts = [index for index, column in enumerate(columns) if not column.number]
     # Later texts give way first, down to their least; only then the first one.
     floors = dict.fromkeys(texts, _OTHER_TEXT) | dict.fromkeys(texts[:1], _FIRST_TEXT)
     for floor in (floors, dict.fromkeys(texts, 4)):

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from foretrace.present.text import summary_page, tables
+from foretrace.present.text.verdicts import verdict_word
 from foretrace.units import cells, format_value, heading, shorten, suffix, visible
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def show_names(names: Sequence[tuple[str, str]]) -> None:
 
 
 def show_checks(checks: Sequence[tuple[str, str, str, str]]) -> None:
-    """Prints what was looked for, how it stands, and how to put it right."""
+    """Prints what was checked, how it stands, and how to put it right."""
     console = _console()
     room = max(len(what) for what, _, _, _ in checks)
     for what, status, found, fix in checks:
@@ -138,11 +139,11 @@ def show_prediction(prediction: Prediction) -> None:
             format_value("_ns", each) for each in (prediction.after_ns.low, prediction.after_ns.high)
         )
         ranges = f"   {low} to {high}", f"   × {ratio.low:.2f} to {ratio.high:.2f}"
-    verdict = {"gain": "yes", "uncertain": "with care"}.get(prediction.verdict, "no")
+    style = {"gain": "verdict yes", "uncertain": "verdict with care"}.get(prediction.verdict, "quiet")
     rows: list[summary_page.Line] = [
         [("step        ", "title"), (f"{now} → {after}", "strong"), (ranges[0], "quiet")],
         [("speed-up    ", "title"), (f"× {ratio.point:.2f}", "strong"), (ranges[1], "quiet")],
-        [("verdict     ", "title"), (prediction.verdict, f"verdict {verdict}" if verdict != "no" else "quiet")],
+        [("verdict     ", "title"), (verdict_word(prediction), style)],
     ]  # fmt: skip
     _print(console, rows)
     _print(console, _hanging([("basis       ", "title")], visible(prediction.basis), console.width, "quiet"))
@@ -272,7 +273,7 @@ def _footnotes(layout: tables.Layout, rows_left: int, denominators: Mapping[str,
         yield f"{rows_left:,} more {'row' if rows_left == 1 else 'rows'}; --limit 0 prints all"
     if layout.hidden:
         names = ", ".join(visible(name) for name in layout.hidden)
-        yield f"too narrow for: {names} (widen the terminal, or --format csv)"
+        yield f"not shown: {names} (widen the terminal, or use --format csv)"
     if layout.empty:
         yield f"not recorded: {', '.join(visible(name) for name in layout.empty)}"
     shares: dict[str, list[str]] = {}

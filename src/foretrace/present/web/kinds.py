@@ -108,10 +108,10 @@ def exclusive(trace: Trace, kinds: Numbers) -> dict[str, Intervals]:
     claimed = intervals.EMPTY
     found = {}
     for kind in _FIRST:
-        mine = kinds == NUMBER[kind]
-        if not mine.any():
+        of_kind = kinds == NUMBER[kind]
+        if not of_kind.any():
             continue
-        busy = intervals.union(start[mine], end[mine])
+        busy = intervals.union(start[of_kind], end[of_kind])
         found[kind] = intervals.subtract(busy, claimed)
         claimed = intervals.union(
             np.concatenate((claimed.start, busy.start)), np.concatenate((claimed.end, busy.end))

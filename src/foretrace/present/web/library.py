@@ -6,10 +6,7 @@ file has stopped growing, and a file that is written anew is read again.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import re
 import threading
 import time
 from collections import OrderedDict, deque
@@ -24,17 +21,18 @@ from typing import Any, Literal
 from isal import isal_zlib
 
 from foretrace import cache as trace_cache
+from foretrace.diagnose.opening import open_case
 from foretrace.errors import ForetraceError, InputError, MissingDataError
-from foretrace.ingest import READERS, open_trace
-from foretrace.ingest.ranks import find_others
-from foretrace.ingest.run import find_recorded
-from foretrace.ingest.source import Progress, open_source
+from foretrace.ingest import open_trace
+from foretrace.ingest.recordings import is_recording
+from foretrace.ingest.source import Progress
 from foretrace.present.web import payload
-from foretrace.present.web.recording_view import Session, display_name
+from foretrace.present.web.encoding import Encoded, encode
+from foretrace.present.web.recording_view import RecordingView, display_name
+from foretrace.present.web.run_files import Stamp, files_in, identity, place_of, stamp_of
 from foretrace.trace import Trace
 
 State = Literal["waiting", "loading", "ready", "failed"]
-Stamp = tuple[int, int]  # size and time of the last change: a file with another one is another recording
 
 POLL_S = 1.0
 # A profiler that writes a gigabyte pauses less than this between two writes.
@@ -44,8 +42,6 @@ HELD_BYTES = 4 << 30
 ENCODED_BYTES = 512 << 20
 _LOOKED_AT = 10_000  # files of one folder
 _LARGE_SPANS = 500_000
-# A name that tells processes of one program apart, as torch's handler gives: host_1234, rank-0.
-_ONE_PROCESS = re.compile(r"rank[-_]?[0-9]+|_[0-9]+$", re.IGNORECASE)
 
 
 class UnknownRunError(ForetraceError):
@@ -54,16 +50,8 @@ class UnknownRunError(ForetraceError):
     exit_code = MissingDataError.exit_code
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """A resource as it is sent: compressed with gzip."""
-
-    body: bytes
-    media_type: str
-
-
 @dataclass
-class Run:
+class ListedRun:
     """One recording of the library."""
 
     id: str
@@ -75,8 +63,8 @@ class Run:
     progress_pct: float | None = None
     says: str | None = None
     step_ms: float | None = None
-    session: Session | None = None
-    size_bytes: int = 0  # of the session, about
+    view: RecordingView | None = None
+    size_bytes: int = 0  # of the view, about
     used_at: float = 0.0
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -103,7 +91,7 @@ class Library:
         for path in self._named:
             if not path.exists():
                 raise InputError(f"{path}: No such file or directory")
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, ListedRun] = {}
         self._changing: dict[Path, tuple[Stamp, float]] = {}  # since when a file has been as it is
         self._inspected: dict[Path, tuple[Stamp, bool]] = {}
         self._encoded: OrderedDict[tuple[str, str], Encoded] = OrderedDict()
@@ -129,7 +117,7 @@ class Library:
         self._wanted = wanted or self._wanted
         return payload.runs(run.to_dict() for run in self._all())
 
-    def run(self, run_id: str) -> Run:
+    def run(self, run_id: str) -> ListedRun:
         """The run with this id."""
         with self._lock:
             found = self._runs.get(run_id)
@@ -140,24 +128,26 @@ class Library:
     def resource(self, run_id: str, name: str, query: payload.Query) -> Encoded:
         """One resource of a run; reads the recording first where that is not done yet."""
         run = self.run(run_id)
-        others = {other.id: self.session(other) for other in self._others(run, name)}
+        others = {other.id: self.view(other) for other in self._others(run, name)}
         stamps = [(other, self.run(other).stamp) for other in others]
         key = (run.id, json.dumps([run.stamp, name, sorted(query.items()), stamps]))
         quick = query.get("findings") == "no"
 
         def make() -> Encoded:
-            session = self.session(run)
-            if not quick and name in payload.DIAGNOSED and session.trace.spans.height > _LARGE_SPANS:
+            view = self.view(run)
+            if not quick and name in payload.DIAGNOSED and view.trace.spans.height > _LARGE_SPANS:
                 self._let_quick_ones_pass(run)
             peers = tuple(others.values())
-            return encode(payload.resource(session, name, query, find=others.__getitem__, peers=peers))
+            return encode(payload.resource(view, name, query, find=others.__getitem__, peers=peers))
 
         return self._once(key, make, quick=quick)
 
-    def _let_quick_ones_pass(self, run: Run) -> None:
+    def _let_quick_ones_pass(self, run: ListedRun) -> None:
         """Puts off a diagnosis of seconds, which would slow down what a reader can have in one."""
         with self._lock:
-            before = [each for key, each in self._begun.items() if key[0] == run.id and key in self._quick]
+            before = [
+                future for key, future in self._begun.items() if key[0] == run.id and key in self._quick
+            ]
         wait(before)
 
     def _once(self, key: tuple[str, str], make: Callable[[], Encoded], *, quick: bool) -> Encoded:
@@ -167,8 +157,8 @@ class Library:
                 self._encoded.move_to_end(key)
                 return self._encoded[key]
             begun = self._begun.get(key)
-            mine = Future[Encoded]() if begun is None else begun
-            self._begun[key] = mine
+            future = Future[Encoded]() if begun is None else begun
+            self._begun[key] = future
             if quick:
                 self._quick.add(key)
         if begun is not None:
@@ -176,30 +166,30 @@ class Library:
         try:
             made = make()
         except BaseException as error:
-            mine.set_exception(error)
+            future.set_exception(error)
             raise
         else:
             self._keep(key, made)
-            mine.set_result(made)
+            future.set_result(made)
             return made
         finally:
             with self._lock:
                 self._begun.pop(key, None)
                 self._quick.discard(key)
 
-    def session(self, run: Run) -> Session:
+    def view(self, run: ListedRun) -> RecordingView:
         """The run's recording, ready to be asked; raises what stood in the way of reading it."""
         with run.lock:
             run.used_at = time.monotonic()
             if run.state == "failed":
                 raise InputError(run.says or "the recording could not be read")
-            if run.session is None:
+            if run.view is None:
                 self._open(run)
-            if run.session is None:
+            if run.view is None:
                 raise InputError(run.says or "the recording could not be read")
-            return run.session
+            return run.view
 
-    def _others(self, run: Run, name: str) -> list[Run]:
+    def _others(self, run: ListedRun, name: str) -> list[ListedRun]:
         """The other runs that a resource is made from: one to compare with, or the ranks of the same program."""
         kind, _, other = name.partition("/")
         if kind == "compare":
@@ -212,7 +202,7 @@ class Library:
             if each is not run and each.group == run.group and each.state == "ready"
         ]
 
-    def _open(self, run: Run) -> None:
+    def _open(self, run: ListedRun) -> None:
         """Reads the recording; what goes wrong is told as the run's state."""
         again = run.state == "ready"
         if not again:
@@ -222,19 +212,11 @@ class Library:
             run.progress_pct = round(100 * done / total, 1) if total else None
 
         try:
-            trace = self._recording(run.path, None if again else progress)
-            measured_ms, rich = _beside(run.path)
-            run.session = Session(
-                trace,
-                run_id=run.id,
-                group=run.group,
-                label=run.label,
-                step_ms=self._step_ms or measured_ms,
-                open_rich=partial(open_trace, rich, cache=self._cache) if rich else None,
-                open_ranks=partial(self._other_ranks, run.path),
-            )
+            read = partial(self._read_for, run, None if again else progress)
+            case = open_case(run.path, step_ms=self._step_ms, read=read)
+            run.view = RecordingView(case, run_id=run.id, group=run.group, label=run.label)
             # Measured on large recordings: the other tables and what analyses keep are twice the spans.
-            run.size_bytes = 3 * int(trace.spans.estimated_size())
+            run.size_bytes = 3 * int(case.whole.spans.estimated_size())
         except BaseException as error:
             if not reportable(error):
                 raise
@@ -243,17 +225,16 @@ class Library:
         run.state, run.says, run.progress_pct = "ready", None, None
         self._forget_beyond(HELD_BYTES, keep=run)
 
-    def _other_ranks(self, path: Path) -> list[Trace]:
-        """The recordings of the other ranks of the same job, from the library where they are in it."""
-        found = []
-        for each in find_others(path):
-            with self._lock:
-                run = self._runs.get(identity(each))
-            found.append(self._recording(each, None) if run is None else self.session(run).trace)
-        return found
+    def _read_for(self, run: ListedRun, progress: Progress | None, path: Path) -> Trace:
+        """A recording that a run needs: its own, its rich pass or another rank's, from the library if that has it."""
+        if path == run.path:
+            return self._recording(path, progress)
+        with self._lock:
+            other = self._runs.get(identity(path))
+        return self._recording(path, None) if other is None else self.view(other).trace
 
     def _recording(self, path: Path, progress: Progress | None) -> Trace:
-        """The recording; one that was not read before is kept in the cache later, when nobody waits for it."""
+        """One recording; one that was not read before is kept in the cache later, when nobody waits for it."""
         if not self._cache:
             return open_trace(path, cache=False, progress=progress)
         key = trace_cache.key(path)
@@ -264,16 +245,16 @@ class Library:
         self._unstored.append((key, trace))
         return trace
 
-    def _forget_beyond(self, limit_bytes: int, *, keep: Run) -> None:
+    def _forget_beyond(self, limit_bytes: int, *, keep: ListedRun) -> None:
         """Lets go of the recordings that were not asked for longest, until the rest fits."""
-        held = sorted((run for run in self._all() if run.session is not None), key=lambda run: -run.used_at)
+        held = sorted((run for run in self._all() if run.view is not None), key=lambda run: -run.used_at)
         total = keep.size_bytes
         for run in held:
             if run is keep:
                 continue
             total += run.size_bytes
             if total > limit_bytes:
-                run.session = None
+                run.view = None
 
     def _read_all(self) -> None:
         """The thread that reads what nobody has asked for yet, in the order of the list."""
@@ -289,16 +270,16 @@ class Library:
                     self._open(waiting)
             self._look_closer(waiting)
 
-    def _next_waiting(self) -> Run | None:
+    def _next_waiting(self) -> ListedRun | None:
         waiting = [run for run in self._all() if run.state == "waiting" and run.says is None]
         return min(waiting, key=lambda run: run.id != self._wanted, default=None)
 
-    def _look_closer(self, run: Run) -> None:
+    def _look_closer(self, run: ListedRun) -> None:
         """Prepares the first page, and with it the step time that the list shows."""
         if run.state != "ready":
             return
         try:
-            if (session := run.session) is not None and session.trace.spans.height > _LARGE_SPANS:
+            if (view := run.view) is not None and view.trace.spans.height > _LARGE_SPANS:
                 # The timeline is there in a second or two, the findings of a large recording in ten.
                 self.resource(run.id, "timeline", {"findings": "no"})
             encoded = self.resource(run.id, "overview", {})
@@ -321,13 +302,13 @@ class Library:
             for file in self._recordings(path) if path.is_dir() else (path,):
                 self._meet(file, path)
         for run in self._all():
-            if run.session is None and run.path not in self._named and not run.path.exists():
+            if run.view is None and run.path not in self._named and not run.path.exists():
                 with self._lock:
                     self._runs.pop(run.id, None)
 
     def _recordings(self, folder: Path) -> Iterator[Path]:
         """The files under a folder that begin as a recording does; each is looked into once."""
-        for file in islice(_files(folder), _LOOKED_AT):
+        for file in islice(files_in(folder), _LOOKED_AT):
             if self._stopped.is_set():
                 return
             stamp = stamp_of(file)
@@ -348,7 +329,7 @@ class Library:
             run = self._runs.get(run_id)
             if run is None:
                 group, label = place_of(file, named)
-                run = self._runs[run_id] = Run(run_id, file, group, label, stamp)
+                run = self._runs[run_id] = ListedRun(run_id, file, group, label, stamp)
                 if file != named and not settled:
                     run.says = "the file is still being written"
                 return
@@ -356,7 +337,7 @@ class Library:
             run.stamp, run.says = stamp, None
         elif run.state in ("ready", "failed") and settled and stamp not in (None, run.stamp):
             with run.lock:
-                run.stamp, run.session, run.state, run.says = stamp, None, "waiting", None
+                run.stamp, run.view, run.state, run.says = stamp, None, "waiting", None
 
     def _settled(self, file: Path, stamp: Stamp | None) -> bool:
         if stamp is None:
@@ -367,7 +348,7 @@ class Library:
             since = self._changing[file] = (stamp, time.monotonic() - age_s)
         return time.monotonic() - since[1] >= self._settle_s
 
-    def _all(self) -> list[Run]:
+    def _all(self) -> list[ListedRun]:
         with self._lock:
             return list(self._runs.values())
 
@@ -377,76 +358,6 @@ class Library:
             total = sum(len(each.body) for each in self._encoded.values())
             while total > ENCODED_BYTES and len(self._encoded) > 1:
                 total -= len(self._encoded.popitem(last=False)[1].body)
-
-
-def encode(made: payload.Answer) -> Encoded:
-    """A resource as bytes: JSON, or a binary payload as it is."""
-    if isinstance(made, bytes):
-        return Encoded(compress(made), "application/octet-stream")
-    return Encoded(compress(to_json(made)), "application/json")
-
-
-def to_json(value: Any) -> bytes:
-    """JSON that every browser reads: no NaN, and lone surrogates as escapes."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
-
-
-def compress(data: bytes) -> bytes:
-    """Gzip at the level that costs less than it saves, even on one machine."""
-    return isal_zlib.compress(data, 1, wbits=31)
-
-
-def identity(path: Path) -> str:
-    """The id of the run of a file: the same at the next start, so that links keep working."""
-    return hashlib.blake2b(str(path).encode("utf-8", "surrogateescape"), digest_size=6).hexdigest()
-
-
-def place_of(file: Path, named: Path) -> tuple[str, str]:
-    """The group that a run stands under and what it is called there: `naive_attention` and `slow.rich`."""
-    name = display_name(file.name)
-    if file != named and file.parent != named:
-        return file.parent.relative_to(named).as_posix(), name
-    program, _, variant = name.partition(".")
-    if program and variant and not _ONE_PROCESS.search(program):
-        return program, variant
-    return file.parent.name, name
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Every file under a folder by name, without hidden ones; a folder's own files before those below it."""
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
-
-
-def stamp_of(file: Path) -> Stamp | None:
-    """Size and time of a file; None where there is none to read."""
-    try:
-        facts = file.stat()
-    except OSError:
-        return None
-    return (facts.st_size, facts.st_mtime_ns) if file.is_file() else None
-
-
-def _beside(file: Path) -> tuple[float | None, Path | None]:
-    """What a Run has beside a recording: the step time measured without a profiler, and the rich pass of a light one."""
-    try:
-        recorded, rank = find_recorded(file), find_recorded(file.parent)
-    except ForetraceError:
-        return None, None  # what lies beside the recording is no Run
-    if recorded is None:
-        return None, None
-    rich = rank.rich if rank and rank.path == file else None
-    return recorded.step_ns / 1e6 if recorded.step_ns else None, rich if rich and is_recording(rich) else None
-
-
-def is_recording(file: Path) -> bool:
-    """Whether a file begins as a recording does."""
-    try:
-        head = open_source(file).head
-    except ForetraceError:
-        return False
-    return any(reader.accepts(head) for reader in READERS)
 
 
 def error_text(error: BaseException) -> str:

@@ -1,6 +1,6 @@
 """What the page is given: the contract with `web/src/data/types.ts`.
 
-A resource has a name and is made from a Session: plain data, which travels as JSON, or a binary payload. The
+A resource has a name and is made from a RecordingView: plain data, which travels as JSON, or a binary payload. The
 server and the report send the same bytes.
 """
 
@@ -8,32 +8,62 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib import import_module
+from dataclasses import dataclass
 from typing import Any
 
 from foretrace._version import __version__
 from foretrace.errors import UsageError
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
+from foretrace.present.web.resources.compare import compare
+from foretrace.present.web.resources.memory import memory
+from foretrace.present.web.resources.modules import modules
+from foretrace.present.web.resources.overview import overview
+from foretrace.present.web.resources.ranks import ranks
+from foretrace.present.web.resources.roofline import roofline
+from foretrace.present.web.resources.span import span
+from foretrace.present.web.resources.table import table
+from foretrace.present.web.resources.timeline import timeline, window
+from foretrace.present.web.resources.whatif import predict, whatif
 
 Answer = dict[str, Any] | bytes
 Query = Mapping[str, str | Sequence[str]]
-Find = Callable[[str], Session]
+Find = Callable[[str], RecordingView]
 
 SCHEMA = 1
-# Resource -> module and function under present/resources; a name that ends in "/" takes what follows it.
-RESOURCES: Mapping[str, tuple[str, str]] = {
-    "overview": ("overview", "overview"),
-    "timeline": ("timeline", "timeline"),
-    "timeline/window": ("timeline", "window"),
-    "table/": ("table", "table"),
-    "span/": ("span", "span"),
-    "modules": ("modules", "modules"),
-    "memory": ("memory", "memory"),
-    "roofline": ("roofline", "roofline"),
-    "ranks": ("ranks", "ranks"),
-    "compare/": ("compare", "compare"),
-    "predict": ("whatif", "predict"),
-    "whatif": ("whatif", "whatif"),
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a resource is asked with, beside the recording."""
+
+    rest: str  # what follows the name: the 7 of span/7
+    query: Query
+    find: Find | None  # another run by its id
+    peers: Sequence[RecordingView]  # the runs of the same group
+
+    @property
+    def single(self) -> dict[str, str]:
+        """The query of a resource that takes each name once."""
+        texts = {name: value for name, value in self.query.items() if isinstance(value, str)}
+        if len(texts) < len(self.query):
+            raise UsageError(f"given more than once: {', '.join(set(self.query) - set(texts))}")
+        return texts
+
+
+# A name that ends in "/" takes what follows it.
+RESOURCES: Mapping[str, Callable[[RecordingView, Request], Answer]] = {
+    "overview": lambda view, asked: overview(view, asked.single),
+    "timeline": lambda view, asked: timeline(view, asked.single),
+    "timeline/window": lambda view, asked: window(view, asked.single),
+    "table/": lambda view, asked: table(view, asked.rest, asked.single),
+    "span/": lambda view, asked: span(view, asked.rest),
+    "modules": lambda view, _: modules(view),
+    "memory": lambda view, _: memory(view),
+    "roofline": lambda view, _: roofline(view),
+    "ranks": lambda view, asked: ranks(view, asked.peers),
+    "compare/": lambda view, asked: compare(view, _other(asked)),
+    "predict": lambda view, asked: predict(view, asked.query),
+    "whatif": lambda view, _: whatif(view),
 }
 # Asked for while the view moves, or made from another run: not part of a report as they stand.
 LIVE = ("timeline/window", "predict", "span/", "table/", "compare/")
@@ -43,32 +73,25 @@ DIAGNOSED = ("overview", "timeline", "timeline/window", "predict", "whatif")
 
 
 def resource(
-    session: Session,
+    view: RecordingView,
     name: str,
     query: Query | None = None,
     *,
     find: Find | None = None,
-    peers: Sequence[Session] = (),
+    peers: Sequence[RecordingView] = (),
 ) -> Answer:
     """One resource of a run; `find` gives another run by its id, `peers` are those loaded beside it."""
     key, rest = _split(name)
-    arguments: list[Any] = [rest] if rest else []
-    if key in _WITH_QUERY:
-        arguments.append(dict(query or {}))
-    if key == "ranks":
-        arguments.append(peers)
-    if key == "compare/":
-        arguments = [_other(rest, find)]
-    return _function(key)(session, *arguments)
+    return RESOURCES[key](view, Request(rest, dict(query or {}), find, peers))
 
 
-def _other(run: str, find: Find | None) -> Session:
-    if find is None:
+def _other(asked: Request) -> RecordingView:
+    if asked.find is None:
         raise UsageError("there is no other run to compare with")
     try:
-        return find(run)
+        return asked.find(asked.rest)
     except KeyError:
-        raise UsageError(f"no run {run[:200]!r} to compare with") from None
+        raise UsageError(f"no run {asked.rest[:200]!r} to compare with") from None
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -81,17 +104,6 @@ def _split(name: str) -> tuple[str, str]:
     return head + slash, rest
 
 
-_WITH_QUERY = ("overview", "table/", "timeline", "timeline/window", "predict")
-
-
-def _function(name: str) -> Callable[..., Answer]:
-    module, function = RESOURCES[name]
-    found: Callable[..., Answer] = getattr(
-        import_module(f"foretrace.present.web.resources.{module}"), function
-    )
-    return found
-
-
 def to_bytes(answer: Answer) -> bytes:
     """What travels: a payload as it is, plain data as JSON."""
     if isinstance(answer, bytes):
@@ -99,14 +111,14 @@ def to_bytes(answer: Answer) -> bytes:
     return json.dumps(answer, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def run_entry(session: Session) -> dict[str, Any]:
+def run_entry(view: RecordingView) -> dict[str, Any]:
     """A run that is ready, as `runs` lists it."""
-    step = session.step_ns
+    step = view.step_ns
     return {
-        "id": session.id,
-        "name": session.name,
-        "group": session.group,
-        "label": session.label,
+        "id": view.id,
+        "name": view.name,
+        "group": view.group,
+        "label": view.label,
         "state": "ready",
         "progress_pct": None,
         "says": None,
@@ -120,5 +132,5 @@ def runs(entries: Iterable[Mapping[str, Any]], *, embedded: bool = False) -> dic
         "schema": SCHEMA,
         "foretrace": __version__,
         "embedded": embedded,
-        "runs": [dict(each) for each in entries],
+        "runs": [dict(entry) for entry in entries],
     }

@@ -1,8 +1,8 @@
-"""The Session: one recording as the page sees it, with its diagnosis worked out once."""
+"""The RecordingView: one Case as the page sees it, with its diagnosis worked out once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import Lock, RLock
 from typing import Any, Generic, TypeVar
 
@@ -20,7 +20,6 @@ from foretrace.diagnose.finding import Finding
 from foretrace.errors import MissingDataError
 from foretrace.predict.changes import Change
 from foretrace.present.web.kinds import device_kinds
-from foretrace.trace import Trace
 
 Kept = TypeVar("Kept")
 _NOTHING = np.empty(0, np.int64)
@@ -34,12 +33,12 @@ class _Once(Generic[Kept]):
         self._make, self._name = make, make.__name__
         self.__doc__ = make.__doc__
 
-    def __get__(self, session: Session, owner: type[Session]) -> Kept:
-        return session.keep(self._name, lambda: self._make(session))
+    def __get__(self, view: RecordingView, owner: type[RecordingView]) -> Kept:
+        return view.keep(self._name, lambda: self._make(view))
 
 
-class Session:
-    """A trace, its diagnosis, and whether its step time without a profiler is known.
+class RecordingView:
+    """A Case, its diagnosis, and the names under which the page lists it.
 
     A server asks it on several threads: each thing is worked out by the first that asks, and only those that need
     the same thing wait for it.
@@ -47,31 +46,20 @@ class Session:
 
     def __init__(
         self,
-        trace: Trace,
+        case: Case,
         *,
         run_id: str = "run",
-        name: str | None = None,
         group: str | None = None,
         label: str | None = None,
-        step_ms: float | None = None,
-        open_rich: Callable[[], Trace] | None = None,
-        open_ranks: Callable[[], Sequence[Trace]] | None = None,
-        left_out: tuple[str, ...] = (),
     ) -> None:
-        self.trace = trace
+        self.case = case
+        self.trace = case.whole
         self.id = run_id
-        self.name = name or display_name(trace.path.name)
+        self.name = display_name(self.trace.path.name)
         program, _, variant = self.name.partition(".")
         self.group = group or program
         self.label = label or variant or program
-        self.step_ms = step_ms
-        self.left_out = left_out  # what a report had to drop, in words
-        self.case = Case(
-            trace,
-            step_ns=step_ms * 1e6 if step_ms else None,
-            open_rich=open_rich,
-            open_ranks=open_ranks,
-        )
+        self.left_out: tuple[str, ...] = ()  # what a report had to drop, in words
         self._lock = Lock()
         self._made: dict[str, Any] = {}
         self._making: dict[str, RLock] = {}
@@ -80,8 +68,8 @@ class Session:
         """What `make` gives, made once."""
         if name not in self._made:
             with self._lock:
-                mine = self._making.setdefault(name, RLock())
-            with mine:
+                making = self._making.setdefault(name, RLock())
+            with making:
                 if name not in self._made:
                     self._made[name] = make()
         kept: Kept = self._made[name]
@@ -171,11 +159,11 @@ class Session:
     @_Once
     def finding_of(self) -> dict[int, int]:
         """For each span of a finding, the number of the first finding that it belongs to."""
-        found: dict[int, int] = {}
+        first: dict[int, int] = {}
         for number, spans in enumerate(self.finding_spans, 1):
             for span in spans.tolist():
-                found.setdefault(span, number)
-        return found
+                first.setdefault(span, number)
+        return first
 
 
 def _numbers(mapping: dict[int, int]) -> NDArray[np.int64]:

@@ -29,15 +29,8 @@ from starlette.routing import Route
 from foretrace.errors import ForetraceError, InputError, MissingDataError, UsageError
 from foretrace.present.export import perfetto, perfetto_page
 from foretrace.present.web import static_files
-from foretrace.present.web.library import (
-    Encoded,
-    Library,
-    UnknownRunError,
-    compress,
-    encode,
-    error_text,
-    reportable,
-)
+from foretrace.present.web.encoding import Encoded, compress, encode
+from foretrace.present.web.library import Library, UnknownRunError, error_text, reportable
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -266,7 +259,7 @@ def _perfetto_page(library: Library, run_id: str) -> Encoded:
 
 def _perfetto_pieces(library: Library, run_id: str) -> Iterator[bytes]:
     """The file in pieces; the first is made here, so that what can go wrong goes wrong before the answer begins."""
-    pieces = perfetto.chunks(library.session(library.run(run_id)))
+    pieces = perfetto.chunks(library.view(library.run(run_id)))
     first = next(pieces, b"")
     return chain((first,), pieces)
 

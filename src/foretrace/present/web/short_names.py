@@ -64,8 +64,8 @@ def _device(name: str) -> str:
     for prefix, text in _COPIES.items():
         if name.startswith(prefix):
             return text
-    told = decode(name)
-    if told.role in (GEMM, ATTENTION, COMMUNICATION):
+    decoded = decode(name)
+    if decoded.role in (GEMM, ATTENTION, COMMUNICATION):
         return _stem(name)
     if _GENERIC.search(name) and (word := _functor(name)):
         return word

@@ -37,7 +37,7 @@ def cuts(whole: bytes, steps: tuple[int, int] | None) -> Iterator[Cut]:
         yield from (Cut(False, *windows[0]), Cut(True, *windows[0]))
         return
     yield from (Cut(), Cut(True))
-    yield from (Cut(True, *each) for each in windows)
+    yield from (Cut(True, *window) for window in windows)
 
 
 def _windows(header: dict[str, Any], steps: tuple[int, int] | None) -> Iterator[tuple[tuple[int, int], str]]:
@@ -57,8 +57,8 @@ def _windows(header: dict[str, Any], steps: tuple[int, int] | None) -> Iterator[
 
 def _of_steps(steps: list[dict[str, Any]], header: dict[str, Any]) -> tuple[tuple[int, int], str]:
     keys = ("host_from_ns", "gpu_from_ns", "host_to_ns", "gpu_to_ns")
-    times = [each[key] for each in steps for key in keys if each[key] is not None]
-    numbers = [each["step"] for each in steps]
+    times = [step[key] for step in steps for key in keys if step[key] is not None]
+    numbers = [step["step"] for step in steps]
     window = (min(times), max(times)) if times else (header["from_ns"], header["from_ns"])
     named = (
         f"step {numbers[0]}"
@@ -118,7 +118,7 @@ def _packed(
         "name": Column(name.astype("<u2" if len(names) < 1 << 16 else "<u4"), "shuffled"),
         **{each: Column(columns[each][kept]) for each in ("kind", "finding")},
         **binary.steps("id", columns["id"][kept]),
-        **{each: Column(column) for each, column in columns.items() if each.startswith("counter:")},
+        **{name: Column(column) for name, column in columns.items() if name.startswith("counter:")},
     }
     head = {**header, "tracks": tracks, "names": names, "spans_count": int(kept.sum())}
     return binary.pack(head, written)

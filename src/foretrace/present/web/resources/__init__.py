@@ -1,1 +1,1 @@
-"""What the page asks for, one file for each resource: a Session becomes plain data or a payload."""
+"""What the page asks for, one file for each resource: a RecordingView becomes plain data or a payload."""

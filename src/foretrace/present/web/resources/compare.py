@@ -6,7 +6,7 @@ from typing import Any
 
 from foretrace.compare.traces import compare as compare_traces
 from foretrace.present.web.kinds import KINDS, LABELS
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources import table
 from foretrace.present.web.resources.step_time import step_time
 
@@ -19,14 +19,14 @@ _SAYS = {
 }
 
 
-def compare(session: Session, other: Session) -> dict[str, Any]:
+def compare(view: RecordingView, other: RecordingView) -> dict[str, Any]:
     """What makes the step of the other run longer or shorter than this one's."""
-    found = compare_traces(session.trace, other.trace, names=(session.name, other.name))
+    found = compare_traces(view.trace, other.trace, names=(view.name, other.name))
     return {
         "says": found.says,
         "a": {"name": found.a.name, "step_ns": found.a.step_ns},
         "b": {"name": found.b.name, "step_ns": found.b.step_ns},
-        "rows": _rows(session, other),
+        "rows": _rows(view, other),
         "kernels": {
             "name": "kernels", "says": found.says, **table.of_frame(found.kernels, _SAYS), "values": [],
             "notes": list(found.notes),
@@ -35,9 +35,9 @@ def compare(session: Session, other: Session) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _rows(session: Session, other: Session) -> list[dict[str, Any]]:
+def _rows(view: RecordingView, other: RecordingView) -> list[dict[str, Any]]:
     """The mean whole step by kind of work on both sides: each side's parts sum to its step."""
-    sides = [{part["kind"]: part["ns"] for part in step_time(each)["parts"]} for each in (session, other)]
+    sides = [{part["kind"]: part["ns"] for part in step_time(each)["parts"]} for each in (view, other)]
     rows = [
         {
             "kind": kind,

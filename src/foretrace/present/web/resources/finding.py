@@ -13,7 +13,7 @@ from foretrace import diagnose
 from foretrace.diagnose.finding import Finding
 from foretrace.predict.prediction import Prediction, to_dict
 from foretrace.present.web import kinds
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.short_names import short
 from foretrace.schema import DEVICE_KINDS
 from foretrace.units import format_value, heading
@@ -27,11 +27,11 @@ _AROUND = 0.15  # of that look, on either side
 _HIGH, _MEDIUM = 1.5, 2.5  # how far apart the ends of a speedup may lie
 
 
-def finding(session: Session, number: int) -> dict[str, Any]:
+def finding(view: RecordingView, number: int) -> dict[str, Any]:
     """One finding, by its number."""
-    each = session.diagnosis.findings[number - 1]
-    spans = session.finding_spans[number - 1]
-    start, end = _look(session, spans)
+    each = view.diagnosis.findings[number - 1]
+    spans = view.finding_spans[number - 1]
+    start, end = _look(view, spans)
     return {
         "number": number,
         "rule": each.rule,
@@ -41,11 +41,11 @@ def finding(session: Session, number: int) -> dict[str, Any]:
         "why": each.why,
         "unless": each.unless,
         "where": [{"file": at.file, "line": at.line, "function": at.function} for at in each.where],
-        "bars": _bars(session, each, spans),
+        "bars": _bars(view, each, spans),
         "facts": facts(each.evidence),
         "fix": {"says": each.fix.says, "code": each.fix.code},
         "predicted": None if each.predicted is None else predicted(each.predicted),
-        "confidence": confidence(session, each.predicted),
+        "confidence": confidence(view, each.predicted),
         "spans": spans[:_SPANS].tolist(),
         "from_ns": start,
         "to_ns": end,
@@ -61,12 +61,12 @@ def predicted(prediction: Prediction) -> dict[str, Any]:
     return {**plain, "saved_ms": saved}
 
 
-def confidence(session: Session, prediction: Prediction | None) -> str:
+def confidence(view: RecordingView, prediction: Prediction | None) -> str:
     """How narrow the range is; a step time that was only estimated is never known well."""
     if prediction is None or prediction.verdict == "uncertain" or prediction.speedup.low <= 0:
         return "Low"
     width = prediction.speedup.high / prediction.speedup.low
-    if width <= _HIGH and session.step_ms is not None and prediction.verdict == "gain":
+    if width <= _HIGH and view.case.measured_step_ns is not None and prediction.verdict == "gain":
         return "High"
     return "Medium" if width <= _MEDIUM else "Low"
 
@@ -85,25 +85,25 @@ def facts(evidence: Mapping[str, Any]) -> list[dict[str, str]]:
     return shown
 
 
-def _bars(session: Session, each: Finding, spans: NDArray[np.int64]) -> list[dict[str, Any]]:
+def _bars(view: RecordingView, each: Finding, spans: NDArray[np.int64]) -> list[dict[str, Any]]:
     """The finding's own work by name, per step, the longest first; else the times in its evidence."""
-    rows = session.trace.spans[spans.astype(np.uint32)] if len(spans) else session.trace.spans.clear()
+    rows = view.trace.spans[spans.astype(np.uint32)] if len(spans) else view.trace.spans.clear()
     on_device = rows.filter(pl.col("kind").is_in(DEVICE_KINDS))
     on_host = rows.filter(~pl.col("kind").is_in(DEVICE_KINDS))
     # Without a change, spans are examples and not all that there is.
     if on_device.height and each.change is not None:
-        return _device_bars(session, on_device)
-    if each.rule == "input-bound" and on_host.height and (inside := _loading_bars(session, on_host)):
+        return _device_bars(view, on_device)
+    if each.rule == "input-bound" and on_host.height and (inside := _loading_bars(view, on_host)):
         return inside
     timed = [(name, value) for name, value in each.evidence.items() if name.endswith("_ns") and value]
     if timed:
         return [{"label": heading(name), "kind": "wait", "ns": float(value)} for name, value in timed[:_BARS]]
-    return _host_bars(session, on_host)
+    return _host_bars(view, on_host)
 
 
-def _device_bars(session: Session, rows: pl.DataFrame) -> list[dict[str, Any]]:
+def _device_bars(view: RecordingView, rows: pl.DataFrame) -> list[dict[str, Any]]:
     """By operator, as the program calls it; by kernel where none is linked."""
-    operator = session.trace.spans["name"].gather(rows["op_id"]).alias("op")
+    operator = view.trace.spans["name"].gather(rows["op_id"]).alias("op")
     sums = rows.with_columns(operator).group_by("name", "kind", "op").agg(pl.col("dur_ns").sum())
     totals: dict[str, float] = {}
     most: dict[str, tuple[float, str]] = {}
@@ -112,7 +112,7 @@ def _device_bars(session: Session, rows: pl.DataFrame) -> list[dict[str, Any]]:
     ).iter_rows():
         label = short(operator, "op").strip("_") if operator else short(name, kind)
         shown = kinds.kernel_kind(name) if kind == "kernel" else _copy_kind(name)
-        totals[label] = totals.get(label, 0.0) + spent / session.case.step_count
+        totals[label] = totals.get(label, 0.0) + spent / view.case.step_count
         most[label] = max(most.get(label, (0.0, shown)), (float(spent), shown))
     return _longest({(label, most[label][1]): spent for label, spent in totals.items()})
 
@@ -121,7 +121,7 @@ def _copy_kind(name: str) -> str:
     return "copy" if "DtoD" in name or name.startswith("Memset") else "transfer"
 
 
-def _host_bars(session: Session, rows: pl.DataFrame) -> list[dict[str, Any]]:
+def _host_bars(view: RecordingView, rows: pl.DataFrame) -> list[dict[str, Any]]:
     if rows.is_empty():
         return []
     kind = kinds.host_kinds(rows)
@@ -135,13 +135,13 @@ def _host_bars(session: Session, rows: pl.DataFrame) -> list[dict[str, Any]]:
         strict=True,
     ):
         key = short(name, sort), names[number]
-        totals[key] = totals.get(key, 0.0) + spent / session.case.step_count
+        totals[key] = totals.get(key, 0.0) + spent / view.case.step_count
     return _longest(totals)
 
 
-def _loading_bars(session: Session, waits: pl.DataFrame) -> list[dict[str, Any]]:
+def _loading_bars(view: RecordingView, waits: pl.DataFrame) -> list[dict[str, Any]]:
     """The outermost operators inside the waits for data: what loading is made of."""
-    spans = session.trace.spans
+    spans = view.trace.spans
     around = waits["id"].implode()
     inside = spans.filter(pl.col("kind") == "op")
     parent = spans.select("id", parent_kind="kind", parent_name="name")
@@ -156,7 +156,7 @@ def _loading_bars(session: Session, waits: pl.DataFrame) -> list[dict[str, Any]]
         (pl.col("parent_kind") != "op").fill_null(value=True) | pl.col("parent_id").is_in(around)
     )
     totals = {
-        (short(name, "op"), "op"): spent / session.case.step_count
+        (short(name, "op"), "op"): spent / view.case.step_count
         for name, spent in outer.group_by("name")
         .agg(pl.col("dur_ns").sum())
         .cast({"name": pl.String})
@@ -187,16 +187,14 @@ def _densest(start: NDArray[np.int64], dur: NDArray[np.int64]) -> tuple[int, int
     return int(start[0]), int(ends[0])
 
 
-def _look(session: Session, spans: NDArray[np.int64]) -> tuple[int | None, int | None]:
+def _look(view: RecordingView, spans: NDArray[np.int64]) -> tuple[int | None, int | None]:
     """A stretch of the timeline that holds a dozen of the finding's spans, where they take the most time."""
     if not len(spans):
         return None, None
-    rows = session.trace.spans[spans.astype(np.uint32)].select(
-        "kind", "start_ns", pl.col("dur_ns").fill_null(0)
-    )
+    rows = view.trace.spans[spans.astype(np.uint32)].select("kind", "start_ns", pl.col("dur_ns").fill_null(0))
     device = rows.filter(pl.col("kind").is_in(DEVICE_KINDS))
     rows = (device if device.height else rows).sort("start_ns")
     start, dur = rows["start_ns"].to_numpy(), rows["dur_ns"].to_numpy()
     begin, end = _densest(start, dur)
     pad = max(int((end - begin) * _AROUND), 1_000)
-    return max(begin - pad, 0), min(end + pad, session.trace.duration_ns)
+    return max(begin - pad, 0), min(end + pad, view.trace.duration_ns)

@@ -14,19 +14,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace.analyze.concepts.device import device_time
-from foretrace.analyze.concepts.device.phases import PHASES
-from foretrace.analyze.concepts.trees import attribution, module_tree
-from foretrace.analyze.concepts.trees.call_tree import NOBODY
-from foretrace.errors import MissingDataError
 from foretrace.present.web import kinds
-from foretrace.present.web.owners import device_owners
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
+from foretrace.present.web.resources.module_rows import ModuleRow, device_title, module_rows
 from foretrace.present.web.short_names import short
 from foretrace.schema import DEVICE_KINDS, KINDS
 from foretrace.trace import Trace
 
 NO_SPAN = 0xFFFFFFFF  # the id of what is drawn and is no span of the recording
-_MODULE_ROWS = 7
 _PYTHON = KINDS.index("python")
 _ROWS_MOST = 65_000
 Numbers = NDArray[np.int64]
@@ -46,32 +41,31 @@ class Rows:
     finding: NDArray[np.uint8]
 
 
-def rows(session: Session) -> Rows:
+def rows(view: RecordingView) -> Rows:
     """All rows of a recording, worked out once."""
-    return session.keep("rows", lambda: _rows(session))
+    return view.keep("rows", lambda: _rows(view))
 
 
-def _rows(session: Session) -> Rows:
-    trace = session.trace
+def _rows(view: RecordingView) -> Rows:
+    trace = view.trace
     spans = trace.spans
     start, dur = spans["start_ns"].to_numpy(), spans["dur_ns"].fill_null(0).to_numpy()
     lane, group = _lanes(trace, start, dur)
     listed, first = _tracks(trace, lane, group)
-    row = first[group].astype(np.int64) + lane
-    row = np.minimum(row, _ROWS_MOST).astype(np.uint16)
-    order = np.argsort(row, kind="stable")  # spans come by start, and stay so within a row
-    counts = np.bincount(row, minlength=int(row.max(initial=0)) + 1)
+    row_of = np.minimum(first[group].astype(np.int64) + lane, _ROWS_MOST).astype(np.uint16)
+    order = np.argsort(row_of, kind="stable")  # spans come by start, and stay so within a row
+    counts = np.bincount(row_of, minlength=int(row_of.max(initial=0)) + 1)
     names = _Names()
     codes = names.of_spans(spans)[order]
-    lengths = _apart(row[order], start[order], dur[order])
-    parts = [_Part(start[order], lengths, codes, _kinds(session)[order], order.astype(np.uint32))]
+    lengths = _apart(row_of[order], start[order], dur[order])
+    parts = [_Part(start[order], lengths, codes, _kinds(view)[order], order.astype(np.uint32))]
     tracks = _with_offsets(listed, counts)
-    for title, lines in _modules(session):
+    for title, projected in module_rows(view):
         placed = []
-        for line in lines:
-            placed.append({"offset": sum(len(part.start) for part in parts), "count": len(line.start)})
-            parts.append(line.named(names))
-        at = 1 + max(place for place, each in enumerate(tracks) if each["title"] == title)
+        for row in projected:
+            placed.append({"offset": sum(len(part.start) for part in parts), "count": len(row.start)})
+            parts.append(_projected_part(row, names))
+        at = 1 + max(place for place, track in enumerate(tracks) if track["title"] == title)
         tracks.insert(
             at, {"group": "modules", "title": f"{title} by module", "subtitle": "projected", "rows": placed}
         )
@@ -85,29 +79,6 @@ class _Part:
     name: NDArray[np.uint32]
     kind: NDArray[np.uint8]
     id: NDArray[np.uint32]
-
-
-@dataclass(frozen=True)
-class _Line:
-    """One projected row: stretches, each with its label."""
-
-    start: Numbers
-    end: Numbers
-    label: NDArray[np.int64]
-    labels: list[str]
-    kind: str
-
-    def named(self, names: _Names) -> _Part:
-        """The row as spans that no recorded span stands behind."""
-        codes = np.array([names.add(label) for label in self.labels], np.uint32)
-        count = len(self.start)
-        return _Part(
-            self.start,
-            self.end - self.start,
-            codes[self.label] if count else np.empty(0, np.uint32),
-            np.full(count, kinds.NUMBER[self.kind], np.uint8),
-            np.full(count, NO_SPAN, np.uint32),
-        )
 
 
 class _Names:
@@ -139,13 +110,26 @@ class _Names:
         return found
 
 
-def _kinds(session: Session) -> NDArray[np.uint8]:
+def _projected_part(row: ModuleRow, names: _Names) -> _Part:
+    """A projected row as spans that are not in the recording."""
+    codes = np.array([names.add(label) for label in row.labels], np.uint32)
+    count = len(row.start)
+    return _Part(
+        row.start,
+        row.end - row.start,
+        codes[row.label] if count else np.empty(0, np.uint32),
+        np.full(count, kinds.NUMBER[row.kind], np.uint8),
+        np.full(count, NO_SPAN, np.uint32),
+    )
+
+
+def _kinds(view: RecordingView) -> NDArray[np.uint8]:
     """For each span the number of its kind."""
-    trace = session.trace
+    trace = view.trace
     found = kinds.host_kinds(trace.spans)
     found[trace.spans["kind"].is_in(DEVICE_KINDS).to_numpy()] = kinds.NUMBER["elem"]
     if trace.has_device:
-        found[trace.device_spans["id"].to_numpy()] = session.kinds
+        found[trace.device_spans["id"].to_numpy()] = view.kinds
     return found
 
 
@@ -160,16 +144,16 @@ def _lanes(trace: Trace, start: Numbers, dur: Numbers) -> tuple[Numbers, Numbers
     track = spans["track_id"].to_numpy().astype(np.int64)
     kind = spans["kind"].to_physical().to_numpy()
     on_device = np.isin(track, trace.tracks.filter(pl.col("stream").is_not_null())["id"].to_numpy())
-    work = np.isin(kind, [KINDS.index(each) for each in DEVICE_KINDS])
+    work = np.isin(kind, [KINDS.index(device_kind) for device_kind in DEVICE_KINDS])
     python = kind == _PYTHON
     part = np.where(work, _GPU, np.where(on_device, _MARKS, np.where(python, _PY, _HOST)))
     group = track * len(_GROUPS) + part
     lane = _levels(spans, python)
     flat = work | on_device
     lane[flat] = 0
-    for each in np.unique(group[flat]).tolist():
-        mine = np.flatnonzero(group == each)
-        lane[mine] = stacked(start[mine], dur[mine])
+    for number in np.unique(group[flat]).tolist():
+        members = np.flatnonzero(group == number)
+        lane[members] = stacked(start[members], dur[members])
     return lane, group
 
 
@@ -274,12 +258,8 @@ def _step_tracks(trace: Trace) -> frozenset[int]:
     return frozenset(marks["track_id"].unique().to_list())
 
 
-def _device_title(device: int | None) -> str:
-    return "GPU" if device is None else f"GPU {device}"
-
-
 def _title(track: dict[str, Any], group: str) -> str:
-    device = _device_title(track["device"])
+    device = device_title(track["device"])
     return {"gpu": device, "marks": f"{device} marks", "host": "Host", "python": "Python"}[group]
 
 
@@ -318,19 +298,19 @@ def _with_offsets(listed: list[dict[str, Any]], counts: Numbers) -> list[dict[st
     return listed
 
 
-def finding_numbers(session: Session) -> NDArray[np.uint8]:
+def finding_numbers(view: RecordingView) -> NDArray[np.uint8]:
     """For each span of the rows, the number of the first finding that it belongs to, or 0."""
 
     def make() -> NDArray[np.uint8]:
-        identity = rows(session).id
+        identity = rows(view).id
         # What is no span of the recording takes the last place, which stays 0.
-        mark = np.zeros(session.trace.spans.height + 1, np.uint8)
-        for number in range(len(session.finding_spans), 0, -1):
-            mark[session.finding_spans[number - 1]] = min(number, 255)
+        mark = np.zeros(view.trace.spans.height + 1, np.uint8)
+        for number in range(len(view.finding_spans), 0, -1):
+            mark[view.finding_spans[number - 1]] = min(number, 255)
         found: NDArray[np.uint8] = mark[np.minimum(identity, len(mark) - 1)]
         return found
 
-    return session.keep("finding numbers", make)
+    return view.keep("finding numbers", make)
 
 
 def _joined(tracks: list[dict[str, Any]], names: _Names, parts: list[_Part]) -> Rows:
@@ -345,68 +325,3 @@ def _joined(tracks: list[dict[str, Any]], names: _Names, parts: list[_Part]) -> 
         id=identity,
         finding=np.zeros(len(identity), np.uint8),
     )
-
-
-def _modules(session: Session) -> list[tuple[str, list[_Line]]]:
-    """For each device, its launched work by phase and by module, level by level."""
-    trace = session.trace
-    if not trace.has_device:
-        return []
-    work = session.classified
-    if work.is_empty():
-        return []
-    path, names = _paths(trace, work)
-    found = []
-    for device in work["device"].unique(maintain_order=True).to_list():
-        mine = (
-            (work["device"] == device).to_numpy()
-            if device is not None
-            else work["device"].is_null().to_numpy()
-        )
-        chosen = work.filter(pl.Series(mine))
-        start, end = chosen["start_ns"].to_numpy(), chosen["end_ns"].to_numpy()
-        step = chosen["step"].fill_null(-1).to_numpy()
-        phase = chosen["phase"].to_numpy().astype(np.int64)
-        phase[phase == len(PHASES) - 1] = NOBODY
-        lines = [_line(start, end, phase, step, list(PHASES), "note")]
-        lines += [_line(start, end, level[mine], step, names, "op") for level in path]
-        lines = [line for line in lines if len(line.start)]
-        if lines:
-            found.append((_device_title(device), lines))
-    return found
-
-
-def _paths(trace: Trace, work: pl.DataFrame) -> tuple[list[Numbers], list[str]]:
-    """For each launched device span, the module at each level of its path, and the modules' names."""
-    try:
-        tree = module_tree.find(trace)
-    except MissingDataError:
-        return [], []
-    owner = device_owners(trace, work, tree.carried)
-    owner[owner >= len(tree.names)] = NOBODY
-    depth = attribution.depths(tree.parent)
-    levels = []
-    for level in range(min(int(depth.max(initial=-1)) + 1, _MODULE_ROWS)):
-        ancestor = np.arange(len(tree.names))
-        for _ in range(int(depth.max(initial=0))):
-            ancestor = np.where(depth[ancestor] > level, tree.parent[ancestor], ancestor)
-        ancestor = np.where(depth[ancestor] == level, ancestor, NOBODY)
-        levels.append(np.where(owner == NOBODY, NOBODY, ancestor[owner]))
-    return levels, tree.names
-
-
-def _line(start: Numbers, end: Numbers, key: Numbers, step: Numbers, names: list[str], kind: str) -> _Line:
-    """Neighbours of one key and step as one stretch."""
-    if not len(key):
-        return _Line(start, end, key, [], kind)
-    changes = np.concatenate(([True], (key[1:] != key[:-1]) | (step[1:] != step[:-1])))
-    first = np.flatnonzero(changes)
-    reach = np.maximum.reduceat(end, first)
-    label = key[first]
-    known = label != NOBODY
-    begin, until, label = start[first][known], reach[known], label[known]
-    # Streams overlap: a stretch ends at the latest where the next one of the row begins.
-    if len(begin) > 1:
-        until[:-1] = np.maximum(np.minimum(until[:-1], begin[1:]), begin[:-1])
-    used, place = np.unique(label, return_inverse=True)
-    return _Line(begin, until, place.reshape(-1), [names[each] for each in used.tolist()], kind)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from foretrace.analyze.concepts.memory import memory_categories, memory_curve
 from foretrace.analyze.concepts.memory.memory_curve import Curve
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources import table
 from foretrace.units import counted
 
@@ -30,11 +30,11 @@ _SAYS = {
 Times = NDArray[np.int64]
 
 
-def memory(session: Session) -> dict[str, Any]:
+def memory(view: RecordingView) -> dict[str, Any]:
     """The memory of the device with the highest peak."""
-    result = session.result("memory")
-    curve = memory_curve.curves(session.trace)[0]
-    blocks = _blocks(session, curve)
+    result = view.result("memory")
+    curve = memory_curve.curves(view.trace)[0]
+    blocks = _blocks(view, curve)
     at = _moments(curve)
     rows = (
         result.table.filter(pl.col("device_name") == curve.device)
@@ -54,14 +54,14 @@ def memory(session: Session) -> dict[str, Any]:
                 for label, size, share in rows.select("category", "peak_bytes", "peak_pct").iter_rows()
             ],
         },
-        "largest": _largest(session, curve, blocks),
+        "largest": _largest(view, curve, blocks),
     }
 
 
-def _blocks(session: Session, curve: Curve) -> pl.DataFrame:
-    blocks = session.trace.allocations.filter(pl.col("device") == curve.device)
-    told = memory_categories.categories(session.trace, blocks) if curve.addressed else pl.lit(_UNKNOWN)
-    return blocks.with_columns(told.alias("category"))
+def _blocks(view: RecordingView, curve: Curve) -> pl.DataFrame:
+    blocks = view.trace.allocations.filter(pl.col("device") == curve.device)
+    categories = memory_categories.categories(view.trace, blocks) if curve.addressed else pl.lit(_UNKNOWN)
+    return blocks.with_columns(categories.alias("category"))
 
 
 def _moments(curve: Curve) -> Times:
@@ -112,16 +112,16 @@ def _value_at(times: Times, values: NDArray[Any], at: Times) -> Times:
     return found
 
 
-def _largest(session: Session, curve: Curve, blocks: pl.DataFrame) -> dict[str, Any]:
+def _largest(view: RecordingView, curve: Curve, blocks: pl.DataFrame) -> dict[str, Any]:
     """The largest blocks that were live at the peak."""
     live = memory_curve.live_at(blocks, curve.peak_at_ns)
     top = live.sort("size_bytes", descending=True, maintain_order=True).head(_LARGEST)
-    names = session.trace.spans["name"]
+    names = view.trace.spans["name"]
     frame = top.select(
         "size_bytes",
         "category",
         names.gather(top["op_id"]).cast(pl.String).alias("op"),
-        pl.Series("where", [_where(session, stack) for stack in top["stack_id"].to_list()], dtype=pl.String),
+        pl.Series("where", [_where(view, stack) for stack in top["stack_id"].to_list()], dtype=pl.String),
         "start_ns",
         lived_ns=pl.col("end_ns") - pl.col("start_ns"),
     )
@@ -136,8 +136,8 @@ def _largest(session: Session, curve: Curve, blocks: pl.DataFrame) -> dict[str, 
     }
 
 
-def _where(session: Session, stack: int | None) -> str | None:
+def _where(view: RecordingView, stack: int | None) -> str | None:
     if stack is None:
         return None
-    place = session.case.user_frame(stack)
+    place = view.case.user_frame(stack)
     return f"{place.file}:{place.line} {place.function}" if place.file else place.function

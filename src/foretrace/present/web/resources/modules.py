@@ -7,30 +7,30 @@ from typing import Any
 from foretrace.analyze.result import Result
 from foretrace.errors import MissingDataError
 from foretrace.present.export import flamegraph
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.short_names import short
 
 _LEAST = 2e-4  # of the whole: a narrower frame cannot be seen or clicked
 _NODES = 20_000
 
 
-def modules(session: Session) -> dict[str, Any]:
+def modules(view: RecordingView) -> dict[str, Any]:
     """The tree of modules by GPU and by host time, and that of Python stacks; MissingDataError where there is none."""
     trees: list[dict[str, Any]] = []
     says: list[str] = []
     reason: MissingDataError | None = None
     try:
-        result = session.result("modules")
+        result = view.result("modules")
         says.append(result.says)
-        if session.trace.has_device:
+        if view.trace.has_device:
             trees.append(_tree("Modules, by GPU time", "gpu_ns", result, "device"))
         trees.append(_tree("Modules, by host time", "host_ns", result, "host"))
     except MissingDataError as missing:
         reason = missing
-    if session.trace.stacks.height:
-        if session.trace.has_device:
-            trees.append(_stacks(session, "Python stacks, by GPU time", "gpu_ns", "device"))
-        trees.append(_stacks(session, "Python stacks, by host time", "host_ns", "host"))
+    if view.trace.stacks.height:
+        if view.trace.has_device:
+            trees.append(_stacks(view, "Python stacks, by GPU time", "gpu_ns", "device"))
+        trees.append(_stacks(view, "Python stacks, by host time", "host_ns", "host"))
     trees = [tree for tree in trees if tree["name"]]
     if not trees and reason is not None:
         raise reason
@@ -56,13 +56,13 @@ def _tree(title: str, measure: str, result: Result, side: str) -> dict[str, Any]
     }
 
 
-def _stacks(session: Session, title: str, measure: str, metric: str) -> dict[str, Any]:
+def _stacks(view: RecordingView, title: str, measure: str, metric: str) -> dict[str, Any]:
     """Stacks folded into a tree; narrow frames are left to their callers."""
     places: dict[tuple[int, str], int] = {}
     parent: list[int] = []
     name: list[str] = []
     own: list[int] = []
-    for line in flamegraph.to_folded(session.trace, "device" if metric == "device" else "host").splitlines():
+    for line in flamegraph.to_folded(view.trace, "device" if metric == "device" else "host").splitlines():
         path, _, weight = line.rpartition(" ")
         at = -1
         for frame in path.split(";"):

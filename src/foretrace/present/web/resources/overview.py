@@ -16,7 +16,7 @@ from foretrace.predict.changes import Change
 from foretrace.predict.prediction import Prediction, to_dict
 from foretrace.present.text import findings
 from foretrace.present.web import rule_texts
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources.finding import finding
 from foretrace.present.web.resources.step_time import one_step, step_time
 from foretrace.present.web.resources.trust import trust
@@ -26,65 +26,65 @@ from foretrace.units import counted, format_value
 _ROWS = 8  # of the waterfall
 _COMMANDS = 3
 _FOLLOWS = {
-    "gpu": "the launch side is not the limit", "host": "the host sets the pace", "input": "it waits for data",
+    "gpu": "the CPU keeps up with the GPU", "host": "the CPU sets the pace", "input": "it waits for data",
     "copy": "copies set the pace", "communication": "communication sets the pace",
-    "mixed": "host and GPU are about as slow",
+    "mixed": "CPU and GPU are about equally slow",
 }  # fmt: skip
 _FAR = 0.1  # an estimate this far from what was recorded is told beside it
 _NOTE = "Solid: low end of the prediction. Faded: up to its high end. Each row counts only what is left after the rows above."
 
 
-def overview(session: Session, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+def overview(view: RecordingView, query: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Trust, headline, waterfall, findings, step time, what was checked, and one step.
 
     `findings=no` does not wait for the diagnosis: `pending` then says what is still to come.
     """
     if (query or {}).get("findings") == "no":
-        return _before_diagnosis(session)
-    diagnosis = session.diagnosis
+        return _before_diagnosis(view)
+    diagnosis = view.diagnosis
     numbers = range(1, len(diagnosis.findings) + 1)
     return {
-        "name": session.name,
-        "facts": facts(session.trace),
-        "counts": {"findings": str(len(diagnosis.findings)), **counts(session)},
-        "missing": missing(session),
-        "left_out": list(session.left_out),
+        "name": view.name,
+        "facts": facts(view.trace),
+        "counts": {"findings": str(len(diagnosis.findings)), **counts(view)},
+        "missing": missing(view),
+        "left_out": list(view.left_out),
         "pending": None,
-        "trust": trust(session),
-        "headline": headline(session),
-        "waterfall": waterfall(session),
-        "findings": [finding(session, number) for number in numbers],
-        "step_time": step_time(session),
-        "checked": checked(session),
-        "one_step": one_step(session),
-        "markdown": _markdown(session),
-        "next": _next(session),
+        "trust": trust(view),
+        "headline": headline(view),
+        "waterfall": waterfall(view),
+        "findings": [finding(view, number) for number in numbers],
+        "step_time": step_time(view),
+        "checked": checked(view),
+        "one_step": one_step(view),
+        "markdown": _markdown(view),
+        "next": _next(view),
     }
 
 
-def _before_diagnosis(session: Session) -> dict[str, Any]:
+def _before_diagnosis(view: RecordingView) -> dict[str, Any]:
     """What needs no diagnosis, in the shape of the whole."""
-    now = session.step_ns
+    now = view.step_ns
     before = None if now is None else now / 1e6
-    looked_at = session.case.looked_at or counted(len(session.trace.steps), "step")
-    pending = f"{counted(len(RULES), 'rule')} look at {looked_at}"
+    looked_at = view.case.looked_at or counted(len(view.trace.steps), "step")
+    pending = f"{counted(len(RULES), 'rule')} are checking {looked_at}"
     return {
-        "name": session.name,
-        "facts": facts(session.trace),
-        "counts": counts(session),
-        "missing": missing(session),
-        "left_out": list(session.left_out),
+        "name": view.name,
+        "facts": facts(view.trace),
+        "counts": counts(view),
+        "missing": missing(view),
+        "left_out": list(view.left_out),
         "pending": pending,
-        "trust": trust(session),
+        "trust": trust(view),
         "headline": {
-            "caption": _caption(session), "before_ms": before, "after_ms": None, "speedup": None,
-            "title": "Looking for what is wrong", "says": "",
+            "caption": _caption(view), "before_ms": before, "after_ms": None, "speedup": None,
+            "title": "Checking for problems", "says": "",
         },
         "waterfall": {"now_ms": before, "rows": [], "together_ms": None, "note": ""},
         "findings": [],
-        "step_time": step_time(session),
+        "step_time": step_time(view),
         "checked": [],
-        "one_step": one_step(session),
+        "one_step": one_step(view),
         "markdown": "",
         "next": [],
     }  # fmt: skip
@@ -117,9 +117,9 @@ def _cuda(version: object) -> str | None:
     return None
 
 
-def counts(session: Session) -> dict[str, str]:
+def counts(view: RecordingView) -> dict[str, str]:
     """The number beside each view's name."""
-    trace = session.trace
+    trace = view.trace
     spans = trace.spans
     shown: dict[str, str] = {}
     operators = spans.filter(pl.col("kind") == "op")["name"].n_unique()
@@ -138,19 +138,19 @@ def counts(session: Session) -> dict[str, str]:
     return shown
 
 
-def missing(session: Session) -> dict[str, str]:
+def missing(view: RecordingView) -> dict[str, str]:
     """For each view without data, why, and what to record."""
     found = {}
-    for view in _doubtful(session.trace):
+    for page in _doubtful(view.trace):
         try:
-            result = session.result("communication" if view == "ranks" else view)
+            result = view.result("communication" if page == "ranks" else page)
         except MissingDataError as reason:
-            found[view] = without_file(session, str(reason))
+            found[page] = without_file(view, str(reason))
             continue
-        if view == "ranks" and not result.table.height:
-            found[view] = "One rank, and no collective recorded: open the recording of a distributed run."
-    if session.not_replayed is not None:
-        found["findings"] = without_file(session, session.not_replayed)
+        if page == "ranks" and not result.table.height:
+            found[page] = "One rank, and no collective recorded: open the recording of a distributed run."
+    if view.not_replayed is not None:
+        found["findings"] = without_file(view, view.not_replayed)
     return found
 
 
@@ -166,54 +166,54 @@ def _doubtful(trace: Trace) -> list[str]:
         "roofline": not (kinds == "kernel").any() or shapes.null_count() == len(shapes),
         "ranks": trace.collectives.is_empty(),
     }
-    return [view for view, doubtful in doubts.items() if doubtful]
+    return [page for page, doubtful in doubts.items() if doubtful]
 
 
-def without_file(session: Session, reason: str) -> str:
+def without_file(view: RecordingView, reason: str) -> str:
     """The reason as a sentence of its own: the page already names the recording."""
-    text = reason.removeprefix(f"{session.trace.path.name}: ")
+    text = reason.removeprefix(f"{view.trace.path.name}: ")
     # An option of the profiler keeps its spelling.
     return text if "_" in text.partition(" ")[0] else text[:1].upper() + text[1:]
 
 
-def headline(session: Session) -> dict[str, Any]:
+def headline(view: RecordingView) -> dict[str, Any]:
     """The step now and after the fixes that promise a gain."""
-    before = session.step_ns
+    before = view.step_ns
     gains = [
         number
-        for number, each in enumerate(session.diagnosis.findings, 1)
+        for number, each in enumerate(view.diagnosis.findings, 1)
         if each.predicted is not None and each.predicted.verdict == "gain"
     ]
-    combined = session.diagnosis.combined
+    combined = view.diagnosis.combined
     shown: dict[str, Any] = {
         "before_ms": None if before is None else before / 1e6, "after_ms": None, "speedup": None,
     }  # fmt: skip
     if combined is None or not gains:
-        return {**shown, "caption": _caption(session), **_without_gain(session)}
+        return {**shown, "caption": _caption(view), **_without_gain(view)}
     plain = to_dict(combined)
-    first = session.diagnosis.findings[gains[0] - 1]
+    first = view.diagnosis.findings[gains[0] - 1]
     listed = _listed(gains)
     return {
         **shown,
-        "caption": f"{_caption(session)}; predicted after finding{'s' if len(gains) > 1 else ''} {listed}",
+        "caption": f"{_caption(view)}; predicted after finding{'s' if len(gains) > 1 else ''} {listed}",
         "after_ms": plain["after_ms"],
         "speedup": plain["speedup"],
         "title": diagnose.find(first.rule).heading(first.evidence),
-        "says": f"{_busy(session)} {first.says}".strip(),
+        "says": f"{_busy(view)} {first.says}".strip(),
     }
 
 
-def _caption(session: Session) -> str:
-    if session.step_ns is None:
+def _caption(view: RecordingView) -> str:
+    if view.step_ns is None:
         return "No steps recorded"
-    if not session.trace.steps:
+    if not view.trace.steps:
         return "Time of the recording, in which no steps are marked"
-    if session.step_ms is not None:
+    if view.case.measured_step_ns is not None:
         return "Step time, measured without a profiler"
-    if session.not_replayed is not None:
+    if view.not_replayed is not None:
         return "Step time, as recorded"
-    recorded = session.result("overview").values.get("step_wall_ns")
-    far = recorded and session.step_ns and abs(float(recorded) / session.step_ns - 1) > _FAR
+    recorded = view.result("overview").values.get("step_wall_ns")
+    far = recorded and view.step_ns and abs(float(recorded) / view.step_ns - 1) > _FAR
     return "Step time, estimated without the profiler" + (
         f" (recorded: {format_value('step_ns', recorded)})" if far else ""
     )
@@ -224,36 +224,36 @@ def _listed(numbers: list[int]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _without_gain(session: Session) -> dict[str, str]:
-    if session.not_replayed is not None:
+def _without_gain(view: RecordingView) -> dict[str, str]:
+    if view.not_replayed is not None:
         return {
             "title": "Nothing could be predicted from this recording",
-            "says": without_file(session, session.not_replayed) + ".",
+            "says": without_file(view, view.not_replayed) + ".",
         }
-    return {"title": "No fix promises a gain of 10 % or more", "says": _busy(session)}
+    return {"title": "No fix promises a gain of 10 % or more", "says": _busy(view)}
 
 
-def _busy(session: Session) -> str:
-    result = session.maybe("overview")
+def _busy(view: RecordingView) -> str:
+    result = view.maybe("overview")
     share = result.values.get("busy_pct") if result is not None else None
     if not isinstance(share, float):
         return ""
-    return f"The GPU is busy {share:.1f} % of the time; {_FOLLOWS[bound(session.case)]}."
+    return f"The GPU is busy {share:.1f} % of the time; {_FOLLOWS[bound(view.case)]}."
 
 
-def waterfall(session: Session) -> dict[str, Any]:
+def waterfall(view: RecordingView) -> dict[str, Any]:
     """Each fix on top of those above: the step is replayed with all of them together, never summed."""
-    now = session.step_ns
+    now = view.step_ns
     rows: list[dict[str, Any]] = []
     made: tuple[Change, ...] = ()
     together: Prediction | None = None
-    for number, change in list(session.changes.items())[:_ROWS]:
+    for number, change in list(view.changes.items())[:_ROWS]:
         made = (*made, change)
-        alone = session.diagnosis.findings[number - 1].predicted if len(made) == 1 else None
-        before = session.case.step_ns if together is None else together.after_ns.point
-        together = alone or session.case.predict(made)
+        alone = view.diagnosis.findings[number - 1].predicted if len(made) == 1 else None
+        before = view.case.step_ns if together is None else together.after_ns.point
+        together = alone or view.case.predict(made)
         rows.append(
-            {"finding": number, "label": diagnose.find(session.diagnosis.findings[number - 1].rule).title,
+            {"finding": number, "label": diagnose.find(view.diagnosis.findings[number - 1].rule).title,
              "before_ms": before / 1e6, "after_ms": to_dict(together)["after_ms"]}
         )  # fmt: skip
     return {
@@ -264,34 +264,34 @@ def waterfall(session: Session) -> dict[str, Any]:
     }
 
 
-def checked(session: Session) -> list[dict[str, Any]]:
-    """What was looked for in vain, then what could not be looked for."""
+def checked(view: RecordingView) -> list[dict[str, Any]]:
+    """What was checked without finding an issue, then what could not be checked."""
     looked = [
-        {"rule": rule, "label": diagnose.find(rule).topic, "says": rule_texts.checked(session, rule),
+        {"rule": rule, "label": diagnose.find(rule).topic, "says": rule_texts.checked(view, rule),
          "looked": True}
-        for rule in session.diagnosis.checked
+        for rule in view.diagnosis.checked
     ]  # fmt: skip
     return looked + [
         {"rule": each.rule, "label": diagnose.find(each.rule).topic,
-         "says": f"not checked: {each.why.removeprefix(f'{session.trace.path.name}: ')}", "looked": False}
-        for each in session.diagnosis.unchecked
+         "says": f"not checked: {each.why.removeprefix(f'{view.trace.path.name}: ')}", "looked": False}
+        for each in view.diagnosis.unchecked
     ]  # fmt: skip
 
 
-def _markdown(session: Session) -> str:
-    if session.step_ns is None or session.not_replayed is not None:
-        told = session.maybe("overview")
-        says = told.says if told is not None else ""
-        return f"**{session.name}**: {says}\n\n{without_file(session, session.not_replayed or '')}\n"
-    return findings.to_markdown(session.diagnosis, session.step_ns, session.name)
+def _markdown(view: RecordingView) -> str:
+    if view.step_ns is None or view.not_replayed is not None:
+        overview_result = view.maybe("overview")
+        says = overview_result.says if overview_result is not None else ""
+        return f"**{view.name}**: {says}\n\n{without_file(view, view.not_replayed or '')}\n"
+    return findings.to_markdown(view.diagnosis, view.step_ns, view.name)
 
 
-def _next(session: Session) -> list[str]:
+def _next(view: RecordingView) -> list[str]:
     """Commands that show more of the first findings."""
-    file = session.trace.path.name
+    file = view.trace.path.name
     commands = []
-    for each in session.diagnosis.findings[:_COMMANDS]:
+    for each in view.diagnosis.findings[:_COMMANDS]:
         name, _, options = diagnose.find(each.rule).see.partition(" ")
         commands.append(f"foretrace show {name} {file} {options}".rstrip())
-    commands += [f"foretrace diagnose --explain {each.rule}" for each in session.diagnosis.findings[:1]]
+    commands += [f"foretrace diagnose --explain {each.rule}" for each in view.diagnosis.findings[:1]]
     return list(dict.fromkeys(commands))

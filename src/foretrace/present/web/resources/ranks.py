@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from foretrace.errors import MissingDataError
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources import table
 from foretrace.units import counted, format_value
 
@@ -27,46 +27,47 @@ _SAYS = {
 }
 
 
-def ranks(session: Session, peers: Sequence[Session] = ()) -> dict[str, Any]:
+def ranks(view: RecordingView, peers: Sequence[RecordingView] = ()) -> dict[str, Any]:
     """This run's rank, with those of its peers: runs of the same group with other ranks."""
-    members: dict[int, Session] = {_rank(session): session}
-    for each in peers:
-        if each.group == session.group:
-            members.setdefault(_rank(each), each)
+    members: dict[int, RecordingView] = {_rank(view): view}
+    for peer in peers:
+        if peer.group == view.group:
+            members.setdefault(_rank(peer), peer)
     ordered = [members[number] for number in sorted(members)]
     shares = [_shares(each) for each in ordered]
     if not any(shares):
         raise MissingDataError(
-            f"{session.trace.path.name}: no GPU work recorded; record with ProfilerActivity.CUDA"
+            f"{view.trace.path.name}: no GPU work recorded; record with ProfilerActivity.CUDA"
         )
     frame = pl.DataFrame([_row(each) for each in ordered], infer_schema_length=None)
     return {
-        "says": _says(session, ordered),
+        "says": _says(view, ordered),
         "ranks": sorted(members),
         "parts": list(_PARTS.values()),
-        "share_pct": [each or [0.0] * len(_PARTS) for each in shares],
-        "table": {"name": "ranks", "says": _says(session, ordered), **table.of_frame(frame, _SAYS), "values": [],
+        "share_pct": [share or [0.0] * len(_PARTS) for share in shares],
+        "table": {"name": "ranks", "says": _says(view, ordered), **table.of_frame(frame, _SAYS), "values": [],
                   "notes": []},
     }  # fmt: skip
 
 
-def _rank(session: Session) -> int:
-    return int(session.trace.meta.get("rank") or 0)
+def _rank(view: RecordingView) -> int:
+    return int(view.trace.meta.get("rank") or 0)
 
 
-def _shares(session: Session) -> list[float]:
-    values = session.result("overview").values
+def _shares(view: RecordingView) -> list[float]:
+    values = view.result("overview").values
     shares = [values.get(f"{part}_pct") for part in _PARTS]
-    return [float(each) for each in shares] if all(isinstance(each, int | float) for each in shares) else []  # type: ignore[arg-type]
+    known = [float(share) for share in shares if isinstance(share, int | float)]
+    return known if len(known) == len(shares) else []
 
 
-def _row(session: Session) -> dict[str, Any]:
-    values = session.result("overview").values
-    told = session.maybe("communication")
-    talk = told.values if told is not None else {}
+def _row(view: RecordingView) -> dict[str, Any]:
+    values = view.result("overview").values
+    communication = view.maybe("communication")
+    talk = communication.values if communication is not None else {}
     return {
-        "rank": _rank(session),
-        "name": session.name,
+        "rank": _rank(view),
+        "name": view.name,
         "step_ns": values.get("step_gpu_ns") or values.get("step_host_ns"),
         "computation_ns": values.get("computation_ns"),
         "communication_ns": talk.get("communication_ns"),
@@ -77,11 +78,11 @@ def _row(session: Session) -> dict[str, Any]:
     }
 
 
-def _says(session: Session, ordered: list[Session]) -> str:
-    size = session.trace.meta.get("world_size")
+def _says(view: RecordingView, ordered: list[RecordingView]) -> str:
+    size = view.trace.meta.get("world_size")
     if len(ordered) == 1:
         of = f" of {size}" if size else ""
-        return f"rank {_rank(session)}{of}: open the recordings of the other ranks beside it to compare them"
+        return f"rank {_rank(view)}{of}: open the recordings of the other ranks beside it to compare them"
     rows = [_row(each) for each in ordered]
     waits = [(row["exposed_communication_ns"] or 0, row["rank"]) for row in rows]
     most, where = max(waits)

@@ -10,34 +10,34 @@ from foretrace.analyze.concepts.device import device_peaks, device_time
 from foretrace.analyze.concepts.device.device_peaks import DTYPES, Peaks
 from foretrace.hardware import Device
 from foretrace.present.web.kinds import kernel_kind
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.short_names import short
 from foretrace.units import format_value
 
 _MARKS = 400
 
 
-def roofline(session: Session) -> dict[str, Any]:
+def roofline(view: RecordingView) -> dict[str, Any]:
     """Marks for the kernels whose work is known, the roofs, and what has no mark."""
-    result = session.result("roofline", group_by="kernel")
-    peaks = next(iter(device_peaks.device_peaks(session.trace).values()))
+    result = view.result("roofline", group_by="kernel")
+    peaks = next(iter(device_peaks.device_peaks(view.trace).values()))
     table = result.table
     placed = table.drop_nulls(("achieved_flops_per_s", "intensity_flops_per_byte")).filter(
         (pl.col("achieved_flops_per_s") > 0) & (pl.col("intensity_flops_per_byte") > 0)
     )
-    examples = _examples(session)
+    examples = _examples(view)
     return {
         "says": result.says,
         "device": peaks.name,
-        "roofs": _roofs(session, peaks),
+        "roofs": _roofs(view, peaks),
         "marks": [_mark(row, examples) for row in placed.head(_MARKS).iter_rows(named=True)],
         "without": _without(table, placed),
     }
 
 
-def _examples(session: Session) -> dict[str, int]:
+def _examples(view: RecordingView) -> dict[str, int]:
     """For each kernel name, its longest span."""
-    spans = session.trace.device_spans.filter(pl.col("kind") == "kernel")
+    spans = view.trace.device_spans.filter(pl.col("kind") == "kernel")
     longest = spans.sort("dur_ns", descending=True).group_by("name", maintain_order=True).first()
     return dict(zip(longest["name"].cast(pl.String), longest["id"], strict=True))
 
@@ -69,8 +69,8 @@ def _of(row: dict[str, Any]) -> str:
     return f", {short(str(op), 'op')}" if op else ""
 
 
-def _roofs(session: Session, peaks: Peaks) -> list[dict[str, Any]]:
-    device = _device(session)
+def _roofs(view: RecordingView, peaks: Peaks) -> list[dict[str, Any]]:
+    device = _device(view)
     sources = device.sources if device else {}
     roofs = []
     if peaks.memory_bytes_per_s:
@@ -96,8 +96,8 @@ def _source(sources: Any, name: str) -> str:
     return str(sources.get(name) or sources.get("*") or next(iter(sources.values()), ""))
 
 
-def _device(session: Session) -> Device | None:
-    for recorded in device_time.device_properties(session.trace).values():
+def _device(view: RecordingView) -> Device | None:
+    for recorded in device_time.device_properties(view.trace).values():
         found = device_peaks.find_device(recorded)
         if found:
             return found

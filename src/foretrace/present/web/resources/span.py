@@ -10,7 +10,7 @@ import polars as pl
 from foretrace.analyze.concepts.names.kernel_names import decode
 from foretrace.errors import UsageError
 from foretrace.present.web.kinds import LABELS, kernel_kind
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.short_names import short
 from foretrace.schema import DEVICE_KINDS
 from foretrace.trace import Trace
@@ -21,9 +21,9 @@ _ARGUMENTS = 12
 _LONGEST = 2_000
 
 
-def span(session: Session, number: str) -> dict[str, Any]:
+def span(view: RecordingView, number: str) -> dict[str, Any]:
     """One span by its id."""
-    trace = session.trace
+    trace = view.trace
     if not number.isdigit() or int(number) >= trace.spans.height:
         raise UsageError(f"no span {number!r}; ids are 0 to {trace.spans.height - 1}")
     row = trace.spans.row(int(number), named=True)
@@ -31,7 +31,7 @@ def span(session: Session, number: str) -> dict[str, Any]:
     start, length = row["start_ns"], row["dur_ns"]
     shown = _Facts()
     _when(trace, row, shown)
-    _operator(session, row, shown)
+    _operator(view, row, shown)
     _launch(trace, row, shown)
     _kernel(trace, row, shown)
     _copy(trace, row, shown)
@@ -44,7 +44,7 @@ def span(session: Session, number: str) -> dict[str, Any]:
         "from_ns": start,
         "to_ns": start + (length or 0),
         "facts": shown.facts,
-        "finding": session.finding_of.get(row["id"]),
+        "finding": view.finding_of.get(row["id"]),
         "links": _links(trace, row),
     }
 
@@ -73,18 +73,18 @@ def _when(trace: Trace, row: dict[str, Any], shown: _Facts) -> None:
     shown.add("Duration", f"{length}, from {row['start_ns'] / 1e6:,.3f} ms")
     shown.add("Step", row["step"])
     if row["kind"] == "kernel":
-        told = decode(row["name"])
-        shown.add("What it does", told.text)
+        decoded = decode(row["name"])
+        shown.add("What it does", decoded.text)
         shown.add("Kind", LABELS[kernel_kind(row["name"])])
-        shown.add("Library", told.family if told.family != "unknown" else None)
+        shown.add("Library", decoded.family if decoded.family != "unknown" else None)
 
 
-def _operator(session: Session, row: dict[str, Any], shown: _Facts) -> None:
-    trace = session.trace
+def _operator(view: RecordingView, row: dict[str, Any], shown: _Facts) -> None:
+    trace = view.trace
     op = row["id"] if row["kind"] == "op" else row["op_id"]
     if op is None:
         if row["kind"] == "python":
-            _python(session, row, shown)
+            _python(view, row, shown)
         return
     rows = trace.ops.filter(pl.col("span_id") == op)
     known = rows.row(0, named=True) if rows.height else None
@@ -98,22 +98,22 @@ def _operator(session: Session, row: dict[str, Any], shown: _Facts) -> None:
         shown.add("FLOPs", None if not known["flops"] else format_value("_flops", known["flops"]))
         shown.add("Sequence", known["sequence"])
     stack = known["stack_id"]
-    behind = ""
+    route = ""
     if stack is None and known["forward_id"] is not None:
         forward = trace.ops.filter(pl.col("span_id") == known["forward_id"])
         stack = forward["stack_id"].item() if forward.height else None
-        behind = ", through its forward operator"
+        route = ", through its forward operator"
     if stack is not None:
-        place = session.case.user_frame(stack)
-        shown.add("Source", f"{place.file}:{place.line} {place.function}{behind}", code=True)
+        place = view.case.user_frame(stack)
+        shown.add("Source", f"{place.file}:{place.line} {place.function}{route}", code=True)
     if known["module_id"] is not None:
         shown.add("Module", trace.modules["name"][known["module_id"]], code=True)
 
 
-def _python(session: Session, row: dict[str, Any], shown: _Facts) -> None:
-    call = session.trace.python.filter(pl.col("span_id") == row["id"])
+def _python(view: RecordingView, row: dict[str, Any], shown: _Facts) -> None:
+    call = view.trace.python.filter(pl.col("span_id") == row["id"])
     if call.height and call["stack_id"][0] is not None:
-        frame = session.trace.stacks.row(call["stack_id"][0], named=True)
+        frame = view.trace.stacks.row(call["stack_id"][0], named=True)
         if frame["file"]:
             shown.add("Source", f"{frame['file']}:{frame['line']} {frame['function']}", code=True)
 
@@ -205,8 +205,8 @@ def _copy(trace: Trace, row: dict[str, Any], shown: _Facts) -> None:
 
 
 def _arguments(trace: Trace, row: dict[str, Any], shown: _Facts) -> None:
-    mine = trace.args.filter(pl.col("span_id") == row["id"]).head(_ARGUMENTS)
-    for key, whole, number, text in mine.select("key", "int", "float", "text").iter_rows():
+    arguments = trace.args.filter(pl.col("span_id") == row["id"]).head(_ARGUMENTS)
+    for key, whole, number, text in arguments.select("key", "int", "float", "text").iter_rows():
         value = next((each for each in (whole, number, text) if each is not None), None)
         shown.add(heading(str(key)), value, code=True)
 

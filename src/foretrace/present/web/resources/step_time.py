@@ -16,7 +16,7 @@ from foretrace.analyze.steps import StepWindow, step_windows
 from foretrace.intervals import Intervals
 from foretrace.present.web import kinds
 from foretrace.present.web.kinds import LABELS, WORK
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
 from foretrace.trace import Trace
 from foretrace.units import format_value
 
@@ -25,15 +25,15 @@ _COLUMNS = 96
 _LEAST_PHASE = 0.01
 
 
-def step_time(session: Session) -> dict[str, Any]:
+def step_time(view: RecordingView) -> dict[str, Any]:
     """The steps, each divided into the same parts, which sum to it; and the mean of the whole steps."""
-    trace = session.trace
+    trace = view.trace
     windows = step_windows(trace)
     if not windows:
         return {"caption": "no steps recorded: call profiler.step() in the loop", "steps": [], "parts": []}
     starts, ends = _bounds(windows)
-    parts = _parts(session, starts, ends)
-    whole = np.array([each.whole for each in windows])
+    parts = _parts(view, starts, ends)
+    whole = np.array([window.whole for window in windows])
     chosen = whole if whole.any() else np.ones(len(windows), bool)
     mean = {kind: float(times[chosen].mean()) for kind, times in parts.items()}
     total = float((ends - starts)[chosen].mean())
@@ -65,32 +65,30 @@ def _label(trace: Trace, kind: str) -> str:
 
 
 def _bounds(windows: tuple[StepWindow, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    starts = np.array([each.start_ns for each in windows], np.int64)
-    return starts, np.array([each.end_ns for each in windows], np.int64)
+    starts = np.array([window.start_ns for window in windows], np.int64)
+    return starts, np.array([window.end_ns for window in windows], np.int64)
 
 
 def _parts(
-    session: Session, starts: NDArray[np.int64], ends: NDArray[np.int64]
+    view: RecordingView, starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> dict[str, NDArray[np.int64]]:
     """For each kind, its time in each window; with what is left as idle they sum to the windows."""
     left = ends - starts
     found = {}
-    busy = _busy(session)
+    busy = _busy(view)
     for kind in WORK:
         if kind in busy:
             found[kind] = intervals.covered_ns(busy[kind], starts, ends)
             left = left - found[kind]
-    waiting = intervals.subtract(loading(session.trace), _together(list(busy.values())))
+    waiting = intervals.subtract(loading(view.trace), _together(list(busy.values())))
     found["wait"] = intervals.covered_ns(waiting, starts, ends)
     found["idle"] = left - found["wait"]
     return found
 
 
-def _busy(session: Session) -> dict[str, Intervals]:
+def _busy(view: RecordingView) -> dict[str, Intervals]:
     """When the device did work of each kind, each moment given to one."""
-    return session.keep(
-        "busy", lambda: kinds.exclusive(session.trace, session.kinds) if session.trace.has_device else {}
-    )
+    return view.keep("busy", lambda: kinds.exclusive(view.trace, view.kinds) if view.trace.has_device else {})
 
 
 def _together(sets: list[Intervals]) -> Intervals:
@@ -113,15 +111,17 @@ def loading(trace: Trace) -> Intervals:
     return intervals.union(start, start + waits["dur_ns"].to_numpy())
 
 
-def one_step(session: Session) -> dict[str, Any] | None:
+def one_step(view: RecordingView) -> dict[str, Any] | None:
     """The whole step of median length, in columns of equal length; None without GPU work or steps."""
-    trace = session.trace
-    windows = [each for each in step_windows(trace) if each.whole and each.wall_ns > 0]
+    trace = view.trace
+    windows = [
+        step_window for step_window in step_windows(trace) if step_window.whole and step_window.wall_ns > 0
+    ]
     if not windows or not trace.has_device:
         return None
     window = sorted(windows, key=lambda each: each.wall_ns)[len(windows) // 2]
     edges = np.linspace(window.start_ns, window.end_ns, _COLUMNS + 1).astype(np.int64)
-    names, busy = kinds.shares(_busy(session), edges)
+    names, busy = kinds.shares(_busy(view), edges)
     width = np.maximum(np.diff(edges), 1)[:, None]
     shares = np.clip(busy / width, 0, 1)
     length = format_value("_ns", window.wall_ns)
@@ -129,24 +129,24 @@ def one_step(session: Session) -> dict[str, Any] | None:
         "caption": f"step {window.number}, {length}, same colours as step time",
         "kinds": names,
         "columns": [[round(value, 4) for value in row] for row in shares.tolist()],
-        "phases": _phases(session, window),
+        "phases": _phases(view, window),
     }
 
 
-def _phases(session: Session, window: StepWindow) -> list[dict[str, Any]]:
+def _phases(view: RecordingView, window: StepWindow) -> list[dict[str, Any]]:
     """Stretches in which the step waits for data, or one phase of training ran, where they do not overlap."""
     found = []
-    wait = intervals.clip(loading(session.trace), window.start_ns, window.end_ns)
+    wait = intervals.clip(loading(view.trace), window.start_ns, window.end_ns)
     if len(wait.start):
         longest = int(np.argmax(wait.end - wait.start))
         found.append(("waiting for data", int(wait.start[longest]), int(wait.end[longest])))
-    work = session.classified.filter(pl.col("step") == window.number)
+    work = view.classified.filter(pl.col("step") == window.number)
     for number, phase in enumerate(PHASES[:-1]):
-        mine = work.filter(pl.col("phase") == number)
-        if mine.height:
+        of_phase = work.filter(pl.col("phase") == number)
+        if of_phase.height:
             # A stray kernel, as of a gradient's first use, does not stretch a phase: the middle 98 % count.
-            start = int(mine["start_ns"].quantile(0.01, "nearest") or 0)
-            end = int(mine["end_ns"].quantile(0.99, "nearest") or 0)
+            start = int(of_phase["start_ns"].quantile(0.01, "nearest") or 0)
+            end = int(of_phase["end_ns"].quantile(0.99, "nearest") or 0)
             found.append((phase, max(start, window.start_ns), min(end, window.end_ns)))
     return _apart(found, window)
 
@@ -166,12 +166,12 @@ def _apart(found: list[tuple[str, int, int]], window: StepWindow) -> list[dict[s
     return shown
 
 
-def minimap(session: Session, columns: int) -> dict[str, Any]:
+def minimap(view: RecordingView, columns: int) -> dict[str, Any]:
     """The whole recording in columns: the share of each kind; without GPU work, of operators on the host."""
-    trace = session.trace
+    trace = view.trace
     edges = np.linspace(0, max(trace.duration_ns, 1), columns + 1).astype(np.int64)
     if trace.has_device:
-        names, busy = kinds.shares(_busy(session), edges)
+        names, busy = kinds.shares(_busy(view), edges)
     else:
         spans = trace.spans.filter((pl.col("kind") == "op") & (pl.col("dur_ns") > 0))
         start = spans["start_ns"].to_numpy()

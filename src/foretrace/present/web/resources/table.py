@@ -16,7 +16,7 @@ from foretrace.analyze.concepts.names.kernel_names import decode
 from foretrace.analyze.result import Result
 from foretrace.errors import UsageError
 from foretrace.present.web.kinds import kernel_kind
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.short_names import short
 from foretrace.units import format_value, heading, suffix
 
@@ -35,24 +35,24 @@ _FACTS = {
 _DOCUMENTED = re.compile(r"^ +((?:\w+, )*\w+): (.+)$")
 
 
-def table(session: Session, name: str, query: Mapping[str, str]) -> dict[str, Any]:
+def table(view: RecordingView, name: str, query: Mapping[str, str]) -> dict[str, Any]:
     """One analysis, whole up to a limit of rows."""
     chosen = analyze.find(name)
     kinds = {key: hint for key, hint in get_type_hints(chosen.function).items() if key in chosen.options}
     options = _options(kinds, {key: value for key, value in query.items() if key != "limit"})
     limit = _limit(query.get("limit"))
-    result = session.result(name, **options)
+    result = view.result(name, **options)
     if name == "kernels":
-        result = replace(result, table=_with_facts(session, result.table))
+        result = replace(result, table=_with_facts(view, result.table))
     return of_result(result, says={**documented(name), **_FACTS}, limit=limit)
 
 
-def _with_facts(session: Session, rows: pl.DataFrame) -> pl.DataFrame:
+def _with_facts(view: RecordingView, rows: pl.DataFrame) -> pl.DataFrame:
     """Kernels with what the page marks them by: kind of work, tensor cores, a short title and the longest span."""
     if "name" not in rows.columns:
         return rows
     names = rows["name"].cast(pl.String).to_list()
-    longest = _longest_spans(session)
+    longest = _longest_spans(view)
     cores = {True: "yes", False: "no", None: None}
     return rows.with_columns(
         pl.Series("kind", [kernel_kind(name) for name in names], dtype=pl.String),
@@ -62,9 +62,9 @@ def _with_facts(session: Session, rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _longest_spans(session: Session) -> dict[str, int]:
+def _longest_spans(view: RecordingView) -> dict[str, int]:
     """For each kernel name, the id of its longest span; of those launched within the recording, if there are any."""
-    spans = session.trace.kernel_spans.with_columns(pl.col("launch_id").is_null().alias("early"))
+    spans = view.trace.kernel_spans.with_columns(pl.col("launch_id").is_null().alias("early"))
     ordered = spans.sort("early", "dur_ns", descending=[False, True])
     longest = ordered.group_by("name", maintain_order=True).first()
     return dict(zip(longest["name"].cast(pl.String), longest["span_id"], strict=True))

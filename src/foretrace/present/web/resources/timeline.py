@@ -16,7 +16,7 @@ from foretrace.analyze.concepts.host import launch_queue
 from foretrace.analyze.concepts.memory import memory_curve
 from foretrace.errors import UsageError
 from foretrace.present.web.binary import Column, pack, steps, times
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources import lanes
 from foretrace.present.web.resources.lanes import Rows
 from foretrace.present.web.resources.step_time import minimap
@@ -35,7 +35,7 @@ _LATE = ("name", "id", "id:escapes", "finding")  # columns that the first pictur
 
 
 def timeline(
-    session: Session, query: Mapping[str, str] | None = None, *, tiled_above: int | None = None
+    view: RecordingView, query: Mapping[str, str] | None = None, *, tiled_above: int | None = None
 ) -> bytes:
     """The whole recording; where it holds too many spans, as much as the first view can show.
 
@@ -43,18 +43,18 @@ def timeline(
     """
     asked = query or {}
     if asked.get("only") == "finding":
-        return pack({}, {"finding": Column(lanes.finding_numbers(session))})
+        return pack({}, {"finding": Column(lanes.finding_numbers(view))})
     diagnosed = asked.get("findings") != "no"
-    rows = _rows(session, diagnosed=diagnosed)
-    start, end = _bounds(session)
+    rows = _rows(view, diagnosed=diagnosed)
+    start, end = _bounds(view)
     tiled = len(rows.start) > (TILED_ABOVE if tiled_above is None else tiled_above)
     shown = _thinned(rows, start, end, _FIRST_PIXELS) if tiled else rows
-    counters, columns = _counters(session)
+    counters, columns = _counters(view)
     header = {
         **_header(shown, start, end, tiled=tiled, count=len(rows.start)),
         "counters": counters,
-        "steps": _steps(session.trace),
-        "minimap": session.keep("minimap", lambda: minimap(session, _MINIMAP)),
+        "steps": _steps(view.trace),
+        "minimap": view.keep("minimap", lambda: minimap(view, _MINIMAP)),
     }
     spans = _columns(shown, start, diagnosed=diagnosed)
     # What is drawn first comes first: the page does not wait for names.
@@ -62,18 +62,18 @@ def timeline(
     return pack(header, {**spans, **columns, **late})
 
 
-def _rows(session: Session, *, diagnosed: bool) -> Rows:
-    rows = lanes.rows(session)
-    return replace(rows, finding=lanes.finding_numbers(session)) if diagnosed else rows
+def _rows(view: RecordingView, *, diagnosed: bool) -> Rows:
+    rows = lanes.rows(view)
+    return replace(rows, finding=lanes.finding_numbers(view)) if diagnosed else rows
 
 
-def window(session: Session, query: Mapping[str, str]) -> bytes:
+def window(view: RecordingView, query: Mapping[str, str]) -> bytes:
     """The spans between two times, thinned to what so many pixels can show."""
     start, end, pixels = (_number(query, name) for name in ("from", "to", "px"))
     if not (end > start and 1 <= pixels <= _MOST_PIXELS):
         raise UsageError(f"a window needs from < to, and px from 1 to {_MOST_PIXELS:,}")
     diagnosed = query.get("findings") != "no"
-    rows = _rows(session, diagnosed=diagnosed)
+    rows = _rows(view, diagnosed=diagnosed)
     shown = _thinned(rows, int(start), int(end), int(pixels))
     first = min(int(start), int(shown.start.min(initial=int(start))))
     header = {
@@ -93,9 +93,9 @@ def _number(query: Mapping[str, str], name: str) -> float:
     return value
 
 
-def _bounds(session: Session) -> tuple[int, int]:
-    first = session.trace.spans["start_ns"].min()
-    return min(int(first), 0) if isinstance(first, int) else 0, session.trace.duration_ns
+def _bounds(view: RecordingView) -> tuple[int, int]:
+    first = view.trace.spans["start_ns"].min()
+    return min(int(first), 0) if isinstance(first, int) else 0, view.trace.duration_ns
 
 
 def _header(rows: Rows, start: int, end: int, *, tiled: bool, count: int) -> dict[str, Any]:
@@ -144,11 +144,11 @@ def _thinned(rows: Rows, start: int, end: int, pixels: int) -> Rows:
 
 def _visible(rows: Rows, low: int, high: int, start: int, end: int, width: float) -> NDArray[np.int64]:
     first = low + int(np.searchsorted(rows.start[low:high], start, side="left"))
-    behind = low + int(np.searchsorted(rows.start[low:high], end, side="left"))
+    past = low + int(np.searchsorted(rows.start[low:high], end, side="left"))
     # No span of a row covers another: only the one before the first can reach into the window.
     if first > low and rows.start[first - 1] + rows.dur[first - 1] > start:
         first -= 1
-    begins, lengths = rows.start[first:behind], rows.dur[first:behind]
+    begins, lengths = rows.start[first:past], rows.dur[first:past]
     if not len(begins):
         return np.empty(0, np.int64)
     wide = lengths >= _LEAST_PIXELS * width
@@ -182,8 +182,8 @@ def _steps(trace: Trace) -> list[dict[str, Any]]:
     return shown
 
 
-def _counters(session: Session) -> tuple[list[dict[str, Any]], dict[str, Column]]:
-    trace = session.trace
+def _counters(view: RecordingView) -> tuple[list[dict[str, Any]], dict[str, Column]]:
+    trace = view.trace
     found = [*_busy(trace), *_queue(trace), *_memory(trace)]
     columns = {}
     listed = []

@@ -13,25 +13,25 @@ from foretrace.analyze.steps import StepWindow, step_windows
 from foretrace.analyze.trust import judge
 from foretrace.errors import MissingDataError
 from foretrace.present.web.owners import device_owners
-from foretrace.present.web.recording_view import Session
+from foretrace.present.web.recording_view import RecordingView
 from foretrace.units import counted, format_value
 
 _SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _OVERHEAD_PCT, _SPREAD_PCT = 5.0, 2.0
 
 
-def trust(session: Session) -> dict[str, Any]:
+def trust(view: RecordingView) -> dict[str, Any]:
     """The verdict in words, five figures, and every note."""
-    judged = judge(session.trace)
-    windows = step_windows(session.trace)
+    judged = judge(view.trace)
+    windows = step_windows(view.trace)
     shown = (_overhead, _complete, _launches, _spread, _traced)
-    facts = [fact for make in shown if (fact := make(session, windows)) is not None]
+    facts = [fact for make in shown if (fact := make(view, windows)) is not None]
     limits = sum(note.severity != "info" for note in judged.notes)
     marked = sum(fact["mark"] in ("note", "bad") for fact in facts)
     return {
         "verdict": judged.verdict,
         "says": _says(judged.verdict, limits, marked),
-        "detail": _detail(windows) + _diagnosed(session),
+        "detail": _detail(windows) + _diagnosed(view),
         "facts": facts,
         "notes": [{"code": note.code, "weight": note.severity, "says": note.says} for note in judged.notes],
     }
@@ -48,7 +48,7 @@ def _says(verdict: str, limits: int, marked: int) -> str:
 
 
 def _detail(windows: tuple[StepWindow, ...]) -> str:
-    whole = [each.number for each in windows if each.whole]
+    whole = [window.number for window in windows if window.whole]
     if not whole:
         return "No whole step was recorded: numbers are of the whole recording."
     if len(whole) == 1:
@@ -56,8 +56,8 @@ def _detail(windows: tuple[StepWindow, ...]) -> str:
     return f"Numbers below use steps {whole[0]}–{whole[-1]} only."
 
 
-def _diagnosed(session: Session) -> str:
-    looked_at = session.case.looked_at
+def _diagnosed(view: RecordingView) -> str:
+    looked_at = view.case.looked_at
     return "" if looked_at is None else f" Findings use {looked_at}."
 
 
@@ -65,17 +65,18 @@ def _fact(mark: str, label: str, value: str, detail: str) -> dict[str, str]:
     return {"mark": mark, "label": label, "value": value, "detail": detail}
 
 
-def _overhead(session: Session, windows: tuple[StepWindow, ...]) -> dict[str, str] | None:
+def _overhead(view: RecordingView, windows: tuple[StepWindow, ...]) -> dict[str, str] | None:
     recorded, clock = _recorded_step(windows)
     if recorded is None:
         return None
-    if session.step_ms is None:
+    unprofiled = view.case.measured_step_ns
+    if unprofiled is None:
         return _fact(
             "unknown", "Profiler overhead", "not known", "give the step time without a profiler: --step-ms"
         )
-    share = 100 * (recorded / (session.step_ms * 1e6) - 1)
-    measured = format_value("_ns", session.step_ms * 1e6)
-    detail = f"{format_value('_ns', recorded)} profiled, {measured} without, on the {clock} clock"
+    share = 100 * (recorded / unprofiled - 1)
+    times = [format_value("_ns", step_ns) for step_ns in (recorded, unprofiled)]
+    detail = f"{times[0]} profiled, {times[1]} without, on the {clock} clock"
     sign = "+" if share >= 0 else "− "
     return _fact(
         "good" if abs(share) < _OVERHEAD_PCT else "note",
@@ -86,22 +87,22 @@ def _overhead(session: Session, windows: tuple[StepWindow, ...]) -> dict[str, st
 
 
 def _recorded_step(windows: tuple[StepWindow, ...]) -> tuple[float | None, str]:
-    whole = [each for each in windows if each.whole]
+    whole = [window for window in windows if window.whole]
     on_gpu = [each.gpu_ns for each in whole if each.gpu_ns is not None]
     if on_gpu:
         return float(np.median(on_gpu)), "GPU"
     return (float(np.median([each.host_ns for each in whole])), "host") if whole else (None, "host")
 
 
-def _complete(session: Session, windows: tuple[StepWindow, ...]) -> dict[str, str]:
+def _complete(view: RecordingView, windows: tuple[StepWindow, ...]) -> dict[str, str]:
     if not windows:
         return _fact(
             "note", "Complete steps", "none marked", "call profiler.step() at the end of each iteration"
         )
-    whole = [each for each in windows if each.whole]
+    whole = [window for window in windows if window.whole]
     counts = {each.launched_count for each in whole}
     if len(counts) == 1:
-        detail = f"{counts.pop():,} GPU events in each" if session.trace.has_device else "on the host"
+        detail = f"{counts.pop():,} GPU events in each" if view.trace.has_device else "on the host"
     else:
         detail = f"{min(counts, default=0):,} to {max(counts, default=0):,} GPU events in each"
     cut = len(windows) - len(whole)
@@ -109,8 +110,8 @@ def _complete(session: Session, windows: tuple[StepWindow, ...]) -> dict[str, st
     return _fact("note" if cut else "good", "Complete steps", f"{len(whole)} of {len(windows)}", detail)
 
 
-def _launches(session: Session, _: tuple[StepWindow, ...]) -> dict[str, str] | None:
-    trace = session.trace
+def _launches(view: RecordingView, _: tuple[StepWindow, ...]) -> dict[str, str] | None:
+    trace = view.trace
     if not trace.has_device:
         return _fact("unknown", "Launch known", "no GPU work", "record with ProfilerActivity.CUDA")
     every = trace.device_spans.height
@@ -130,13 +131,13 @@ def _launches(session: Session, _: tuple[StepWindow, ...]) -> dict[str, str] | N
     )
 
 
-def _spread(_: Session, windows: tuple[StepWindow, ...]) -> dict[str, str] | None:
-    whole = [each for each in windows if each.whole]
+def _spread(_: RecordingView, windows: tuple[StepWindow, ...]) -> dict[str, str] | None:
+    whole = [window for window in windows if window.whole]
     on_gpu = [each.gpu_ns for each in whole if each.gpu_ns is not None]
     times = on_gpu or [each.host_ns for each in whole]
     if not times:
         return None
-    listed = ", ".join(f"{each / 1e6:,.2f}" for each in times[:4])
+    listed = ", ".join(f"{time / 1e6:,.2f}" for time in times[:4])
     listed += " ms" + (f" and {len(times) - 4} more" if len(times) > 4 else "")
     if len(times) == 1:
         return _fact("unknown", "Step spread", "one step", f"{listed}; record three or more")
@@ -147,11 +148,11 @@ def _spread(_: Session, windows: tuple[StepWindow, ...]) -> dict[str, str] | Non
     )
 
 
-def _traced(session: Session, _: tuple[StepWindow, ...]) -> dict[str, str] | None:
+def _traced(view: RecordingView, _: tuple[StepWindow, ...]) -> dict[str, str] | None:
     """The share of launched GPU time whose operator, or its forward operator, has a recorded source line."""
-    if not session.trace.has_device:
+    if not view.trace.has_device:
         return None
-    share = _traced_pct(session)
+    share = _traced_pct(view)
     if not share:
         return _fact("unknown", "Traced to source", "not recorded", "record with with_stack=True")
     mark = "good" if share >= 90 else "note"
@@ -160,12 +161,12 @@ def _traced(session: Session, _: tuple[StepWindow, ...]) -> dict[str, str] | Non
     )
 
 
-def _traced_pct(session: Session) -> float | None:
+def _traced_pct(view: RecordingView) -> float | None:
     try:
-        tree = stack_tree.find(session.trace)
+        tree = stack_tree.find(view.trace)
     except MissingDataError:
         return None
-    known = device_owners(session.trace, session.classified, tree.carried) != NOBODY
-    dur = session.classified["dur_ns"].to_numpy()
+    known = device_owners(view.trace, view.classified, tree.carried) != NOBODY
+    dur = view.classified["dur_ns"].to_numpy()
     total = int(dur.sum())
     return 100 * int(dur[known].sum()) / total if total else None

@@ -1,4 +1,4 @@
-"""The Pass: one window of steps under a profiler, from its warm-up to the file it leaves."""
+"""The Pass: a few steps under a profiler, from its warm-up to the file it leaves."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from foretrace.capture import external
 from foretrace.capture.device_time import DeviceTime, device_time
 from foretrace.capture.labels import ModuleLabels
 from foretrace.capture.options import DEVICE, LIGHT, MEMORY, CaptureOptions, Switches
-from foretrace.capture.plan import Window
+from foretrace.capture.plan import PlannedPass
 
 _HISTORY_ENTRIES = 200_000
 ours = threading.local()  # `ours.profiler` is set while the profiler that is started or stopped is ours
 
 
-def open_pass(window: Window, options: CaptureOptions, path: Path, count: int, facts: str) -> Pass:
-    """The pass for a window, its warm-up begun."""
-    if window.kind == MEMORY:
-        return MemoryPass(window, path)
-    if window.kind == DEVICE:
-        return DevicePass(window, options.switches(DEVICE), path, count, facts)
-    labels = ModuleLabels() if options.labels and window.kind != LIGHT else None
-    if window.kind in external.TOOLS:
-        return ExternalPass(window, path, labels)
-    return ProfilerPass(window, options.switches(window.kind), path, count, facts, labels)
+def open_pass(planned: PlannedPass, options: CaptureOptions, path: Path, count: int, facts: str) -> Pass:
+    """The pass that was planned, its warm-up begun."""
+    if planned.kind == MEMORY:
+        return MemoryPass(planned, path)
+    if planned.kind == DEVICE:
+        return DevicePass(planned, options.switches(DEVICE), path, count, facts)
+    labels = ModuleLabels() if options.labels and planned.kind != LIGHT else None
+    if planned.kind in external.TOOLS:
+        return ExternalPass(planned, path, labels)
+    return ProfilerPass(planned, options.switches(planned.kind), path, count, facts, labels)
 
 
 class Pass(ABC):
     """What all passes share: when they open, and what they cost."""
 
-    def __init__(self, window: Window, path: Path, labels: ModuleLabels | None = None) -> None:
-        self.window, self.path = window, path
+    def __init__(self, planned: PlannedPass, path: Path, labels: ModuleLabels | None = None) -> None:
+        self.planned, self.path = planned, path
         self._labels = labels
         self.recording = False
         self.steps_recorded = 0
@@ -51,14 +51,14 @@ class Pass(ABC):
         self._start_s = self._write_s = 0.0
         self._begun_at = -1
         self._first_step = 0
-        self._in_window = 0  # steps between its opening and its end, the lead included
+        self._steps_open = 0  # steps between its opening and its end, the lead included
         self.device_time: DeviceTime | None = None
 
     def warmed(self, count: int) -> bool:
         """Whether the warm-up is over; a pass that began late warms up all the same."""
         if self._begun_at < 0:
             self._begun_at = count
-        return count - self._begun_at >= self.window.warm - self._lead
+        return count - self._begun_at >= self.planned.warm - self._lead
 
     @property
     def recorded_s(self) -> float:
@@ -66,12 +66,12 @@ class Pass(ABC):
         return (time.perf_counter_ns() - self._opened_ns) / 1e9
 
     def open(self, count: int) -> None:
-        """Recording begins, with the device idle: what earlier steps launched is not of this window."""
+        """Recording begins, with the device idle: what earlier steps launched is not of this pass."""
         if self._labels is not None:
             self._labels.start()
         synchronize()
         self._first_step = count + self._lead + 1
-        self._in_window = self._lead
+        self._steps_open = self._lead
         self._open(count)
         self.recording = True
         self._opened_ns = time.perf_counter_ns()
@@ -83,8 +83,8 @@ class Pass(ABC):
             self._begin_steps(count)
             return False
         self.steps_recorded += 1
-        self._in_window += 1
-        if self.steps_recorded >= self.window.active:
+        self._steps_open += 1
+        if self.steps_recorded >= self.planned.active:
             return True
         self._step(count)
         return False
@@ -98,8 +98,8 @@ class Pass(ABC):
 
     @property
     def step_ns(self) -> float:
-        """How long a step took in the window that was closed."""
-        return (self._closed_ns - self._opened_ns) / max(self._in_window, 1)
+        """How long a step took in the pass that was closed."""
+        return (self._closed_ns - self._opened_ns) / max(self._steps_open, 1)
 
     def abandon(self) -> None:
         """Ends it without a file."""
@@ -113,7 +113,7 @@ class Pass(ABC):
     def facts(self) -> dict[str, Any]:
         """What a closed pass took."""
         return {
-            "kind": self.window.kind,
+            "kind": self.planned.kind,
             "file": self.path.name,
             "steps": self.steps_recorded,
             "first_step": self._first_step,
@@ -135,7 +135,7 @@ class Pass(ABC):
     def _open(self, count: int) -> None: ...
 
     def _step(self, count: int) -> None:  # noqa: B027  most passes have nothing to do there
-        """At a boundary within the window."""
+        """At a boundary within the pass."""
 
     def _begin_steps(self, count: int) -> None:  # noqa: B027
         """After the lead: from here on steps are marked."""
@@ -148,25 +148,25 @@ class Pass(ABC):
 
 
 class ProfilerPass(Pass):
-    """A window under torch.profiler."""
+    """Steps under torch.profiler."""
 
     def __init__(
         self,
-        window: Window,
+        planned: PlannedPass,
         switches: Switches,
         path: Path,
         count: int,
         facts: str,
         labels: ModuleLabels | None = None,
     ) -> None:
-        super().__init__(window, path, labels)
+        super().__init__(planned, path, labels)
         import torch
 
         self._chosen = switches
         actions = torch.profiler.ProfilerAction
         self._record = actions.RECORD
-        self._action = actions.WARMUP if window.warm else actions.RECORD
-        if not window.warm:
+        self._action = actions.WARMUP if planned.warm else actions.RECORD
+        if not planned.warm:
             synchronize()
         self._facts_text = facts
         quiet = {"acc_events": True} if "acc_events" in signature(torch.profiler.profile).parameters else {}
@@ -181,7 +181,7 @@ class ProfilerPass(Pass):
             **quiet,
         )
         # A recording's first step pays for its beginning: it is in the file, but not among the steps.
-        self._lead = 1 if window.warm > 1 else 0
+        self._lead = 1 if planned.warm > 1 else 0
         self._profiler.record_steps = not self._lead
         self._profiler.step_num = count  # so that the recording names steps as the program counts them
         with _Ours(), _quiet_kineto():
@@ -232,19 +232,19 @@ class ProfilerPass(Pass):
 
 
 class DevicePass(ProfilerPass):
-    """A window under torch.profiler that records the device alone: how long it works in a step. No file stays."""
+    """Steps under a torch.profiler that records the device alone: how long it works in a step. No file stays."""
 
     def _close(self) -> bool:
         recorded = self._export()
         try:
-            self.device_time = device_time(recorded, self._in_window)
+            self.device_time = device_time(recorded, self._steps_open)
         finally:
             recorded.unlink()
         return False
 
 
 class MemoryPass(Pass):
-    """The history of CUDA's allocator over a window, as torch's snapshot."""
+    """The history of CUDA's allocator over some steps, as torch's snapshot."""
 
     def _open(self, count: int) -> None:
         import torch
@@ -267,11 +267,11 @@ class MemoryPass(Pass):
 
 
 class ExternalPass(Pass):
-    """The window that nsys or ncu waits for; they write the file."""
+    """The range that nsys or ncu waits for; they write the file."""
 
-    def __init__(self, window: Window, path: Path, labels: ModuleLabels | None = None) -> None:
-        super().__init__(window, path, labels)
-        self._range = external.Window(window.kind)
+    def __init__(self, planned: PlannedPass, path: Path, labels: ModuleLabels | None = None) -> None:
+        super().__init__(planned, path, labels)
+        self._range = external.NvtxRange(planned.kind)
 
     def _open(self, count: int) -> None:
         self._range.open()
@@ -319,15 +319,15 @@ def _unknown_block_told(recording_memory: bool) -> Iterator[None]:
     yield
     sys.stderr.flush()
     kept = os.dup(2)
-    with tempfile.TemporaryFile() as told:
-        os.dup2(told.fileno(), 2)
+    with tempfile.TemporaryFile() as captured:
+        os.dup2(captured.fileno(), 2)
         try:
             del block
         finally:
             os.dup2(kept, 2)
             os.close(kept)
-        told.seek(0)
-        for line in told:  # what another thread wrote in that moment
+        captured.seek(0)
+        for line in captured:  # what another thread wrote in that moment
             if b"Memory block of unknown size" not in line:
                 os.write(2, line)
 

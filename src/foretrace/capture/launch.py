@@ -1,0 +1,77 @@
+"""Launching: a command is started so that Foretrace records it, and outlives it to write down how it ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from foretrace.capture.options import VARIABLE, CaptureOptions
+from foretrace.capture.run_folder import RunFolder
+from foretrace.errors import UsageError
+
+_BOOTSTRAP = Path(__file__).parent / "bootstrap"
+
+
+def start(
+    command: Sequence[str], options: CaptureOptions, environment: Mapping[str, str] | None = None
+) -> int:
+    """Runs the command armed; returns its exit code, as a shell would give it."""
+    variables = {**os.environ, **(environment or {}), VARIABLE: options.to_json()}
+    paths = [str(_BOOTSTRAP), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables["PYTHONPATH"] = os.pathsep.join(paths)
+    if options.launch_blocking:
+        variables["CUDA_LAUNCH_BLOCKING"] = "1"
+    try:
+        program = subprocess.Popen(command, env=variables)
+    except OSError as error:
+        raise UsageError(f"cannot start {command[0]}: {error.strerror or error}") from error
+    with _signals_to(program):
+        code = program.wait()
+    return 128 - code if code < 0 else code
+
+
+@contextmanager
+def _signals_to(program: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Signals are the program's: this process outlives it, to write down how it ended."""
+
+    def forward(number: int, _: FrameType | None) -> None:
+        # A terminal sends Ctrl-C to all of its foreground group, so the program has it already.
+        if number != signal.SIGINT or not _in_foreground():
+            with suppress(OSError):
+                program.send_signal(number)
+
+    names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = {number: signal.signal(number, forward) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _in_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except (OSError, AttributeError):
+        return False
+
+
+def collect_notes(folder: RunFolder) -> list[str]:
+    """What the program's processes left to say; their files are removed."""
+    slips = folder.path / ".notes"
+    notes = [slip.read_text(encoding="utf-8", errors="replace") for slip in sorted(slips.glob("*.txt"))]
+    shutil.rmtree(slips, ignore_errors=True)
+    for claim in folder.path.glob("rank*/.claim"):
+        claim.unlink(missing_ok=True)
+    if any(folder.path.glob("rank*")):
+        return [note for note in notes if "no step was found" not in note]
+    return notes or [
+        "no process of the program imported torch under Foretrace (python -I, -E or -S prevent it)"
+    ]

@@ -1,0 +1,118 @@
+"""Counters and allocations of a Kineto recording as frames: what was written of memory, by allocator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from foretrace import schema
+from foretrace.ingest.columns import NULL_I64, NULL_U32, NULL_U64, Array, Columns, nullable
+
+# c10::DeviceType, in its own order
+_DEVICE_TYPES = {
+    0: "cpu",
+    1: "cuda",
+    6: "hip",
+    9: "xla",
+    12: "xpu",
+    15: "meta",
+    16: "hpu",
+    20: "privateuseone",
+}
+
+
+def counter_table(
+    columns: Columns, names: pl.Series, texts: pl.Series, tracks: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Recorded counters and the allocators' totals, series by series; each allocator gets a track."""
+    group, memory = columns.groups.pop("counters"), columns.groups["memory"]
+    devices, which = _memory_devices(memory)
+    columns_of = (("allocated", "allocated_bytes"), ("reserved", "reserved_bytes"))
+    known = [np.flatnonzero(memory[column] != NULL_I64) for column, _ in columns_of]
+    rows = np.concatenate(known)
+    series = np.repeat(np.arange(len(known)), [len(each) for each in known])
+    order = np.lexsort((series, which[rows]))  # stable: within a series, in order of time
+    rows, series = rows[order], series[order]
+    used, place = np.unique(which[rows], return_inverse=True)
+    label = pl.Series([name for _, name in columns_of], dtype=schema.TEXT)
+    totals = pl.DataFrame(
+        {
+            "track_id": (tracks.height + place).astype(np.uint32),
+            "at_ns": memory["at"][rows],
+            "name": label.gather(series),
+            "value": np.where(series == 0, memory["allocated"][rows], memory["reserved"][rows]).astype(
+                np.float64
+            ),
+        }
+    )
+    labels = [_memory_track(tracks.height + index, devices[code]) for index, code in enumerate(used)]
+    tracks = pl.concat((tracks, pl.DataFrame(labels, schema=schema.polars_schema("tracks"))))
+    return pl.concat((_recorded_counters(group, names, texts), totals)), tracks
+
+
+def _memory_track(track: int, device: str) -> dict[str, Any]:
+    index = device.partition(":")[2]
+    return {"id": track, "device": int(index) if index else None, "name": f"{device} memory"}
+
+
+def _recorded_counters(group: dict[str, Array], names: pl.Series, texts: pl.Series) -> pl.DataFrame:
+    """Counter events; one that holds several values is told apart by their keys."""
+    name = names.gather(group["name"]).cast(pl.String)
+    key = texts.gather(group["key"]).cast(pl.String)
+    several = pl.struct("name", "key").n_unique() > pl.col("name").n_unique()
+    frame = pl.DataFrame({"track_id": group["track"], "at_ns": group["at"], "name": name, "key": key,
+                          "value": group["value"]})  # fmt: skip
+    label = pl.when(several).then(pl.col("name") + " " + pl.col("key")).otherwise("name")
+    return frame.select("track_id", "at_ns", label.cast(schema.TEXT).alias("name"), "value")
+
+
+def _memory_devices(memory: dict[str, Array]) -> tuple[list[str], Array]:
+    """The names of the allocators' devices (cpu, cuda:0, ...), and for each event which one it is of."""
+    pairs = (
+        memory["device_type"] * np.int64(1 << 32) + memory["device_id"]
+    )  # a null wraps round, alike each time
+    _, first, which = np.unique(pairs, return_index=True, return_inverse=True)
+    names = [_device_name(int(memory["device_type"][at]), int(memory["device_id"][at])) for at in first]
+    return names, which
+
+
+def _device_name(kind: int, index: int) -> str:
+    if kind == NULL_I64:
+        return "unknown"
+    name = _DEVICE_TYPES.get(kind, f"device type {kind}")
+    return name if name == "cpu" or index == NULL_I64 or not 0 <= index < 2**31 else f"{name}:{index}"
+
+
+def allocation_table(memory: dict[str, Array]) -> pl.DataFrame:
+    """Allocations paired with the next free of the same address on the same device."""
+    devices, device_code = _memory_devices(memory)
+    at, size, address = memory["at"], memory["bytes"], memory["address"]
+    position = np.arange(len(at))
+    order = np.lexsort((position, address, device_code))
+    begins, ends = order[:-1], order[1:]
+    paired = (
+        (address[begins] == address[ends]) & (address[begins] != NULL_U64)
+        & (device_code[begins] == device_code[ends]) & (size[begins] > 0) & (size[ends] < 0)
+    )  # fmt: skip
+    freed_at = np.full(len(at), NULL_I64, np.int64)
+    freed_at[begins[paired]] = at[ends[paired]]
+    matched_free = np.zeros(len(at), bool)
+    matched_free[ends[paired]] = True
+    is_alloc = size > 0
+    rows = np.flatnonzero(is_alloc | (~matched_free & (size < 0)))
+    alloc = is_alloc[rows]
+    known = address[rows] != NULL_U64
+    return pl.DataFrame(
+        {
+            "start_ns": nullable(np.where(alloc, at[rows], NULL_I64)),
+            "end_ns": nullable(np.where(alloc, freed_at[rows], at[rows])),
+            "size_bytes": np.abs(size[rows]),
+            "device": pl.Series(devices, dtype=pl.String).gather(device_code[rows]),
+            "address": nullable(np.where(known, address[rows], np.uint64(NULL_U64))),
+            "op_id": nullable(np.where(alloc, memory["op"][rows], np.uint32(NULL_U32))),
+            "stack_id": nullable(np.where(alloc, memory["stack"][rows], np.uint32(NULL_U32))),
+            "module_id": nullable(np.where(alloc, memory["module"][rows], np.uint32(NULL_U32))),
+        }
+    )

@@ -1,0 +1,55 @@
+"""Which recording a path means: the file itself, the one in a folder, or the one to read of a Run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from foretrace.errors import ForetraceError, InputError, UsageError
+from foretrace.ingest import READERS
+from foretrace.ingest.ranks import lowest_rank
+from foretrace.ingest.run import Recorded, find_recorded
+from foretrace.ingest.source import open_source
+from foretrace.units import visible
+
+_LISTED, _INSPECTED = 10, 1_000
+
+
+def find_recording(path: Path, *, of_ranks: bool = False) -> Recorded:
+    """The recording to read, with what a Run knows of it.
+
+    A folder with one recording for each rank of a job means the lowest rank, where `of_ranks` allows it.
+    """
+    recorded = find_recorded(path)
+    if recorded is not None:
+        return recorded
+    return Recorded(_in_folder(path, of_ranks=of_ranks) if path.is_dir() else path)
+
+
+def is_recording(file: Path) -> bool:
+    """Whether a file begins as a recording does."""
+    try:
+        head = open_source(file).head
+    except ForetraceError:
+        return False  # naming the file itself tells why it cannot be read
+    return any(reader.accepts(head) for reader in READERS)
+
+
+def _in_folder(folder: Path, *, of_ranks: bool) -> Path:
+    recordings = list(_recordings(folder))
+    if not recordings:
+        raise InputError(f"{folder}: no recording in this folder")
+    if len(recordings) == 1:
+        return recordings[0]
+    if of_ranks and (lowest := lowest_rank(recordings)) is not None:
+        return lowest
+    names = ", ".join(visible(str(file.relative_to(folder))) for file in recordings[:_LISTED])
+    more = f" and {len(recordings) - _LISTED} more" if len(recordings) > _LISTED else ""
+    raise UsageError(f"{folder}: {len(recordings)} recordings in this folder, name one: {names}{more}")
+
+
+def _recordings(folder: Path) -> Iterator[Path]:
+    for file in sorted(folder.rglob("*"))[:_INSPECTED]:
+        hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+        if not hidden and file.is_file() and is_recording(file):
+            yield file

@@ -1,0 +1,47 @@
+"""Files of runs: how a recording on disk is known, named and grouped."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from foretrace.present.web.recording_view import display_name
+
+Stamp = tuple[int, int]  # size and time of the last change: a file with another one is another recording
+# A name that tells processes of one program apart, as torch's handler gives: host_1234, rank-0.
+_ONE_PROCESS = re.compile(r"rank[-_]?[0-9]+|_[0-9]+$", re.IGNORECASE)
+
+
+def identity(path: Path) -> str:
+    """The id of the run of a file: the same at the next start, so that links keep working."""
+    return hashlib.blake2b(str(path).encode("utf-8", "surrogateescape"), digest_size=6).hexdigest()
+
+
+def place_of(file: Path, named: Path) -> tuple[str, str]:
+    """The group that a run stands under and what it is called there: `naive_attention` and `slow.rich`."""
+    name = display_name(file.name)
+    if file != named and file.parent != named:
+        return file.parent.relative_to(named).as_posix(), name
+    program, _, variant = name.partition(".")
+    if program and variant and not _ONE_PROCESS.search(program):
+        return program, variant
+    return file.parent.name, name
+
+
+def files_in(folder: Path) -> Iterator[Path]:
+    """Every file under a folder by name, without hidden ones; a folder's own files before those below it."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
+
+
+def stamp_of(file: Path) -> Stamp | None:
+    """Size and time of a file; None where there is none to read."""
+    try:
+        facts = file.stat()
+    except OSError:
+        return None
+    return (facts.st_size, facts.st_mtime_ns) if file.is_file() else None

@@ -1,0 +1,115 @@
+"""open_case: what a path brings along, whoever opens it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from foretrace.commands import main
+from foretrace.diagnose.opening import open_case
+from foretrace.errors import UsageError
+from foretrace.ingest import open_trace
+from foretrace.trace import Trace
+from tests.builders import Recording
+
+
+def recording(**header: object) -> Recording:
+    made = Recording(**header)
+    for step in range(3):
+        at = step * 1_000.0
+        made.step(step, at, at + 900).launch(at + 10, "gemm", at + 50, at + 850, call=10)
+    return made
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """A Run whose step took 0.8 ms without a profiler."""
+    rank = tmp_path / "run" / "rank0"
+    rank.mkdir(parents=True)
+    for name in ("light.json", "rich.json"):
+        recording().write(rank, name)
+    passes = [{"kind": kind, "file": f"{kind}.json"} for kind in ("light", "rich")]
+    facts = {"passes": passes, "status": "complete", "unprofiled": {"median_ns": 800_000}}
+    (rank / "rank.json").write_text(json.dumps(facts))
+    return rank.parent
+
+
+@pytest.mark.parametrize("named", [".", "rank0", "rank0/light.json"])
+def test_a_run_brings_its_step_time_and_its_rich_pass(run_folder: Path, named: str) -> None:
+    case = open_case(run_folder / named)
+    assert (case.whole.path.name, case.measured_step_ns) == ("light.json", 800_000)
+    assert case.rich is not None
+    assert case.rich.whole.path.name == "rich.json"
+
+
+def test_the_rich_pass_named_itself_is_not_its_own_rich_pass(run_folder: Path) -> None:
+    case = open_case(run_folder / "rank0" / "rich.json")
+    assert (case.measured_step_ns, case.rich) == (800_000, None)
+
+
+def test_what_the_caller_names_comes_first(run_folder: Path, tmp_path: Path) -> None:
+    other = recording().write(tmp_path, "other.json")
+    case = open_case(run_folder, step_ms=0.7, rich=other)
+    assert case.measured_step_ns == 700_000
+    assert case.rich is not None
+    assert case.rich.whole.path == other
+
+
+@pytest.mark.parametrize("damaged", ["rank.json", "rich.json"])
+def test_a_recording_opens_beside_what_is_damaged(run_folder: Path, damaged: str) -> None:
+    rank = run_folder / "rank0"
+    (rank / damaged).write_text("no")
+    case = open_case(rank / "light.json")
+    assert (case.whole.path.name, case.rich) == ("light.json", None)
+
+
+def test_the_other_ranks_come_along(tmp_path: Path) -> None:
+    for rank in range(2):
+        about = {"backend": "nccl", "rank": rank, "world_size": 2}
+        recording(distributedInfo=about).write(tmp_path, f"{rank}.json")
+    case = open_case(tmp_path)
+    assert case.whole.path.name == "0.json"
+    assert [other.whole.path.name for other in case.other_ranks()] == ["1.json"]
+
+
+def test_the_caller_reads(run_folder: Path) -> None:
+    opened: list[str] = []
+
+    def read(path: Path) -> Trace:
+        opened.append(path.name)
+        return open_trace(path, cache=False)
+
+    case = open_case(run_folder, read=read)
+    assert opened == ["light.json"]
+    assert case.rich is not None
+    assert opened == ["light.json", "rich.json"]
+
+
+def test_several_recordings_must_be_told_apart(tmp_path: Path) -> None:
+    for name in ("a.json", "b.json"):
+        recording().write(tmp_path, name)
+    with pytest.raises(UsageError, match=r"2 recordings in this folder, name one: a\.json, b\.json"):
+        open_case(tmp_path)
+
+
+def test_predict_takes_the_step_time_that_a_run_measured(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(run_folder), "--change", "scale kernel:gemm 0.5", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step_ms"] == 0.8
+
+
+def test_predict_of_a_named_gpu_that_was_given_no_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Recording(deviceProperties=[{"id": 0, "name": "NVIDIA H200", "numSms": 132}])
+    for step in range(3):
+        made.runtime("cudaGetDevice", step * 1_000.0 + 1, step * 1_000.0 + 2)
+        made.step(step, step * 1_000.0, step * 1_000.0 + 900).op(
+            "aten::add", step * 1_000.0, step * 1_000.0 + 800
+        )
+    path = made.write(tmp_path)
+    assert main(["predict", str(path), "--change", "scale host 0.5", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["speedup"]["point"] == pytest.approx(2, rel=0.2)
