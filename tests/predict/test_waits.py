@@ -7,7 +7,7 @@ from pathlib import Path
 from builders import Recording
 
 from foretrace.analyze.concepts.host.runtime_calls import HostSpans
-from foretrace.predict.program import build
+from foretrace.predict.builder import build
 from foretrace.predict.waits import for_sizes, waiting_calls
 
 

@@ -35,6 +35,16 @@ def add_step_ms(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_rich(parser: argparse.ArgumentParser) -> None:
+    """Adds --rich."""
+    parser.add_argument(
+        "--rich",
+        type=Path,
+        metavar="FILE",
+        help="a recording of the same program with stacks, for source lines; times still come from PATH",
+    )
+
+
 def _milliseconds(text: str) -> float:
     try:
         value = float(text)

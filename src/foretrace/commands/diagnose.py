@@ -26,12 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     _input.add_no_cache(parser)
     _input.add_step_ms(parser)
-    parser.add_argument(
-        "--rich",
-        type=Path,
-        metavar="FILE",
-        help="a recording of the same program with stacks, for source lines; times still come from PATH",
-    )
+    _input.add_rich(parser)
     parser.add_argument("--explain", metavar="RULE", help="print the manual page of a rule instead")
     _output.add_format(parser, formats=("table", "json", "md"))
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from foretrace.commands import _input, _output
 
 if TYPE_CHECKING:
+    from foretrace.diagnose.case import Case
+    from foretrace.predict.changes import Change
     from foretrace.predict.prediction import Prediction
 
 _EXAMPLES = """\
@@ -24,6 +26,7 @@ changes (several --change options are applied together and replayed once):
   graph step                     launch every step as CUDA graphs
   fuse kernel:~elementwise       merge neighbouring kernels on a stream into one
   scale batch 2                  twice the items in every step; the speed-up is then per item
+  fix unfused-attention          what `foretrace diagnose` proposes for this rule
 Names follow kernel:, copy:, set:, op: or call:; after ~ they are regular expressions.
 under: selects only what runs inside a module or annotation of that name.
 """
@@ -36,6 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--change", action="append", required=True, metavar="CHANGE", help="a change; see below"
     )
     _input.add_step_ms(parser)
+    _input.add_rich(parser)
     _output.add_format(parser, formats=("table", "json"))
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLES
@@ -43,13 +47,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Prints the prediction."""
-    from foretrace.predict.changes import parse
     from foretrace.predict.prediction import to_dict
     from foretrace.present.text import terminal
 
-    case = _input.open_case(args.path, no_cache=args.no_cache, step_ms=args.step_ms)
-    changes = tuple(parse(text, case.trace, case.program) for text in args.change)
-    prediction = case.predict(changes)
+    case = _input.open_case(args.path, no_cache=args.no_cache, step_ms=args.step_ms, rich=args.rich)
+    prediction = case.predict(tuple(_change(case, text) for text in args.change))
     if args.format == "json":
         document = {"path": str(case.whole.path), "changes": args.change, **to_dict(prediction)}
         print(json.dumps(document, indent=2))
@@ -57,6 +59,16 @@ def run(args: argparse.Namespace) -> None:
         terminal.show_prediction(prediction)
         if prediction.items != 1:
             print(_per_item(prediction))
+
+
+def _change(case: Case, text: str) -> Change:
+    """The change that the text describes, or the fix that the diagnosis has for a rule."""
+    from foretrace.diagnose import RULES
+    from foretrace.diagnose.diagnosis import fix_of
+    from foretrace.predict.changes import parse
+
+    verb, _, rule = text.strip().partition(" ")
+    return fix_of(case, rule.strip(), RULES) if verb == "fix" else parse(text, case.trace, case.program)
 
 
 def _per_item(prediction: Prediction) -> str:

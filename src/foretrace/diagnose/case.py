@@ -38,6 +38,7 @@ from foretrace.trace import Trace
 Kept = TypeVar("Kept")
 
 LONGEST_WALK = 64  # operators around an operator
+_NOT_TRUSTED = "Not promised: this recording is not to be trusted."
 _NAMED_OPS = 2_000  # enough to tell which line of a function called them
 # About the recording as it began, or at its fullest: not to be told from some of its steps.
 _OF_THE_WHOLE = ("cold-start", "memory")
@@ -71,6 +72,7 @@ class Case:
         self._callers: dict[int, list[int]] = {}
         self._user_frames: dict[int, Place] = {}
         self._claimed: set[int] = set()
+        self.lost_calls = False  # whether the rule at work asked for calls that another's finding explains
 
     @cached_property
     def _excerpt(self) -> Excerpt | None:
@@ -219,7 +221,10 @@ class Case:
 
     def predict(self, changes: tuple[Change, ...]) -> Prediction:
         """What the changes, made together, would make of the step: all predictions are made here."""
-        return predict(self.calibration, self.with_clock(changes))
+        predicted = predict(self.calibration, self.with_clock(changes))
+        if predicted.verdict == "gain" and self.result("trust").values["verdict"] == "no":
+            return replace(predicted, verdict="uncertain", basis=f"{predicted.basis} {_NOT_TRUSTED}")
+        return predicted
 
     @cached_property
     def roles(self) -> pl.DataFrame:
@@ -236,13 +241,19 @@ class Case:
         start = (spans["start_ns"] - self.program.start_ns).to_numpy()
         return ProgramTime(intervals.union(start, start + spans["dur_ns"].fill_null(0).to_numpy()))
 
+    def forget_claims(self) -> None:
+        """Makes all calls free to be explained, for a diagnosis that begins anew."""
+        self._claimed.clear()
+
     def claim(self, calls: Calls) -> None:
         """Marks calls as explained by a finding."""
         self._claimed.update(calls.tolist())
 
     def unclaimed(self, calls: Calls) -> Calls:
         """Those of the calls that no finding explains yet."""
-        return Calls(calls[~np.isin(calls, list(self._claimed))]) if self._claimed else calls
+        left = Calls(calls[~np.isin(calls, list(self._claimed))]) if self._claimed else calls
+        self.lost_calls |= len(left) < len(calls)
+        return left
 
     @cached_property
     def device_ns(self) -> int:

@@ -10,12 +10,12 @@ from foretrace import intervals
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding
 from foretrace.diagnose.rule import Rule
-from foretrace.errors import MissingDataError
+from foretrace.errors import MissingDataError, UsageError
+from foretrace.predict.changes import Change
 from foretrace.predict.prediction import Prediction
 
 _HIGH, _MEDIUM = 0.10, 0.03  # of the step
 _SAME = 0.95  # of the host's time that two findings would take out
-_NOT_TRUSTED = "Not promised: this recording is not to be trusted."
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,19 @@ def diagnose(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
 def _of_one(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
     findings: list[Finding] = []
     checked, unchecked = [], []
-    for each in rules:
+    case.forget_claims()
+    for rule in rules:
+        case.lost_calls = False
         try:
-            found = [_judged(case, _located(case, finding)) for finding in each(case)]
-            for finding in found:
-                case.claim(finding.claims)
+            judged = [_judged(case, _located(case, finding)) for finding in rule(case)]
         except MissingDataError as missing:
-            unchecked.append(Unchecked(each.name, str(missing)))
+            unchecked.append(Unchecked(rule.name, str(missing)))
             continue
-        if not found:
-            checked.append(each.name)
-        findings += found
+        for finding in judged:
+            case.claim(finding.claims)
+        if not judged and not case.lost_calls:
+            checked.append(rule.name)
+        findings += judged
     findings = _apart(sorted(findings, key=_order))
     return Diagnosis(tuple(findings), tuple(checked), tuple(unchecked), _combined(case, findings))
 
@@ -108,8 +110,6 @@ def _judged(case: Case, finding: Finding) -> Finding:
     if finding.change is None:
         return finding
     predicted = case.predict((finding.change,))
-    if predicted.verdict == "gain" and case.result("trust").values["verdict"] == "no":
-        predicted = replace(predicted, verdict="uncertain", basis=f"{predicted.basis} {_NOT_TRUSTED}")
     return replace(finding, predicted=predicted, severity=_severity(predicted))
 
 
@@ -157,3 +157,14 @@ def _combined(case: Case, findings: list[Finding]) -> Prediction | None:
         and finding.predicted.verdict == "gain"
     )
     return case.predict(changes) if changes else None
+
+
+def fix_of(case: Case, name: str, rules: tuple[Rule, ...]) -> Change:
+    """The change of the first finding of a rule, as the diagnosis has it."""
+    if name not in (rule.name for rule in rules):
+        raise UsageError(f"no rule named {name!r}; there are: {', '.join(rule.name for rule in rules)}")
+    findings = [finding for finding in diagnose(case, rules).findings if finding.rule == name]
+    change = next((finding.change for finding in findings if finding.change is not None), None)
+    if change is None:
+        raise MissingDataError(f"{case.whole.path.name}: {name} finds nothing here whose fix can be replayed")
+    return change

@@ -14,11 +14,11 @@ from foretrace.diagnose.device_work import SHOWN_SPANS
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.rule import rule
 from foretrace.errors import MissingDataError
+from foretrace.predict.builder import QUIET_NS
 from foretrace.predict.calibrate import dense_ns
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
 from foretrace.predict.numbers import Calls, ProgramTime
-from foretrace.predict.program import QUIET_NS
 from foretrace.sourced import JUDGEMENT, Nanoseconds, Share
 
 LEAST_SHARE = Share(0.02, of="host time", source=JUDGEMENT)
