@@ -27,6 +27,7 @@ from foretrace.diagnose.rules.host.recompilation import recompilation
 from foretrace.diagnose.rules.precision.dtype_casts import dtype_casts
 from foretrace.diagnose.rules.precision.explicit_casts import explicit_casts
 from foretrace.diagnose.rules.precision.fp32_island import fp32_island
+from foretrace.diagnose.rules.precision.fp64_compute import fp64_compute
 from foretrace.diagnose.rules.precision.misaligned_gemm import misaligned_gemm
 from foretrace.diagnose.rules.precision.no_tensor_cores import no_tensor_cores
 from foretrace.diagnose.rules.precision.weight_casts import weight_casts
@@ -39,6 +40,7 @@ from foretrace.errors import UsageError
 RULES: tuple[Rule, ...] = (
     unfused_attention,
     layout_conversions,
+    fp64_compute,
     no_tensor_cores,
     unfused_elementwise,
     misaligned_gemm,
