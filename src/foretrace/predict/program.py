@@ -20,6 +20,7 @@ from foretrace.analyze.concepts.device.device_time import names_like
 from foretrace.analyze.concepts.host.runtime_calls import DATA_LOADING
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
+from foretrace.predict.costs.transfer import STAGED_BYTES
 from foretrace.predict.numbers import ProgramTime, RecordingTime
 from foretrace.trace import Trace
 
@@ -40,7 +41,6 @@ _LONG_WAIT_NS = 20_000  # between two tasks of a stream: more than any hand-over
 _COPY_TAIL_NS = 50_000
 _STREAMS = 1 << 32  # more than a device has
 QUIET_NS = 200_000  # more than Python takes between two operators
-STAGED_BYTES = 64 << 10  # of pageable memory: CUDA takes up to this at once, and makes the host wait for more
 
 _SYNCS = re.compile(r"(cuda|hip|cu)(Device|Ctx|Stream|Event)Synchronize")
 _FREES = re.compile(r"(cuda|hip)Free$|(cu)MemFree")

@@ -10,11 +10,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.patterns.casts import ASKED, BACKWARD, passing_copies
 from foretrace.predict.costs import gemm
 from foretrace.predict.costs.precision import HALF_BYTES_TIME, ITEM_BYTES
-from foretrace.sourced import JUDGEMENT, Count
 
-WIDEST = Count(
-    24, of="kernels between a cast up and the one back: a layer or two, and their gradients", source=JUDGEMENT
-)
 _MULTIPLIES = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 _HALVES = ("bf16", "fp16")
 _FP32 = '"float"'  # among the types of an operator's arguments
@@ -35,8 +31,11 @@ class _Cast(NamedTuple):
     backward: bool  # by autograd, for a cast of the forward pass
 
 
-def islands(case: Case) -> list[Island]:
-    """Casts to fp32 and back with a matrix product between them, in the program's own words or as gradients of such."""
+def islands(case: Case, *, widest: int) -> list[Island]:
+    """Casts to fp32 and back with a matrix product among the kernels between them, of which there are at most `widest`.
+
+    The program asks for them itself, or they are gradients of such.
+    """
     copies = passing_copies(case).rows.select("task", "source", "target", "op_id")
     casts: dict[int, _Cast] = {}
     for task, source, target, op in copies.iter_rows():
@@ -48,18 +47,19 @@ def islands(case: Case) -> list[Island]:
         begins = cast.target == "fp32" and cast.source in _HALVES and (cast.asked or cast.backward)
         if not begins or (found and task <= found[-1].casts[-1]):
             continue
-        if island := _island_from(case, task, casts, ops, streams):
+        if island := _island_from(case, range(task, min(task + 1 + widest, len(ops))), casts, ops, streams):
             found.append(island)
     return found
 
 
 def _island_from(
-    case: Case, first: int, casts: dict[int, _Cast], ops: list[int | None], streams: list[int]
+    case: Case, tasks: range, casts: dict[int, _Cast], ops: list[int | None], streams: list[int]
 ) -> Island | None:
     """The work from a cast up to the first one back on its stream, if it multiplies; None where something else runs."""
+    first = tasks[0]
     up = casts[first]
     inner, between = [first], []
-    for task in range(first + 1, min(first + 1 + WIDEST, len(ops))):
+    for task in tasks[1:]:
         op, cast = ops[task], casts.get(task)
         if streams[task] != streams[first] or op is None:
             return None

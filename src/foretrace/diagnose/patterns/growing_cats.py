@@ -13,9 +13,8 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.patterns import copy_readers
 from foretrace.diagnose.patterns.copy_readers import Shape
-from foretrace.sourced import JUDGEMENT, Count, Share
+from foretrace.sourced import JUDGEMENT, Count
 
-ALREADY_THERE = Share(0.9, of="the elements of the result, at least", source=JUDGEMENT)
 _NEAR = Count(16, of="spans before a concatenation, among which its slices are looked for", source=JUDGEMENT)
 
 
@@ -30,14 +29,17 @@ class _Growth:
     new_share: float  # of the elements of the result
 
 
-def growing(case: Case) -> DeviceWork:
-    """Concatenations whose result another one copies again, with `new_share`: the part of the result that is new."""
+def growing(case: Case, *, already_there: float) -> DeviceWork:
+    """Concatenations whose result another one copies again, with `new_share`: the part of the result that is new.
+
+    At least `already_there` of the result is what was there before.
+    """
     cats = case.device_work().launched_by("aten::cat").with_arguments().where(pl.col("shapes").is_not_null())
     if case.trains:  # autograd keeps what it follows for the backward pass: that must not be overwritten
         followed = case.trace.ops.drop_nulls("sequence")["span_id"]
         cats = cats.where(~pl.col("op_id").is_in(followed.implode()))
     growths = [
-        (op, _growths(shapes) if _readable_in_part(case, op, shapes) else ())
+        (op, [growth for growth in _growths(shapes, already_there) if _readable_in_part(case, op, growth)])
         for op, shapes in cats.rows.select("op_id", "shapes").iter_rows()
     ]
     every = [growth for _, of_cat in growths for growth in of_cat]
@@ -58,11 +60,9 @@ def growing(case: Case) -> DeviceWork:
     return DeviceWork(case, rows.drop_nulls("new_share"))
 
 
-def _readable_in_part(case: Case, op: int, shapes: str) -> bool:
+def _readable_in_part(case: Case, op: int, growth: _Growth) -> bool:
     """Whether what reads the result can read it as a part of a longer buffer."""
-    if not (growths := _growths(shapes)):
-        return False
-    whole = copy_readers.ordered((growths[0].count,))
+    whole = copy_readers.ordered((growth.count,))
     outermost = case.callers(op)[-1]
     return not copy_readers.orders_itself(copy_readers.reader(case, outermost, whole, whole, reshaped=True))
 
@@ -83,7 +83,7 @@ def _slices(case: Case) -> dict[int, str]:
 
 
 @lru_cache(maxsize=4096)
-def _growths(shapes: str) -> tuple[_Growth, ...]:
+def _growths(shapes: str, already_there: float) -> tuple[_Growth, ...]:
     """How a concatenation of these shapes may grow what was there: its largest part, or a list by its last part."""
     try:
         parts = tuple(tuple(int(extent) for extent in part) for part in json.loads(shapes)[0])
@@ -95,10 +95,10 @@ def _growths(shapes: str) -> tuple[_Growth, ...]:
     count = sum(prod(part) for part in parts)
     growths = []
     along = {place for part in parts for place, extent in enumerate(part) if extent != largest[place]}
-    if len(along) == 1 and prod(largest) >= ALREADY_THERE * count:
+    if len(along) == 1 and prod(largest) >= already_there * count:
         (place,) = along
         after = (*largest[:place], sum(part[place] for part in parts), *largest[place + 1 :])
         growths.append(_Growth((largest,), (after,), after, count, 1 - prod(largest) / count))
-    if len(parts) > 2 and prod(parts[-1]) <= (1 - ALREADY_THERE) * count:
+    if len(parts) > 2 and prod(parts[-1]) <= (1 - already_there) * count:
         growths.append(_Growth(parts[:-1], parts, (), count, prod(parts[-1]) / count))
     return tuple(growths)

@@ -13,9 +13,7 @@ from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.patterns import copy_readers
 from foretrace.diagnose.patterns.copy_readers import Lies, Shape
 from foretrace.diagnose.patterns.device_copies import SAME_TYPE, device_copies
-from foretrace.sourced import JUDGEMENT, Share
 
-LEFT_OUT = Share(0.1, of="the rows, at most: the loss then computes these as well", source=JUDGEMENT)
 _COPYING = ("aten::contiguous", "aten::clone", "aten::reshape", "aten::flatten")
 # Losses that leave out rows with a label to ignore, and what they call.
 _LOSSES = ("aten::cross_entropy_loss", "aten::log_softmax", "aten::nll_loss", "aten::nll_loss_nd")
@@ -38,8 +36,11 @@ class ShiftedCopy:
         return prod(self.shape[:-1]), self.shape[-1]
 
 
-def shifted_copies(case: Case) -> list[ShiftedCopy]:
-    """Copies without some rows that only a loss reads, which could have been given a label to ignore for them."""
+def shifted_copies(case: Case, *, left_out: float) -> list[ShiftedCopy]:
+    """Copies without some rows, at most `left_out` of all, that a loss reads first.
+
+    It could have been given a label to ignore for these rows.
+    """
     copies = device_copies(case).where(SAME_TYPE).rows
     shifted = []
     for op, task, shapes, strides in copies.select("op_id", "task", "shapes", "strides").iter_rows():
@@ -47,18 +48,18 @@ def shifted_copies(case: Case) -> list[ShiftedCopy]:
         if case.names[outermost] not in _COPYING:
             continue
         lying = copy_readers.tensors(shapes, strides)
-        whole = _whole(lying[1]) if len(lying) > 1 else None
+        whole = _whole(lying[1], left_out) if len(lying) > 1 else None
         if whole is not None and _read_by_loss(case, outermost, lying[1].shape):
             shifted.append(ShiftedCopy(op, task, lying[1].shape, whole))
     return shifted
 
 
-def _whole(part: Lies) -> Shape | None:
+def _whole(part: Lies, left_out: float) -> Shape | None:
     """The shape of the tensor that this is most of: whole rows, all but a few of each text's."""
     if len(part.shape) != 3 or part.strides[1:] != (part.shape[2], 1) or part.strides[0] % part.shape[2]:
         return None
     rows = part.strides[0] // part.shape[2]
-    return (part.shape[0], rows, part.shape[2]) if 0 < rows - part.shape[1] <= LEFT_OUT * rows else None
+    return (part.shape[0], rows, part.shape[2]) if 0 < rows - part.shape[1] <= left_out * rows else None
 
 
 def _read_by_loss(case: Case, copying: int, shape: Shape) -> bool:

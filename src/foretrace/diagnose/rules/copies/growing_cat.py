@@ -16,6 +16,7 @@ from foretrace.predict.edits import Edit
 from foretrace.sourced import JUDGEMENT, Count, Share
 
 LEAST_SHARE = Share(0.02, of="GPU time", source=JUDGEMENT)
+ALREADY_THERE = Share(0.9, of="the elements of the result, at least", source=JUDGEMENT)
 ADDED_VIEWS = Count(
     3, of="slices: one to write to, and one of each side to read", source="the fix, spelled out"
 )
@@ -55,7 +56,7 @@ def growing_cat(case: Case) -> Iterator[Finding]:
     order first, as norms, softmax and convolutions do: such calls are left out. The final length may be unknown and
     memory for the longest short.
     """
-    cats = growing_cats.growing(case)
+    cats = growing_cats.growing(case, already_there=ALREADY_THERE)
     if cats.gpu_share < LEAST_SHARE:
         return
     new_pct = 100 * float(cats.rows["new_share"].sum()) / len(cats)

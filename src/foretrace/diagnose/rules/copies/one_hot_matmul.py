@@ -14,7 +14,7 @@ from foretrace.hardware import Device
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import streaming
 from foretrace.predict.costs.precision import ITEM_BYTES
-from foretrace.predict.costs.streaming import START_NS
+from foretrace.predict.costs.streaming import BANDWIDTH_SHARE, START_NS  # noqa: F401  # named on the page
 from foretrace.predict.edits import Edit
 from foretrace.sourced import JUDGEMENT, Share
 

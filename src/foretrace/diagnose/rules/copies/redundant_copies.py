@@ -10,6 +10,7 @@ from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns.needless_copies import needless_copies, without_needless
 from foretrace.diagnose.rule import KERNELS, Healthy, rule
 from foretrace.predict.changes import Change
+from foretrace.predict.costs.streaming import BANDWIDTH_SHARE  # noqa: F401  # named on the page
 from foretrace.sourced import JUDGEMENT, Share
 
 LEAST_SHARE = Share(0.02, of="GPU time", source=JUDGEMENT)

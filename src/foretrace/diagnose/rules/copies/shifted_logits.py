@@ -14,6 +14,7 @@ from foretrace.predict.changes import Change
 from foretrace.sourced import JUDGEMENT, Share
 
 LEAST_SHARE = Share(0.02, of="GPU time", source=JUDGEMENT)
+LEFT_OUT = Share(0.1, of="the rows, at most: the loss then computes these as well", source=JUDGEMENT)
 
 
 @rule(
@@ -47,7 +48,7 @@ def shifted_logits(case: Case) -> Iterator[Finding]:
     When not
     The copy is used for more than the loss.
     """
-    shifted = pattern.shifted_copies(case)
+    shifted = pattern.shifted_copies(case, left_out=LEFT_OUT)
     if not shifted:
         return
     copies = pattern.copying(case, shifted)

@@ -14,11 +14,18 @@ from foretrace.diagnose.patterns.casts import passing_copies, time_share
 from foretrace.diagnose.removal import without_work
 from foretrace.diagnose.rule import KERNELS, rule
 from foretrace.predict.changes import Change
+from foretrace.predict.costs.gemm import PEAK_SHARE  # noqa: F401  # named on the page
+from foretrace.predict.costs.precision import HALF_BYTES_TIME  # noqa: F401  # named on the page
 from foretrace.predict.numbers import Calls
-from foretrace.sourced import JUDGEMENT, Share
+from foretrace.sourced import JUDGEMENT, Count, Share
 
 LEAST_SHARE = Share(
     0.10, of="GPU time that would go, or of host time where the step follows the host", source=JUDGEMENT
+)
+
+
+WIDEST = Count(
+    24, of="kernels between a cast up and the one back: a layer or two, and their gradients", source=JUDGEMENT
 )
 
 
@@ -53,7 +60,7 @@ def fp32_island(case: Case) -> Iterator[Finding]:
     When not
     These layers need fp32: an optimizer that adds small steps to their weights may, and so may large sums.
     """
-    islands = fp32_islands.islands(case)
+    islands = fp32_islands.islands(case, widest=WIDEST)
     if all(island.backward for island in islands):
         return
     casts = passing_copies(case).where(

@@ -9,7 +9,11 @@ import polars as pl
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
-from foretrace.diagnose.patterns.costly_products import costly_products
+from foretrace.diagnose.patterns.costly_products import (  # noqa: F401  # named on the page
+    LEAST_BUSY,
+    LEAST_SHARE,
+    costly_products,
+)
 from foretrace.diagnose.rule import KERNELS, rule
 from foretrace.hardware import Device
 from foretrace.predict.changes import Change

@@ -37,7 +37,6 @@ LARGE_FLOPS = Count(
 )
 LEAST_RATE = Share(0.6, of="the peak, which aligned products are taken to reach at least", source=JUDGEMENT)
 MOST_RATE = Share(0.9, of="the peak, which aligned products are taken to reach at most", source=JUDGEMENT)
-SHOWN_SIZES = Count(5, of="sizes, given as evidence", source=JUDGEMENT)
 _TYPES = ("fp16", "bf16", "tf32")
 # Kernels that load 16 bytes at once, by TMA or by their own account: their operands are aligned, whatever M is.
 _LOADS_ALIGNED = re.compile(r"^nvjet|align8|ldg8|sm90_xmma_gemm.*warpgroup")
@@ -114,14 +113,14 @@ def misaligned_gemm(case: Case) -> Iterator[Finding]:
     evidence = work.evidence("products")
     spans = evidence.pop("spans")
     yield Finding(
-        says=f"{work.per_step_count:.0f} matrix products a step have a size that is no multiple of {LOADED_BYTES} "
+        says=f"{work.per_step_count:.0f} matrix products a step have a size that is no multiple of {int(LOADED_BYTES)} bytes "
         f"({', '.join(str(size) for size in sizes[-3:])}) and take {work.gpu_pct:.0f} % of GPU time.",
         why="Tensor cores load 16 bytes at once; such rows are loaded piece by piece.",
         fix=Fix(
             f"Pad to a multiple of {PADDED}: {largest} to {_padded(largest)}.",
             f"size = {_padded(largest)}  # was {largest}",
         ),
-        evidence={**evidence, "sizes": sizes[-SHOWN_SIZES:], "spans": spans},
+        evidence={**evidence, "sizes": sizes[-5:], "spans": spans},
         where=work.places(),
         change=Change(
             f"sizes padded to multiples of {PADDED}",

@@ -11,14 +11,20 @@ import polars as pl
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
-from foretrace.diagnose.patterns.costly_products import costly_products
+from foretrace.diagnose.patterns.costly_products import (  # noqa: F401  # named on the page
+    LEAST_BUSY,
+    LEAST_SHARE,
+    costly_products,
+)
 from foretrace.diagnose.rule import KERNELS, Healthy, rule
 from foretrace.hardware import Device, peak_flops
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import convolution, gemm
+from foretrace.predict.costs.convolution import PEAK_SHARE as CONVOLUTION_SHARE  # noqa: F401  # named on the page
 from foretrace.predict.costs.gemm import PEAK_SHARE, TURNED_SHARE
 from foretrace.predict.costs.operator_calls import AUTOCAST_NS
 from foretrace.predict.costs.precision import HALF_ATTENTION_TIME, HALF_BYTES_TIME, ITEM_BYTES
+from foretrace.predict.costs.streaming import BANDWIDTH_SHARE  # noqa: F401  # named on the page
 from foretrace.predict.edits import Edit
 from foretrace.sourced import JUDGEMENT, Share
 
