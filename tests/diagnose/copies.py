@@ -12,15 +12,15 @@ def work(name: str = "aten::bmm", dur: float = 800) -> Op:
     return Op(name, ADD, dur, [[1 << 20]], ["float"])
 
 
-Lying = tuple[list[int], list[int]]  # shape and strides
+Layout = tuple[list[int], list[int]]  # shape and strides
 
 
-def ordered(*shape: int) -> Lying:
+def ordered(*shape: int) -> Layout:
     """A tensor whose elements follow one another."""
     return list(shape), [prod(shape[place + 1 :]) for place in range(len(shape))]
 
 
-def laid(copy: Lying, original: Lying, *outer: str, memory_format: str = "0") -> Op:
+def laid(copy: Layout, original: Layout, *outer: str, memory_format: str = "0") -> Op:
     """A copy of 200 µs, with how both sides lie."""
     told = {"Input Strides": [copy[1], original[1], []]}
     around = {"Concrete Inputs": ["", memory_format]}
@@ -31,7 +31,7 @@ def laid(copy: Lying, original: Lying, *outer: str, memory_format: str = "0") ->
 
 
 def reads(
-    name: str, *given: Lying, dur: float = 800, outer: tuple[str, ...] = (), inputs: list[str] | None = None
+    name: str, *given: Layout, dur: float = 800, outer: tuple[str, ...] = (), inputs: list[str] | None = None
 ) -> Op:
     """An operator that is given these tensors."""
     told = {"Input Dims": [each[0] for each in given], "Input Strides": [each[1] for each in given]}

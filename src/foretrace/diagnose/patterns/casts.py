@@ -16,7 +16,7 @@ from foretrace.predict.edits import Edit
 
 ASKED = ("aten::to", "aten::_to_copy", "aten::type_as", "aten::float", "aten::half", "aten::bfloat16")
 BACKWARD = "ToCopyBackward"  # in the name of autograd's node for a cast
-# Operators that compute in fp32 inside, whatever their input's type: a cast before and one back behind change nothing.
+# Operators that compute in fp32 inside, whatever their input's type: a cast before and one back after it change nothing.
 _WIDE_INSIDE = re.compile(
     r"aten::(?:native_layer_norm|native_group_norm|native_batch_norm|cudnn_batch_norm|_fused_rms_norm|_?(?:log_)?softmax|"
     r"gelu|silu|mish|relu|elu|leaky_relu|hardswish|sigmoid|tanh|softplus|clamp_min)_?(?:_backward)?(?:_data)?$"

@@ -21,7 +21,7 @@ from foretrace.sourced import JUDGEMENT, Count, Share
 
 Shape = tuple[int, ...]
 
-_LOOKED_AT = Count(64, of="operators behind a copy, among which its reader is looked for", source=JUDGEMENT)
+_LOOKED_AT = Count(64, of="operators after a copy, among which its reader is looked for", source=JUDGEMENT)
 _LEAST_PART = Share(
     1 / 8, of="the copy: what is smaller and strides alike is more likely another tensor", source=JUDGEMENT
 )
@@ -52,7 +52,7 @@ _KEEPS_HEADS = re.compile(r"flash|cudnn")  # attention that takes fewer heads of
 
 
 @dataclass(frozen=True)
-class Lies:
+class Layout:
     """A tensor as it lies in memory."""
 
     shape: Shape
@@ -79,7 +79,7 @@ class Lies:
         if not self._is_picture:
             return False
         shape, strides = (sizes[:1] + sizes[2:] + sizes[1:2] for sizes in (self.shape, self.strides))
-        return Lies(shape, strides).ordered
+        return Layout(shape, strides).ordered
 
     @property
     def turned(self) -> bool:
@@ -89,7 +89,7 @@ class Lies:
         if not self._is_picture:
             return False
         shape, strides = (sizes[:1] + sizes[-1:] + sizes[1:-1] for sizes in (self.shape, self.strides))
-        return Lies(shape, strides).ordered and not self.ordered
+        return Layout(shape, strides).ordered and not self.ordered
 
     @property
     def dense_rows(self) -> bool:
@@ -108,7 +108,7 @@ class Lies:
         batch = [place for place, extent in enumerate(self.shape[:-2]) if extent > 1]
         return batch == list(self.repeated)
 
-    def holds(self, part: Lies) -> bool:
+    def holds(self, part: Layout) -> bool:
         """Whether the part may be a view of this tensor: its strides are found here, and no more elements along them."""
         here: dict[int, int] = {}
         for extent, stride in zip(self.shape, self.strides, strict=True):
@@ -119,7 +119,7 @@ class Lies:
             if extent != 1
         )
 
-    def viewed(self, shape: Shape) -> Lies | None:
+    def viewed(self, shape: Shape) -> Layout | None:
         """This tensor in another shape, as torch's computeStride has it; None where that takes a copy."""
         if prod(shape) != prod(self.shape) or not self.shape or 0 in shape:
             return None
@@ -136,7 +136,7 @@ class Lies:
             if there != here:
                 return None
             base, here, there = self.strides[at - 1] if at else base, 1, 1
-        return Lies(shape, tuple(made)) if place < 0 else None
+        return Layout(shape, tuple(made)) if place < 0 else None
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ class Reader:
 
     op: int
     name: str
-    original: Lies  # what it would read in its place, with the views between made
-    tensors: tuple[Lies, ...]
+    original: Layout  # what it would read in its place, with the views between made
+    tensors: tuple[Layout, ...]
 
 
 @dataclass(frozen=True)
@@ -160,38 +160,40 @@ class Call:
     inputs: str | None
 
 
-def ordered(shape: Shape) -> Lies:
+def ordered(shape: Shape) -> Layout:
     """A tensor of this shape as contiguous() makes it."""
-    return Lies(shape, tuple(prod(shape[place + 1 :]) for place in range(len(shape))))
+    return Layout(shape, tuple(prod(shape[place + 1 :]) for place in range(len(shape))))
 
 
-def tensors(shapes: str | None, strides: str | None) -> tuple[Lies, ...]:
+def tensors(shapes: str | None, strides: str | None) -> tuple[Layout, ...]:
     """The tensors that an operator was given, those of lists too; none where strides were not recorded."""
     return _tensors(shapes, strides) if shapes and strides else ()
 
 
 @lru_cache(maxsize=16384)
-def _tensors(shapes: str, strides: str) -> tuple[Lies, ...]:
+def _tensors(shapes: str, strides: str) -> tuple[Layout, ...]:
     try:
         return tuple(_flat(json.loads(shapes), json.loads(strides)))
     except (ValueError, TypeError):
         return ()
 
 
-def _flat(shapes: Any, strides: Any) -> Iterator[Lies]:
+def _flat(shapes: Any, strides: Any) -> Iterator[Layout]:
     for shape, stride in zip(shapes, strides, strict=False):
         if any(isinstance(extent, list) for extent in shape):
             yield from _flat(shape, stride)
         elif shape and len(shape) == len(stride):
-            yield Lies(tuple(map(int, shape)), tuple(map(int, stride)))
+            yield Layout(tuple(map(int, shape)), tuple(map(int, stride)))
 
 
-def reader(case: Case, copying: int, copy: Lies, original: Lies, *, reshaped: bool = False) -> Reader | None:
+def reader(
+    case: Case, copying: int, copy: Layout, original: Layout, *, reshaped: bool = False
+) -> Reader | None:
     """What computes first with the copy that the operator `copying` made; None where nothing is seen to.
 
     `reshaped`: the result has another shape than the copy, and is known by the number of its elements.
     """
-    for call in behind(case, copying):
+    for call in following(case, copying):
         given = tensors(call.shapes, call.strides)
         changed = given[:1] if _IN_PLACE.match(call.name) else ()
         if any(copy.holds(tensor) for tensor in changed):
@@ -219,7 +221,7 @@ def orders_itself(reader: Reader | None) -> bool:
     return reader is not None and _ORDERS.match(reader.name) is not None
 
 
-def _is_copy(copy: Lies, tensor: Lies, *, reshaped: bool) -> bool:
+def _is_copy(copy: Layout, tensor: Layout, *, reshaped: bool) -> bool:
     if reshaped:
         return tensor.ordered and prod(tensor.shape) == prod(copy.shape)
     return copy.holds(tensor) and prod(tensor.shape) >= _LEAST_PART * prod(copy.shape)
@@ -240,7 +242,7 @@ def is_view(name: str) -> bool:
     return (_FREE_VIEW.match(name) or _BOUND_VIEW.match(name)) is not None
 
 
-def behind(case: Case, op: int) -> Iterator[Call]:
+def following(case: Case, op: int) -> Iterator[Call]:
     """The outermost operators that the same thread calls next."""
     calls, places = case.keep("outermost calls", lambda: _outermost(case))
     track, place = places.get(op, (-1, 0))
@@ -275,7 +277,7 @@ def from_product(case: Case, copying: int) -> bool:
     return maker is not None and _PRODUCT.match(maker.name) is not None
 
 
-def readable(reader: Reader, copy: Lies, *, heads: bool, backend: str, any_order: bool) -> str:
+def readable(reader: Reader, copy: Layout, *, heads: bool, backend: str, any_order: bool) -> str:
     """How the reader would do with the original: "well", "slowly" (rows that are not dense), or "not".
 
     `heads`: what is repeated are heads of keys and values; `backend`: the operators inside of the reader;

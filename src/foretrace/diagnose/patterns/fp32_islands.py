@@ -42,14 +42,14 @@ def islands(case: Case, *, widest: int) -> list[Island]:
         outer = case.names[case.callers(op)[-1]]
         casts[task] = _Cast(source, target, outer in ASKED, BACKWARD in outer)
     ops, streams = case.tasks["op_id"].to_list(), case.tasks["stream"].to_list()
-    found: list[Island] = []
+    listed: list[Island] = []
     for task, cast in casts.items():
         begins = cast.target == "fp32" and cast.source in _HALVES and (cast.asked or cast.backward)
-        if not begins or (found and task <= found[-1].casts[-1]):
+        if not begins or (listed and task <= listed[-1].casts[-1]):
             continue
         if island := _island_from(case, range(task, min(task + 1 + widest, len(ops))), casts, ops, streams):
-            found.append(island)
-    return found
+            listed.append(island)
+    return listed
 
 
 def _island_from(

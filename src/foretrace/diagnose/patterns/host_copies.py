@@ -25,18 +25,18 @@ def host_copies(case: Case, direction: str) -> DeviceWork:
 
 
 def waited(case: Case, calls: Calls) -> NDArray[np.bool_]:
-    """For calls that copy, whether the host waits: within the call, or in one of the same operator right behind it."""
+    """For calls that copy, whether the host waits: within the call, or in one of the same operator right after it."""
     program = case.program
-    behind = np.minimum(calls + 1, len(program.kind) - 1)
+    following = np.minimum(calls + 1, len(program.kind) - 1)
     op = case.trace.spans["op_id"].fill_null(-1).cast(pl.Int64).gather(program.call_span).to_numpy()
-    same_op = (op[calls] == op[behind]) & (op[calls] >= 0)
+    same_op = (op[calls] == op[following]) & (op[calls] >= 0)
     waiting: NDArray[np.bool_] = program.kind[calls] == BLOCKING_COPY
-    waiting |= same_op & (program.kind[behind] == SYNC)
+    waiting |= same_op & (program.kind[following] == SYNC)
     return waiting
 
 
-def waits_behind(case: Case, calls: Calls) -> Calls:
-    """The next call behind each copy where it waits: .cpu() waits for its stream after the copy has been asked for."""
-    behind = np.unique(calls + 1)
-    behind = behind[behind < len(case.program.kind)]
-    return Calls(behind[case.program.kind[behind] == SYNC])
+def waits_after(case: Case, calls: Calls) -> Calls:
+    """The next call after each copy where it waits: .cpu() waits for its stream after the copy has been asked for."""
+    following = np.unique(calls + 1)
+    following = following[following < len(case.program.kind)]
+    return Calls(following[case.program.kind[following] == SYNC])

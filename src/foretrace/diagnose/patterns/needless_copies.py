@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import polars as pl
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.patterns import copy_readers
-from foretrace.diagnose.patterns.copy_readers import Lies
+from foretrace.diagnose.patterns.copy_readers import Layout
 from foretrace.diagnose.patterns.device_copies import SAME_TYPE, device_copies, without_copies
 from foretrace.predict.costs import streaming
 from foretrace.predict.edits import Edit, merge
@@ -24,7 +24,7 @@ _ASKED = ("aten::contiguous", "aten::clone")
 _REPEATS = ("aten::repeat", "aten::repeat_interleave", "aten::tile", "aten::reshape", "aten::flatten")
 # Of these, the order is that of heads which enable_gqa knows: each comes several times in a row.
 _IN_A_ROW = ("aten::repeat_interleave", "aten::reshape", "aten::flatten")
-# Where strides were not recorded: a view behind the copy may need its order, and an operator in place its own tensor.
+# Where strides were not recorded: a view after the copy may need its order, and an operator in place its own tensor.
 _NEEDS_COPY = re.compile(
     r"aten::(?:view|_unsafe_view|view_as|flatten|unflatten|reshape|_reshape_alias|as_strided|select|slice|split|"
     r"split_with_sizes|chunk|unbind|unsqueeze|squeeze|transpose|permute|t|narrow|unfold|expand|detach|\w+_)$"
@@ -52,7 +52,7 @@ def _needless_copies(case: Case) -> DeviceWork:
     copies = device_copies(case).where(SAME_TYPE).rows
     without = [_without(case, *copy) for copy in copies.select("op_id", "shapes", "strides").iter_rows()]
     columns = pl.DataFrame(
-        [(each.how, each.repeated, each.reader, each.times) for each in without],
+        [astuple(copy) for copy in without],
         schema={"how": pl.String, "repeated": pl.Boolean, "reader": pl.Int64, "times": pl.Int64},
         orient="row",
     )
@@ -70,8 +70,8 @@ def without_needless(copies: DeviceWork) -> Edit:
             "task", "dur_ns", "count", "item_bytes"
         ).iter_rows():
             durations[task] = max(dur - round(2 * count * item_bytes / rate), 0)
-    gone = without_copies(copies.where(pl.col("how") == "well"))
-    return merge((gone, Edit(durations_ns=durations | _attention_of_one_query(copies))))
+    removed = without_copies(copies.where(pl.col("how") == "well"))
+    return merge((removed, Edit(durations_ns=durations | _attention_of_one_query(copies))))
 
 
 def _attention_of_one_query(copies: DeviceWork) -> dict[int, int]:
@@ -96,8 +96,8 @@ def _without(case: Case, op: int, shapes: str | None, strides: str | None) -> _W
     """Whether the program asked for this copy itself and what follows can do without."""
     outermost = case.callers(op)[-1]
     asked = case.names[outermost]
-    lying = copy_readers.tensors(shapes, strides)
-    original = lying[1] if len(lying) > 1 else None
+    layouts = copy_readers.tensors(shapes, strides)
+    original = layouts[1] if len(layouts) > 1 else None
     repeats = original is not None and bool(original.repeated)
     if asked not in _ASKED and not (repeats and asked in _REPEATS):
         return _Without("not")
@@ -105,7 +105,7 @@ def _without(case: Case, op: int, shapes: str | None, strides: str | None) -> _W
         return _Without("not" if _next_needs_copy(case, outermost) else "well")
     if asked == "aten::contiguous" and outermost in _formatted(case):
         return _Without("not")  # into channels-last order: layout-conversions is about that
-    copy = lying[0] if asked == "aten::clone" and not repeats else copy_readers.ordered(original.shape)
+    copy = layouts[0] if asked == "aten::clone" and not repeats else copy_readers.ordered(original.shape)
     reader = copy_readers.reader(case, outermost, copy, original, reshaped=asked in _REPEATS)
     if reader is None:
         return _Without("not" if repeats or _next_needs_copy(case, outermost) else "well")
@@ -122,7 +122,7 @@ def _without(case: Case, op: int, shapes: str | None, strides: str | None) -> _W
     return _Without(how, repeats, reader.op, original.shape[2] if one_query else 1)
 
 
-def _repeats_heads(original: Lies) -> bool:
+def _repeats_heads(original: Layout) -> bool:
     """Whether it is heads of keys or values that are repeated: batch, heads, times, tokens, width."""
     return len(original.shape) == 5 and original.repeated == (2,)
 

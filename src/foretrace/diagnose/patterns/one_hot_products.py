@@ -52,17 +52,17 @@ def _lookup(case: Case, op: int, shapes: str | None, inputs: str | None) -> Look
     return Lookup(tuple(made_by), reader.op, prod(ids), classes)
 
 
-def making(case: Case, found: list[Lookup]) -> DeviceWork:
+def making(case: Case, listed: list[Lookup]) -> DeviceWork:
     """The work that makes one-hot tensors."""
-    made_by = {op for lookup in found for op in lookup.made_by}
+    made_by = {op for lookup in listed for op in lookup.made_by}
     within = [op is not None and case.callers(op)[-1] in made_by for op in case.tasks["op_id"]]
     return DeviceWork(case, case.tasks.filter(pl.Series(within, dtype=pl.Boolean)))
 
 
-def multiplying(case: Case, found: list[Lookup]) -> DeviceWork:
+def multiplying(case: Case, listed: list[Lookup]) -> DeviceWork:
     """The products with one-hot tensors, forward and backward; `moved_count`: elements that a lookup would move."""
-    readers = {lookup.product for lookup in found}
-    gradients = {(lookup.classes, lookup.rows) for lookup in found}  # of the table: as it is multiplied
+    readers = {lookup.product for lookup in listed}
+    gradients = {(lookup.classes, lookup.rows) for lookup in listed}  # of the table: as it is multiplied
     moved_count: list[int | None] = []
     for op_id, op, shapes in case.products.select("op_id", "op", "shapes").iter_rows():
         size = gemm.size(op or "", shapes)

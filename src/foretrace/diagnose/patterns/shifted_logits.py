@@ -11,7 +11,7 @@ from foretrace.analyze.concepts.work.tensor_shapes import tensor_shapes
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.patterns import copy_readers
-from foretrace.diagnose.patterns.copy_readers import Lies, Shape
+from foretrace.diagnose.patterns.copy_readers import Layout, Shape
 from foretrace.diagnose.patterns.device_copies import SAME_TYPE, device_copies
 
 _COPYING = ("aten::contiguous", "aten::clone", "aten::reshape", "aten::flatten")
@@ -47,14 +47,14 @@ def shifted_copies(case: Case, *, left_out: float) -> list[ShiftedCopy]:
         outermost = case.callers(op)[-1]
         if case.names[outermost] not in _COPYING:
             continue
-        lying = copy_readers.tensors(shapes, strides)
-        whole = _whole(lying[1], left_out) if len(lying) > 1 else None
-        if whole is not None and _read_by_loss(case, outermost, lying[1].shape):
-            shifted.append(ShiftedCopy(op, task, lying[1].shape, whole))
+        layouts = copy_readers.tensors(shapes, strides)
+        whole = _whole(layouts[1], left_out) if len(layouts) > 1 else None
+        if whole is not None and _read_by_loss(case, outermost, layouts[1].shape):
+            shifted.append(ShiftedCopy(op, task, layouts[1].shape, whole))
     return shifted
 
 
-def _whole(part: Lies, left_out: float) -> Shape | None:
+def _whole(part: Layout, left_out: float) -> Shape | None:
     """The shape of the tensor that this is most of: whole rows, all but a few of each text's."""
     if len(part.shape) != 3 or part.strides[1:] != (part.shape[2], 1) or part.strides[0] % part.shape[2]:
         return None
@@ -65,7 +65,7 @@ def _whole(part: Lies, left_out: float) -> Shape | None:
 def _read_by_loss(case: Case, copying: int, shape: Shape) -> bool:
     """Whether what computes first with as many rows is a loss."""
     flat = (prod(shape[:-1]), shape[-1])
-    for call in copy_readers.behind(case, copying):
+    for call in copy_readers.following(case, copying):
         given = tensor_shapes(call.shapes or "")
         if given and given[0] in (flat, shape) and not copy_readers.is_view(call.name):
             return call.name in _LOSSES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from diagnose.copies import Lying, laid, ordered, reads, work
+from diagnose.copies import Layout, laid, ordered, reads, work
 from diagnose.kernels import ADD, CAST, Op, device_bound
 
 from foretrace.diagnose.rules.copies.shifted_logits import shifted_logits
@@ -16,7 +16,7 @@ ALL_BUT_LAST = ([TEXTS, LINES - 1, WORDS], [LINES * WORDS, WORDS, 1])
 FLAT = [TEXTS * (LINES - 1), WORDS]
 
 
-def loss_of_a_copy(reader: str = "aten::cross_entropy_loss", original: Lying = ALL_BUT_LAST) -> list[Op]:
+def loss_of_a_copy(reader: str = "aten::cross_entropy_loss", original: Layout = ALL_BUT_LAST) -> list[Op]:
     """Logits without the last row of each text copied for a loss of 400 µs, and their gradient's way back of 250."""
     copy = laid(ordered(*original[0]), original, "aten::contiguous", "aten::clone")
     view = reads("aten::view", ordered(*original[0]), dur=1, inputs=["", str([-1, WORDS])])
@@ -46,6 +46,6 @@ def test_rows_without_a_label_are_left_to_the_loss(tmp_path: Path) -> None:
     ],
     ids=["no loss", "half of the rows are left out"],
 )
-def test_rows_that_something_else_needs_are_copied(tmp_path: Path, reader: str, original: Lying) -> None:
+def test_rows_that_something_else_needs_are_copied(tmp_path: Path, reader: str, original: Layout) -> None:
     trace = device_bound(tmp_path, loss_of_a_copy(reader, original))
     assert findings(shifted_logits, trace, step_us=1_851) == []

@@ -152,8 +152,8 @@ def _copies_between_orders(case: Case) -> DeviceWork:
     except MissingDataError:  # no shapes: the conversions are found by their names alone
         return DeviceWork(case, case.tasks.clear())
     between = [
-        len(lying) > 1 and any(one.ordered and other.turned for one, other in (lying[:2], lying[1::-1]))
-        for lying in (
+        len(layouts) > 1 and any(one.ordered and other.turned for one, other in (layouts[:2], layouts[1::-1]))
+        for layouts in (
             copy_readers.tensors(*row) for row in copies.rows.select("shapes", "strides").iter_rows()
         )
     ]

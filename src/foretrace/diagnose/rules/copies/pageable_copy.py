@@ -15,7 +15,7 @@ from foretrace.diagnose.patterns.host_copies import (
     MANY_SMALL,
     host_copies,
     waited,
-    waits_behind,
+    waits_after,
 )
 from foretrace.diagnose.rule import rule
 from foretrace.predict.changes import Change
@@ -51,12 +51,12 @@ _TO_HOST = Fix(
 
 
 @rule(
-    title="Copies hold the host up",
+    title="Copies block the host",
     topic="Blocking copies",
     see="syncs",
 )
 def pageable_copy(case: Case) -> Iterator[Finding]:
-    """Copies between the device and the host that hold the host: pageable ones, and pinned ones that are waited for.
+    """Copies between the device and the host that block the host: pageable ones, and pinned ones that are waited for.
 
     Finds copies of more than {STAGED_BYTES} between the device and pageable memory, and copies to the device of any size
     and from any memory whose operator waits for them. Where they move less than {LARGE_BYTES} a step, not waiting must make
@@ -78,7 +78,7 @@ def pageable_copy(case: Case) -> Iterator[Finding]:
     How the worth is predicted
     All copies are replayed at {PINNED_SHARE} of the bus and not waited for. Copies to the device take turns with the
     kernels, as they do in one stream; the range includes a stream of their own, a batch ahead, which is advised, and
-    replayed, where it makes the step {PREFETCH_GAIN} times as fast once more. Those to the host run behind the kernels; the
+    replayed, where it makes the step {PREFETCH_GAIN} times as fast once more. Those to the host run after the kernels; the
     range includes that the host must wait for what it receives.
 
     When not
@@ -176,7 +176,7 @@ def _pinned(copies: DeviceWork, *, to_host: bool) -> _Group:
     }
     faster = Edit(durations_ns=durations, modelled=frozenset(durations))
     calls = Calls(copies.rows["call"].unique().to_numpy())
-    waits = Calls(np.unique(np.concatenate((calls, waits_behind(case, calls)))))
+    waits = Calls(np.unique(np.concatenate((calls, waits_after(case, calls)))))
     unawaited = replace(faster, unwaited_calls=waits)
     if to_host:
         return _Group(copies, to_host, unawaited, faster)

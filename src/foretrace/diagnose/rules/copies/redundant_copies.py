@@ -29,7 +29,7 @@ def _no_issue(values: Mapping[str, Any]) -> str | None:
     healthy=Healthy("gpu-efficiency", _no_issue),
 )
 def redundant_copies(case: Case) -> Iterator[Finding]:
-    """Copies by contiguous() or clone() that nothing behind them needs.
+    """Copies by contiguous() or clone() that nothing after them needs.
 
     Finds copies on the device, without a change of type, that the program itself asks for by contiguous() or clone(),
     where what reads the copy could read the original. All of them together must take at least {LEAST_SHARE} of GPU time.
@@ -66,5 +66,5 @@ def redundant_copies(case: Case) -> Iterator[Finding]:
         evidence=copies.evidence("copies"),
         where=copies.places(),
         change=Change("copies removed", without_needless(copies)),
-        unless="the copy is changed in place later, or an operator behind it is slower on the other order.",
+        unless="the copy is changed in place later, or an operator after it is slower with the original order.",
     )

@@ -45,7 +45,7 @@ def repeated_elements(case: Case) -> Iterator[Finding]:
     keys and values, takes that many times less, at least {START_NS}.
 
     When not
-    The copy is changed in place later, or an operator behind it is slower on the other order.
+    The copy is changed in place later, or an operator after it is slower with the original order.
     """
     copies = needless_copies(case, repeated=True)
     if not len(copies) or copies.gpu_share < LEAST_SHARE:
@@ -61,5 +61,5 @@ def repeated_elements(case: Case) -> Iterator[Finding]:
         evidence=copies.evidence("copies"),
         where=copies.places(),
         change=Change("copies removed", without_needless(copies)),
-        unless="the copy is changed in place later, or an operator behind it is slower on the other order.",
+        unless="the copy is changed in place later, or an operator after it is slower with the original order.",
     )

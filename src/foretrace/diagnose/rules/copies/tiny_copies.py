@@ -140,11 +140,11 @@ def _change(dropped: DeviceWork, copying: ProgramTime) -> Change:
     constants = _with_constants(thread, copying)
     packed = _packed(dropped, copying, constants)
     of_runs, kept = _runs(thread, copying, dropped)
-    gone = ProgramTime(intervals.subtract(joined(constants, of_runs), kept))
+    removed = ProgramTime(intervals.subtract(joined(constants, of_runs), kept))
     return Change(
         "small copies made once a step",
-        replace(without_time(case, gone), added_host_ns=packed),
-        others=(without_time(case, gone), replace(without_time(case, copying), added_host_ns=packed)),
+        replace(without_time(case, removed), added_host_ns=packed),
+        others=(without_time(case, removed), replace(without_time(case, copying), added_host_ns=packed)),
     )
 
 
@@ -208,7 +208,7 @@ def _packed(dropped: DeviceWork, copying: ProgramTime, constants: ProgramTime) -
 def _runs(thread: _MainThread, copying: ProgramTime, dropped: DeviceWork) -> tuple[ProgramTime, ProgramTime]:
     """What goes with copies that follow each other, and the copies that stay instead.
 
-    Of numbers, what torch.tensor calls for them and the Python between goes. Where an operator behind them puts them
+    Of numbers, what torch.tensor calls for them and the Python between goes. Where an operator after them puts them
     together, it goes and one of them stays.
     """
     start, end = thread.start_ns, thread.end_ns
@@ -217,20 +217,20 @@ def _runs(thread: _MainThread, copying: ProgramTime, dropped: DeviceWork) -> tup
     belongs = copies | (thread.named(_TENSOR) & ~thread.around(thread.case.program.call_start_ns))
     only_tensor, joins = thread.named(_ONLY_TENSOR), thread.named(_TOGETHER)
     apart = ~belongs[1:] | ~belongs[:-1] | (start[1:] - end[:-1] > LOOP_NS)
-    gone, kept = [], []
+    removed, kept = [], []
     for run in np.split(np.arange(len(start)), np.flatnonzero(apart) + 1):
         of_run = run[copies[run]]
         if not len(of_run):
             continue
-        last, behind = of_run[-1], run[-1] + 1
-        soon = behind < len(start) and start[behind] - end[behind - 1] <= LOOP_NS
-        if len(of_run) > 1 and soon and joins[behind]:
+        last, following = of_run[-1], run[-1] + 1
+        soon = following < len(start) and start[following] - end[following - 1] <= LOOP_NS
+        if len(of_run) > 1 and soon and joins[following]:
             kept.append((start[last], end[last]))
-            gone.append((end[last], end[behind]))
+            removed.append((end[last], end[following]))
         if numbers[of_run].all():
             first, last = _with_tensor_calls(run, of_run, only_tensor)
-            gone.append((start[first], end[last]))
-    return _times(gone), _times(kept)
+            removed.append((start[first], end[last]))
+    return _times(removed), _times(kept)
 
 
 def _with_tensor_calls(

@@ -35,7 +35,7 @@ def explicit_casts(case: Case) -> Iterator[Finding]:
 
     Finds casts by .to(), .float(), .half() and the like, which nothing undoes, where they take at least {LEAST_SHARE} of
     GPU time, or of the host's where the step follows the host. Autocast's own casts are not among them, nor are those that
-    weight-casts, dtype-casts and fp32-island find. The scaling right behind a cast from a quantised type counts with it.
+    weight-casts, dtype-casts and fp32-island find. The scaling right after a cast from a quantised type counts with it.
 
     Slow
         for x in batches:
@@ -92,7 +92,7 @@ def _unexplained(case: Case) -> DeviceWork:
 
 
 def _scaling(casts: DeviceWork) -> pl.DataFrame:
-    """The multiplications right behind casts from quantised types: with the cast, they make what was quantised."""
+    """The multiplications right after casts from quantised types: with the cast, they make what was quantised."""
     case = casts.case
     quantised = casts.where(pl.col("source").is_in(_QUANTISED)).rows["task"].to_numpy()
     following = case.device_work(pl.col("task").is_in((quantised + 1).tolist()))

@@ -30,7 +30,7 @@ def weight_casts(case: Case) -> Iterator[Finding]:
     """Casts of weights in every step, though nothing changes the weights.
 
     Finds casts of weights and biases, by torch.autocast or by the program, where nothing is trained, with what else is
-    done to the weight behind them, such as the scaling of a quantised one. They must take at least {LEAST_SHARE} of GPU
+    done to the weight after them, such as the scaling of a quantised one. They must take at least {LEAST_SHARE} of GPU
     time, or of the host's where the step follows the host.
 
     A weight is known by its shape, as the second operand of a linear layer or convolution. Of a plain product of two
