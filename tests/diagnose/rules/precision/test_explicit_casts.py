@@ -8,7 +8,10 @@ import pytest
 from diagnose.casts import BF16, FP32, cast, work
 from diagnose.kernels import ADD, CAST, Op, device_bound
 
+from foretrace.diagnose.case import Case
+from foretrace.diagnose.diagnosis import diagnose
 from foretrace.diagnose.rules.precision.explicit_casts import explicit_casts
+from foretrace.diagnose.rules.precision.fp32_island import fp32_island
 from tests.diagnose.loops import findings
 
 
@@ -37,3 +40,12 @@ def test_on_the_host_the_scaling_goes_with_the_cast(tmp_path: Path) -> None:
     (found,) = findings(explicit_casts, device_bound(tmp_path, [quick, scale, work(5)]), step_us=60)
     assert found.predicted
     assert found.predicted.after_ns.point / 1e3 == pytest.approx(20, rel=0.1)
+
+
+def test_casts_around_a_layer_in_fp32_are_found_once(tmp_path: Path) -> None:
+    """Two casts of 100 µs of 1,000, and a product in fp32 between them: fp32-island claims the casts."""
+    product = Op("aten::mm", "sgemm", 300, [[1024, 1024], [1024, 1024]], [FP32, FP32])
+    trace = device_bound(tmp_path, [cast(BF16, FP32), product, cast(FP32, BF16), work(500)])
+    assert len(findings(explicit_casts, trace, step_us=1000)) == 1
+    both = diagnose(Case(trace, step_ns=1e6), (fp32_island, explicit_casts))
+    assert [finding.rule for finding in both.findings] == ["fp32-island"]
