@@ -61,9 +61,9 @@ def growing_cat(case: Case) -> Iterator[Finding]:
         return
     new_pct = 100 * float(cats.rows["new_share"].sum()) / len(cats)
     yield Finding(
-        says=f"{cats.per_step_count:.0f} times a step torch.cat copies a whole tensor to make it {new_pct:.2g} % longer: "
+        says=f"torch.cat copies a whole tensor to make it {new_pct:.2g} % longer, {cats.per_step_count:.0f} times a step: "
         f"{cats.gpu_pct:.0f} % of GPU time.",
-        why="What was there already is read and written again each time.",
+        why="All that was there before is read and written again each time.",
         fix=Fix(
             "Write what is new into a buffer of the final length.",
             "cache[:, :, at : at + 1] = new   # not: cache = torch.cat([cache, new], 2)\n"
