@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from foretrace.diagnose.rule import Rule
+from foretrace.diagnose.rules.copies.growing_cat import growing_cat
 from foretrace.diagnose.rules.copies.layout_conversions import layout_conversions
+from foretrace.diagnose.rules.copies.one_hot_matmul import one_hot_matmul
 from foretrace.diagnose.rules.copies.pageable_copy import pageable_copy
 from foretrace.diagnose.rules.copies.redundant_copies import redundant_copies
+from foretrace.diagnose.rules.copies.repeated_elements import repeated_elements
+from foretrace.diagnose.rules.copies.shifted_logits import shifted_logits
 from foretrace.diagnose.rules.copies.tiny_copies import tiny_copies
 from foretrace.diagnose.rules.device.low_occupancy import low_occupancy
 from foretrace.diagnose.rules.device.memory_pressure import memory_pressure
@@ -24,8 +28,12 @@ from foretrace.diagnose.rules.host.recompilation import recompilation
 from foretrace.diagnose.rules.host.serial_loop import serial_loop
 from foretrace.diagnose.rules.host.waiting_loop import waiting_loop
 from foretrace.diagnose.rules.precision.dtype_casts import dtype_casts
+from foretrace.diagnose.rules.precision.explicit_casts import explicit_casts
+from foretrace.diagnose.rules.precision.fp32_island import fp32_island
+from foretrace.diagnose.rules.precision.fp64_compute import fp64_compute
 from foretrace.diagnose.rules.precision.misaligned_gemm import misaligned_gemm
 from foretrace.diagnose.rules.precision.no_tensor_cores import no_tensor_cores
+from foretrace.diagnose.rules.precision.weight_casts import weight_casts
 from foretrace.diagnose.rules.ranks.exposed_communication import exposed_communication
 from foretrace.diagnose.rules.ranks.straggler import straggler
 from foretrace.diagnose.rules.recording.cold_start import cold_start
@@ -35,11 +43,19 @@ from foretrace.errors import UsageError
 RULES: tuple[Rule, ...] = (
     unfused_attention,
     layout_conversions,
+    fp64_compute,
     no_tensor_cores,
     unfused_elementwise,
     misaligned_gemm,
+    weight_casts,
+    fp32_island,
     dtype_casts,
+    explicit_casts,
+    growing_cat,
+    one_hot_matmul,
+    shifted_logits,
     redundant_copies,
+    repeated_elements,
     loop_optimizer,
     recompute,
     low_occupancy,

@@ -22,7 +22,7 @@ class DeviceWork:
         self.case = case
         self.rows = rows
 
-    def where(self, *predicates: pl.Expr) -> DeviceWork:
+    def where(self, *predicates: pl.Expr | pl.Series) -> DeviceWork:
         """The part of it that the predicates choose."""
         return DeviceWork(self.case, self.rows.filter(*predicates))
 
@@ -81,3 +81,13 @@ class DeviceWork:
             f"{counted or name}_per_step_count": self.per_step_count,
             "spans": self.spans(),
         }
+
+    def launched_by(self, *names: str) -> DeviceWork:
+        """The part of it that operators of these names launched."""
+        launching = self.case.op_names(self.rows["op_id"]).is_in(names).fill_null(value=False)
+        return DeviceWork(self.case, self.rows.filter(launching))
+
+    def with_arguments(self) -> DeviceWork:
+        """The same work, with what is recorded of its operators' arguments: the columns of `case.arguments`."""
+        rows = self.rows.join(self.case.arguments, on="op_id", how="left", maintain_order="left")
+        return DeviceWork(self.case, rows)

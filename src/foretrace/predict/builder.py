@@ -15,6 +15,7 @@ from foretrace.analyze.concepts.host.runtime_calls import DATA_LOADING
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
 from foretrace.predict import host_line
+from foretrace.predict.costs.transfer import STAGED_BYTES
 from foretrace.predict.program import (
     ALL_STREAMS,
     BLOCKING_COPY,
@@ -27,7 +28,7 @@ from foretrace.predict.program import (
     Program,
     Times,
 )
-from foretrace.sourced import JUDGEMENT, Bytes, Count, Nanoseconds
+from foretrace.sourced import JUDGEMENT, Count, Nanoseconds
 from foretrace.trace import Trace
 
 _AT_HAND = "the recordings of the corpus and of benchmarks/pairs"
@@ -52,10 +53,6 @@ _COPY_TAIL_NS = Nanoseconds(
 QUIET_NS = Nanoseconds(
     200_000, of="the host without events: more than Python takes between two operators", source=_AT_HAND
 )
-STAGED_BYTES = Bytes(
-    64 << 10, of="pageable memory that CUDA takes at once; for more, the host waits",
-    source="CUDA's documentation of API synchronization behaviour",
-)  # fmt: skip
 _STREAMS = 1 << 32  # more than a device has
 
 _SYNCS = re.compile(r"(cuda|hip|cu)(Device|Ctx|Stream|Event)Synchronize")

@@ -16,7 +16,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from foretrace.predict.builder import QUIET_NS, STAGED_BYTES
+from foretrace.predict.builder import QUIET_NS
+from foretrace.predict.costs.transfer import STAGED_BYTES
 from foretrace.predict.program import Program
 from foretrace.predict.steady import step_ns as steady_step_ns
 from foretrace.sourced import JUDGEMENT, Factor, Nanoseconds, Share

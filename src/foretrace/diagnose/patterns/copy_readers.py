@@ -1,7 +1,7 @@
 """What reads a copy, and whether it could read the original in its place.
 
-Not a rule itself; `redundant-copies` asks. Recordings name no tensors, but say how each lies in memory: what is as
-large as the copy and strides as it does is taken for the copy, or for a view of it.
+Recordings name no tensors, but say how each lies in memory: what is as large as the copy and strides as it does is taken
+for the copy, or for a view of it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from typing import Any
 import polars as pl
 
 from foretrace.diagnose.case import Case
+from foretrace.sourced import JUDGEMENT, Count, Share
 
 Shape = tuple[int, ...]
 
-_LOOKED_AT = 64  # operators behind a copy among which its reader is looked for
-_LEAST_PART = 1 / 8  # of the copy: what is smaller and strides alike is more likely another tensor
+_LOOKED_AT = Count(64, of="operators after a copy, among which its reader is looked for", source=JUDGEMENT)
+_LEAST_PART = Share(
+    1 / 8, of="the copy: what is smaller and strides alike is more likely another tensor", source=JUDGEMENT
+)
 # Views that any order allows, and those that the order may forbid.
 _FREE_VIEW = re.compile(
     r"aten::(?:select|slice|split|split_with_sizes|tensor_split|chunk|unbind|unsqueeze|squeeze|transpose|swapaxes|"
@@ -49,7 +52,7 @@ _KEEPS_HEADS = re.compile(r"flash|cudnn")  # attention that takes fewer heads of
 
 
 @dataclass(frozen=True)
-class Lies:
+class Layout:
     """A tensor as it lies in memory."""
 
     shape: Shape
@@ -66,22 +69,27 @@ class Lies:
         return True
 
     @property
+    def _is_picture(self) -> bool:
+        """Whether it has batch, channels, and two or three dimensions of space."""
+        return 4 <= len(self.shape) <= 5
+
+    @property
     def channels_last(self) -> bool:
         """Whether it is a picture or a volume in channels-last order."""
-        if len(self.shape) not in (4, 5):
+        if not self._is_picture:
             return False
-        shape, strides = (each[:1] + each[2:] + each[1:2] for each in (self.shape, self.strides))
-        return Lies(shape, strides).ordered
+        shape, strides = (sizes[:1] + sizes[2:] + sizes[1:2] for sizes in (self.shape, self.strides))
+        return Layout(shape, strides).ordered
 
     @property
     def turned(self) -> bool:
         """Whether it is in channels-last order, or a planar one whose channels were moved to the end."""
         if self.channels_last:
             return not self.ordered
-        if len(self.shape) not in (4, 5):
+        if not self._is_picture:
             return False
-        shape, strides = (each[:1] + each[-1:] + each[1:-1] for each in (self.shape, self.strides))
-        return Lies(shape, strides).ordered and not self.ordered
+        shape, strides = (sizes[:1] + sizes[-1:] + sizes[1:-1] for sizes in (self.shape, self.strides))
+        return Layout(shape, strides).ordered and not self.ordered
 
     @property
     def dense_rows(self) -> bool:
@@ -100,7 +108,7 @@ class Lies:
         batch = [place for place, extent in enumerate(self.shape[:-2]) if extent > 1]
         return batch == list(self.repeated)
 
-    def holds(self, part: Lies) -> bool:
+    def holds(self, part: Layout) -> bool:
         """Whether the part may be a view of this tensor: its strides are found here, and no more elements along them."""
         here: dict[int, int] = {}
         for extent, stride in zip(self.shape, self.strides, strict=True):
@@ -111,7 +119,7 @@ class Lies:
             if extent != 1
         )
 
-    def viewed(self, shape: Shape) -> Lies | None:
+    def viewed(self, shape: Shape) -> Layout | None:
         """This tensor in another shape, as torch's computeStride has it; None where that takes a copy."""
         if prod(shape) != prod(self.shape) or not self.shape or 0 in shape:
             return None
@@ -128,7 +136,7 @@ class Lies:
             if there != here:
                 return None
             base, here, there = self.strides[at - 1] if at else base, 1, 1
-        return Lies(shape, tuple(made)) if place < 0 else None
+        return Layout(shape, tuple(made)) if place < 0 else None
 
 
 @dataclass(frozen=True)
@@ -137,8 +145,8 @@ class Reader:
 
     op: int
     name: str
-    original: Lies  # what it would read in its place, with the views between made
-    tensors: tuple[Lies, ...]
+    original: Layout  # what it would read in its place, with the views between made
+    tensors: tuple[Layout, ...]
 
 
 @dataclass(frozen=True)
@@ -152,79 +160,81 @@ class Call:
     inputs: str | None
 
 
-def ordered(shape: Shape) -> Lies:
+def ordered(shape: Shape) -> Layout:
     """A tensor of this shape as contiguous() makes it."""
-    return Lies(shape, tuple(prod(shape[place + 1 :]) for place in range(len(shape))))
+    return Layout(shape, tuple(prod(shape[place + 1 :]) for place in range(len(shape))))
 
 
-def tensors(shapes: str | None, strides: str | None) -> tuple[Lies, ...]:
+def tensors(shapes: str | None, strides: str | None) -> tuple[Layout, ...]:
     """The tensors that an operator was given, those of lists too; none where strides were not recorded."""
     return _tensors(shapes, strides) if shapes and strides else ()
 
 
 @lru_cache(maxsize=16384)
-def _tensors(shapes: str, strides: str) -> tuple[Lies, ...]:
+def _tensors(shapes: str, strides: str) -> tuple[Layout, ...]:
     try:
         return tuple(_flat(json.loads(shapes), json.loads(strides)))
     except (ValueError, TypeError):
         return ()
 
 
-def _flat(shapes: Any, strides: Any) -> Iterator[Lies]:
+def _flat(shapes: Any, strides: Any) -> Iterator[Layout]:
     for shape, stride in zip(shapes, strides, strict=False):
-        if any(isinstance(each, list) for each in shape):
+        if any(isinstance(extent, list) for extent in shape):
             yield from _flat(shape, stride)
         elif shape and len(shape) == len(stride):
-            yield Lies(tuple(int(each) for each in shape), tuple(int(each) for each in stride))
+            yield Layout(tuple(map(int, shape)), tuple(map(int, stride)))
 
 
-def reader(case: Case, asked: int, copy: Lies, original: Lies, *, reshaped: bool = False) -> Reader | None:
-    """What computes first with the copy that the operator `asked` made; None where nothing is seen to.
+def reader(
+    case: Case, copying: int, copy: Layout, original: Layout, *, reshaped: bool = False
+) -> Reader | None:
+    """What computes first with the copy that the operator `copying` made; None where nothing is seen to.
 
     `reshaped`: the result has another shape than the copy, and is known by the number of its elements.
     """
-    for call in behind(case, asked):
+    for call in following(case, copying):
         given = tensors(call.shapes, call.strides)
-        first = given[:1] if _IN_PLACE.match(call.name) else ()
-        if any(copy.holds(each) for each in first):
+        changed = given[:1] if _IN_PLACE.match(call.name) else ()
+        if any(copy.holds(tensor) for tensor in changed):
             return Reader(call.op, call.name, original, given)
-        mine = [each for each in given if _is_copy(copy, each, reshaped=reshaped)]
-        if not mine or _FREE_VIEW.match(call.name):
+        views = [tensor for tensor in given if _is_copy(copy, tensor, reshaped=reshaped)]
+        if not views or _FREE_VIEW.match(call.name):
             continue
         if not _BOUND_VIEW.match(call.name):
             return Reader(call.op, call.name, original, given)
         shape = _asked_shape(call.inputs, prod(copy.shape))
-        seen = original.viewed(shape) if shape and mine[0] == copy else None
-        if seen is None or shape is None:
+        view = original.viewed(shape) if shape and views[0] == copy else None
+        if view is None or shape is None:
             return Reader(call.op, call.name, original, given)
-        copy, original = copy.viewed(shape) or copy, seen
+        copy, original = copy.viewed(shape) or copy, view
     return None
 
 
-def is_product(found: Reader) -> bool:
+def is_product(reader: Reader) -> bool:
     """Whether the reader multiplies matrices."""
-    return _PRODUCT.match(found.name) is not None
+    return _PRODUCT.match(reader.name) is not None
 
 
-def orders_itself(found: Reader | None) -> bool:
+def orders_itself(reader: Reader | None) -> bool:
     """Whether the reader would copy a part of a larger tensor into order."""
-    return found is not None and _ORDERS.match(found.name) is not None
+    return reader is not None and _ORDERS.match(reader.name) is not None
 
 
-def _is_copy(copy: Lies, found: Lies, *, reshaped: bool) -> bool:
+def _is_copy(copy: Layout, tensor: Layout, *, reshaped: bool) -> bool:
     if reshaped:
-        return found.ordered and prod(found.shape) == prod(copy.shape)
-    return copy.holds(found) and prod(found.shape) >= _LEAST_PART * prod(copy.shape)
+        return tensor.ordered and prod(tensor.shape) == prod(copy.shape)
+    return copy.holds(tensor) and prod(tensor.shape) >= _LEAST_PART * prod(copy.shape)
 
 
 def _asked_shape(inputs: str | None, count: int) -> Shape | None:
     """The shape that a view asks for; None where it was not recorded."""
     try:
-        shape = [int(each) for each in json.loads(json.loads(inputs or "")[1])]
+        shape = [int(extent) for extent in json.loads(json.loads(inputs or "")[1])]
     except (ValueError, TypeError, LookupError):
         return None
-    rest = prod(each for each in shape if each != -1)
-    return tuple(count // max(rest, 1) if each == -1 else each for each in shape)
+    rest = prod(extent for extent in shape if extent != -1)
+    return tuple(count // max(rest, 1) if extent == -1 else extent for extent in shape)
 
 
 def is_view(name: str) -> bool:
@@ -232,7 +242,7 @@ def is_view(name: str) -> bool:
     return (_FREE_VIEW.match(name) or _BOUND_VIEW.match(name)) is not None
 
 
-def behind(case: Case, op: int) -> Iterator[Call]:
+def following(case: Case, op: int) -> Iterator[Call]:
     """The outermost operators that the same thread calls next."""
     calls, places = case.keep("outermost calls", lambda: _outermost(case))
     track, place = places.get(op, (-1, 0))
@@ -240,56 +250,51 @@ def behind(case: Case, op: int) -> Iterator[Call]:
 
 
 def _outermost(case: Case) -> tuple[dict[int, list[Call]], dict[int, tuple[int, int]]]:
+    """The outermost operators of each thread in order, and for each its thread and place there."""
     spans = case.trace.spans
-    kind = spans["kind"]
-    parents = spans["parent_id"]
-    outer = spans.filter((kind == "op") & ~(kind.gather(parents) == "op").fill_null(value=False))
-    asked = case.trace.ops.select(
-        "span_id", *(pl.col(c).cast(pl.String) for c in ("shapes", "strides", "inputs"))
-    )
-    rows = outer.select("id", pl.col("name").cast(pl.String), "track_id", "start_ns").sort(
-        "start_ns", maintain_order=True
-    )
-    rows = rows.join(asked, left_on="id", right_on="span_id", how="left", maintain_order="left")
+    is_op = spans["kind"] == "op"
+    within_op = is_op.gather(spans["parent_id"]).fill_null(value=False)
+    outer = spans.filter(is_op & ~within_op).select(pl.col("id").alias("op_id"), "track_id", "start_ns")
+    outer = outer.sort("start_ns", maintain_order=True)
+    outer = outer.with_columns(name=case.op_names(outer["op_id"]))
+    outer = outer.join(case.arguments, on="op_id", how="left", maintain_order="left")
     calls: dict[int, list[Call]] = {}
     places: dict[int, tuple[int, int]] = {}
-    for op, name, track, _, shapes, strides, inputs in rows.iter_rows():
-        mine = calls.setdefault(track, [])
-        places[op] = (track, len(mine))
-        mine.append(Call(op, name, shapes, strides, inputs))
+    columns = ("track_id", "op_id", "name", "shapes", "strides", "inputs")
+    for track, *call in outer.select(columns).iter_rows():
+        of_thread = calls.setdefault(track, [])
+        places[call[0]] = (track, len(of_thread))
+        of_thread.append(Call(*call))
     return calls, places
 
 
-def from_product(case: Case, asked: int) -> bool:
+def from_product(case: Case, copying: int) -> bool:
     """Whether a matrix product made what was copied: it could have written any order, from the left or the right."""
     calls, places = case.keep("outermost calls", lambda: _outermost(case))
-    track, place = places.get(asked, (-1, 0))
+    track, place = places.get(copying, (-1, 0))
     before = reversed(calls.get(track, [])[max(place - _LOOKED_AT, 0) : place])
-    made = next(
-        (call for call in before if not _FREE_VIEW.match(call.name) and not _BOUND_VIEW.match(call.name)),
-        None,
-    )
-    return made is not None and _PRODUCT.match(made.name) is not None
+    maker = next((call for call in before if not is_view(call.name)), None)
+    return maker is not None and _PRODUCT.match(maker.name) is not None
 
 
-def readable(found: Reader, copy: Lies, *, heads: bool, backend: str, any_order: bool) -> str:
+def readable(reader: Reader, copy: Layout, *, heads: bool, backend: str, any_order: bool) -> str:
     """How the reader would do with the original: "well", "slowly" (rows that are not dense), or "not".
 
     `heads`: what is repeated are heads of keys and values; `backend`: the operators inside of the reader;
     `any_order`: what made the original could have written another order.
     """
-    original = found.original
+    original = reader.original
     same = original.strides == copy.strides
-    if _IN_PLACE.match(found.name) or _BOUND_VIEW.match(found.name):
+    if _IN_PLACE.match(reader.name) or _BOUND_VIEW.match(reader.name):
         return "not"
-    if _ORDERS.match(found.name):
-        return "well" if same or (original.channels_last and _CHANNELS_LAST.match(found.name)) else "not"
-    if _ATTENTION.match(found.name):
+    if _ORDERS.match(reader.name):
+        return "well" if same or (original.channels_last and _CHANNELS_LAST.match(reader.name)) else "not"
+    if _ATTENTION.match(reader.name):
         if original.repeated:
             return "well" if heads and _KEEPS_HEADS.search(backend) else "not"
         return "well" if original.dense_rows else "not"
-    if _PRODUCT.match(found.name):
+    if _PRODUCT.match(reader.name):
         return "well" if not original.repeated or original.one_batch else "not"
     if original.repeated:
-        return "well" if _POINTWISE.match(found.name) else "not"
+        return "well" if _POINTWISE.match(reader.name) else "not"
     return "well" if same or any_order or original.dense_rows else "slowly"

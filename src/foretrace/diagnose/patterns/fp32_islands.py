@@ -1,7 +1,4 @@
-"""Layers that compute in fp32 within a program of half precision, between a cast up and a cast back.
-
-Not a rule itself; `dtype-casts` looks for them.
-"""
+"""Layers that compute in fp32 within a program of half precision, between a cast up and a cast back."""
 
 from __future__ import annotations
 
@@ -10,76 +7,91 @@ from typing import NamedTuple
 import polars as pl
 
 from foretrace.diagnose.case import Case
+from foretrace.diagnose.patterns.casts import ASKED, BACKWARD, passing_copies
 from foretrace.predict.costs import gemm
+from foretrace.predict.costs.precision import HALF_BYTES_TIME, ITEM_BYTES
 
-ASKED = ("aten::to", "aten::_to_copy", "aten::type_as", "aten::float", "aten::half", "aten::bfloat16")
-HALF_TIME = 0.55  # of the same operator on half the bytes: activations on an H200
 _MULTIPLIES = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 _HALVES = ("bf16", "fp16")
-_WIDEST = 24  # kernels between a cast up and the one back: of a layer or two, and their gradients
+_FP32 = '"float"'  # among the types of an operator's arguments
 
 
 class Island(NamedTuple):
-    """Work in fp32 between a cast up and one back."""
+    """Work in fp32 between a cast up and one back: tasks."""
 
     casts: list[int]
     between: list[int]
     backward: bool
 
 
-def found(case: Case, copies: pl.DataFrame) -> list[Island]:
-    """Casts to fp32 and back with a matrix product between them, in the program's own words or as gradients of such."""
-    names = case.names
-    casts = {row[0]: row[1:] for row in copies.select("task", "source", "target", "op_id").iter_rows()}
-    ops = case.tasks["op_id"].to_list()
-    streams = case.tasks["stream"].to_list()
-    islands: list[Island] = []
-    last = -1
-    for task, (source, target, op) in casts.items():
-        if task <= last or target != "fp32" or source not in _HALVES:
+class _Cast(NamedTuple):
+    source: str
+    target: str
+    asked: bool  # by the program itself
+    backward: bool  # by autograd, for a cast of the forward pass
+
+
+def islands(case: Case, *, widest: int) -> list[Island]:
+    """Casts to fp32 and back with a matrix product among the kernels between them, of which there are at most `widest`.
+
+    The program asks for them itself, or they are gradients of such.
+    """
+    copies = passing_copies(case).rows.select("task", "source", "target", "op_id")
+    casts: dict[int, _Cast] = {}
+    for task, source, target, op in copies.iter_rows():
+        outer = case.names[case.callers(op)[-1]]
+        casts[task] = _Cast(source, target, outer in ASKED, BACKWARD in outer)
+    ops, streams = case.tasks["op_id"].to_list(), case.tasks["stream"].to_list()
+    listed: list[Island] = []
+    for task, cast in casts.items():
+        begins = cast.target == "fp32" and cast.source in _HALVES and (cast.asked or cast.backward)
+        if not begins or (listed and task <= listed[-1].casts[-1]):
             continue
-        around = names[case.callers(op)[-1]]
-        backward = "ToCopyBackward" in around
-        if not (backward or around in ASKED):
+        if island := _island_from(case, range(task, min(task + 1 + widest, len(ops))), casts, ops, streams):
+            listed.append(island)
+    return listed
+
+
+def _island_from(
+    case: Case, tasks: range, casts: dict[int, _Cast], ops: list[int | None], streams: list[int]
+) -> Island | None:
+    """The work from a cast up to the first one back on its stream, if it multiplies; None where something else runs."""
+    first = tasks[0]
+    up = casts[first]
+    inner, between = [first], []
+    for task in tasks[1:]:
+        op, cast = ops[task], casts.get(task)
+        if streams[task] != streams[first] or op is None:
+            return None
+        if not cast and _FP32 not in case.argument(op, "dtypes"):
+            return None
+        if not cast or cast.source == cast.target:
+            between.append(task)
             continue
-        inner, between = [task], []
-        for at in range(task + 1, min(task + 1 + _WIDEST, len(ops))):
-            cast = casts.get(at)
-            if (
-                streams[at] != streams[task]
-                or ops[at] is None
-                or (not cast and '"float"' not in case.argument(ops[at], "dtypes"))
-            ):
-                break
-            if not cast or cast[0] == cast[1]:
-                between.append(at)
-                continue
-            inner.append(at)
-            ends = names[case.callers(cast[2])[-1]]
-            if cast[1] == source and ("ToCopyBackward" in ends if backward else ends in ASKED):
-                if any(names[ops[each]] in _MULTIPLIES for each in between):
-                    islands.append(Island(inner, between, backward))
-                    last = at
-                break
-    return islands
+        inner.append(task)
+        if cast.target == up.source and (cast.backward if up.backward else cast.asked):
+            multiplies = case.op_names(case.tasks["op_id"].gather(between)).is_in(_MULTIPLIES).any()
+            return Island(inner, between, up.backward) if multiplies else None
+    return None
 
 
 def in_half(case: Case, tasks: list[int]) -> dict[int, int]:
     """How long kernels take that compute in half precision: products on tensor cores, others on half the bytes."""
-    work = case.tasks[tasks].join(
-        case.trace.ops.select(pl.col("span_id").alias("op_id"), pl.col("shapes").cast(pl.String)),
-        on="op_id", how="left", maintain_order="left",
-    )  # fmt: skip
+    work = case.tasks[tasks].join(case.arguments, on="op_id", how="left", maintain_order="left")
     work = work.with_columns(
-        op=case.trace.spans["name"].gather(work["op_id"]).cast(pl.String),
-        whole=pl.col("dur_ns").sum().over("op_id"),
+        op=case.op_names(work["op_id"]),
+        of_op_ns=pl.col("dur_ns").sum().over("op_id"),
     )
-    shorter = {}
-    for task, dur, whole, op, shapes in work.select("task", "dur_ns", "whole", "op", "shapes").iter_rows():
-        share = HALF_TIME
+    durations = {}
+    for task, dur, of_op_ns, op, shapes in work.select(
+        "task", "dur_ns", "of_op_ns", "op", "shapes"
+    ).iter_rows():
+        share: float = HALF_BYTES_TIME
         if op in _MULTIPLIES:
             size = gemm.size(op, shapes)
-            needed = gemm.time_ns(case.device, "bf16", size, 2) if case.device and size else None
-            share = min((needed or whole) / max(whole, 1), 1.0)
-        shorter[task] = round(dur * share)
-    return shorter
+            needed_ns = (
+                gemm.time_ns(case.device, "bf16", size, ITEM_BYTES["bf16"]) if case.device and size else None
+            )
+            share = min((needed_ns or of_op_ns) / max(of_op_ns, 1), 1.0)
+        durations[task] = round(dur * share)
+    return durations

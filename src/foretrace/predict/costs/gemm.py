@@ -64,8 +64,8 @@ def size(op: str, shapes: str | None) -> Size | None:
         return None
     try:
         left, right = json.loads(shapes)[first : first + 2]
-        *batch, m, k = (int(each) for each in left)
-        inner, n = (int(each) for each in right[-2:])
+        *batch, m, k = map(int, left)
+        inner, n = map(int, right[-2:])
     except (ValueError, TypeError):
         return None
     return Size(prod(batch), m, n, k) if inner == k and min(m, n, k) > 0 else None

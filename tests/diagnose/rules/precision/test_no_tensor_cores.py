@@ -168,18 +168,6 @@ def test_groups_of_few_channels_stay_on_the_cuda_cores(tmp_path: Path, channels:
         assert found.predicted is None
 
 
-def test_fp64_is_worth_half_of_every_kernel_and_perhaps_tf32(tmp_path: Path) -> None:
-    """2,700 µs of a product are as long in fp32 on the CUDA cores; 1,000 µs of an addition become 500."""
-    dgemm = "void cutlass::Kernel2<cutlass_80_tensorop_d884gemm_128x64_16x3_nn_align1>"
-    add = "void at::native::vectorized_elementwise_kernel<2, at::native::CUDAFunctor_add<double>>"
-    ops = [Op("aten::mm", dgemm, 2700, SHAPES, ["double", "double"]), Op("aten::add", add, 1000)]
-    (found,) = findings(no_tensor_cores, device_bound(tmp_path, ops), step_us=3700)
-    assert "fp64" in found.says
-    assert found.predicted
-    assert found.predicted.after_ns.point / 1e3 == pytest.approx(3200, rel=0.02)
-    assert found.predicted.speedup.high > 3700 / (PRODUCT_US + 500)
-
-
 def test_a_model_that_is_only_served_may_be_kept_in_bf16(tmp_path: Path) -> None:
     """That is the better end of the range: the product at bf16's rate, half the bytes for the rest; not in training."""
     ops = [product(SGEMM, 2600), Op("aten::add", ADD, 600, [[1 << 26]], ["float"])]

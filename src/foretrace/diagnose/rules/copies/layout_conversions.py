@@ -10,30 +10,35 @@ import polars as pl
 from foretrace import intervals
 from foretrace.analyze.concepts.work.flops import op_work
 from foretrace.diagnose.case import Case
+from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import copy_readers
-from foretrace.diagnose.rule import rule
-from foretrace.diagnose.rules.copies.redundant_copies import device_copies, removed
+from foretrace.diagnose.patterns.device_copies import SAME_TYPE, device_copies, without_copies
+from foretrace.diagnose.rule import KERNELS, rule
 from foretrace.errors import MissingDataError
-from foretrace.intervals import Intervals
 from foretrace.predict.changes import Change
-from foretrace.predict.edits import Edit, merge
-
-# Normalisation and pooling kernels for NCHW; those for NHWC are bound by memory.
-_PLANAR = r"batch_norm_(collect_statistics|transform_input|backward_reduce|backward_elemt|backward)_?(kernel|cuda)|max_pool_(forward|backward)_nchw"
-_NEAR_BANDWIDTH = 0.35  # of the bandwidth, as channels-last batch norm does in two measured pairs
-_PASSES = 1.6  # statistics need a pass of their own: 3 tensors moved for 2 forward, 5 for 3 backward
-_TRANSFORMS, _STATISTICS = "batch_norm_transform_input", "batch_norm_collect_statistics"
-_SERVED = (
-    0.55  # of the bandwidth, as batch norm's kernel for channels last reaches where the statistics are given
+from foretrace.predict.costs.channels_last import (
+    DEPTHWISE_TIME,
+    FASTER_KERNELS,
+    NORM_PASSES,
+    NORM_SHARE,
+    SERVED_NORM_SHARE,
 )
+from foretrace.predict.edits import Edit, merge
+from foretrace.predict.numbers import ProgramTime
+from foretrace.sourced import JUDGEMENT, Share
+
+LEAST_SHARE = Share(0.02, of="GPU time", source=JUDGEMENT)
 _CONVERTS = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|convertTensor_kernel|batched_transpose_\d+x\d+"
-# torch's own kernels for depthwise convolutions; for channels-last tensors cuDNN's take their place, which need 0.35 of
-# the time in two measured nets.
+# torch's own kernels for depthwise convolutions; for channels-last tensors cuDNN's take their place.
 _DEPTHWISE = r"conv_depthwise2d_(?:forward|backward|grad_weight)_kernel"
-_DEPTHWISE_FACTOR = 0.35
-_LEAST_SHARE = 0.02
-_FASTER_KERNELS = 1.15  # normalisation and pooling have faster kernels for channels-last tensors too
+_HALF = "Half|BFloat16"
+# Normalisation and pooling kernels for NCHW; those for NHWC are bound by memory.
+_PLANAR = (
+    r"batch_norm_(collect_statistics|transform_input|backward_reduce|backward_elemt|backward)_?(kernel|cuda)|"
+    r"max_pool_(forward|backward)_nchw"
+)
+_TRANSFORMS, _STATISTICS = "batch_norm_transform_input", "batch_norm_collect_statistics"
 _SEQUENCE = re.compile(r"aten::conv(?:_transpose)?1d$")
 _THREE = re.compile(r"\[\[\d+, \d+, \d+\],")  # the first tensor has three dimensions
 # Norms that copy channels-last tensors into planar ones first: around them conversions stay, by slower kernels.
@@ -45,149 +50,153 @@ _PLANAR_ONLY_DOUBT = "group and instance norm take planar tensors alone, so that
     title="Layouts are converted back and forth",
     topic="Layouts",
     see="roles",
+    needs=(KERNELS,),
     headline=lambda e: f"{e['conversions_pct']:.0f} % of GPU time only changes layouts",
 )
 def layout_conversions(case: Case) -> Iterator[Finding]:
     """Kernels that turn NCHW tensors into NHWC and back around convolutions, and depthwise ones for NCHW.
 
-    What it does
-    Looks for cuDNN's and MIOpen's layout conversion kernels that take at least 2 % of the GPU's time, and for
-    torch's depthwise kernels in half precision, in place of which cuDNN has faster ones for channels last. Copies by
-    torch between the two orders, such as layer norm's of a permuted tensor, go with the conversions. Convolutions of
-    one dimension are left out: torch has no other layout for them. Nothing is promised where group or instance norm
-    runs, which has no kernel for channels last.
+    Finds cuDNN's and MIOpen's layout conversion kernels, and torch's depthwise kernels in half precision, in place of
+    which cuDNN has faster ones for channels last, where both together take at least {LEAST_SHARE} of GPU time.
+    Convolutions of one dimension are left out: torch has no other layout for them.
 
-    Why it matters
-    Tensor cores want channels last. A model in the default layout pays for the conversion at every layer,
-    forward and backward, and its normalisation and pooling kernels are slower than those for channels last.
+    Slow
+        model = ResNet().cuda().half()
+        y = model(x)
 
-    Use instead
-    model = model.to(memory_format=torch.channels_last), and the input likewise.
+    Fast
+        model = ResNet().cuda().half().to(memory_format=torch.channels_last)
+        y = model(x.to(memory_format=torch.channels_last))
+
+    Why
+    Tensor cores want channels last. A model in the default layout pays for the conversion at every layer, forward and
+    backward, and its normalisation and pooling kernels are slower than those for channels last.
+
+    How the worth is predicted
+    The conversions go, and with them copies by torch between the two orders, such as layer norm's of a permuted tensor.
+    Depthwise kernels take {DEPTHWISE_TIME} of their time. Normalisation and pooling move their bytes at
+    {SERVED_NORM_SHARE} of the bandwidth, in training {NORM_PASSES} times as many at {NORM_SHARE}. At best, all of it is
+    {FASTER_KERNELS} times as fast.
+
+    When not
+    A layer has no channels-last kernel: then its conversion stays. Nothing is promised where group or instance norm runs,
+    which has none.
     """
-    case.trace.require("kernels", "no kernels recorded; record with ProfilerActivity.CUDA")
-    mine = case.tasks.filter(pl.col("name").cast(pl.String).str.contains(_CONVERTS))
-    mine = mine.filter(~_of_sequences(case, mine))
-    device_ns = int(case.program.task_dur_ns.sum())
-    depthwise = _depthwise(case)
-    spent = int(mine["dur_ns"].sum())
-    slow_ns = int(depthwise["dur_ns"].sum())
-    if spent + slow_ns < _LEAST_SHARE * max(device_ns, 1):
+    converting = case.device_work(pl.col("name").cast(pl.String).str.contains(_CONVERTS))
+    converting = converting.where(~_of_sequences(converting))
+    depthwise = _planar_depthwise(case)
+    if converting.dur_ns + depthwise.dur_ns < LEAST_SHARE * case.device_ns:
         return
-    copies = _copies_between_orders(case)
-    new = _planar(case) if spent else {}
-    for task, dur in depthwise.select("task", "dur_ns").iter_rows():
-        new[task] = round(dur * _DEPTHWISE_FACTOR)
-    converting = spent >= slow_ns
+    mostly_converts = converting.dur_ns >= depthwise.dur_ns
+    slow = converting if mostly_converts else depthwise
+    evidence = converting.evidence("conversions")
+    evidence |= {"depthwise_ns": depthwise.dur_ns // case.step_count, "spans": evidence.pop("spans")}
     yield Finding(
-        says=f"{mine.height / case.step_count:.0f} conversions between layouts a step take "
-        f"{100 * spent / device_ns:.0f} % of the GPU's time."
-        if converting
-        else f"{depthwise.height / case.step_count:.0f} depthwise kernels a step for planar (NCHW) tensors take "
-        f"{100 * slow_ns / device_ns:.0f} % of the GPU's time.",
+        says=f"{slow.per_step_count:.0f} conversions between layouts a step take {slow.gpu_pct:.0f} % of GPU time."
+        if mostly_converts
+        else f"{slow.per_step_count:.0f} depthwise kernels a step for planar (NCHW) tensors take {slow.gpu_pct:.0f} % of "
+        "GPU time.",
         why="They move every activation without computing anything."
-        if converting
+        if mostly_converts
         else "For channels-last tensors there are kernels that take about a third of their time.",
         fix=Fix(
             "Keep model and input in channels-last order.",
             "model = model.to(memory_format=torch.channels_last)\n"
             "x = x.to(memory_format=torch.channels_last)",
         ),
-        evidence={
-            "conversions_ns": spent // case.step_count,
-            "conversions_pct": 100 * spent / device_ns,
-            "conversions_per_step_count": mine.height / case.step_count,
-            "depthwise_ns": slow_ns // case.step_count,
-            "spans": (mine if converting else depthwise)["id"].head(5).to_list(),
-        },
-        where=case.places((mine if converting else depthwise)["op_id"].drop_nulls().unique().to_list()),
+        evidence={**evidence, "spans": slow.spans()},
+        where=case.places(slow.rows["op_id"].drop_nulls().unique().to_list()),
         change=Change(
             "conversions removed, normalisation, pooling and depthwise convolutions in channels-last order",
-            merge(
-                (
-                    Edit(
-                        removed_host=_between_launches(case, mine),
-                        removed_tasks=mine["task"].to_numpy(),
-                        durations_ns=new,
-                        modelled=frozenset(new),
-                    ),
-                    removed(case, copies),
-                )
-            ),
-            upside=_FASTER_KERNELS,
-            doubt=_PLANAR_ONLY_DOUBT if _planar_only(case) else "",
+            _in_channels_last(converting, depthwise),
+            upside=FASTER_KERNELS,
+            doubt=_PLANAR_ONLY_DOUBT if case.names.is_in(_PLANAR_ONLY).any() else "",
         ),
         unless="a layer has no channels-last kernel: then its conversion stays.",
     )
 
 
-def _between_launches(case: Case, mine: pl.DataFrame) -> Intervals:
+def _in_channels_last(converting: DeviceWork, depthwise: DeviceWork) -> Edit:
+    """No conversions, and kernels for channels last in place of those for planar tensors."""
+    case = converting.case
+    durations = _channels_last_norms(case) if converting.dur_ns else {}
+    for task, dur in depthwise.rows.select("task", "dur_ns").iter_rows():
+        durations[task] = round(dur * DEPTHWISE_TIME)
+    converted = Edit(
+        removed_host=_between_launches(converting),
+        removed_tasks=converting.tasks,
+        durations_ns=durations,
+        modelled=frozenset(durations),
+    )
+    return merge((converted, without_copies(_copies_between_orders(case))))
+
+
+def _between_launches(converting: DeviceWork) -> ProgramTime:
     """The host's time from one launch of a convolution to the next, where that is of a conversion."""
-    program = case.program
-    work = case.tasks.select("call", "op_id", "task").unique("call", maintain_order=True).sort("call")
-    inside = (work["op_id"] == work["op_id"].shift(1)).fill_null(value=False)
-    work = work.with_columns(before=pl.col("call").shift(1)).filter(inside)
-    chosen = work.filter(pl.col("call").is_in(mine["call"].implode()))
-    return intervals.union(
-        program.call_end_ns[chosen["before"].to_numpy()], program.call_start_ns[chosen["call"].to_numpy()]
+    program, tasks = converting.case.program, converting.case.tasks
+    launches = tasks.select("call", "op_id", "task").unique("call", maintain_order=True).sort("call")
+    inside = (launches["op_id"] == launches["op_id"].shift(1)).fill_null(value=False)
+    launches = launches.with_columns(before=pl.col("call").shift(1)).filter(inside)
+    chosen = launches.filter(pl.col("call").is_in(converting.rows["call"].implode()))
+    return ProgramTime(
+        intervals.union(
+            program.call_end_ns[chosen["before"].to_numpy()], program.call_start_ns[chosen["call"].to_numpy()]
+        )
     )
 
 
-def _copies_between_orders(case: Case) -> pl.DataFrame:
+def _copies_between_orders(case: Case) -> DeviceWork:
     """Copies by torch itself of a planar tensor into channels-last order or back, as layer norm makes of a permuted one."""
     try:
-        copies = device_copies(case).filter(pl.col("source") == pl.col("target"))
-    except MissingDataError:
-        return case.tasks.clear()
+        copies = device_copies(case).where(SAME_TYPE)
+    except MissingDataError:  # no shapes: the conversions are found by their names alone
+        return DeviceWork(case, case.tasks.clear())
     between = [
-        len(lying) > 1 and any(one.ordered and other.turned for one, other in (lying[:2], lying[1::-1]))
-        for lying in (copy_readers.tensors(*row) for row in copies.select("shapes", "strides").iter_rows())
-    ]
-    return copies.filter(pl.Series(between, dtype=pl.Boolean))
-
-
-def _of_sequences(case: Case, mine: pl.DataFrame) -> pl.Series:
-    """Whether a convolution of one dimension converts: its tensors of three have no channels-last order."""
-    names = case.names
-    found = {
-        op: any(
-            _SEQUENCE.match(names[each]) or _THREE.match(case.argument(each, "shapes"))
-            for each in case.callers(op)
+        len(layouts) > 1 and any(one.ordered and other.turned for one, other in (layouts[:2], layouts[1::-1]))
+        for layouts in (
+            copy_readers.tensors(*row) for row in copies.rows.select("shapes", "strides").iter_rows()
         )
-        for op in mine["op_id"].drop_nulls().unique()
+    ]
+    return copies.where(pl.Series(between, dtype=pl.Boolean))
+
+
+def _of_sequences(converting: DeviceWork) -> pl.Series:
+    """Whether a convolution of one dimension converts: its tensors of three have no channels-last order."""
+    case = converting.case
+    sequences = {
+        op
+        for op in set(converting.ops)
+        if any(
+            _SEQUENCE.match(case.names[caller]) or _THREE.match(case.argument(caller, "shapes"))
+            for caller in case.callers(op)
+        )
     }
-    return pl.Series([found.get(op, False) for op in mine["op_id"]], dtype=pl.Boolean)
+    return pl.Series([op in sequences for op in converting.rows["op_id"]], dtype=pl.Boolean)
 
 
-def _planar_only(case: Case) -> bool:
-    """Whether a norm runs that takes planar tensors alone."""
-    names = case.trace.spans["name"].unique().cast(pl.String)
-    return bool(names.is_in(_PLANAR_ONLY).any())
-
-
-def _depthwise(case: Case) -> pl.DataFrame:
+def _planar_depthwise(case: Case) -> DeviceWork:
     """Depthwise kernels of half precision for planar tensors."""
     name = pl.col("name").cast(pl.String)
-    half = name.str.contains("Half|BFloat16")
-    return case.tasks.filter(name.str.contains(_DEPTHWISE) & half)
+    return case.device_work(name.str.contains(_DEPTHWISE) & name.str.contains(_HALF))
 
 
-def _planar(case: Case) -> dict[int, int]:
+def _channels_last_norms(case: Case) -> dict[int, int]:
     """New durations of normalisation and pooling kernels: what their operator has to move, near the memory's speed."""
     if case.device is None or not case.device.memory_bandwidth_bytes:
         return {}
-    work = op_work(case.trace).select(pl.col("span_id").alias("op_id"), "bytes")
-    slow = case.tasks.filter(pl.col("name").cast(pl.String).str.contains(_PLANAR))
+    moved = op_work(case.trace).select(pl.col("span_id").alias("op_id"), "bytes")
     name = pl.col("name").cast(pl.String)
+    planar = case.tasks.filter(name.str.contains(_PLANAR))
     served = name.str.contains(_TRANSFORMS) & ~name.str.contains(_STATISTICS).any().over("op_id")
-    rate = pl.when(served).then(_SERVED).otherwise(_NEAR_BANDWIDTH / _PASSES)
-    shared = slow.join(work, on="op_id", maintain_order="left").with_columns(
+    rate = pl.when(served).then(SERVED_NORM_SHARE).otherwise(NORM_SHARE / NORM_PASSES)
+    planar = planar.join(moved, on="op_id", maintain_order="left").with_columns(
         share=pl.col("dur_ns") / pl.col("dur_ns").sum().over("op_id"),
         rate=rate * case.device.memory_bandwidth_bytes,
     )
     return {
-        task: round(moved * share / rate * 1e9)
-        for task, dur, moved, share, rate in shared.select(
+        task: round(moved_bytes * share / rate * 1e9)
+        for task, dur, moved_bytes, share, rate in planar.select(
             "task", "dur_ns", "bytes", "share", "rate"
         ).iter_rows()
-        if moved is not None and share is not None and moved * share / rate * 1e9 < dur
+        if moved_bytes is not None and share is not None and moved_bytes * share / rate * 1e9 < dur
     }

@@ -11,19 +11,32 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace import intervals
-from foretrace.analyze.concepts.host.runtime_calls import NOBODY, HostSpans
-from foretrace.diagnose import removal
+from foretrace.analyze.concepts.host.runtime_calls import NOBODY
 from foretrace.diagnose.case import Case
+from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
+from foretrace.diagnose.operators import main_thread_operators
+from foretrace.diagnose.patterns.host_copies import MANY_SMALL, host_copies
+from foretrace.diagnose.removal import without_time
 from foretrace.diagnose.rule import rule
 from foretrace.predict.calibrate import dense_ns
 from foretrace.predict.changes import Change
-from foretrace.predict.edits import Edit
-from foretrace.predict.numbers import ProgramTime
+from foretrace.predict.costs.transfer import STAGED_BYTES
+from foretrace.predict.numbers import ProgramTime, joined
+from foretrace.sourced import JUDGEMENT, Bytes, Count, Nanoseconds, Share
 
-_SMALL_BYTES = 64 << 10
-_NUMBER_BYTES = 16  # one or two numbers: an argument of a kernel, or a constant, rather than data
-_LEAST_PER_STEP, _LEAST_SHARE = 3, 0.02  # of the host's time
+LEAST_SHARE = Share(0.02, of="host time", source=JUDGEMENT)
+NUMBER_BYTES = Bytes(
+    16, of="one or two numbers: an argument of a kernel, or a constant, rather than data", source=JUDGEMENT
+)
+LOOP_NS = Nanoseconds(
+    100_000, of="Python between two copies of a loop: more is work of another kind", source=JUDGEMENT
+)
+_TENSOR_CALLS = Count(
+    4,
+    of="operators that torch.tensor calls before or after a copy, at most",
+    source="recordings of torch.tensor",
+)
 _COPYING = (
     r"^aten::(?:to|_to_copy|copy_|_copy_from|lift_fresh|item|fill_|index_put_|full|scalar_tensor|tensor)$"
 )
@@ -31,10 +44,9 @@ _COPYING = (
 _MAKES = (
     r"^aten::(?:arange|range|linspace|logspace|eye|full|ones|zeros|tril_indices|triu_indices|\w+_window)$"
 )
-# What torch.tensor calls, before or around a copy, in this order; and what puts together what was copied one by one.
-_TENSOR, _MADE, _CALLS = r"^aten::(?:empty|to|lift_fresh|detach_)$", r"^aten::(?:lift_fresh|detach_)$", 4
-_TOGETHER = r"^aten::(?:stack|cat)$"
-_LOOP_NS = 100_000  # of Python between two copies of a loop: more is work of another kind
+# What torch.tensor calls around a copy, and of that what only it calls.
+_TENSOR, _ONLY_TENSOR = r"^aten::(?:empty|to|lift_fresh|detach_)$", r"^aten::(?:lift_fresh|detach_)$"
+_TOGETHER = r"^aten::(?:stack|cat)$"  # puts together what was copied one by one
 
 
 @rule(
@@ -45,167 +57,191 @@ _LOOP_NS = 100_000  # of Python between two copies of a loop: more is work of an
 def tiny_copies(case: Case) -> Iterator[Finding]:
     """Small tensors made on the host and copied to the device one by one, in every step.
 
-    What it does
-    Looks for at least three copies a step of less than 64 KB from the host, whose operators take at least 2 %
-    of the host's time. The replay keeps the first copy of each step, if it is of more than two numbers, and drops the
-    others with their operators and waits, and with the operators on the host that made what is copied, where these begin with one
-    that takes no tensor, such as torch.arange: what they make is the same each time. Of one or two numbers, what torch.tensor
-    calls goes too, and Python between them. Where torch.stack puts together what was copied, it goes and one copy stays. For
-    every other copy of more than two numbers it adds an operator of the usual length, for what differs from step to step
-    has to be put together on the host. The range includes that constants are still made, on the device, and that what is copied lies together already.
+    Finds at least {MANY_SMALL} copies a step of less than {STAGED_BYTES} from the host, whose operators take at least
+    {LEAST_SHARE} of host time.
 
-    Why it matters
+    Slow
+        mask = torch.arange(n).cuda()
+        scale = torch.tensor(0.5, device="cuda")   # in every step
+
+    Fast
+        mask = torch.arange(n, device="cuda")
+        scale = 0.5                                # or a tensor that is made once
+
+    Why
     Each costs an operator, a call and, from pageable memory, a wait for the device, to move a few bytes.
 
-    Use instead
-    torch.arange(n, device="cuda") instead of torch.arange(n).cuda(); make constants once; copy one tensor.
+    How the worth is predicted
+    The replay keeps the first copy of each step, if it is of more than two numbers, and drops the others with their
+    operators and waits. Operators on the host that made what is copied go too, where these begin with one that takes no
+    tensor, such as torch.arange: what they make is the same each time. Of one or two numbers, what torch.tensor calls goes
+    as well, and the Python between. Where torch.stack puts together what was copied, it goes and one copy stays.
+
+    For every other copy of more than two numbers an operator of the usual length is added, for what differs from step to
+    step has to be put together on the host. The range includes that constants are still made, on the device, and that what
+    is copied lies together already.
+
+    When not
+    The values are made on the host from what only it knows, and differ from copy to copy.
     """
-    small = case.copies.filter((pl.col("direction") == "HtoD") & (pl.col("size_bytes") < _SMALL_BYTES))
-    mine = case.tasks.join(
-        small.select(pl.col("span_id").alias("id"), "size_bytes"), on="id", maintain_order="left"
-    )
-    if mine.height < _LEAST_PER_STEP * case.step_count:
+    copies = host_copies(case, "HtoD").where(pl.col("size_bytes") < STAGED_BYTES)
+    if len(copies) < MANY_SMALL * case.step_count:
         return
-    step = pl.Series("step", case.program.step[mine["call"].to_numpy()])
-    several = pl.int_range(pl.len()).over("step") > 0
-    dropped = mine.with_columns(step).filter(several | (pl.col("size_bytes") <= _NUMBER_BYTES))
-    host = _operators(case, dropped["launch_id"].drop_nulls().cast(pl.Int64).to_numpy())
-    if host.total_ns < _LEAST_SHARE * case.program.measured_host_ns:
+    dropped = _dropped(copies)
+    host = _copying_operators(dropped)
+    if host.total_ns < LEAST_SHARE * case.program.measured_host_ns:
         return
-    moved = int(mine["size_bytes"].sum())
+    mean_bytes = int(copies.rows["size_bytes"].sum()) / len(copies)
     yield Finding(
-        says=f"{mine.height / case.step_count:.3g} copies a step bring {moved / mine.height:.0f} bytes each to the device; "
-        f"they take the host {host.total_ns / case.step_count / 1e6:.3g} ms.",
+        says=f"{copies.per_step_count:.3g} copies a step bring {mean_bytes:.0f} bytes each to the device; they take the host "
+        f"{host.total_ns / case.step_count / 1e6:.3g} ms.",
         why="A copy of a few bytes costs the host as much as a kernel, and from pageable memory a wait as well.",
         fix=Fix(
             "Make small tensors on the device, or copy them together.",
             'mask = torch.arange(n, device="cuda")   # not: torch.arange(n).cuda()',
         ),
         evidence={
-            "copies_per_step_count": mine.height / case.step_count,
-            "mean_bytes": moved / mine.height,
+            "copies_per_step_count": copies.per_step_count,
+            "mean_bytes": mean_bytes,
             "host_ns": host.total_ns // case.step_count,
-            "spans": mine["id"].head(5).to_list(),
+            "spans": copies.spans(),
         },
-        where=case.places(mine["op_id"].drop_nulls().to_list()),
-        change=_change(case, dropped, host),
+        where=copies.places(),
+        change=_change(dropped, host),
         unless="the values are made on the host from what only it knows, and differ from copy to copy.",
     )
 
 
-def _change(case: Case, dropped: pl.DataFrame, host: intervals.Intervals) -> Change:
-    """The copies gone, with what makes constants for them; what is no constant has to be packed."""
-    made = _made(case, host)
-    packed = _packed(case, dropped, host, made)
-    gone, stays = _runs(case, host, dropped)
-    start, end = (np.concatenate(each) for each in zip(made, gone, strict=True))
-    whole = intervals.subtract(intervals.union(start, end), stays)
-    return Change(
-        "small copies made once a step",
-        replace(_without(case, whole), added_host_ns=packed),
-        others=(_without(case, whole), replace(_without(case, host), added_host_ns=packed)),
-    )
+def _dropped(copies: DeviceWork) -> DeviceWork:
+    """The copies that go: all but the first of each step, and that too where it is of a number or two."""
+    step = pl.Series("step", copies.case.program.step[copies.rows["call"].to_numpy()])
+    several = pl.int_range(pl.len()).over("step") > 0
+    dropped = copies.rows.with_columns(step).filter(several | (pl.col("size_bytes") <= NUMBER_BYTES))
+    return DeviceWork(copies.case, dropped)
 
 
-def _without(case: Case, host: intervals.Intervals) -> Edit:
-    return removal.without_time(case, ProgramTime(host))
-
-
-def _packed(
-    case: Case, dropped: pl.DataFrame, copies: intervals.Intervals, made: intervals.Intervals
-) -> dict[int, int]:
-    """Host work before copies of data that go with another: an operator each, as long as the recording's are."""
-    program = case.program
-    constant = intervals.covered_ns(made, copies.start - 1, copies.start) > 0
-    calls = dropped.filter(pl.col("size_bytes") > _NUMBER_BYTES)["call"].to_numpy()
-    around = np.searchsorted(copies.start, program.call_start_ns[calls], "right") - 1
-    operator = int(dense_ns(program).sum()) // max(int(program.gap_ops.sum()), 1)
-    added = Counter(calls[(around >= 0) & ~constant[around]].tolist())
-    return {call: count * operator for call, count in added.items()}
-
-
-def _operators(case: Case, calls: NDArray[np.int64]) -> intervals.Intervals:
-    """The host time of the outermost copying operators around these calls; of the call where there is none."""
-    host = case.host
+def _copying_operators(dropped: DeviceWork) -> ProgramTime:
+    """The host time of the outermost copying operators around these copies; of the call where there is none."""
+    case, host = dropped.case, dropped.case.host
+    calls = dropped.rows["launch_id"].drop_nulls().cast(pl.Int64).to_numpy()
     outer = host.outermost(calls, host.named(_COPYING, "op"))
     spans = np.unique(np.where(outer == NOBODY, calls, outer))
-    return intervals.union(
-        host.start_ns[spans] - case.program.start_ns, host.end_ns[spans] - case.program.start_ns
+    return ProgramTime(
+        intervals.union(
+            host.start_ns[spans] - case.program.start_ns, host.end_ns[spans] - case.program.start_ns
+        )
     )
 
 
-def _made(case: Case, copies: intervals.Intervals) -> intervals.Intervals:
+def _change(dropped: DeviceWork, copying: ProgramTime) -> Change:
+    """The copies gone, with what makes constants for them; what is no constant has to be packed."""
+    case = dropped.case
+    thread = _MainThread(case)
+    constants = _with_constants(thread, copying)
+    packed = _packed(dropped, copying, constants)
+    of_runs, kept = _runs(thread, copying, dropped)
+    removed = ProgramTime(intervals.subtract(joined(constants, of_runs), kept))
+    return Change(
+        "small copies made once a step",
+        replace(without_time(case, removed), added_host_ns=packed),
+        others=(without_time(case, removed), replace(without_time(case, copying), added_host_ns=packed)),
+    )
+
+
+class _MainThread:
+    """The outermost operators of the thread that makes most calls, in order, in program time."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.ops = main_thread_operators(case)
+        self.start_ns = case.host.start_ns[self.ops] - case.program.start_ns
+        self.end_ns = case.host.end_ns[self.ops] - case.program.start_ns
+
+    def named(self, pattern: str) -> NDArray[np.bool_]:
+        """Which of the operators have such a name."""
+        return self.case.host.named(pattern, "op")[self.ops]
+
+    def around(self, moments: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of the operators are around any of these moments."""
+        ordered = np.sort(moments)
+        around: NDArray[np.bool_] = np.searchsorted(ordered, self.start_ns) < np.searchsorted(
+            ordered, self.end_ns
+        )
+        return around
+
+    def copying(self, copying: ProgramTime, copies: pl.DataFrame) -> NDArray[np.bool_]:
+        """Which of the operators do nothing but make some of these copies."""
+        covered = intervals.covered_ns(copying, self.start_ns, self.end_ns) == self.end_ns - self.start_ns
+        copying_ops: NDArray[np.bool_] = covered & self.around(
+            self.case.program.call_start_ns[copies["call"].to_numpy()]
+        )
+        return copying_ops
+
+
+def _with_constants(thread: _MainThread, copying: ProgramTime) -> ProgramTime:
     """The copies with the operators before each that made a constant for it, launching nothing."""
-    host, program = case.host, case.program
-    outer = _outermost_operators(case, host)
-    start, end = host.start_ns[outer] - program.start_ns, host.end_ns[outer] - program.start_ns
-    calls = np.sort(program.call_start_ns[np.diff(program.task_from) > 0])
-    launching = np.searchsorted(calls, start) < np.searchsorted(calls, end)
-    launching &= intervals.covered_ns(copies, start, end) == 0
-    stops, makes = np.flatnonzero(launching), np.flatnonzero(host.named(_MAKES, "op")[outer])
-    starts = copies.start.copy()
-    for place, last in enumerate(np.searchsorted(start, copies.start).tolist()):
+    program = thread.case.program
+    launching = thread.around(program.call_start_ns[np.diff(program.task_from) > 0])
+    launching &= intervals.covered_ns(copying, thread.start_ns, thread.end_ns) == 0
+    stops, makes = np.flatnonzero(launching), np.flatnonzero(thread.named(_MAKES))
+    starts = copying.start.copy()
+    for place, last in enumerate(np.searchsorted(thread.start_ns, copying.start).tolist()):
         before = int(np.searchsorted(stops, last))
         after = int(stops[before - 1]) if before else -1
         between = makes[(makes > after) & (makes < last)]
         if len(between):
-            starts[place] = start[between[0]]
-    return intervals.union(starts, copies.end)
+            starts[place] = thread.start_ns[between[0]]
+    return ProgramTime(intervals.union(starts, copying.end))
 
 
-def _runs(
-    case: Case, copies: intervals.Intervals, dropped: pl.DataFrame
-) -> tuple[intervals.Intervals, intervals.Intervals]:
+def _packed(dropped: DeviceWork, copying: ProgramTime, constants: ProgramTime) -> dict[int, int]:
+    """Host work before copies of data that go with another: an operator each, as long as the recording's are."""
+    program = dropped.case.program
+    constant = intervals.covered_ns(constants, copying.start - 1, copying.start) > 0
+    calls = dropped.where(pl.col("size_bytes") > NUMBER_BYTES).rows["call"].to_numpy()
+    around = np.searchsorted(copying.start, program.call_start_ns[calls], "right") - 1
+    operator_ns = int(dense_ns(program).sum()) // max(int(program.gap_ops.sum()), 1)
+    added = Counter(calls[(around >= 0) & ~constant[around]].tolist())
+    return {call: count * operator_ns for call, count in added.items()}
+
+
+def _runs(thread: _MainThread, copying: ProgramTime, dropped: DeviceWork) -> tuple[ProgramTime, ProgramTime]:
     """What goes with copies that follow each other, and the copies that stay instead.
 
-    Of numbers, what torch.tensor calls for them and the Python between goes. Where an operator behind them puts them
+    Of numbers, what torch.tensor calls for them and the Python between goes. Where an operator after them puts them
     together, it goes and one of them stays.
     """
-    host, program = case.host, case.program
-    outer = _outermost_operators(case, host)
-    start, end = host.start_ns[outer] - program.start_ns, host.end_ns[outer] - program.start_ns
-    copied, number = (
-        (intervals.covered_ns(copies, start, end) == end - start) & _any_in(at, start, end)
-        for at in (
-            program.call_start_ns[each["call"].to_numpy()]
-            for each in (dropped, dropped.filter(pl.col("size_bytes") <= _NUMBER_BYTES))
-        )
-    )
-    makes = host.named(_TENSOR, "op")[outer] & ~_any_in(program.call_start_ns, start, end)
-    made, joins = (host.named(each, "op")[outer] for each in (_MADE, _TOGETHER))
-    mine = copied | makes
-    parts = np.flatnonzero(~mine[1:] | ~mine[:-1] | (start[1:] - end[:-1] > _LOOP_NS)) + 1
-    gone, stays = [], []
-    for run in np.split(np.arange(len(outer)), parts):
-        first, *others = run[copied[run]].tolist() or [-1]
-        if first < 0:
+    start, end = thread.start_ns, thread.end_ns
+    copies = thread.copying(copying, dropped.rows)
+    numbers = thread.copying(copying, dropped.where(pl.col("size_bytes") <= NUMBER_BYTES).rows)
+    belongs = copies | (thread.named(_TENSOR) & ~thread.around(thread.case.program.call_start_ns))
+    only_tensor, joins = thread.named(_ONLY_TENSOR), thread.named(_TOGETHER)
+    apart = ~belongs[1:] | ~belongs[:-1] | (start[1:] - end[:-1] > LOOP_NS)
+    removed, kept = [], []
+    for run in np.split(np.arange(len(start)), np.flatnonzero(apart) + 1):
+        of_run = run[copies[run]]
+        if not len(of_run):
             continue
-        last, behind = others[-1] if others else first, int(run[-1]) + 1
-        soon = behind < len(outer) and start[behind] - end[behind - 1] <= _LOOP_NS
-        if others and soon and joins[behind]:
-            stays.append((start[last], end[last]))
-            gone.append((end[last], end[behind]))
-        if number[[first, *others]].all():
-            before = np.arange(max(run[0], first - _CALLS), first)
-            after = run[(run > last) & (run <= last + _CALLS) & made[run]]
-            first = int(before[0]) if made[before].any() else first
-            gone.append((start[first], end[max([last, *after.tolist()])]))
-    of_runs, left = (intervals.union(*np.array(each, np.int64).reshape(-1, 2).T) for each in (gone, stays))
-    return of_runs, left
+        last, following = of_run[-1], run[-1] + 1
+        soon = following < len(start) and start[following] - end[following - 1] <= LOOP_NS
+        if len(of_run) > 1 and soon and joins[following]:
+            kept.append((start[last], end[last]))
+            removed.append((end[last], end[following]))
+        if numbers[of_run].all():
+            first, last = _with_tensor_calls(run, of_run, only_tensor)
+            removed.append((start[first], end[last]))
+    return _times(removed), _times(kept)
 
 
-def _any_in(at: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether any of these moments lies in each stretch."""
-    ordered = np.sort(at)
-    return np.searchsorted(ordered, start) < np.searchsorted(ordered, end)
+def _with_tensor_calls(
+    run: NDArray[np.int64], copies: NDArray[np.int64], only_tensor: NDArray[np.bool_]
+) -> tuple[int, int]:
+    """The first and the last operator of what torch.tensor calls for copies of a run."""
+    first, last = int(copies[0]), int(copies[-1])
+    before = np.arange(max(run[0], first - _TENSOR_CALLS), first)
+    after = run[(run > last) & (run <= last + _TENSOR_CALLS) & only_tensor[run]]
+    return int(before[0]) if only_tensor[before].any() else first, max([last, *after.tolist()])
 
 
-def _outermost_operators(case: Case, host: HostSpans) -> NDArray[np.int64]:
-    """The operators of the thread that makes most of the program's calls, without those inside others."""
-    spans = case.trace.spans
-    tracks = spans["track_id"].gather(case.program.call_span)
-    operators = host.kind("op") & (host.end_ns > host.start_ns)
-    operators &= spans["track_id"].is_in(tracks.mode().head(1).implode()).to_numpy()
-    ids = np.flatnonzero(operators)
-    outermost: NDArray[np.int64] = ids[host.outermost(ids, operators) == ids]
-    return outermost
+def _times(pairs: list[tuple[int, int]]) -> ProgramTime:
+    return ProgramTime(intervals.union(*np.array(pairs, np.int64).reshape(-1, 2).T))

@@ -2,140 +2,173 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import polars as pl
 
 from foretrace.diagnose.case import Case
+from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
-from foretrace.diagnose.rule import rule
+from foretrace.diagnose.rule import KERNELS, rule
 from foretrace.errors import MissingDataError
+from foretrace.hardware import Device
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import gemm
+from foretrace.predict.costs.precision import ITEM_BYTES
 from foretrace.predict.edits import Edit
+from foretrace.sourced import JUDGEMENT, Bytes, Count, Share
 
-_LEAST_SHARE, _LEAST_SAVED = 0.03, 0.02  # of the GPU's time
-_LOADED_BYTES = 16  # what a tensor core's load takes at once
-_ITEM_BYTES = {"fp16": 2, "bf16": 2, "tf32": 4}
+_GUIDE = "NVIDIA, Matrix Multiplication Background User's Guide"
+LEAST_SHARE = Share(0.03, of="GPU time", source=JUDGEMENT)
+LEAST_SAVED = Share(0.02, of="GPU time, saved by padding", source=JUDGEMENT)
+LOADED_BYTES = Bytes(16, of="what a load for the tensor cores takes at once", source=_GUIDE)
+PADDED = Count(64, of="the multiple that sizes are padded to", source=_GUIDE)
+ROWS_FROM = Count(
+    64,
+    of="rows: below, they are a batch of requests or tokens, and kernels pad them themselves",
+    source=JUDGEMENT,
+)
+LARGE_FLOPS = Count(
+    1_000_000_000,
+    of="FLOPs of a product: smaller ones tell nothing about the rate that the device reaches",
+    source=JUDGEMENT,
+)
+LEAST_RATE = Share(0.6, of="the peak, which aligned products are taken to reach at least", source=JUDGEMENT)
+MOST_RATE = Share(0.9, of="the peak, which aligned products are taken to reach at most", source=JUDGEMENT)
+_TYPES = ("fp16", "bf16", "tf32")
 # Kernels that load 16 bytes at once, by TMA or by their own account: their operands are aligned, whatever M is.
-_LOADS_ALIGNED = r"^nvjet|align8|ldg8|sm90_xmma_gemm.*warpgroup"
+_LOADS_ALIGNED = re.compile(r"^nvjet|align8|ldg8|sm90_xmma_gemm.*warpgroup")
 # TF32 is judged by these alone: its kernels' names do not all tell what they load.
-_LOADS_PIECES = r"(?:align|ldg)[12](?:\D|$)"
-_PADDED = 64
-_ROWS_FROM = 64  # below, rows are a batch of requests or tokens, and kernels pad them themselves
-_LARGE_FLOPS = 1e9  # smaller products tell nothing about the rate that the device reaches
-_RATES = (0.6, 0.9)  # of the peak, what aligned products may be taken to reach
+_LOADS_PIECES = re.compile(r"(?:align|ldg)[12](?:\D|$)")
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A matrix product on tensor cores."""
+
+    task: int
+    dur_ns: int
+    dtype: str
+    size: gemm.Size | None
+    kernel: str
+
+    @property
+    def odd_sides(self) -> dict[str, int]:
+        """The sizes that are no multiple of what is loaded at once, by the names of their dimensions."""
+        at_once = LOADED_BYTES // ITEM_BYTES[self.dtype]
+        sides = {} if self.size is None else {side: getattr(self.size, side) for side in ("m", "n", "k")}
+        return {side: extent for side, extent in sides.items() if extent % at_once}
 
 
 @rule(
     title="Matrix sizes do not fit the tensor cores",
     topic="Matrix sizes",
     see="roofline",
+    needs=(KERNELS,),
 )
 def misaligned_gemm(case: Case) -> Iterator[Finding]:
     """Products on tensor cores with a size that is no multiple of 16 bytes: 8 in fp16 or bf16, 4 in TF32.
 
-    What it does
-    Looks for matrix products in half precision with a K or N, or an M above 64, that is no multiple of 8 (in TF32,
-    of 4), and that run in kernels which do not load 16 bytes at once, by their names. Each is replaced by a product with
-    these sizes rounded up to 64, at the rate that aligned products of the same recording reach.
+    Finds matrix products with a K or N, or an M above {ROWS_FROM}, that is no multiple of 8 in half precision or of 4 in
+    TF32, and that run in kernels which do not load 16 bytes at once, by their names. They must take at least {LEAST_SHARE}
+    of GPU time, and padding must save at least {LEAST_SAVED}.
 
-    Why it matters
-    Tensor cores load 16 bytes at once. Rows that do not begin at a multiple of that are loaded piece by piece.
-    The usual culprit is a vocabulary of 50257 words.
+    Slow
+        embedding = nn.Embedding(50257, width)
 
-    Use instead
-    nn.Embedding(50304, width): pad vocabularies and widths to a multiple of 64.
+    Fast
+        embedding = nn.Embedding(50304, width)   # the next multiple of 64
+
+    Why
+    Tensor cores load 16 bytes at once. Rows that do not begin at a multiple of that are loaded piece by piece. The usual
+    culprit is a vocabulary of 50257 words.
+
+    How the worth is predicted
+    Each product is replaced by one with these sizes rounded up to a multiple of {PADDED}, at the rate that aligned products
+    of the same recording reach, between {LEAST_RATE} and {MOST_RATE} of the peak.
+
+    When not
+    The size is given from outside, so that padding it costs a copy.
     """
-    case.trace.require("kernels", "no kernels recorded; record with ProfilerActivity.CUDA")
-    device_ns = max(int(case.program.task_dur_ns.sum()), 1)
-    found = case.products.filter(pl.col("tensor_cores").fill_null(value=True))
-    if found.filter(pl.col("dur_ns") > 0)["dur_ns"].sum() < _LEAST_SHARE * device_ns:
+    on_tensor_cores = DeviceWork(case, case.products).where(pl.col("tensor_cores").fill_null(value=True))
+    if on_tensor_cores.gpu_share < LEAST_SHARE:
         return
-    if found["shapes"].null_count() == found.height:
+    if on_tensor_cores.rows["shapes"].null_count() == len(on_tensor_cores):
         raise MissingDataError(f"{case.trace.path.name}: no shapes recorded; record with record_shapes=True")
-    found = found.filter(pl.col("operand_dtype").is_in(list(_ITEM_BYTES)))
-    sizes = [gemm.size(op or "", shapes) for op, shapes in found.select("op", "shapes").iter_rows()]
-    odd = [
-        size is not None and _misaligned(size, dtype)
-        for size, dtype in zip(sizes, found["operand_dtype"], strict=True)
-    ]
-    bad = pl.Series(odd, dtype=pl.Boolean) & ~found["text"].str.contains(_LOADS_ALIGNED)
-    bad &= (found["operand_dtype"] != "tf32") | found["text"].str.contains(_LOADS_PIECES)
-    mine = found.filter(bad)
-    spent = int(mine["dur_ns"].sum())
-    if spent < _LEAST_SHARE * device_ns:
+    products = _products(on_tensor_cores)
+    misaligned = [product for product in products if _is_misaligned(product)]
+    work = on_tensor_cores.where(pl.col("task").is_in([product.task for product in misaligned]))
+    if work.gpu_share < LEAST_SHARE:
         return
     if case.device is None:
         raise MissingDataError(f"{case.trace.path.name}: the peaks of this device are not known")
-    shorter = _shorter(case, found, sizes, bad)
-    saved = spent - sum(shorter.values())
-    if saved < _LEAST_SAVED * device_ns:
+    rate = _aligned_rate(case.device, [product for product in products if not _is_misaligned(product)])
+    durations = {product.task: _padded_ns(case.device, product, rate) for product in misaligned}
+    if work.dur_ns - sum(durations.values()) < LEAST_SAVED * case.device_ns:
         return
-    chosen = zip(sizes, found["operand_dtype"], bad, strict=True)
-    sides = sorted(
-        {number for size, dtype, is_bad in chosen if is_bad and size for _, number in _odd_sides(size, dtype)}
-    )
-    yield _finding(case, mine, sides, shorter)
-
-
-def _finding(case: Case, mine: pl.DataFrame, odd: list[int], shorter: dict[int, int]) -> Finding:
-    spent, device_ns = int(mine["dur_ns"].sum()), int(case.program.task_dur_ns.sum())
-    return Finding(
-        says=f"{mine.height / case.step_count:.0f} matrix products a step have a size that is no multiple of 16 bytes "
-        f"({', '.join(str(each) for each in odd[-3:])}) and take {100 * spent / device_ns:.0f} % of the GPU's time.",
+    sizes = sorted({extent for product in misaligned for extent in product.odd_sides.values()})
+    largest = sizes[-1]
+    evidence = work.evidence("products")
+    spans = evidence.pop("spans")
+    yield Finding(
+        says=f"{work.per_step_count:.0f} matrix products a step have a size that is no multiple of {int(LOADED_BYTES)} bytes "
+        f"({', '.join(str(size) for size in sizes[-3:])}) and take {work.gpu_pct:.0f} % of GPU time.",
         why="Tensor cores load 16 bytes at once; such rows are loaded piece by piece.",
         fix=Fix(
-            f"Pad to a multiple of 64: {odd[-1]} to {_up(odd[-1])}.",
-            f"size = {_up(odd[-1])}  # was {odd[-1]}",
+            f"Pad to a multiple of {PADDED}: {largest} to {_padded(largest)}.",
+            f"size = {_padded(largest)}  # was {largest}",
         ),
-        evidence={
-            "products_ns": spent // case.step_count,
-            "products_pct": 100 * spent / device_ns,
-            "products_per_step_count": mine.height / case.step_count,
-            "sizes": odd[-5:],
-            "spans": mine["id"].head(5).to_list(),
-        },
-        where=case.places(mine["op_id"].drop_nulls().to_list()),
+        evidence={**evidence, "sizes": sizes[-5:], "spans": spans},
+        where=work.places(),
         change=Change(
-            "sizes padded to multiples of 64", Edit(durations_ns=shorter, modelled=frozenset(shorter))
+            f"sizes padded to multiples of {PADDED}",
+            Edit(durations_ns=durations, modelled=frozenset(durations)),
         ),
         unless="the size is given from outside, so that padding it costs a copy.",
     )
 
 
-def _misaligned(size: gemm.Size, dtype: str) -> bool:
-    return any(side != "m" or number > _ROWS_FROM for side, number in _odd_sides(size, dtype))
+def _products(on_tensor_cores: DeviceWork) -> list[_Product]:
+    """The products in types that tensor cores load 16 bytes of at once."""
+    rows = on_tensor_cores.where(pl.col("operand_dtype").is_in(_TYPES)).rows
+    columns = ("task", "dur_ns", "operand_dtype", "op", "shapes", "text")
+    return [
+        _Product(task, dur_ns, dtype, gemm.size(op or "", shapes), kernel)
+        for task, dur_ns, dtype, op, shapes, kernel in rows.select(columns).iter_rows()
+    ]
 
 
-def _up(number: int) -> int:
-    return -(-number // _PADDED) * _PADDED
+def _is_misaligned(product: _Product) -> bool:
+    """Whether a size does not fit, and the kernel does not load 16 bytes at once."""
+    if not any(side != "m" or extent > ROWS_FROM for side, extent in product.odd_sides.items()):
+        return False
+    if _LOADS_ALIGNED.search(product.kernel):
+        return False
+    return product.dtype != "tf32" or _LOADS_PIECES.search(product.kernel) is not None
 
 
-def _shorter(
-    case: Case, found: pl.DataFrame, sizes: list[gemm.Size | None], bad: pl.Series
-) -> dict[int, int]:
-    """The misaligned products' tasks, with the time of the padded product."""
-    assert case.device is not None
-    rows = list(zip(found["task"], found["dur_ns"], found["operand_dtype"], sizes, bad, strict=True))
-    ideal = recorded = 0
-    for _, dur, dtype, size, is_bad in rows:
-        if size and not is_bad and size.flops >= _LARGE_FLOPS:
-            ideal += gemm.time_ns(case.device, dtype, size, _ITEM_BYTES[dtype], share=1.0) or 0
-            recorded += dur
-    rate = min(max(ideal / recorded, _RATES[0]), _RATES[1]) if recorded else gemm.PEAK_SHARE
-    shorter = {}
-    for task, dur, dtype, size, is_bad in rows:
-        if size and is_bad:
-            padded = replace(size, **{side: _up(number) for side, number in _odd_sides(size, dtype)})
-            shorter[task] = min(
-                dur,
-                gemm.time_ns(case.device, dtype, padded, _ITEM_BYTES[dtype], share=rate) or dur,
-            )
-    return shorter
+def _aligned_rate(device: Device, aligned: list[_Product]) -> float:
+    """The share of the peak that aligned products of this recording reach."""
+    ideal_ns = recorded_ns = 0
+    for product in aligned:
+        if product.size and product.size.flops >= LARGE_FLOPS:
+            ideal_ns += _time_ns(device, product.dtype, product.size, share=1.0) or 0
+            recorded_ns += product.dur_ns
+    return min(max(ideal_ns / recorded_ns, LEAST_RATE), MOST_RATE) if recorded_ns else gemm.PEAK_SHARE
 
 
-def _odd_sides(size: gemm.Size, dtype: str) -> list[tuple[str, int]]:
-    at_once = _LOADED_BYTES // _ITEM_BYTES[dtype]
-    return [(side, number) for side in ("m", "n", "k") if (number := getattr(size, side)) % at_once]
+def _padded_ns(device: Device, product: _Product, rate: float) -> int:
+    """How long the padded product takes; no longer than the recorded one."""
+    assert product.size is not None
+    size = replace(product.size, **{side: _padded(extent) for side, extent in product.odd_sides.items()})
+    return min(product.dur_ns, _time_ns(device, product.dtype, size, share=rate) or product.dur_ns)
+
+
+def _time_ns(device: Device, dtype: str, size: gemm.Size, *, share: float) -> int | None:
+    return gemm.time_ns(device, dtype, size, ITEM_BYTES[dtype], share=share)
+
+
+def _padded(extent: int) -> int:
+    return -(-extent // PADDED) * PADDED

@@ -11,10 +11,11 @@ from foretrace.analyze.concepts.device import device_time
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import collective_arrivals
+from foretrace.diagnose.patterns.host_copies import waited
 from foretrace.diagnose.rule import Healthy, rule
-from foretrace.diagnose.rules.copies.pageable_copy import waited
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
+from foretrace.predict.numbers import Calls
 from foretrace.predict.program import WAIT
 
 # Of copies beside kernels, what these hide on an H200, apart from the lower clock (see heat): gradients sent as they come
@@ -156,7 +157,7 @@ def _copies(case: Case) -> Iterator[Finding]:
         on="id",
         maintain_order="left",
     ).join(work, on="id", maintain_order="left")
-    mine = mine.filter(pl.Series(~waited(case, mine["call"].to_numpy()), dtype=pl.Boolean))
+    mine = mine.filter(pl.Series(~waited(case, Calls(mine["call"].to_numpy())), dtype=pl.Boolean))
     computing = case.tasks.filter(pl.col("kind") == "kernel")["stream"].unique()
     mine = mine.filter(pl.col("stream").is_in(computing.implode()))
     hidden, exposed_ns = _hidden(case, mine)
