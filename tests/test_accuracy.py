@@ -76,6 +76,7 @@ def test_a_program_without_a_recording_is_skipped(
     assert "measure.py --missing --half SET" in said.err
 
 
+@pytest.mark.slow
 def test_trimming_leaves_out_only_what_no_table_holds(tmp_path: Path) -> None:
     """On the shipped sample, which is as torch wrote it."""
     path = tmp_path / "sample.json.gz"

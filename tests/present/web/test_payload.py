@@ -89,6 +89,7 @@ def test_runs_keep_their_contract(sample: Session) -> None:
     same_fields(found["runs"][0], "RunEntry")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(analyze.REGISTRY))
 def test_every_analysis_is_a_table_whose_units_are_known(sample: Session, name: str) -> None:
     try:
