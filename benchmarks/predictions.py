@@ -6,7 +6,7 @@ The pairs of several folders are judged as one set. A folder holds NAME.slow.lit
 NAME.truth.json with `slow.step_ms`, `speedup_range` and `truth.label`, or `truth.rule` to name the rule that is the fix,
 "together" where all that promise a gain are. For every pair it prints the prediction of that rule beside what was
 measured, with the step time known and unknown, and beside two baselines that other tools use: the savings added up as if
-nothing overlapped, and the idle time taken off.
+nothing overlapped, and the idle time taken off. A program whose recording was not kept is skipped.
 """
 
 from __future__ import annotations
@@ -97,21 +97,30 @@ def main() -> int:
             print(f"{folder}: no NAME.truth.json in it", file=sys.stderr)
             return 3
     truths = [path for folder in options.folders for path in sorted(folder.glob("*.truth.json"))]
+    skipped = [path for path in truths if not recordings(path, options.form)]
+    if skipped:
+        print(f"skipped: {len(skipped)} of {len(truths)} programs have no {options.form} recording here; to record those of "
+              f"benchmarks/pairs again, on a GPU: python benchmarks/pairs/measure.py --missing --half SET", file=sys.stderr)  # fmt: skip
     for known in (True, False):
         rows = [row for path in truths if (row := judge(path, options.form, known=known))]
         print_rows(rows, known)
     return 0
 
 
+def recordings(path: Path, form: str) -> list[Path]:
+    """The recordings of one form that lie beside a truth: one, or none where it was not kept."""
+    return sorted(path.parent.glob(f"{path.name.removesuffix('.truth.json')}.slow.{form}.json.*"))
+
+
 def judge(path: Path, form: str, *, known: bool) -> Row | None:
-    """The row of one pair; None where its fix changes the work, or no rule is named for it."""
+    """The row of one pair; None where its fix changes the work, no rule is named for it, or it has no recording."""
     truth = json.loads(path.read_text())
     name = path.name.removesuffix(".truth.json")
     rule = truth["truth"].get("rule") or RULE_OF.get(truth["truth"].get("label"))
-    recordings = list(path.parent.glob(f"{name}.slow.{form}.json.*"))
-    if truth["truth"].get("same_work") is False or rule is None or not recordings:
+    files = recordings(path, form)
+    if truth["truth"].get("same_work") is False or rule is None or not files:
         return None
-    case = Case(foretrace.open(recordings[0]), step_ns=truth["slow"]["step_ms"] * 1e6 if known else None)
+    case = Case(foretrace.open(files[0]), step_ns=truth["slow"]["step_ms"] * 1e6 if known else None)
     try:
         found = diagnose(case, RULES)
     except ForetraceError as error:

@@ -1,4 +1,4 @@
-"""Settings of every test run: a cache of its own, repeatable examples, and which reader is under test."""
+"""Settings of every test run: a cache of its own, repeatable examples, which reader is under test, which tests are fast."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import os
 import signal
 import tempfile
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.corpus import CORPUS, needs_corpus
 
 # Set before any test imports foretrace, and inherited by the processes that tests start.
 _CACHE = tempfile.TemporaryDirectory(prefix="foretrace-tests-")
@@ -23,6 +27,37 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+# Tests of programs that import torch. With `-m fast` they are not even imported, which would take seconds.
+SLOW_PLACES = [Path(__file__).parent / name for name in ("capture", "examples", "test_pairs.py")]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves slow places out of a fast run."""
+    return True if config.option.markexpr == "fast" and collection_path in SLOW_PLACES else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks every test slow that has a reason to be, beside those marked one by one, and the rest fast."""
+    for item in items:
+        if not item.get_closest_marker("slow"):
+            in_slow_place = any(place in (item.path, *item.path.parents) for place in SLOW_PLACES)
+            slow = in_slow_place or reads_corpus(item) or tries_many_inputs(item)
+            item.add_marker("slow" if slow else "fast")
+
+
+def tries_many_inputs(item: pytest.Item) -> bool:
+    """Whether Hypothesis makes up the inputs of a test."""
+    return bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
+
+
+def reads_corpus(item: pytest.Item) -> bool:
+    """Whether a test needs the shared recordings, or is given the path of one."""
+    parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    return needs_corpus.mark in item.iter_markers("skipif") or any(
+        isinstance(value, Path) and value.is_relative_to(CORPUS) for value in parameters.values()
+    )
 
 
 def pytest_report_header() -> str:

@@ -89,30 +89,42 @@ def test_every_part_has_its_place() -> None:
     assert parts <= set(RANK), "add the new part to LAYERS, and to ARCHITECTURE.md"
 
 
-@pytest.mark.parametrize("path", [path for path in sources() if part_of(path) != "__init__"], ids=relative)
-def test_imports_point_down_only(path: Path) -> None:
-    part = part_of(path)
-    for name in imports(path):
-        if name != "foretrace" and not name.startswith("foretrace."):
-            continue
-        target = name.partition(".")[2].partition(".")[0]
-        assert target in RANK, f"imports {name}: import the module that defines it"
-        assert target == part or RANK[target] < RANK[part], f"{part} must not import {target}"
+def test_imports_point_down_only() -> None:
+    upward = []
+    for path in (path for path in sources() if part_of(path) != "__init__"):
+        part = part_of(path)
+        for name in imports(path):
+            if name != "foretrace" and not name.startswith("foretrace."):
+                continue
+            target = name.partition(".")[2].partition(".")[0]
+            if target not in RANK:
+                upward.append(f"{relative(path)} imports {name}: import the module that defines it")
+            elif target != part and RANK[target] >= RANK[part]:
+                upward.append(f"{relative(path)}: {part} must not import {target}")
+    assert upward == []
 
 
-@pytest.mark.parametrize("path", sources(), ids=relative)
-def test_confined_packages_stay_where_they_belong(path: Path) -> None:
-    for name in imports(path):
-        for package, places in CONFINED.items():
-            if name == package or name.startswith(package + "."):
-                assert relative(path).startswith(places), f"{package} belongs to {', '.join(places)}"
+def test_confined_packages_stay_where_they_belong() -> None:
+    escaped = [
+        f"{relative(path)} imports {name}: {package} belongs to {', '.join(places)}"
+        for path in sources()
+        for name in imports(path)
+        for package, places in CONFINED.items()
+        if name == package or name.startswith(package + ".")
+        if not relative(path).startswith(places)
+    ]
+    assert escaped == []
 
 
-@pytest.mark.parametrize("path", sources(), ids=relative)
-def test_only_commands_print(path: Path) -> None:
-    calls = [node for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
-    printing = [node.lineno for node in calls if isinstance(node.func, ast.Name) and node.func.id == "print"]
-    assert part_of(path) == "commands" or not printing, f"prints in line {printing}"
+def test_only_commands_print() -> None:
+    printing = [
+        f"{relative(path)}:{node.lineno}"
+        for path in sources()
+        if part_of(path) != "commands"
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+    assert printing == []
 
 
 def test_names_say_what_is_in_them() -> None:

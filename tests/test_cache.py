@@ -190,6 +190,7 @@ def start_storing(how: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", STORE, how], stdout=subprocess.PIPE, text=True, cwd=root)
 
 
+@pytest.mark.slow
 def test_killed_before_the_end_leaves_no_entry(folder: Path) -> None:
     with start_storing("hang") as process:
         assert process.stdout is not None
@@ -206,6 +207,7 @@ def test_killed_before_the_end_leaves_no_entry(folder: Path) -> None:
     assert not left.exists()
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_leaves_only_whole_entries(folder: Path) -> None:
     expected = small()
     for seed in range(4):
@@ -228,6 +230,7 @@ def store_small(number: int) -> None:
         cache.store(key_of(each), small())
 
 
+@pytest.mark.slow
 def test_many_writers_of_the_same_entries(folder: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(4) as pool:
         pool.map(store_small, range(4))

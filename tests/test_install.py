@@ -13,6 +13,8 @@ import pytest
 
 import foretrace
 
+pytestmark = pytest.mark.slow
+
 
 def test_reader_is_the_one_that_this_run_is_about() -> None:
     expected = os.environ.get("FORETRACE_EXPECT_READER")

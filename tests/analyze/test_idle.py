@@ -260,6 +260,7 @@ class Simulated:
         return "host: not recorded"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_against_counting_every_microsecond(tmp_path: Path, seed: int) -> None:
     simulated = Simulated(seed)

@@ -369,6 +369,7 @@ def degenerate() -> dict[str, Recording]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("case", degenerate())
 def test_every_analysis_of_a_poor_recording(case: str, name: str, tmp_path: Path) -> None:

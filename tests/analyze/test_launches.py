@@ -118,6 +118,7 @@ def test_work_without_a_launch_is_left_out_aloud(tmp_path: Path) -> None:
         analyze.run(recording.open(tmp_path), "launches", queue_limit=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(15))
 def test_depth_against_counting(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)

@@ -231,6 +231,7 @@ def test_one_gradient_per_parameter_and_step(name: str) -> None:
     assert column(table, "category", "allocated_count")["gradient"] == nodes.height
 
 
+@pytest.mark.slow
 def test_categories_as_torch_has_them(tmp_path: Path) -> None:
     """torch's profiler follows tensors; gradients, optimizer state and autograd's own come out the same."""
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")

@@ -185,6 +185,7 @@ def train(folder: Path, **options: Any) -> tuple[foretrace.Trace, Any]:
     return foretrace.open(path, cache=False), profiler
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -206,6 +207,7 @@ def test_recorded_here(tmp_path: Path, options: dict[str, bool]) -> None:
     assert total_ns == pytest.approx(averages.self_cpu_time_total * 1000, abs=1)
 
 
+@pytest.mark.slow
 def test_python_functions_can_be_left_out(tmp_path: Path) -> None:
     trace, _ = train(tmp_path, with_stack=True)
     without = operators(trace, python="no").table

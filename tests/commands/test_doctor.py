@@ -144,6 +144,7 @@ def test_a_torch_that_cannot_be_imported_is_told(tmp_path: Path, monkeypatch: py
         assert says in answer
 
 
+@pytest.mark.slow
 def test_the_torch_of_this_machine_records() -> None:
     pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
     answer = machine._try_torch()

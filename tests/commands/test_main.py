@@ -127,6 +127,7 @@ def test_traceback_on_request(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_reader_that_goes_away_is_no_error() -> None:
     command = [sys.executable, "-m", "foretrace", "sql", "any", "--limit", "0", "--format", "json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -137,6 +138,7 @@ def test_reader_that_goes_away_is_no_error() -> None:
     assert process.returncode == 141
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
 def test_any_output_encoding_works(encoding: str, recording: Path) -> None:
     command = [sys.executable, "-m", "foretrace", "summary", str(recording)]

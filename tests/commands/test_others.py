@@ -60,6 +60,7 @@ def test_sql_without_query_describes_the_tables(path: str, capsys: pytest.Captur
     assert described == {(table, column) for table, columns in schema.TABLES.items() for column in columns}
 
 
+@pytest.mark.slow
 def test_doctor_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     checks = {row["what"]: row for row in rows(capsys, "doctor")}
     assert {"foretrace", "python", "reader", "polars", "numpy", "isal", "zstandard", "cache", "torch"} <= set(

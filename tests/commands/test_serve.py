@@ -19,6 +19,8 @@ from foretrace.commands import main, serve
 from foretrace.present.web import static_files
 from tests.builders import Recording
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

@@ -139,6 +139,7 @@ def test_json_has_no_nan(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert document["rows"][0] == {"name": "b", "total_ns": 1, "total_pct": None}
 
 
+@pytest.mark.slow
 def test_all_analyses_in_all_formats(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     for each in analyze.ANALYSES:
         for form in ("table", "json", "csv", "md"):

@@ -19,6 +19,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import diagnose
 from foretrace.errors import ForetraceError
 
+pytestmark = pytest.mark.slow
 PAIRS = Path(__file__).parents[2] / "benchmarks" / "pairs" / "recordings"
 PROGRAMS = (
     "a/layer_item",

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from tests.ingest import fuzz, samples
 from tests.ingest.comparison import needs_native
 
+pytestmark = pytest.mark.slow
 CASES = int(os.environ.get("FORETRACE_FUZZ_CASES", "2000"))
 
 

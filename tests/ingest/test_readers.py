@@ -96,6 +96,7 @@ def test_both_readers_agree(path: Path) -> None:
     assert_same_trace(native, python)
 
 
+@pytest.mark.slow
 @needs_native
 @pytest.mark.parametrize("path", RECORDINGS)
 def test_the_layout_does_not_matter(path: Path, tmp_path: Path) -> None:
@@ -146,6 +147,7 @@ def test_pieces_of_a_real_recording(size: int) -> None:
     assert fuzz.plain(pushed(data, size)) == fuzz.plain(whole(data))
 
 
+@pytest.mark.slow
 @needs_native
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_truncation_point(seed: str) -> None:
@@ -161,6 +163,7 @@ def test_every_truncation_point(seed: str) -> None:
     assert most == complete
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_truncated_gzip(reader: str, tmp_path: Path) -> None:
     data = gzip.compress(samples.KINETO, mtime=0)
@@ -215,6 +218,7 @@ def test_two_threads_read_the_same(path: Path, tmp_path: Path, cuts: Any) -> Non
     assert held == [True]
 
 
+@pytest.mark.slow
 @needs_native
 def test_a_cut_anywhere_reads_the_same(tmp_path: Path, cuts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "sample.json"

@@ -59,6 +59,7 @@ def plain(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz", "trace.zst", "trace"])
 @pytest.mark.parametrize("packed", PACKED)
@@ -83,6 +84,7 @@ def test_garbage_behind_gzip(garbage: bytes, reader: str, plain: Path, tmp_path:
     assert (repair.code, repair.offset) == ("broken-stream", len(samples.KINETO))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("packed", ["gzip", "gzip, two members", "zstd", "zip"])
 def test_a_flipped_byte(packed: str, reader: str, plain: Path, tmp_path: Path) -> None:

@@ -277,6 +277,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(call, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.slow
 def test_the_command_says_it_in_one_line(tmp_path: Path) -> None:
     contents = {
         "empty.json": b"", "cut.json": HEAD + event()[:20], "image.png": b"\x89PNG\r\n\x1a\n", "table.csv": b"a,b\n",
@@ -294,6 +295,7 @@ def test_the_command_says_it_in_one_line(tmp_path: Path) -> None:
         assert "Traceback" not in line
 
 
+@pytest.mark.slow
 def test_the_command_reads_what_is_left(tmp_path: Path) -> None:
     path = tmp_path / "cut.json"
     path.write_bytes(Recording().step(1, 0, 100).op("a", 5, 20).launch(10, "k", 30, 60).to_bytes()[:-10])
@@ -337,6 +339,7 @@ PATHOLOGICAL = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", PATHOLOGICAL)
 def test_nothing_hangs(case: str, read: Open) -> None:
     began = time.process_time()
@@ -349,6 +352,7 @@ def test_nothing_hangs(case: str, read: Open) -> None:
     assert time.process_time() - began < GUARD_S
 
 
+@pytest.mark.slow
 def test_a_sample_with_every_byte_doubled(read: Open) -> None:
     for at in range(0, len(samples.COMPACT), 5):
         data = samples.COMPACT[:at] + samples.COMPACT[at : at + 1] + samples.COMPACT[at:]

@@ -348,6 +348,7 @@ def test_nothing_recorded_is_no_work(tmp_path: Path) -> None:
 # --- against torch ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_products_and_convolutions_match_with_flops(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
     x, kernel = torch.randn(2, 6, 20, 20), torch.randn(8, 3, 3, 3)
@@ -370,6 +371,7 @@ def test_products_and_convolutions_match_with_flops(tmp_path: Path) -> None:
     assert convolutions == pytest.approx(torchs["aten::conv2d"], rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_training_step_matches_the_flop_counter(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
     counter_module = pytest.importorskip("torch.utils.flop_counter", reason="torch before 2.1 has none")

@@ -19,6 +19,7 @@ from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources.timeline import timeline
 from tests.builders import Recording
 
+pytestmark = pytest.mark.slow
 SCRIPT = 'const text = "</script><!--"\n'
 PAGE = {"index.html": "<!doctype html>", "app.js": SCRIPT, "app.css": "p{color:red}"}
 

@@ -90,6 +90,7 @@ def test_runs_keep_their_contract(sample: RecordingView) -> None:
     same_fields(found["runs"][0], "RunEntry")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [each.name for each in analyze.ANALYSES])
 def test_every_analysis_is_a_table_whose_units_are_known(sample: RecordingView, name: str) -> None:
     try:
@@ -194,7 +195,7 @@ def test_ticked_findings_give_the_same_answer_ready_or_live(sample: RecordingVie
 
 def test_a_finding_ticked_alone_promises_what_it_says() -> None:
     """Also where the fix leaves the GPU little but products, which then slow down."""
-    run = view(ROOT / "benchmarks/pairs/recordings/a/cast_pingpong.slow.lite.json.gz")
+    run = view(ROOT / "benchmarks/pairs/recordings/a/cast_pingpong.slow.lite.json.zst")
     finding = run.diagnosis.findings[0]
     assert finding.predicted is not None
     assert "clocks lower" in finding.predicted.basis

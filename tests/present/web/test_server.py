@@ -25,6 +25,8 @@ from foretrace.present.web.resources import timeline as timelines
 from foretrace.present.web.server import HEADERS, Server, allowed_hosts
 from tests.builders import Recording
 
+pytestmark = pytest.mark.slow
+
 PAGE = {"index.html": "<!doctype html><title>page</title>", "app.js": "1", "app.css": "p{}"}
 
 
