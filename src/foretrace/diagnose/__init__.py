@@ -12,6 +12,7 @@ from foretrace.diagnose.rules.device.memory_pressure import memory_pressure
 from foretrace.diagnose.rules.device.recompute import recompute
 from foretrace.diagnose.rules.device.small_batch import small_batch
 from foretrace.diagnose.rules.fusion.loop_optimizer import loop_optimizer
+from foretrace.diagnose.rules.fusion.spelled_out_operators import spelled_out_operators
 from foretrace.diagnose.rules.fusion.unfused_attention import unfused_attention
 from foretrace.diagnose.rules.fusion.unfused_elementwise import unfused_elementwise
 from foretrace.diagnose.rules.host.allocator_churn import allocator_churn
@@ -34,6 +35,7 @@ RULES: tuple[Rule, ...] = (
     layout_conversions,
     no_tensor_cores,
     unfused_elementwise,
+    spelled_out_operators,
     misaligned_gemm,
     dtype_casts,
     redundant_copies,
