@@ -12,9 +12,12 @@ from foretrace.diagnose.rules.device.memory_pressure import memory_pressure
 from foretrace.diagnose.rules.device.recompute import recompute
 from foretrace.diagnose.rules.device.small_batch import small_batch
 from foretrace.diagnose.rules.fusion.loop_optimizer import loop_optimizer
+from foretrace.diagnose.rules.fusion.parameter_loop import parameter_loop
+from foretrace.diagnose.rules.fusion.penalty_loop import penalty_loop
 from foretrace.diagnose.rules.fusion.spelled_out_operators import spelled_out_operators
 from foretrace.diagnose.rules.fusion.unfused_attention import unfused_attention
 from foretrace.diagnose.rules.fusion.unfused_elementwise import unfused_elementwise
+from foretrace.diagnose.rules.fusion.zeroed_gradients import zeroed_gradients
 from foretrace.diagnose.rules.host.allocator_churn import allocator_churn
 from foretrace.diagnose.rules.host.host_stall import host_stall
 from foretrace.diagnose.rules.host.host_sync import host_sync
@@ -40,6 +43,9 @@ RULES: tuple[Rule, ...] = (
     dtype_casts,
     redundant_copies,
     loop_optimizer,
+    parameter_loop,
+    penalty_loop,
+    zeroed_gradients,
     recompute,
     low_occupancy,
     pageable_copy,
