@@ -7,6 +7,7 @@ from foretrace.diagnose.rules.copies.layout_conversions import layout_conversion
 from foretrace.diagnose.rules.copies.pageable_copy import pageable_copy
 from foretrace.diagnose.rules.copies.redundant_copies import redundant_copies
 from foretrace.diagnose.rules.copies.tiny_copies import tiny_copies
+from foretrace.diagnose.rules.device.gradient_accumulation import gradient_accumulation
 from foretrace.diagnose.rules.device.low_occupancy import low_occupancy
 from foretrace.diagnose.rules.device.memory_pressure import memory_pressure
 from foretrace.diagnose.rules.device.recompute import recompute
@@ -57,6 +58,7 @@ RULES: tuple[Rule, ...] = (
     allocator_churn,
     recompilation,
     small_batch,
+    gradient_accumulation,
     cold_start,
     exposed_communication,
     straggler,
