@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from foretrace.diagnose.rule import Rule
+from foretrace.diagnose.rules.copies.exposed_copies import exposed_copies
 from foretrace.diagnose.rules.copies.layout_conversions import layout_conversions
 from foretrace.diagnose.rules.copies.pageable_copy import pageable_copy
 from foretrace.diagnose.rules.copies.redundant_copies import redundant_copies
@@ -60,6 +61,7 @@ RULES: tuple[Rule, ...] = (
     small_batch,
     gradient_accumulation,
     cold_start,
+    exposed_copies,
     exposed_communication,
     straggler,
     memory_pressure,
