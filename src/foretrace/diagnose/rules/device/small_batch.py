@@ -37,7 +37,7 @@ def small_batch(case: Case) -> Iterator[Finding]:
         loader = DataLoader(dataset, batch_size=4)
 
     Fast
-        loader = DataLoader(dataset, batch_size=16)   # or longer sequences; for serving, requests batched together
+        loader = DataLoader(dataset, batch_size=16)  # or longer sequences; for serving, requests batched together
 
     Why
     A kernel that leaves multiprocessors without a block takes nearly as long as one that fills them: more items cost little.

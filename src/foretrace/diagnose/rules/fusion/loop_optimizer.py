@@ -51,7 +51,7 @@ def loop_optimizer(case: Case) -> Iterator[Finding]:
         optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
 
     Fast
-        optimizer = torch.optim.AdamW(model.parameters(), fused=True)   # or foreach=True
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)  # or foreach=True
 
     Why
     A parameter's update is tiny, and Adam launches ten kernels for it: host and GPU do little but launch.

@@ -37,7 +37,7 @@ def zeroed_gradients(case: Case) -> Iterator[Finding]:
         optimizer.zero_grad(set_to_none=False)
 
     Fast
-        optimizer.zero_grad()   # set_to_none=True is the default; or p.grad = None
+        optimizer.zero_grad()  # set_to_none=True is the default; or p.grad = None
 
     Why
     Every gradient costs a launch to set it to zero, and another one to add to it. A gradient that is None is simply kept as

@@ -32,7 +32,7 @@ def exposed_communication(case: Case) -> Iterator[Finding]:
 
     Fast
         model = DDP(model, bucket_cap_mb=50, gradient_as_bucket_view=True)
-        loss.backward()   # buckets are sent as soon as they are full
+        loss.backward()  # buckets are sent as soon as they are full
 
     Why
     What is not hidden adds to the step, on every rank. DDP with larger or smaller buckets, no_sync() while gradients

@@ -70,11 +70,11 @@ def straggler(case: Case) -> Iterator[Finding]:
 
     Slow
         if rank == 0:
-            save_checkpoint(model)   # all others wait in the next collective
+            save_checkpoint(model)  # all others wait in the next collective
 
     Fast
         if rank == 0:
-            saver.submit(snapshot)   # in another thread or process
+            saver.submit(snapshot)  # in another thread or process
 
     Why
     A collective ends when the last rank has arrived: the slowest one sets the pace of all. Give the late rank what the

@@ -30,10 +30,10 @@ def profiler_overhead(case: Case) -> Iterator[Finding]:
     also says what share of each the GPU works.
 
     Slow
-        profile(with_stack=True, record_shapes=True, profile_memory=True)   # used for timing
+        profile(with_stack=True, record_shapes=True, profile_memory=True)  # used for timing
 
     Fast
-        profile(activities=[CPU, CUDA])   # used for timing; a second recording with stacks and shapes for names
+        profile(activities=[CPU, CUDA])  # used for timing; a second recording with stacks and shapes for names
 
     Why
     Recorded host time is too long, so shares of it are wrong. GPU times of kernels are not affected.
