@@ -145,7 +145,7 @@ def _see_mask(size: Attention, work: pl.DataFrame) -> None:
 def _touching(parts: DeviceWork, sizes: Iterable[Attention]) -> list[str]:
     """The shapes of operators that work on the scores."""
     scores = {size.scores for size in sizes}
-    scores |= {_turned(each) for each in scores}
+    scores |= {_turned(matrices) for matrices in scores}
     return [
         shapes
         for shapes in parts.rows["shapes"].unique().drop_nulls()

@@ -34,7 +34,7 @@ class LateRank:
     cases: Mapping[int, Case]
     matches: Matches
     rank: int
-    lates: Sequence[Late]
+    arrivals: Sequence[Late]
 
     @property
     def is_diagnosed(self) -> bool:
@@ -61,21 +61,21 @@ class LateRank:
         """The late rank's time before each late arrival."""
         stretches = (
             work_before_collectives.before_arrival(self.matches, self.cases[self.rank], self.rank, late)
-            for late in self.lates
+            for late in self.arrivals
         )
         return [stretch for stretch in stretches if stretch is not None]
 
     @cached_property
     def more_ns(self) -> dict[str, float]:
         """What the late rank spends more on each part of its time than the others, in a step."""
-        return work_before_collectives.more_ns(self.matches, self.cases, self.activities, self.lates)
+        return work_before_collectives.more_ns(self.matches, self.cases, self.activities, self.arrivals)
 
     @cached_property
     def saved_ns(self) -> float:
         """What a step of the median rank would save if this one came with the last of the others; at the median step."""
         saved: dict[int, Counter[int]] = {step: Counter() for step in self.matches.steps}
         table = self.matches.table
-        for late in self.lates:
+        for late in self.arrivals:
             waiting = table.filter(pl.col("key").is_in(list(late.waits_ns)) & (pl.col("rank") != late.rank))
             for (rank,), rows in waiting.group_by("rank"):
                 start = rows["start_ns"].to_numpy()

@@ -21,6 +21,7 @@ from foretrace.analyze.concepts.work.tensor_shapes import tensor_shapes
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.patterns import optimizer_steps
+from foretrace.diagnose.patterns.launch_runs import launch_runs
 from foretrace.predict.costs import foreach
 from foretrace.predict.edits import Edit
 from foretrace.predict.numbers import ProgramTime, Tasks
@@ -200,13 +201,9 @@ def _rank(shapes: str) -> int:
 
 def _stretches(case: Case, calls: NDArray[np.int64]) -> ProgramTime:
     """The host's time from the first to the last of these calls, broken where something else is launched."""
-    calls = np.unique(calls)
-    launching = np.flatnonzero(np.diff(case.program.task_from) > 0)
-    place = np.searchsorted(launching, calls)
-    first = np.concatenate(([True], np.diff(place) > 1))
-    last = np.concatenate((first[1:], [True]))
+    launching, first, last = launch_runs(case, calls)
     reach = np.concatenate(([0], np.maximum.accumulate(case.program.call_end_ns)))
-    return ProgramTime(intervals.union(reach[calls[first]], case.program.call_end_ns[calls[last]]))
+    return ProgramTime(intervals.union(reach[launching[first]], case.program.call_end_ns[launching[last]]))
 
 
 def _streamed_ns(loop: Loop) -> int | None:

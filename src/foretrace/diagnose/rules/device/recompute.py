@@ -16,6 +16,7 @@ from foretrace.analyze.concepts.device.phases import BACKWARD, FORWARD, PHASES, 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
+from foretrace.diagnose.patterns.launch_runs import launch_runs
 from foretrace.diagnose.rule import KERNELS, Healthy, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import checkpointing
@@ -166,13 +167,10 @@ def _host_time(again: DeviceWork) -> ProgramTime:
     numbers, calls the module, and unpacks what it saved.
     """
     case, program = again.case, again.case.program
-    call = np.unique(again.rows["call"].to_numpy())
-    launching = np.flatnonzero(np.diff(program.task_from) > 0)
-    place = np.searchsorted(launching, call)
-    first = np.concatenate(([True], np.diff(place) > 1))
-    last = np.concatenate((first[1:], [True]))
-    starts, ends = program.call_start_ns[call[first]].copy(), program.call_end_ns[call[last]].copy()
-    for run, (begin, end) in enumerate(zip(place[first].tolist(), place[last].tolist(), strict=True)):
+    launching, first, last = launch_runs(case, again.rows["call"].to_numpy())
+    starts = program.call_start_ns[launching[first]].copy()
+    ends = program.call_end_ns[launching[last]].copy()
+    for run, (begin, end) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
         before = int(program.call_end_ns[launching[begin - 1]]) if begin else 0
         around = [start for start in _starts_around(case, int(launching[begin])) if start >= before]
         starts[run] = min([*around, int(starts[run])])

@@ -112,15 +112,17 @@ def straggler(case: Case) -> Iterator[Finding]:
 
 
 def _finding(late: LateRank) -> Finding:
-    matches, steps = late.matches, {arrival.step for arrival in late.lates}
+    matches, steps = late.matches, {arrival.step for arrival in late.arrivals}
     late_ns = float(
-        np.median([sum(each.late_ns for each in late.lates if each.step == step) for step in steps])
+        np.median(
+            [sum(arrival.late_ns for arrival in late.arrivals if arrival.step == step) for step in steps]
+        )
     )
     part = max(late.more_ns, key=lambda name: late.more_ns[name])
     explained = late.more_ns[part] >= EXPLAINS * late_ns
     ratio = _same_kernels_ratio(late)
-    arrivals = matches.table.filter(pl.col("key").is_in([each.key for each in late.lates]))
-    waiting = arrivals.filter(pl.col("rank") != late.rank)["rank"].n_unique()
+    rows = matches.table.filter(pl.col("key").is_in([arrival.key for arrival in late.arrivals]))
+    waiting = rows.filter(pl.col("rank") != late.rank)["rank"].n_unique()
     change, why_not = _change(late)
     who = f"Rank {late.rank}" + (", the one diagnosed," if late.is_diagnosed else "")
     return Finding(
@@ -146,7 +148,7 @@ def _finding(late: LateRank) -> Finding:
             "group_ranks_count": matches.expected_count,
             **{f"more_{name}_ns": round(late.more_ns[name]) for name in work_before_collectives.PARTS},
             **({"same_kernels_pct": 100 * ratio} if ratio is not None else {}),
-            "spans": arrivals.filter(pl.col("rank") == late.diagnosed_rank)["id"].head(SHOWN_SPANS).to_list(),
+            "spans": rows.filter(pl.col("rank") == late.diagnosed_rank)["id"].head(SHOWN_SPANS).to_list(),
         },
         where=work_before_collectives.places(
             late.cases[late.rank], late.activities[late.rank], part, late.before_arrivals
@@ -191,18 +193,18 @@ def _change(late: LateRank) -> tuple[Change | None, str]:
 def _without_waiting(late: LateRank) -> tuple[Callable[[float], Edit] | None, str]:
     """The diagnosed rank's collectives without the waiting for the late one."""
     own = late.matches.table.filter(pl.col("rank") == late.diagnosed_rank)
-    if own.filter(pl.col("key").is_in([each.key for each in late.lates])).is_empty():
+    if own.filter(pl.col("key").is_in([arrival.key for arrival in late.arrivals])).is_empty():
         return None, f"rank {late.diagnosed_rank} does not wait for it itself"
     on_device = own.filter(pl.col("on") == "device").select("id", "key")
     tasks = late.case.tasks.join(on_device, on="id", maintain_order="left")
     if tasks.height and not exposed_work.order_is_known(DeviceWork(late.case, tasks)):
         return None, "the recording does not tell what waits for the collectives' streams"
-    waits = {key: wait for each in late.lates for key, wait in each.waits_ns.items()}
+    waits = {key: wait for arrival in late.arrivals for key, wait in arrival.waits_ns.items()}
     shorter = {
         int(task): waits[key] for task, key in tasks.select("task", "key").iter_rows() if waits.get(key)
     }
-    idle = [_idle_for(late.case, own, each) for each in late.lates]
-    waited = sum(each.excess_ns for each in late.lates)
+    idle = [_idle_for(late.case, own, arrival) for arrival in late.arrivals]
+    waited = sum(arrival.excess_ns for arrival in late.arrivals)
     if not shorter and sum(end - start for start, end in idle) < waited / 2:
         return None, "the host does not stand still for the collectives of its threads"
     dur = late.case.program.task_dur_ns
@@ -219,9 +221,9 @@ def _without_waiting(late: LateRank) -> tuple[Callable[[float], Edit] | None, st
     return edit, ""
 
 
-def _idle_for(case: Case, own: pl.DataFrame, late: Late) -> tuple[int, int]:
+def _idle_for(case: Case, own: pl.DataFrame, arrival: Late) -> tuple[int, int]:
     """When the host waits for the last transfer of a chain on host threads, no longer than the lateness."""
-    rows = own.filter(pl.col("key").is_in(list(late.waits_ns)) & (pl.col("on") == "host")).sort("end_ns")
+    rows = own.filter(pl.col("key").is_in(list(arrival.waits_ns)) & (pl.col("on") == "host")).sort("end_ns")
     if rows.is_empty():
         return 0, 0
     program = case.program
@@ -231,14 +233,14 @@ def _idle_for(case: Case, own: pl.DataFrame, late: Late) -> tuple[int, int]:
         return 0, 0
     longest = int(np.argmax(idle.end - idle.start))
     until = int(idle.end[longest])
-    return max(int(idle.start[longest]), until - late.excess_ns), until
+    return max(int(idle.start[longest]), until - arrival.excess_ns), until
 
 
 def _without_excess(late: LateRank) -> tuple[Callable[[float], Edit] | None, str]:
     """The diagnosed rank is the late one: without what it does more of, as far as the last of the others."""
     case, more = late.case, late.more_ns
-    late_ns = sum(each.excess_ns for each in late.lates)
-    in_steps = len({each.step for each in late.lates})
+    late_ns = sum(arrival.excess_ns for arrival in late.arrivals)
+    in_steps = len({arrival.step for arrival in late.arrivals})
     part = max(("other", "input"), key=lambda name: more[name])
     host_ns = min(max(more[part], 0.0) * in_steps, late_ns)
     device_ns = min(max(more["computation"], 0.0) * in_steps, late_ns - host_ns)
@@ -258,7 +260,7 @@ def _without_excess(late: LateRank) -> tuple[Callable[[float], Edit] | None, str
             for task, dur in tasks.select("task", "dur_ns").iter_rows()
             if factor
         }
-        gone = ProgramTime(Intervals(start, start + length))
-        return merge((Edit(removed_host=gone), Edit(durations_ns=durations)))
+        host = ProgramTime(Intervals(start, start + length))
+        return merge((Edit(removed_host=host), Edit(durations_ns=durations)))
 
     return edit, ""
