@@ -10,11 +10,12 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import exposed_work
-from foretrace.diagnose.patterns.awaited_copies import awaited
 from foretrace.diagnose.patterns.exposed_work import Exposed
+from foretrace.diagnose.patterns.host_copies import waited
 from foretrace.diagnose.rule import rule
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import overlap
+from foretrace.predict.numbers import Calls
 from foretrace.sourced import JUDGEMENT, Share
 
 LEAST_SHARE = Share(0.05, of="the step", source=JUDGEMENT)
@@ -82,7 +83,7 @@ def _in_computing_streams(case: Case) -> DeviceWork:
         pl.col("direction").is_in(("HtoD", "DtoH", "PtoP")) & ~pl.col("pageable").fill_null(value=False)
     ).select(pl.col("span_id").alias("id"), pl.col("direction").cast(pl.String))
     rows = case.tasks.join(copies, on="id", maintain_order="left")
-    rows = rows.filter(pl.Series(~awaited(case, rows["call"].to_numpy()), dtype=pl.Boolean))
+    rows = rows.filter(pl.Series(~waited(case, Calls(rows["call"].to_numpy())), dtype=pl.Boolean))
     computing = case.device_work(pl.col("kind") == "kernel").rows["stream"].unique()
     return DeviceWork(case, rows.filter(pl.col("stream").is_in(computing.implode())))
 

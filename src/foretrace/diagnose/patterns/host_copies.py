@@ -1,0 +1,42 @@
+"""Copies between the host and the device, and which of them the host waits for."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from foretrace.diagnose.case import Case
+from foretrace.diagnose.device_work import DeviceWork
+from foretrace.predict.numbers import Calls
+from foretrace.predict.program import BLOCKING_COPY, SYNC
+from foretrace.sourced import JUDGEMENT, Count
+
+MANY_SMALL = Count(3, of="small copies a step: from here on, their number is the problem", source=JUDGEMENT)
+
+
+def host_copies(case: Case, direction: str) -> DeviceWork:
+    """Copies of a direction, such as "HtoD", with `size_bytes` and whether they are `pageable`."""
+    copies = case.copies.filter(pl.col("direction") == direction).select(
+        pl.col("span_id").alias("id"), "size_bytes", "pageable"
+    )
+    rows = case.tasks.join(copies, on="id", maintain_order="left")
+    return DeviceWork(case, rows.with_columns(pl.col("pageable").fill_null(value=False)))
+
+
+def waited(case: Case, calls: Calls) -> NDArray[np.bool_]:
+    """For calls that copy, whether the host waits: within the call, or in one of the same operator right after it."""
+    program = case.program
+    following = np.minimum(calls + 1, len(program.kind) - 1)
+    op = case.trace.spans["op_id"].fill_null(-1).cast(pl.Int64).gather(program.call_span).to_numpy()
+    same_op = (op[calls] == op[following]) & (op[calls] >= 0)
+    waiting: NDArray[np.bool_] = program.kind[calls] == BLOCKING_COPY
+    waiting |= same_op & (program.kind[following] == SYNC)
+    return waiting
+
+
+def waits_after(case: Case, calls: Calls) -> Calls:
+    """The next call after each copy where it waits: .cpu() waits for its stream after the copy has been asked for."""
+    following = np.unique(calls + 1)
+    following = following[following < len(case.program.kind)]
+    return Calls(following[case.program.kind[following] == SYNC])
