@@ -94,7 +94,12 @@ class Loop:
 
 def find(case: Case) -> Loop | None:
     """The loops outside of the backward pass, of zeroing, and of optimizers that have a fused form; None if there is none."""
-    return case.keep("parameter loops", lambda: _find(case))
+    runs = case.keep("parameter loops", lambda: _find(case))
+    if not runs:
+        return None
+    work = DeviceWork(case, pl.concat(runs))
+    tensors = max(run.height // run["op"].n_unique() for run in runs)
+    return Loop(work, _stretches(case, work.rows["call"].to_numpy()), tensors)
 
 
 def foreach_edit(loop: Loop) -> Edit:
@@ -115,30 +120,23 @@ def backward_of_penalty(loop: Loop) -> pl.DataFrame | None:
 
 def zeroed(case: Case) -> DeviceWork:
     """The launches of `aten::zero_` on tensors that were there before, many in a row."""
-    return case.keep("zeroed tensors", lambda: _zeroed(case))
+    return DeviceWork(case, case.keep("zeroed tensors", lambda: _zeroed(case)))
 
 
-def _zeroed(case: Case) -> DeviceWork:
+def _zeroed(case: Case) -> pl.DataFrame:
     host = case.host
     ops = case.tasks["op_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()
     outer = host.outermost(ops, host.named("^aten::", "op"))
     zeroes = host.named(r"^aten::zero_$", "op")[outer] & (outer != NOBODY)
     rows = case.tasks.with_columns(run=pl.Series(np.cumsum(~zeroes)))
-    rows = rows.filter(pl.Series(zeroes)).filter(pl.len().over("run") >= LEAST_TENSORS)
-    return DeviceWork(case, rows.drop("run"))
+    return rows.filter(pl.Series(zeroes)).filter(pl.len().over("run") >= LEAST_TENSORS).drop("run")
 
 
-def _find(case: Case) -> Loop | None:
+def _find(case: Case) -> list[pl.DataFrame]:
+    """The runs of launches that go over parameters."""
     runs = _runs(case)
-    if runs.is_empty():
-        return None
     often = runs.filter(pl.col("often") & (pl.col("often").mean().over("run") >= MOSTLY))
-    loops = [run for run in often.partition_by("run", maintain_order=True) if _over_parameters(run)]
-    if not loops:
-        return None
-    work = DeviceWork(case, pl.concat(loops))
-    tensors = max(run.height // run["op"].n_unique() for run in loops)
-    return Loop(work, _stretches(case, work.rows["call"].to_numpy()), tensors)
+    return [run for run in often.partition_by("run", maintain_order=True) if _over_parameters(run)]
 
 
 def _eligible_calls(case: Case) -> NDArray[np.bool_]:

@@ -153,7 +153,8 @@ def find(case: Case, *, least_share: float) -> Chains | None:
 
     Raises MissingDataError if the recording does not tell what they move.
     """
-    return case.keep(f"pointwise chains {least_share:g}", lambda: _find(case, least_share))
+    work, chains = case.keep(f"pointwise chains {least_share:g}", lambda: _find(case, least_share))
+    return Chains(case, work, chains) if chains else None
 
 
 def launch_ns(case: Case) -> float:
@@ -163,13 +164,12 @@ def launch_ns(case: Case) -> float:
     return float((program.gap_ns.sum() + program.base_ns.sum()) / launches)
 
 
-def _find(case: Case, least_share: float) -> Chains | None:
+def _find(case: Case, least_share: float) -> tuple[pl.DataFrame, list[Chain]]:
     work = _candidates(case)
     if work.filter("fusable")["dur_ns"].sum() < least_share * case.device_ns:
-        return None
+        return work, []
     SHAPES.check(case)
-    chains = sorted(_chains(case, case.known_device, work), key=lambda chain: -chain.saved_ns)
-    return Chains(case, work, chains) if chains else None
+    return work, sorted(_chains(case, case.known_device, work), key=lambda chain: -chain.saved_ns)
 
 
 def _candidates(case: Case) -> pl.DataFrame:
