@@ -21,7 +21,7 @@ from foretrace.sourced import JUDGEMENT, Share
 LEAST_SHARE = Share(0.05, of="the step", source=JUDGEMENT)
 
 
-@rule(title="Copies take turns with kernels", topic="Copies", see="timeline")
+@rule(title="Copies take turns with kernels", topic="Exposed copies", see="timeline")
 def exposed_copies(case: Case) -> Iterator[Finding]:
     """Copies between host and GPU, in the stream that computes, that no computation hides.
 
