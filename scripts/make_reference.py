@@ -241,7 +241,9 @@ def rule_page(rule: Rule) -> str:
     section = ""
     for line in rule.manual.splitlines():
         if line in SECTIONS:
-            lines += close_code(section) + [f"## {line}", ""] + (["```python"] if line in CODE else [])
+            while not lines[-1]:
+                lines.pop()
+            lines += close_code(section) + ["", f"## {line}", ""] + (["```python"] if line in CODE else [])
             section = line
         else:
             lines.append(line.removeprefix("    ") if section in CODE else escape_html(line))
@@ -257,7 +259,7 @@ def rule_page(rule: Rule) -> str:
 
 def close_code(section: str) -> list[str]:
     """The end of a section's code, if it holds code."""
-    return ["```", ""] if section in CODE else []
+    return ["```"] if section in CODE else []
 
 
 def rules_page() -> str:

@@ -241,9 +241,12 @@ def test_a_measure_without_unit_is_found() -> None:
 def test_every_rule_is_registered() -> None:
     from foretrace.diagnose import RULES
 
+    registered = {rule.name.replace("-", "_") for rule in RULES}
     written = {
-        path.stem
+        path.stem: relative(path)
         for path in (PACKAGE / "diagnose" / "rules").rglob("*.py")
-        if "@rule" in path.read_text(encoding="utf-8").splitlines()
+        if "\n@rule(" in path.read_text(encoding="utf-8")
     }
-    assert {each.name.replace("-", "_") for each in RULES} == written
+    missing = sorted(written[name] for name in set(written) - registered)
+    assert missing == [], "import these in src/foretrace/diagnose/__init__.py"
+    assert registered == set(written), "a rule's function and its file have one name"

@@ -13,6 +13,7 @@ from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import measured_window, step_windows
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
+from foretrace.sourced import JUDGEMENT, Factor, Share
 from foretrace.trace import Step, Trace
 from foretrace.units import counted, format_value
 
@@ -32,13 +33,13 @@ _ALLOCATION = (
     r"^(?:cuda|hip)(?:Malloc|ExtMalloc|HostAlloc|HostMalloc|HostRegister)|^cuMem(?:Alloc|Create|Map|Host)"
 )
 _WARM_CALL_NS = 50_000
-# A first step this much slower than the others, on either clock, is cold.
-_COLD_RATIO = 1.5
+COLD_RATIO = Factor(1.5, of="times the other steps, on either clock", source=JUDGEMENT)
 _COMPARED = (
     "verdict", "first_host_ns", "others_host_ns", "first_gpu_ns", "others_gpu_ns", "excess_ns", "explained_pct",
     "mean_host_ns", "typical_host_ns",
 )  # fmt: skip
-_PROFILER_SHARE, _SIGN_SHARE = 0.5, 0.05
+_PROFILER_SHARE = 0.5
+SIGN_SHARE = Share(0.05, of="what the first step takes beyond the others", source=JUDGEMENT)
 # The S1 tutorial's two cases are 1 % (overhead-bound) and 92 % (compute-bound); between these shares neither holds.
 _OVERHEAD_BELOW_PCT, _COMPUTE_ABOVE_PCT = 20.0, 80.0
 
@@ -223,13 +224,13 @@ def _verdict(ratios: list[float], excess_ns: int, extra: Mapping[str, int]) -> s
     """Whether the first step was cold, and if not, why it was slower."""
     if not ratios:
         return None
-    if max(ratios) < _COLD_RATIO or not excess_ns:
+    if max(ratios) < COLD_RATIO or not excess_ns:
         return "warm"
     if extra["profiler"] >= _PROFILER_SHARE * excess_ns:
         return "profiler"
     # A label gap in the first step only may be the profiler's doing: it does not prove a cold start.
     own = sum(length for sign, length in extra.items() if sign not in ("profiler", "label_gap"))
-    return "cold" if own >= _SIGN_SHARE * excess_ns else "slow"
+    return "cold" if own >= SIGN_SHARE * excess_ns else "slow"
 
 
 def _bound(trace: Trace) -> dict[str, Value]:

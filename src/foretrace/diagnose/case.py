@@ -195,6 +195,13 @@ class Case:
         """The GPU that the recording names, with its peaks."""
         return device_of(self.whole)
 
+    @property
+    def known_device(self) -> Device:
+        """The same; raises MissingDataError where its peaks are not known."""
+        if self.device is None:
+            raise MissingDataError(f"{self.trace.path.name}: the peaks of this device are not known")
+        return self.device
+
     @cached_property
     def tasks(self) -> pl.DataFrame:
         """The program's device work: `task` and its span's name, kind, op, stream and duration."""

@@ -43,6 +43,10 @@ SHAPES = Need(
     lambda case: case.trace.ops["shapes"].null_count() < case.trace.ops.height,
     "no shapes recorded; record with record_shapes=True",
 )
+GEOMETRY = Need(
+    lambda case: case.trace.kernels["blocks_per_sm"].null_count() < case.trace.kernels.height,
+    "no launch geometry recorded (the kernels' grids and the number of multiprocessors)",
+)
 RUNTIME_CALLS = Need(
     lambda case: (case.trace.spans["kind"] == "runtime").any(),
     "no runtime calls recorded; record with ProfilerActivity.CUDA",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from foretrace.analyze.concepts.device.device_roles import ROLES, classified
 from foretrace.analyze.concepts.work import work_models
 from foretrace.analyze.concepts.work.work_models.call import parse
 from foretrace.hardware import Device
+from foretrace.predict.costs import compiled
 from foretrace.predict.edits import Edit
 from foretrace.predict.numbers import Tasks
 from foretrace.predict.program import BLOCKING_COPY, SYNC, Program
@@ -27,21 +29,6 @@ from foretrace.trace import Trace
 
 FAMILIES = ("elementwise", "copy", "dropout", "reduction", "norm", "softmax")
 REDUCING = [ROLES.index(role) for role in ("reduction", "norm", "softmax")]
-_BANDWIDTH_SHARE = 0.80
-_LAUNCH_NS = 1_000
-# Instructions an element in fp32, as CUDA's mathematical functions compile; all else is a load's share and an
-# arithmetic instruction or two.
-_INSTRUCTIONS = {
-    "tanh": 22, "sigmoid": 20, "silu": 21, "sin": 30, "cos": 30, "gelu": 30, "gelu_backward": 45, "erf": 25,
-    "silu_backward": 25, "exp": 10, "log": 12, "log1p": 26, "softplus": 36, "pow": 10, "div": 10, "sqrt": 9,
-    "rsqrt": 9, "native_dropout": 20,
-}  # fmt: skip
-_OTHER_INSTRUCTIONS = 3
-# torch's layer norm gives each row a block, and is far from the bandwidth where rows are short: 656 µs for 590,000 rows of
-# 128 values in bf16 on an H200, which take 82 at 3.7 TB/s. Compiled code reads several rows at once (residue_promise of
-# benchmarks/pairs). On rows of 512, in the corpus's tutorial_layer, compiling brought no more than with the norm as it was.
-_SHORT_ROW = 256
-_MAYBE = 0.5  # an operand that no shape tells to be from outside the chain or from within
 
 
 @dataclass(frozen=True)
@@ -85,41 +72,47 @@ def traffic(op: str, shapes: str | None, dtypes: str | None, strides: str | None
         return None
     call = parse(op, shapes, dtypes, strides, None, None)
     operands = call.all_tensors
-    count = max((each.count for each in operands), default=0)
+    count = max((tensor.count for tensor in operands), default=0)
     copies = op == "aten::copy_"
-    same = copies and operands[0].dtype == operands[-1].dtype
+    rearranges = copies and operands[0].dtype == operands[-1].dtype
     operands = operands[1:] if copies else operands
-    reads = tuple(each.bytes for each in operands if each.count == count)
-    every = sum(each.bytes for each in operands)
-    rest = every - sum(reads)
-    short = op == "aten::native_layer_norm" and call.all_tensors[-1].count <= _SHORT_ROW
-    return Traffic(count, reads, rest, max(work.bytes - every, 0), same, short) if count else None
+    reads = tuple(tensor.bytes for tensor in operands if tensor.count == count)
+    read_bytes = sum(tensor.bytes for tensor in operands)
+    writes = max(work.bytes - read_bytes, 0)
+    short = op == "aten::native_layer_norm" and call.all_tensors[-1].count <= compiled.SHORT_ROW
+    return Traffic(count, reads, read_bytes - sum(reads), writes, rearranges, short) if count else None
 
 
 def fused_ns(device: Device, links: list[Link]) -> int:
     """How long one kernel in place of the chain takes."""
-    moved, instructions, last, seen = 0.0, 0, 0, -1
-    fresh = True  # what comes next is not the result of what came before
-    for link in links:
-        if link.op_id == seen:  # one operator with several kernels counts once
-            continue
-        each = link.traffic
-        # The first operand comes from the operator before; the others, nobody knows.
-        moved += sum(each.reads) if fresh else _MAYBE * sum(each.reads[1:])
-        if not fresh and link.op.endswith("_") and link.op != "aten::copy_":
-            # Changed in place: the chain's own tensor, or one that lives on.
-            moved += _MAYBE * (sum(each.reads[:1]) + each.writes)
-        written = each.rearranges or link.stores
-        moved += each.rest + (each.writes if written else 0)
-        name = link.op.removeprefix("aten::").removesuffix("_")
-        instructions += each.count * _INSTRUCTIONS.get(name, _OTHER_INSTRUCTIONS)
-        seen, last, fresh = link.op_id, 0 if written else each.writes, link.stores
-    moving = (moved + last) / (device.memory_bandwidth_bytes * _BANDWIDTH_SHARE) * 1e9
-    computing = instructions / (device.fp32_flops / 2) * 1e9  # a peak counts a multiply-add as two
     # A batch norm reads everything before it writes any: it keeps all its kernels.
     whole = sum(link.dur_ns for link in links if "batch_norm" in link.op)
     slowest = max((link.dur_ns for link in links if link.reduces and not link.traffic.short_rows), default=0)
-    return round(max(moving, computing, whole, slowest)) + _LAUNCH_NS
+    # One operator with several kernels counts once.
+    operators = [next(kernels) for _, kernels in groupby(links, key=lambda link: link.op_id)]
+    return compiled.kernel_ns(
+        device,
+        moved_bytes=_moved_bytes(operators),
+        instruction_count=sum(link.traffic.count * compiled.instructions(link.op) for link in operators),
+        at_least_ns=max(whole, slowest),
+    )
+
+
+def _moved_bytes(operators: list[Link]) -> float:
+    """What one kernel in their place reads and writes."""
+    moved, result = 0.0, 0  # the result is written once, at the end
+    fresh = True  # what comes next does not take the result of what came before
+    for link in operators:
+        moves = link.traffic
+        # The first operand comes from the operator before; where the others come from is not known.
+        moved += sum(moves.reads) if fresh else compiled.UNKNOWN_OPERAND * sum(moves.reads[1:])
+        if not fresh and link.op.endswith("_") and link.op != "aten::copy_":
+            # Changed in place: the chain's own tensor, or one that lives on.
+            moved += compiled.UNKNOWN_OPERAND * (sum(moves.reads[:1]) + moves.writes)
+        written = moves.rearranges or link.stores
+        moved += moves.rest + (moves.writes if written else 0)
+        result, fresh = 0 if written else moves.writes, link.stores
+    return moved + result
 
 
 def edit(fused: Iterable[Fused]) -> Edit:
@@ -163,8 +156,8 @@ def _runs(program: Program, chosen: NDArray[np.int64]) -> Iterator[list[int]]:
     for stream in np.unique(program.task_stream[chosen]):
         tasks = np.flatnonzero(program.task_stream == stream)
         segment = np.stack((np.cumsum(~wanted[tasks]), program.step[call[tasks]], waits[call[tasks]]))
-        mine = wanted[tasks]
-        tasks, segment = tasks[mine], segment[:, mine]
+        here = wanted[tasks]
+        tasks, segment = tasks[here], segment[:, here]
         bounds = np.flatnonzero((np.diff(segment, axis=1) != 0).any(axis=0)) + 1
         yield from (run.tolist() for run in np.split(tasks, bounds) if len(run) > 1)
 
@@ -173,7 +166,7 @@ def _links(trace: Trace, program: Program, chosen: NDArray[np.int64]) -> Iterato
     """Those of the tasks whose operator can be fused and told what it moves."""
     arguments = trace.ops.select(
         pl.col("span_id").alias("op_id"),
-        *(pl.col(each).cast(pl.String) for each in ("shapes", "dtypes", "strides")),
+        pl.col("shapes", "dtypes", "strides").cast(pl.String),
     )
     roles = classified(trace).select("id", "role")
     rows = task_table(trace, program)[chosen].drop_nulls("op_id")

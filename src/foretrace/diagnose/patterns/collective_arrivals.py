@@ -1,4 +1,4 @@
-"""Arrivals: the collectives of several ranks, matched, and how much later than the others each rank arrived.
+"""Collective arrivals: the collectives of several ranks, matched, and how much later than the others each rank arrived.
 
 A collective ends everywhere when the last rank has arrived. So that rank's own is the shortest, and what another's is
 longer is what that rank waited. Only durations are compared, for the clocks of two hosts need not agree.
@@ -15,15 +15,18 @@ import polars as pl
 
 from foretrace.analyze.concepts.device import collective_calls
 from foretrace.errors import MissingDataError
+from foretrace.sourced import JUDGEMENT, Nanoseconds, Share
 from foretrace.trace import Trace
 from foretrace.units import format_value
 
 # In these no rank is done before all have come. The root of a broadcast, or a sender, waits for nobody.
 _FOR_ALL = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 _OF_ONE_SIZE = ("all_reduce", "reduce_scatter")
-_LEAST_MATCHED = 0.5
-_NEXT_NS = 20_000  # collectives that follow one another within this were not waited for in between
-_FIRST_OF = 0.8  # of a chain's longest wait: where the rank was late already
+LEAST_MATCHED = Share(0.5, of="the collectives, that match in all ranks", source=JUDGEMENT)
+NEXT_NS = Nanoseconds(
+    20_000, of="the time between collectives that were not waited for in between", source=JUDGEMENT
+)
+FIRST_OF = Share(0.8, of="a chain's longest wait: where the rank was late already", source=JUDGEMENT)
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def match(traces: Mapping[int, Trace]) -> Matches:
     by_seq = _keyed(calls.filter(numbered), (*group, "seq"))
     by_order = _keyed(calls.filter(~numbered), (*group, "step"))
     table = pl.concat((_agreeing(by_seq, "key"), _agreeing(by_order, "step")))
-    if table.height < _LEAST_MATCHED * calls.height:
+    if table.height < LEAST_MATCHED * calls.height:
         raise MissingDataError(
             f"{table.height} of {calls.height} collectives in the recordings of ranks {_listed(traces)} match: the rest "
             "differ in number, kind or size"
@@ -92,29 +95,27 @@ def match(traces: Mapping[int, Trace]) -> Matches:
 def lateness(matches: Matches, rank: int) -> list[Late]:
     """Where this rank was later than all others: one entry for each chain of collectives."""
     table = matches.table
-    mine = table.filter(pl.col("rank") == rank).select(
+    own = table.filter(pl.col("rank") == rank).select(
         "key", pl.col("dur_ns").alias("own_ns"), pl.col("start_ns").alias("own_start_ns")
     )
-    ahead = table.filter(pl.col("rank") != rank).join(mine, on="key")
-    each = (
-        ahead.group_by("key", "own_start_ns")
-        .agg(
-            step=pl.col("step").first(),
-            excess_ns=(pl.col("dur_ns") - pl.col("own_ns")).min().clip(0),
-            late_ns=(pl.col("dur_ns") - pl.col("own_ns")).median(),
-        )
+    waits = pl.col("dur_ns") - pl.col("own_ns")
+    collectives = (
+        table.filter(pl.col("rank") != rank)
+        .join(own, on="key")
+        .group_by("key", "own_start_ns")
+        .agg(step=pl.col("step").first(), excess_ns=waits.min().clip(0), late_ns=waits.median())
         .sort("step", "own_start_ns")
     )
-    excess = dict(each.select("key", "excess_ns").iter_rows())
-    late = dict(each.select("key", "late_ns").iter_rows())
-    found = []
-    for (step,), rows in each.group_by("step", maintain_order=True):
+    excess_ns = dict(collectives.select("key", "excess_ns").iter_rows())
+    late_ns = dict(collectives.select("key", "late_ns").iter_rows())
+    lates = []
+    for (step,), rows in collectives.group_by("step", maintain_order=True):
         for chain in _chains(table, rows["key"].to_list()):
-            waits = {key: int(excess[key]) for key in chain}
-            if longest := max(waits.values()):
-                first = next(key for key in chain if waits[key] >= _FIRST_OF * longest)
-                found.append(Late(rank, int(step), first, waits, int(late[first])))
-    return found
+            waits_ns = {key: int(excess_ns[key]) for key in chain}
+            if longest := max(waits_ns.values()):
+                first = next(key for key in chain if waits_ns[key] >= FIRST_OF * longest)
+                lates.append(Late(rank, int(step), first, waits_ns, int(late_ns[first])))
+    return lates
 
 
 def _chains(table: pl.DataFrame, keys: list[int]) -> list[list[int]]:
@@ -126,7 +127,7 @@ def _chains(table: pl.DataFrame, keys: list[int]) -> list[list[int]]:
         order = own.with_columns(at=pl.col("key").replace_strict(place)).sort("at")
         reach = np.maximum.accumulate(order["end_ns"].to_numpy())
         at = order["at"].to_numpy()[1:]
-        continued[at[order["start_ns"].to_numpy()[1:] - reach[:-1] <= _NEXT_NS]] = True
+        continued[at[order["start_ns"].to_numpy()[1:] - reach[:-1] <= NEXT_NS]] = True
     chains: list[list[int]] = []
     for key, more in zip(keys, continued, strict=True):
         if more and chains:
@@ -160,7 +161,7 @@ def _keyed(calls: pl.DataFrame, part: tuple[str, ...]) -> pl.DataFrame:
 
 
 def _agreeing(calls: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Calls that are alike; by order, only where the whole step is: one that is missing shifts all behind it."""
+    """Calls that are alike; by order, only where the whole step is: one that is missing shifts all after it."""
     if by == "key":
         return calls.filter("alike").with_columns(
             step=pl.col("step").min().over("group", "ranks", "part", "key")

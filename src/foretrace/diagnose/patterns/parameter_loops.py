@@ -1,13 +1,13 @@
 """Loops over parameters: the same few operators for one tensor after the other, with nothing else between them.
 
-Not a rule itself; `loop-optimizer` looks for them: updates that a program writes itself, weights averaged, gradients
-clipped or set to zero.
+Such are updates that a program writes itself, averages of weights, clipped gradients, penalties on the parameters, and
+gradients that are set to zero one by one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,90 +15,181 @@ from numpy.typing import NDArray
 
 from foretrace import intervals
 from foretrace.analyze.concepts.device.phases import BACKWARD, PHASES, RECOMPUTE
+from foretrace.analyze.concepts.host.runtime_calls import NOBODY
 from foretrace.analyze.concepts.work import work_models
 from foretrace.analyze.concepts.work.tensor_shapes import tensor_shapes
 from foretrace.diagnose.case import Case
-from foretrace.intervals import Intervals
+from foretrace.diagnose.device_work import DeviceWork
+from foretrace.diagnose.patterns import optimizer_steps
+from foretrace.diagnose.patterns.launch_runs import launch_runs
+from foretrace.predict.costs import foreach
 from foretrace.predict.edits import Edit
+from foretrace.predict.numbers import ProgramTime, Tasks
+from foretrace.sourced import JUDGEMENT, Count, Share
 
-_LEAST_TENSORS = 20
-_MOSTLY = 0.75  # of a run's launches: those of operators that come for so many tensors
-_IN_PLACE = 0.3  # of the operators: an update changes at least weight and state
-_PER_LAUNCH = 40  # tensors that one multi-tensor launch takes: about what fits its arguments
-_BANDWIDTH_SHARE = 0.75
-_HOST_NS_PER_TENSOR, _HOST_NS_PER_LAUNCH = 1_000, 10_000
+LEAST_SHARE = Share(0.03, of="the step, on the host or on the GPU", source=JUDGEMENT)
+LEAST_TENSORS = Count(20, of="tensors that an operator comes for; fewer are no loop", source=JUDGEMENT)
+LEAST_LAUNCHES = Count(40, of="launches a step: twenty tensors, two operators each", source=JUDGEMENT)
+MOSTLY = Share(0.75, of="a run's launches, by operators that come for so many tensors", source=JUDGEMENT)
+IN_PLACE = Share(0.3, of="a run's operators: an update changes at least weight and state", source=JUDGEMENT)
+WHY = "Every operation on every parameter is a launch of its own."
 # Families of operators that torch._foreach_* has, or that a few of them make.
 _OVER_LISTS = ("elementwise", "copy", "reduction")
 
 
 @dataclass(frozen=True)
-class Updates:
-    """The launches of such loops, over all recorded steps, and their stretches of the host's line."""
+class Loop:
+    """Launches for one tensor after the other, of all such loops in all recorded steps."""
 
-    tasks: pl.DataFrame  # with `op` and `step`
-    host: Intervals
+    work: DeviceWork
+    host: ProgramTime  # when the host runs them
     tensors: int  # at a time, about
-    launches: int  # a step
+
+    @property
+    def host_ns(self) -> int:
+        """What they take of the host in a step."""
+        return self.host.total_ns // self.work.case.step_count
+
+    @property
+    def device_ns(self) -> int:
+        """What they take of the GPU in a step."""
+        return self.work.dur_ns // self.work.case.step_count
+
+    @property
+    def launches(self) -> int:
+        """How many they are in a step."""
+        return len(self.work) // self.work.case.step_count
+
+    @property
+    def step_share(self) -> float:
+        """The part of the step that they take, on the host or on the GPU, whichever is more."""
+        return max(self.host_ns, self.device_ns) / self.work.case.step_ns
+
+    def takes(self) -> str:
+        """What they take, in words."""
+        return f"{self.host_ns / 1e6:.3g} ms on the host, {self.device_ns / 1e6:.3g} ms on the GPU"
+
+    def evidence(self) -> dict[str, Any]:
+        """Their number and time."""
+        return {
+            "launches_per_step_count": self.work.per_step_count,
+            "parameters_count": self.tensors,
+            "host_ns": self.host_ns,
+            "device_ns": self.device_ns,
+            "spans": self.work.spans(),
+        }
+
+    def at_once(self, launches: foreach.Launches) -> Edit:
+        """A few launches of each step stay and stand for those over many tensors; the rest goes, with its host time."""
+        kept = self.work.rows.group_by("step", maintain_order=True).head(launches.count)
+        tasks = kept["task"].to_list()
+        return Edit(
+            removed_host=self.host,
+            removed_tasks=Tasks(np.setdiff1d(self.work.tasks, kept["task"].to_numpy())),
+            durations_ns=dict.fromkeys(tasks, launches.device_ns),
+            modelled=frozenset(tasks),
+            added_host_ns=dict.fromkeys(kept["call"].to_list(), launches.host_ns),
+        )
 
 
-def find(case: Case, inside: NDArray[np.bool_]) -> Updates | None:
-    """The loops among calls that are `inside`, in all steps together; None where there is none."""
-    work = _with_runs(case, inside)
-    if work.is_empty():
+def find(case: Case) -> Loop | None:
+    """The loops outside of the backward pass, of zeroing, and of optimizers that have a fused form; None if there is none."""
+    runs = case.keep("parameter loops", lambda: _find(case))
+    if not runs:
         return None
-    often = work.filter(pl.col("often") & (pl.col("often").mean().over("run") >= _MOSTLY))
-    kept = [part for part in often.partition_by("run", maintain_order=True) if _over_tensors(part)]
-    if not kept:
-        return None
-    tasks = pl.concat(kept)
-    tensors = max(part.height // part["op"].n_unique() for part in kept)
-    return Updates(tasks, stretches(case, tasks["call"].to_numpy()), tensors, tasks.height // case.step_count)
+    work = DeviceWork(case, pl.concat(runs))
+    tensors = max(run.height // run["op"].n_unique() for run in runs)
+    return Loop(work, _stretches(case, work.rows["call"].to_numpy()), tensors)
 
 
-def _with_runs(case: Case, inside: NDArray[np.bool_]) -> pl.DataFrame:
+def foreach_edit(loop: Loop) -> Edit:
+    """The same operators, each over as many tensors at once as a launch takes."""
+    device_ns = min(_streamed_ns(loop) or loop.device_ns, loop.device_ns)
+    per_launch = min(foreach.TENSORS_PER_LAUNCH, loop.tensors)
+    return loop.at_once(foreach.launches(loop.launches, device_ns, per_launch=per_launch))
+
+
+def backward_of_penalty(loop: Loop) -> pl.DataFrame | None:
+    """The operators that differentiate a loop which adds up what it computes: a penalty; None if it is none."""
+    families = {(work_models.find(op) or ("",))[0] for op in loop.work.rows["op"].unique()}
+    ops = loop.work.rows["op_id"].drop_nulls().unique()
+    nodes = loop.work.case.trace.ops.filter(pl.col("forward_id").is_in(ops.implode()))
+    is_penalty = "reduction" in families and 2 * nodes["forward_id"].n_unique() >= len(ops)
+    return nodes if is_penalty else None
+
+
+def zeroed(case: Case) -> DeviceWork:
+    """The launches of `aten::zero_` on tensors that were there before, many in a row."""
+    return DeviceWork(case, case.keep("zeroed tensors", lambda: _zeroed(case)))
+
+
+def _zeroed(case: Case) -> pl.DataFrame:
+    host = case.host
+    ops = case.tasks["op_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()
+    outer = host.outermost(ops, host.named("^aten::", "op"))
+    zeroes = host.named(r"^aten::zero_$", "op")[outer] & (outer != NOBODY)
+    rows = case.tasks.with_columns(run=pl.Series(np.cumsum(~zeroes)))
+    return rows.filter(pl.Series(zeroes)).filter(pl.len().over("run") >= LEAST_TENSORS).drop("run")
+
+
+def _find(case: Case) -> list[pl.DataFrame]:
+    """The runs of launches that go over parameters."""
+    runs = _runs(case)
+    often = runs.filter(pl.col("often") & (pl.col("often").mean().over("run") >= MOSTLY))
+    return [run for run in often.partition_by("run", maintain_order=True) if _over_parameters(run)]
+
+
+def _eligible_calls(case: Case) -> NDArray[np.bool_]:
+    """For each call, whether it may be of such a loop."""
+    fusable, others = (optimizer_steps.during(case, fusable=fusable) for fusable in (True, False))
+    eligible = optimizer_steps.calls_within(case, others) | ~optimizer_steps.calls_within(case, fusable)
+    eligible[zeroed(case).rows["call"].to_numpy()] = False
+    return eligible
+
+
+def _runs(case: Case) -> pl.DataFrame:
     """Launches that could be of many tensors, with the `run` of each, and whether its operator comes `often` there.
 
     A run is broken by any other launch, also one of autograd's, and by the end of a step.
     """
-    phase = case.roles.select("id", "phase")
-    work = case.tasks.join(phase, on="id", how="left", maintain_order="left").sort(
-        "call", maintain_order=True
-    )
-    shapes = case.trace.ops.select(pl.col("span_id").alias("op_id"), pl.col("shapes").cast(pl.String))
-    work = work.join(shapes, on="op_id", how="left", maintain_order="left")
-    ranks = {each: _rank(each) for each in work["shapes"].unique().drop_nulls()}
+    work = case.tasks.join(case.roles.select("id", "phase"), on="id", how="left", maintain_order="left")
+    work = work.sort("call", maintain_order=True)
+    arguments = case.arguments.select("op_id", "shapes", "dtypes")
+    work = work.join(arguments, on="op_id", how="left", maintain_order="left")
+    ranks = {shapes: _rank(shapes) for shapes in work["shapes"].unique().drop_nulls()}
+    last_backward = pl.col("call").filter(pl.col("phase") == PHASES.index(BACKWARD)).max().over("step")
     work = work.with_columns(
         rank=work["shapes"].replace_strict(ranks, default=None, return_dtype=pl.Int32),
-        op=case.trace.spans["name"].gather(work["op_id"]).cast(pl.String),
-        behind=pl.col("call")
-        > pl.col("call").filter(pl.col("phase") == PHASES.index(BACKWARD)).max().over("step"),
+        op=case.op_names(work["op_id"]),
+        after_backward=pl.col("call") > last_backward,
     )
     autograd = work["phase"].is_in([PHASES.index(BACKWARD), PHASES.index(RECOMPUTE)]).fill_null(value=False)
     link = case.trace.copies.filter(pl.col("direction").is_in(("HtoD", "DtoH")))["span_id"]
-    mine = _over_lists(work["op"]) & ~autograd & ~work["id"].is_in(link.implode())
-    mine &= pl.Series(inside[work["call"].to_numpy()], dtype=pl.Boolean)
-    opens = ~mine | (work["step"] != work["step"].shift(1)).fill_null(value=True)
-    runs = work.with_columns(run=opens.cum_sum()).filter(mine)
-    return runs.with_columns(often=pl.len().over("run", "op") >= _LEAST_TENSORS)
+    chosen = _over_lists(work["op"]) & ~autograd & ~work["id"].is_in(link.implode())
+    chosen &= pl.Series(_eligible_calls(case)[work["call"].to_numpy()], dtype=pl.Boolean)
+    opens = ~chosen | (work["step"] != work["step"].shift(1)).fill_null(value=True)
+    runs = work.with_columns(run=opens.cum_sum()).filter(chosen)
+    return runs.with_columns(often=pl.len().over("run", "op") >= LEAST_TENSORS)
 
 
 def _over_lists(op: pl.Series) -> pl.Series:
-    found = {name: work_models.find(name) for name in op.unique().drop_nulls()}
-    of = {name: each is not None and each[0] in _OVER_LISTS for name, each in found.items()}
-    return op.replace_strict(of, default=False, return_dtype=pl.Boolean)
+    """Whether torch._foreach_* has such an operator."""
+    models = {name: work_models.find(name) for name in op.unique().drop_nulls()}
+    over_lists = {name: model is not None and model[0] in _OVER_LISTS for name, model in models.items()}
+    return op.replace_strict(over_lists, default=False, return_dtype=pl.Boolean)
 
 
-def _over_tensors(run: pl.DataFrame) -> bool:
+def _over_parameters(run: pl.DataFrame) -> bool:
     """Whether a run whose operators all come often goes over parameters, rather than on with one tensor, or over samples.
 
-    Either the tensors have different numbers of dimensions, as weights and biases do, or the run lies behind the backward
+    Either the tensors have different numbers of dimensions, as weights and biases do, or the run lies after the backward
     pass and changes tensors in place: then the parameters may be alike.
     """
     ranks = run.select(pl.col("rank").drop_nulls().n_unique().over("op"))["rank"]
     if 2 * int((ranks > 1).sum()) > run.height:
         return True
     in_place = float(run["op"].str.ends_with("_").mean())  # type: ignore[arg-type]
-    return in_place >= _IN_PLACE and bool(run["behind"].fill_null(value=False).all())
+    return in_place >= IN_PLACE and bool(run["after_backward"].fill_null(value=False).all())
 
 
 def _rank(shapes: str) -> int:
@@ -106,45 +197,22 @@ def _rank(shapes: str) -> int:
     return max(map(len, tensor_shapes(shapes)), default=0)
 
 
-def stretches(case: Case, calls: NDArray[np.int64]) -> Intervals:
+def _stretches(case: Case, calls: NDArray[np.int64]) -> ProgramTime:
     """The host's time from the first to the last of these calls, broken where something else is launched."""
-    calls = np.unique(calls)
-    launching = np.flatnonzero(np.diff(case.program.task_from) > 0)
-    place = np.searchsorted(launching, calls)
-    first = np.concatenate(([True], np.diff(place) > 1))
-    last = np.concatenate((first[1:], [True]))
+    launching, first, last = launch_runs(case, calls)
     reach = np.concatenate(([0], np.maximum.accumulate(case.program.call_end_ns)))
-    return intervals.union(reach[calls[first]], case.program.call_end_ns[calls[last]])
+    return ProgramTime(intervals.union(reach[launching[first]], case.program.call_end_ns[launching[last]]))
 
 
-def foreach(case: Case, found: Updates) -> Edit:
-    """The same operators, each over as many tensors at once as a launch takes."""
-    launches = max(ceil(found.launches / min(_PER_LAUNCH, found.tensors)), 1)
-    kept = found.tasks.group_by("step", maintain_order=True).head(launches)
-    recorded = int(found.tasks["dur_ns"].sum()) // case.step_count
-    device_ns = min(_streamed_ns(case, found) or recorded, recorded)
-    host_ns = found.launches * _HOST_NS_PER_TENSOR // launches + _HOST_NS_PER_LAUNCH
-    tasks = kept["task"].to_list()
-    return Edit(
-        removed_host=found.host,
-        removed_tasks=np.setdiff1d(found.tasks["task"].to_numpy(), kept["task"].to_numpy()),
-        durations_ns=dict.fromkeys(tasks, device_ns // launches),
-        modelled=frozenset(tasks),
-        added_host_ns=dict.fromkeys(kept["call"].to_list(), host_ns),
-    )
-
-
-def _streamed_ns(case: Case, found: Updates) -> int | None:
+def _streamed_ns(loop: Loop) -> int | None:
     """What the operators of a step have to move, at the bandwidth; None where shapes or device are not known."""
+    case = loop.work.case
     if case.device is None:
         return None
-    asked = case.trace.ops.select(pl.col("span_id").alias("op_id"), pl.col("dtypes").cast(pl.String))
-    rows = found.tasks.join(asked, on="op_id", maintain_order="left").group_by("op", "shapes", "dtypes").len()
     moved = 0
-    for op, shapes, dtypes, count in rows.iter_rows():
+    for op, shapes, dtypes, count in loop.work.rows.group_by("op", "shapes", "dtypes").len().iter_rows():
         work = work_models.work(op, shapes, dtypes, None, None, None)
         if work is None:
             return None
         moved += count * work.bytes
-    rate = case.device.memory_bandwidth_bytes * _BANDWIDTH_SHARE
-    return round(moved / case.step_count / rate * 1e9)
+    return foreach.moving_ns(case.device, moved / case.step_count)

@@ -1,7 +1,4 @@
-"""Norms and activations written out in pointwise operators, which torch has as one operator each.
-
-Not a rule itself; `unfused-elementwise` asks.
-"""
+"""Spelled-out operators: norms and activations computed in pointwise steps, which torch has as one operator each."""
 
 from __future__ import annotations
 
@@ -11,8 +8,12 @@ from dataclasses import dataclass
 
 from foretrace.diagnose.case import Case
 from foretrace.predict.fusion import Link
+from foretrace.sourced import JUDGEMENT, Share
 
-# torch's operator, the operators that it takes at least to write it out, and those that would make it another. What works
+MOST_OF_CHAIN = Share(
+    0.5, of="a chain of the backward pass, at least, that belongs to spelled-out operators", source=JUDGEMENT
+)
+# torch's operator, the operators that it takes at least to spell it out, and those that would make it another. What works
 # on one number a row, such as a root, is of another size and no part of the chain.
 _FORMULAS: tuple[tuple[str, dict[str, int], tuple[str, ...]], ...] = (
     ('F.gelu(x, approximate="tanh")', {"tanh": 1, "mul": 3, "add": 2}, ()),
@@ -21,39 +22,28 @@ _FORMULAS: tuple[tuple[str, dict[str, int], tuple[str, ...]], ...] = (
     ("F.layer_norm(x, shape, weight, bias)", {"mean": 1, "var": 1, "sub": 1}, ()),
     ("F.rms_norm(x, shape, weight)", {"mean": 1, "pow": 1, "mul": 2}, ("sub",)),
 )
-_MOST_OF = 0.5  # of a chain in the backward pass, what belongs to such forward operators at least
 
 
 @dataclass(frozen=True)
-class WrittenOut:
-    """Chains that one operator of torch each would replace, by their place, and these operators."""
+class SpelledOut:
+    """Chains that one operator of torch each would replace, by their place, and the calls of these operators."""
 
     chains: frozenset[int]
     calls: tuple[str, ...]
 
 
-def written_out(case: Case, chains: Sequence[Sequence[Link]]) -> WrittenOut:
-    """Those of the chains that write out such an operator, and those of their gradients."""
-    forward_of = case.keep("forward operators", lambda: _forward_of(case))
+def find(case: Case, chains: Sequence[Sequence[Link]]) -> SpelledOut:
+    """Those of the chains that spell out such an operator, and those of their gradients."""
     calls: Counter[str] = Counter()
-    found: set[int] = set()
-    forward: set[int] = set()
+    forward_chains: set[int] = set()
+    forward_ops: set[int] = set()
     for place, links in enumerate(chains):
         if call := _formula(links):
             calls[call] += 1
-            found.add(place)
-            forward.update(each for link in links for each in case.callers(link.op_id))
-    for place, links in enumerate(chains):
-        mine = sum(
-            forward_of.get(each) in forward
-            for link in links
-            for each in case.callers(link.op_id)
-            if each in forward_of
-        )
-        told = sum(any(each in forward_of for each in case.callers(link.op_id)) for link in links)
-        if told and mine >= _MOST_OF * told and told >= _MOST_OF * len(links):
-            found.add(place)
-    return WrittenOut(frozenset(found), tuple(call for call, _ in calls.most_common()))
+            forward_chains.add(place)
+            forward_ops.update(op for link in links for op in case.callers(link.op_id))
+    gradients = {place for place, links in enumerate(chains) if _differentiates(case, links, forward_ops)}
+    return SpelledOut(frozenset(forward_chains | gradients), tuple(call for call, _ in calls.most_common()))
 
 
 def _formula(links: Sequence[Link]) -> str | None:
@@ -63,6 +53,15 @@ def _formula(links: Sequence[Link]) -> str | None:
         if all(ops[op] >= least for op, least in needed.items()) and not any(ops[op] for op in others):
             return call
     return None
+
+
+def _differentiates(case: Case, links: Sequence[Link], forward_ops: set[int]) -> bool:
+    """Whether most of a chain is of the backward pass of these operators."""
+    forward_of = case.keep("forward operators", lambda: _forward_of(case))
+    nodes = [[op for op in case.callers(link.op_id) if op in forward_of] for link in links]
+    backward = sum(bool(ops) for ops in nodes)
+    theirs = sum(forward_of[op] in forward_ops for ops in nodes for op in ops)
+    return backward > 0 and theirs >= MOST_OF_CHAIN * backward and backward >= MOST_OF_CHAIN * len(links)
 
 
 def _forward_of(case: Case) -> dict[int, int]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from foretrace.hardware import Device
-from foretrace.sourced import Nanoseconds, Share
+from foretrace.sourced import JUDGEMENT, Nanoseconds, Share
 
 BANDWIDTH_SHARE = Share(
     0.80, of="the memory's bandwidth, reached by streaming kernels",
     source="600 GEMM sizes and the pointwise kernels of benchmarks/pairs", devices="H200",
 )  # fmt: skip
+MULTI_TENSOR_SHARE = Share(
+    0.75, of="the memory's bandwidth, reached by multi-tensor kernels (costs/foreach.py)", source=JUDGEMENT
+)
 START_NS = Nanoseconds(
     2_000, of="a kernel from its start to its first work, and back", source="benchmarks/pairs", devices="H200"
 )

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from diagnose.kernels import ADD, Op, device_bound
 
-from foretrace.analyze.concepts.device.attention_pieces import Matrices
-from foretrace.diagnose.rules.fusion.unfused_attention import _Attention, unfused_attention
-from foretrace.hardware import match
+from foretrace.diagnose.rules.fusion.unfused_attention import unfused_attention
 from tests.diagnose.loops import findings
 
 HEADS, LENGTH, WIDTH = 64, 2048, 64
@@ -41,25 +39,6 @@ def fused_us(scores: float = SCORES, width: int = WIDTH) -> float:
     """
     full = 8 * 132 / 1024
     return scores * full * (4 * width / (0.84 * 989e12) + 16 / 66.9e12) * 1e6 + 8 * 1.25 + 2.5
-
-
-@pytest.mark.parametrize(
-    ("scores", "width", "backward", "mask", "measured_us"),
-    [
-        ((2048, 49, 49), 64, False, 0, 39.5), ((2048, 42, 42), 32, False, 0, 39.0), ((512, 256, 256), 64, False, 0, 30.4),
-        ((512, 577, 577), 64, False, 0, 165.4), ((512, 1024, 1024), 64, False, 0, 350.3), ((64, 1024, 1024), 64, False, 0, 43.1),
-        ((128, 2048, 2048), 128, False, 0, 495.6), ((256, 1024, 1024), 64, False, 1, 115.3), ((768, 512, 512), 64, False, 2, 211.7),
-        ((128, 1, 2050), 128, False, 0, 39.4), ((512, 256, 256), 64, True, 0, 119.0), ((512, 1024, 1024), 64, True, 0, 995.7),
-        ((256, 1024, 1024), 64, True, 1, 370.8), ((128, 1024, 1024), 128, True, 1, 313.6), ((2048, 42, 42), 32, True, 0, 76.3),
-    ],
-)  # fmt: skip
-def test_fused_kernels_take_what_they_took_on_an_h200(
-    scores: tuple[int, int, int], width: int, backward: bool, mask: int, measured_us: float
-) -> None:
-    h200 = match("NVIDIA H200")
-    assert h200
-    each = _Attention(Matrices(*scores), width, half=True)
-    assert each.ns(h200, backward, mask) / 1e3 == pytest.approx(measured_us, rel=0.21)
 
 
 def rest(dur: float) -> Op:

@@ -177,17 +177,6 @@ def test_a_reduction_over_everything_parts_a_chain(
     assert found.evidence["longest_chain_count"] in lengths
 
 
-def test_on_the_host_what_torch_has_as_one_operator_costs_one(tmp_path: Path) -> None:
-    """GELU in eight operators of 20 µs and a product: two operators are left. Compiled, each launch would cost more."""
-    names = ("mul", "pow", "mul", "add", "mul", "tanh", "add", "mul")
-    gelu = [Op(f"aten::{name}", ADD, 5, [[1 << 16], []], ["float", "Scalar"]) for name in names]
-    (found,) = findings(unfused_elementwise, device_bound(tmp_path, [*gelu, matmul(5)]), step_us=9 * 20)
-    assert "F.gelu" in found.fix.code
-    assert found.predicted
-    assert found.predicted.after_ns.point / 1e3 == pytest.approx(2 * 20, rel=0.1)
-    assert found.predicted.after_ns.high / 1e3 > 2 * 36
-
-
 @pytest.mark.parametrize(
     ("names", "call"),
     [

@@ -129,8 +129,8 @@ def test_the_late_rank_is_named_whichever_is_diagnosed(tmp_path: Path, number: i
     assert finding.evidence["same_kernels_pct"] == pytest.approx(100)
     assert finding.says == (
         f"Rank 2{', the one diagnosed,' if number == 2 else ''} arrives 0.3 ms a step after the median rank, as the last in "
-        "3 of 3 steps, and 3 ranks wait for it. Before that it spends 0.3 ms more than the median rank in neither "
-        "operators nor calls of the host: Python, a sleep, input or output."
+        "3 of 3 steps, and 3 ranks wait for it. Before that it spends 0.3 ms more than the median rank outside "
+        "PyTorch: in Python, a sleep, input or output."
     )
     assert finding.predicted is not None
     assert finding.predicted.speedup.point == pytest.approx(1_000 / 775, rel=0.02)

@@ -11,17 +11,13 @@ from foretrace.analyze.concepts.names.kernel_names import decode
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
-from foretrace.diagnose.rule import KERNELS, Healthy, Need, rule
+from foretrace.diagnose.rule import GEOMETRY, KERNELS, Healthy, rule
 from foretrace.sourced import JUDGEMENT, Nanoseconds, Share
 
 LEAST_SHARE = Share(0.10, of="GPU time", source=JUDGEMENT)
 LONG_NS = Nanoseconds(10_000, of="a kernel; shorter ones are a matter of launches", source=JUDGEMENT)
 FEW_BLOCKS = Share(0.5, of="the multiprocessors, given a block", source=JUDGEMENT)
 _FEW_BY_DESIGN = ("attention", "communication")
-GEOMETRY = Need(
-    lambda case: case.trace.kernels["blocks_per_sm"].null_count() < case.trace.kernels.height,
-    "no launch geometry recorded",
-)
 
 
 def _no_issue(values: Mapping[str, Any]) -> str | None:

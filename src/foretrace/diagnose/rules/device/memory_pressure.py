@@ -9,9 +9,10 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.rule import Healthy, rule
 from foretrace.errors import MissingDataError
+from foretrace.sourced import Share
 from foretrace.units import format_value
 
-_FULL_PCT = 90.0  # as the TensorBoard plugin has it
+FULL = Share(0.90, of="the device's memory", source="the PyTorch profiler plugin of TensorBoard")
 
 
 def _no_issue(values: Mapping[str, Any]) -> str | None:
@@ -28,18 +29,30 @@ def _no_issue(values: Mapping[str, Any]) -> str | None:
     healthy=Healthy("memory", _no_issue),
 )
 def memory_pressure(case: Case) -> Iterator[Finding]:
-    """At its peak the program holds more than 90 % of the device's memory.
+    """A program that at its peak holds more than {FULL} of the device's memory.
 
-    What it does
     Compares the peak of what torch had allocated, or of what it had reserved, with the device's memory.
 
-    Why it matters
-    Close to the limit the allocator gives memory back and takes it again, which waits for the device; a slightly
-    longer input ends the program.
+    Slow
+        for block in blocks:
+            x = block(x)
 
-    Use instead
-    torch.utils.checkpoint, bf16 autocast, a smaller batch with gradient accumulation, optimizer state sharded;
-    optimizer.zero_grad(set_to_none=True).
+    Fast
+        for block in blocks:
+            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
+
+    Why
+    Close to the limit the allocator gives memory back and takes it again, which waits for the device. A slightly longer
+    input ends the program.
+
+    Other ways to hold less are bf16 autocast, a smaller batch with gradient accumulation, optimizer state that is sharded,
+    and optimizer.zero_grad(set_to_none=True).
+
+    How the worth is predicted
+    It is not: a recording does not tell what the allocator would have done with more room.
+
+    When not
+    What is reserved is cache that nobody needs.
     """
     values = case.result("memory", by="curve").values
     share = values["device_peak_pct"]
@@ -48,11 +61,12 @@ def memory_pressure(case: Case) -> Iterator[Finding]:
         raise MissingDataError(f"{case.trace.path.name}: the size of the device's memory was not recorded")
     reserved = values["reserved_peak_bytes"]
     held = max(float(share), share * reserved / peak) if isinstance(reserved, int) and peak else float(share)
-    if held <= _FULL_PCT:
+    if held <= 100 * FULL:
         return
     largest = case.result("memory").table.row(0, named=True)
     yield Finding(
-        says=f"At its peak the program allocates {peak / 2**30:.3g} GiB, and holds {held:.0f} % of the device's memory.",
+        says=f"At its peak the program allocates {format_value('_bytes', peak)}, and holds {held:.0f} % of the device's "
+        "memory.",
         why="Close to the limit the allocator gives memory back and takes it again, which waits for the device.",
         fix=Fix(
             "Hold less at the peak.", "y = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"

@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from foretrace.diagnose.case import Case
+from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
-from foretrace.diagnose.patterns import repeated_passes
-from foretrace.diagnose.rule import Healthy, rule
-from foretrace.errors import MissingDataError
-from foretrace.predict.changes import Change
-
-_REACHED_BELOW = (
-    0.5  # of the SMs, on average over the kernels' time: then twice the work may take the same time
-)
-
-_LEAST_PARTS = 2  # of a batch
+from foretrace.diagnose.patterns import batch_parts
+from foretrace.diagnose.patterns.batch_parts import FILLED_BELOW
+from foretrace.diagnose.rule import GEOMETRY, KERNELS, Healthy, rule
 
 
 def _no_issue(values: Mapping[str, Any]) -> str | None:
@@ -31,103 +24,52 @@ def _no_issue(values: Mapping[str, Any]) -> str | None:
     title="The batch is too small for this GPU",
     topic="Batch size",
     see="roofline",
+    needs=(KERNELS, GEOMETRY),
     healthy=Healthy("overview", _no_issue),
 )
 def small_batch(case: Case) -> Iterator[Finding]:
-    """The GPU is busy with kernels that have fewer blocks than it has multiprocessors.
+    """Kernels that have fewer blocks than the GPU has multiprocessors, most of the time.
 
-    What it does
-    Looks for programs whose kernels, weighted by their time, have blocks for less than half of the SMs. It predicts
-    nothing: more items a step are other work, and a step would take longer; what falls is the time per item. Where a step
-    runs forward and backward several times before one update, and the host or small kernels hold it back, one pass over
-    the whole batch is replayed. Nothing is promised of it: memory is not looked at.
+    Finds programs whose kernels, weighted by their time, have blocks for less than {FILLED_BELOW} of the multiprocessors.
+    Where a step runs forward and backward over several parts of a batch, gradient-accumulation speaks instead.
 
-    Why it matters
-    A kernel that leaves SMs empty takes nearly as long as one that fills them: more items cost little.
+    Slow
+        loader = DataLoader(dataset, batch_size=4)
 
-    Use instead
-    A larger batch or longer sequences; for serving, requests batched together.
+    Fast
+        loader = DataLoader(dataset, batch_size=16)  # or longer sequences; for serving, requests batched together
+
+    Why
+    A kernel that leaves multiprocessors without a block takes nearly as long as one that fills them: more items cost little.
+
+    How the worth is predicted
+    It is not: more items a step are other work, and a step would take longer. What falls is the time per item. `foretrace
+    predict` with `scale batch` tells what a larger batch takes.
+
+    When not
+    The batch is given by the task, or these kernels take many threads per block and long loops by design.
     """
-    kernels = case.trace.require("kernels", "no kernels recorded; record with ProfilerActivity.CUDA")
-    if kernels["blocks_per_sm"].null_count() == kernels.height:
-        raise MissingDataError(
-            f"{case.trace.path.name}: the kernels' grids or the number of SMs were not recorded"
-        )
-    sizes = kernels.select(pl.col("span_id").alias("id"), "blocks_per_sm").drop_nulls()
-    mine = case.tasks.filter(pl.col("kind") == "kernel").join(sizes, on="id", maintain_order="left")
-    total = int(mine["dur_ns"].sum())
-    filled = float((mine["blocks_per_sm"].clip(0, 1) * mine["dur_ns"]).sum()) / max(total, 1)
-    if not total:
+    kernels = batch_parts.kernels(case)
+    filled = batch_parts.filled_share(kernels)
+    if filled >= FILLED_BELOW or batch_parts.find(case):
         return
-    parts = _parts(case) if case.calibration.host_bound or filled < _REACHED_BELOW else []
-    if parts:
-        yield _accumulated(case, parts, filled)
-    elif filled < _REACHED_BELOW:
-        yield _small(case, mine, filled)
-
-
-def _parts(case: Case) -> list[repeated_passes.Repeat]:
-    """Loops of forward and backward passes before one update."""
-    found = repeated_passes.find(case, least=_LEAST_PARTS, shapes=True)
-    return repeated_passes.apart(
-        tuple(
-            each
-            for each in found
-            if repeated_passes.of_backward(case, each)
-            and repeated_passes.differentiated(case, each)
-            and not repeated_passes.updates(case, each)
-        )
-    )
-
-
-def _accumulated(case: Case, parts: list[repeated_passes.Repeat], filled: float) -> Finding:
-    passes = max(each.passes for each in parts)
-    ops = np.concatenate([each.ops() for each in parts])
-    at_once = repeated_passes.at_once(case, parts)
-    return Finding(
-        says=f"{passes} times a step the same {len(parts[0].ops(0, 1))} operators run forward and backward, on a part "
-        f"of the batch each; kernels reach {100 * filled:.0f} % of the GPU's multiprocessors.",
-        why="Each part costs the host as much as the whole batch, and its kernels leave the GPU partly empty.",
-        fix=Fix(
-            "Run larger parts, all at once if memory allows it; scale the loss accordingly.",
-            "loss = model(batch).mean(); loss.backward()   # not: for part in batch.chunk(8)",
-        ),
-        evidence={
-            "parts_count": passes,
-            "filled_pct": 100 * filled,
-            "spans": ops[:5].tolist(),
-        },
-        where=case.places(ops.tolist()),
-        change=Change(
-            f"{passes} parts of the batch as one",
-            at_once.edit,
-            others=at_once.others,
-            upside=repeated_passes.UPSIDE,
-            doubt="whether memory holds the whole batch is not looked at",
-        ),
-        unless="memory holds no larger part, or what the passes compute is not alike.",
-    )
-
-
-def _small(case: Case, mine: pl.DataFrame, filled: float) -> Finding:
-    total = int(mine["dur_ns"].sum())
-    small = mine.filter(pl.col("blocks_per_sm") < 1)
-    spent = int(small["dur_ns"].sum())
-    longest = small.sort("dur_ns", descending=True)
-    return Finding(
-        says=f"Kernels reach only {100 * filled:.0f} % of the GPU's multiprocessors, averaged over their time; "
-        f"{100 * spent / total:.0f} % of it goes to kernels with fewer blocks than there are multiprocessors.",
+    small = kernels.where(pl.col("blocks_per_sm") < 1)
+    longest = DeviceWork(case, small.rows.sort("dur_ns", descending=True))
+    small_pct = 100 * small.dur_ns / kernels.dur_ns
+    yield Finding(
+        says=f"Kernels fill only {100 * filled:.0f} % of the GPU's multiprocessors, averaged over their time; "
+        f"{small_pct:.0f} % of it goes to kernels with fewer blocks than there are multiprocessors.",
         why="A kernel that leaves multiprocessors empty takes nearly as long as one that fills them.",
         fix=Fix(
             "Give each step more items, if memory and the task allow it: compare time per item, not per step.",
             "loader = DataLoader(dataset, batch_size=4 * batch_size)",
         ),
         evidence={
-            "small_ns": spent // case.step_count,
-            "small_pct": 100 * spent / total,
+            "small_ns": small.dur_ns // case.step_count,
+            "small_pct": small_pct,
             "filled_pct": 100 * filled,
-            "spans": longest["id"].head(5).to_list(),
+            "spans": longest.spans(),
         },
-        where=case.places(small["op_id"].drop_nulls().to_list()),
+        where=small.places(),
         unless="the batch is given by the task, or these kernels take many threads per block and long loops by design.",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from foretrace.analyze.cold_start import COLD_RATIO, SIGN_SHARE  # noqa: F401  # named on the page
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.rule import Healthy, rule
@@ -23,24 +24,37 @@ def _no_issue(values: Mapping[str, Any]) -> str | None:
     healthy=Healthy("cold-start", _no_issue),
 )
 def cold_start(case: Case) -> Iterator[Finding]:
-    """The first recorded step is at least half as long again as the others, and shows why.
+    """A first recorded step that takes at least {COLD_RATIO} times as long as the others, and shows why.
 
-    What it does
-    Compares the first whole step with the median of the others, on the host's and the GPU's clock. It is cold if
-    loading of modules, compiling, set-up and allocation explain at least 5 % of the excess.
+    Compares the first whole step with the median of the others, on the host's and the GPU's clock. It is cold if loading of
+    modules, compiling, set-up and allocation explain at least {SIGN_SHARE} of the excess.
 
-    Why it matters
-    It is paid once. An average over few steps that has it in it says nothing about the steps to come.
+    Slow
+        with profile() as profiler:
+            for batch in loader:
+                step(batch)
 
-    Use instead
-    torch.profiler.schedule(wait=1, warmup=3, active=3), and leave the first steps out of averages.
+    Fast
+        with profile(schedule=torch.profiler.schedule(wait=1, warmup=3, active=3)) as profiler:
+            for batch in loader:
+                step(batch)
+                profiler.step()
+
+    Why
+    It is paid once. An average over few steps that includes it says nothing about the steps to come.
+
+    How the worth is predicted
+    It is not: later steps do not get faster. Leave the first steps out of averages.
+
+    When not
+    The program runs for a few steps only: then this is its time.
     """
     values = case.result("cold-start").values
     if values["verdict"] != "cold":
         return
     first, others = int(values["first_host_ns"] or 0), int(values["others_host_ns"] or 0)
-    seen = {f"{sign}_ns": values[f"{sign}_ns"] for sign in _SIGNS if values[f"{sign}_ns"]}
-    most = max(seen, key=lambda name: int(seen[name] or 0)).removesuffix("_ns")
+    signs = {f"{sign}_ns": values[f"{sign}_ns"] for sign in _SIGNS if values[f"{sign}_ns"]}
+    most = max(signs, key=lambda name: int(signs[name] or 0)).removesuffix("_ns")
     yield Finding(
         says=f"The first recorded step took {first / 1e6:.3g} ms on the host, the others {others / 1e6:.3g} ms: it paid for "
         f"{most}.",
@@ -51,7 +65,7 @@ def cold_start(case: Case) -> Iterator[Finding]:
             "others_host_ns": others,
             "excess_ns": values["excess_ns"],
             "explained_pct": values["explained_pct"],
-            **seen,
+            **signs,
         },
         unless="the program runs for a few steps only: then this is its time.",
     )

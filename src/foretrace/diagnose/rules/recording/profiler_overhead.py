@@ -9,9 +9,12 @@ from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.rule import rule
 from foretrace.predict.builder import build
 from foretrace.predict.steady import step_ns
+from foretrace.sourced import Factor
 
+SLOWER = Factor(
+    1.3, of="times the step without a profiler", source="about what a light recording of a host-bound program takes"
+)  # fmt: skip
 _CODES = ("activity-buffer-request", "profiler-overhead", "costly-recording")
-_SLOWER = 1.3  # times the step without a profiler; a light recording of a host-bound program is about there
 
 
 @rule(
@@ -20,29 +23,39 @@ _SLOWER = 1.3  # times the step without a profiler; a light recording of a host-
     see="trust",
 )
 def profiler_overhead(case: Case) -> Iterator[Finding]:
-    """Recorded steps are longer than the program's own.
+    """Recorded steps that are longer than the program's own.
 
-    What it does
-    Takes the trust report's notes on the profiler's own work and on costly recordings, where they limit what can be
-    concluded; and where the step time without a profiler is known, the recorded step against it, and what share of each
-    the GPU's work is.
+    Speaks where the trust report notes that the profiler's own work or a costly recording limits what can be concluded;
+    and, where the step time without a profiler is known, if recorded steps take at least {SLOWER} times as long. Then it
+    also says what share of each the GPU works.
 
-    Why it matters
+    Slow
+        profile(with_stack=True, record_shapes=True, profile_memory=True)  # used for timing
+
+    Fast
+        profile(activities=[CPU, CUDA])  # used for timing; a second recording with stacks and shapes for names
+
+    Why
     Recorded host time is too long, so shares of it are wrong. GPU times of kernels are not affected.
 
-    Use instead
-    Record without stacks, shapes and memory for times, and with them for names; time the step before profiling.
+    How the worth is predicted
+    It is not: the program itself does not get faster. Predictions of other rules correct for the profiler's slowdown.
+
+    When not
+    The GPU is the limit: then its times hold.
     """
-    told = case.result("trust").table.select("code", "weight", "says").iter_rows()
-    notes = {code: says for code, weight, says in told if code in _CODES and weight != "info"}
+    report = case.result("trust").table.select("code", "weight", "says").iter_rows()
+    notes = {code: says for code, weight, says in report if code in _CODES and weight != "info"}
     ratio = _slowdown(case)
-    if not notes and (ratio is None or ratio < _SLOWER):
+    slower = ratio is not None and ratio >= SLOWER
+    if not notes and not slower:
         return
     says = next(iter(notes.values()), "")
-    if ratio is not None and ratio >= _SLOWER:
+    if ratio is not None and slower:
+        busy_pct = 100 * _busy_share(case)
         says = (
             f"Recorded steps take {ratio:.2g} times as long as without a profiler, where the GPU works "
-            f"{100 * _busy(case):.0f} % of the time, not {100 * _busy(case) / ratio:.0f} %."
+            f"{busy_pct:.0f} % of the time, not {busy_pct / ratio:.0f} %."
         )
     yield Finding(
         says=says,
@@ -63,8 +76,8 @@ def _slowdown(case: Case) -> float | None:
     return step_ns(build(case.trace)) / case.measured_step_ns
 
 
-def _busy(case: Case) -> float:
+def _busy_share(case: Case) -> float:
     """The share of the measured step in which the GPU works, by what its work took in the recording."""
     assert case.measured_step_ns is not None
-    work = float(case.program.task_dur_ns.sum()) / case.step_count
-    return min(work / case.measured_step_ns, 1.0)
+    work_ns = float(case.program.task_dur_ns.sum()) / case.step_count
+    return min(work_ns / case.measured_step_ns, 1.0)

@@ -1,0 +1,34 @@
+"""Optimizer steps: when the host runs the optimizers' updates, by whether torch has a fused form of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from foretrace import intervals
+from foretrace.analyze.concepts.device.device_time import names_like
+from foretrace.diagnose.case import Case
+from foretrace.predict.numbers import ProgramTime
+
+_OPTIMIZER = r"Optimizer\.step#(\w+)\."
+HAVE_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+
+
+def during(case: Case, *, fusable: bool) -> ProgramTime:
+    """When optimizers step that have a fused form in torch, or the others."""
+    host = case.trace.tracks.filter(pl.col("device").is_null())["id"].implode()
+    steps = case.trace.spans.filter(
+        pl.col("kind").is_in(("annotation", "op")) & pl.col("track_id").is_in(host)
+        & pl.col("name").is_in(names_like(case.trace.spans, "^Optimizer.step#"))
+    )  # fmt: skip
+    has_fused = (
+        pl.col("name").cast(pl.String).str.extract(_OPTIMIZER).is_in(HAVE_FUSED).fill_null(value=False)
+    )
+    return case.during(steps.filter(has_fused == fusable))
+
+
+def calls_within(case: Case, during: ProgramTime) -> NDArray[np.bool_]:
+    """For each call of the program, whether it begins in this time."""
+    start = case.program.call_start_ns
+    return intervals.covered_ns(during, start, start + 1) > 0
