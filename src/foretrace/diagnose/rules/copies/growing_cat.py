@@ -36,10 +36,10 @@ def growing_cat(case: Case) -> Iterator[Finding]:
     rows. All of them together must take at least {LEAST_SHARE} of GPU time.
 
     Slow
-        cache = torch.cat([cache, new], dim=2)          # for every token
+        cache = torch.cat([cache, new], dim=2)  # for every token
 
     Fast
-        cache = torch.empty(batch, heads, longest, width, device="cuda")   # once
+        cache = torch.empty(batch, heads, longest, width, device="cuda")  # once
         cache[:, :, at : at + 1] = new
         keys = cache[:, :, : at + 1]
 

@@ -34,7 +34,7 @@ def shifted_logits(case: Case) -> Iterator[Finding]:
         loss = F.cross_entropy(logits[:, :-1].contiguous().flatten(0, 1), labels[:, 1:].flatten())
 
     Fast
-        labels = F.pad(labels[:, 1:], (0, 1), value=-100)   # the label that the loss ignores
+        labels = F.pad(labels[:, 1:], (0, 1), value=-100)  # the label that the loss ignores
         loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
     Why

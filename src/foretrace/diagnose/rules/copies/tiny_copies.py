@@ -62,11 +62,11 @@ def tiny_copies(case: Case) -> Iterator[Finding]:
 
     Slow
         mask = torch.arange(n).cuda()
-        scale = torch.tensor(0.5, device="cuda")   # in every step
+        scale = torch.tensor(0.5, device="cuda")  # in every step
 
     Fast
         mask = torch.arange(n, device="cuda")
-        scale = 0.5                                # or a tensor that is made once
+        scale = 0.5  # or a tensor that is made once
 
     Why
     Each costs an operator, a call and, from pageable memory, a wait for the device, to move a few bytes.

@@ -46,7 +46,7 @@ def host_stall(case: Case) -> Iterator[Finding]:
     Slow
         for batch in loader:
             loss = train_step(batch)
-            write_report(metrics)   # takes milliseconds
+            write_report(metrics)  # takes milliseconds
 
     Fast
         for batch in loader:

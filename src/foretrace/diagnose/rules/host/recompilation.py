@@ -29,7 +29,7 @@ def recompilation(case: Case) -> Iterator[Finding]:
 
     Slow
         model = torch.compile(model)
-        for tokens in sentences:   # each of another length
+        for tokens in sentences:  # each of another length
             loss = model(tokens)
 
     Fast

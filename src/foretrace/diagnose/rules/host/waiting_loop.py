@@ -44,7 +44,7 @@ def waiting_loop(case: Case) -> Iterator[Finding]:
 
     Slow
         for segment in range(segments):
-            rows = (index == segment).nonzero()   # waits for the number of rows
+            rows = (index == segment).nonzero()  # waits for the number of rows
             sums[segment] = values[rows].sum()
 
     Fast

@@ -38,7 +38,7 @@ def dtype_casts(case: Case) -> Iterator[Finding]:
         y = F.layer_norm(x.float(), shape).to(x.dtype)
 
     Fast
-        y = F.layer_norm(x, shape)   # computes in fp32 inside
+        y = F.layer_norm(x, shape)  # computes in fp32 inside
 
     Why
     Each cast reads and writes the whole tensor and computes nothing. Layer norm and softmax compute in fp32 inside,

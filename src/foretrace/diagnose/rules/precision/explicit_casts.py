@@ -42,7 +42,7 @@ def explicit_casts(case: Case) -> Iterator[Finding]:
             y = x @ table.to(x.dtype)
 
     Fast
-        table = table.to(x.dtype)   # once
+        table = table.to(x.dtype)  # once
         for x in batches:
             y = x @ table
 

@@ -43,7 +43,7 @@ def fp32_island(case: Case) -> Iterator[Finding]:
     {LEAST_SHARE} of GPU time, or of the host's where the step follows the host.
 
     Slow
-        y = layer(x.float()).to(x.dtype)   # layer is kept in fp32
+        y = layer(x.float()).to(x.dtype)  # layer is kept in fp32
 
     Fast
         layer = layer.to(torch.bfloat16)

@@ -38,7 +38,7 @@ def fp64_compute(case: Case) -> Iterator[Finding]:
     {LEAST_BUSY} of the step.
 
     Slow
-        x = torch.from_numpy(array)         # NumPy's default is fp64
+        x = torch.from_numpy(array)  # NumPy's default is fp64
         model = model.double()
 
     Fast

@@ -79,7 +79,7 @@ def misaligned_gemm(case: Case) -> Iterator[Finding]:
         embedding = nn.Embedding(50257, width)
 
     Fast
-        embedding = nn.Embedding(50304, width)   # the next multiple of 64
+        embedding = nn.Embedding(50304, width)  # the next multiple of 64
 
     Why
     Tensor cores load 16 bytes at once. Rows that do not begin at a multiple of that are loaded piece by piece. The usual

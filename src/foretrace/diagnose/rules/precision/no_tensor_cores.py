@@ -65,7 +65,7 @@ def no_tensor_cores(case: Case) -> Iterator[Finding]:
     {LEAST_BUSY} of the step: it waits for the host, not for products.
 
     Slow
-        y = model(x)   # fp32, and torch's defaults
+        y = model(x)  # fp32, and torch's defaults
 
     Fast
         torch.set_float32_matmul_precision("high")

@@ -37,11 +37,11 @@ def weight_casts(case: Case) -> Iterator[Finding]:
     matrices it may be no weight: then nothing is promised.
 
     Slow
-        with torch.autocast("cuda", dtype=torch.bfloat16):   # casts fp32 weights in every call
+        with torch.autocast("cuda", dtype=torch.bfloat16):  # casts fp32 weights in every call
             y = model(x)
 
     Fast
-        model = model.to(torch.bfloat16)   # once
+        model = model.to(torch.bfloat16)  # once
         y = model(x.to(torch.bfloat16))
 
     Why
