@@ -30,14 +30,14 @@ class Sourced:
 
 
 class _SourcedFloat(Sourced, float):
-    def __new__(cls, value: float, *, of: str, source: str, devices: str = ANY_DEVICE) -> Self:
+    def __new__(cls, value: float, of: str, source: str, *, devices: str = ANY_DEVICE) -> Self:
         made = super().__new__(cls, value)
         made.of, made.source, made.devices = of, source, devices
         return made
 
 
 class _SourcedInt(Sourced, int):
-    def __new__(cls, value: int, *, of: str, source: str, devices: str = ANY_DEVICE) -> Self:
+    def __new__(cls, value: int, of: str, source: str, *, devices: str = ANY_DEVICE) -> Self:
         made = super().__new__(cls, value)
         made.of, made.source, made.devices = of, source, devices
         return made

@@ -81,7 +81,7 @@ def test_no_bare_number_in_a_rule() -> None:
 
 def test_a_bare_number_is_found() -> None:
     source = (
-        "LEAST = 2\nMOST = Share(0.3, of='x', source='y')\nTABLE = {'aten::mm': (0, 3)}\n"
+        "LEAST = 2\nMOST = Share(0.3, 'x', 'y')\nTABLE = {'aten::mm': (0, 3)}\n"
         "def f(x, shape):\n    if len(shape) == 4 and x[3] > 0.3 * 2:\n        return 100 * x\n"
     )
     assert list(bare_numbers(source)) == [(1, 2), (5, 0.3)]

@@ -33,13 +33,13 @@ _ALLOCATION = (
     r"^(?:cuda|hip)(?:Malloc|ExtMalloc|HostAlloc|HostMalloc|HostRegister)|^cuMem(?:Alloc|Create|Map|Host)"
 )
 _WARM_CALL_NS = 50_000
-COLD_RATIO = Factor(1.5, of="times the other steps, on either clock", source=JUDGEMENT)
+COLD_RATIO = Factor(1.5, "times the other steps, on either clock", JUDGEMENT)
 _COMPARED = (
     "verdict", "first_host_ns", "others_host_ns", "first_gpu_ns", "others_gpu_ns", "excess_ns", "explained_pct",
     "mean_host_ns", "typical_host_ns",
 )  # fmt: skip
 _PROFILER_SHARE = 0.5
-SIGN_SHARE = Share(0.05, of="what the first step takes beyond the others", source=JUDGEMENT)
+SIGN_SHARE = Share(0.05, "what the first step takes beyond the others", JUDGEMENT)
 # The S1 tutorial's two cases are 1 % (overhead-bound) and 92 % (compute-bound); between these shares neither holds.
 _OVERHEAD_BELOW_PCT, _COMPUTE_ABOVE_PCT = 20.0, 80.0
 

@@ -27,22 +27,14 @@ def add_no_cache(parser: argparse.ArgumentParser) -> None:
 
 def add_step_ms(parser: argparse.ArgumentParser) -> None:
     """Adds --step-ms."""
-    parser.add_argument(
-        "--step-ms",
-        type=_milliseconds,
-        metavar="MS",
-        help="step time measured without a profiler; makes predictions more precise",
-    )
+    says = "step time measured without a profiler; makes predictions more precise"
+    parser.add_argument("--step-ms", type=_milliseconds, metavar="MS", help=says)
 
 
 def add_rich(parser: argparse.ArgumentParser) -> None:
     """Adds --rich."""
-    parser.add_argument(
-        "--rich",
-        type=Path,
-        metavar="FILE",
-        help="a recording of the same program with stacks, for source lines; times still come from PATH",
-    )
+    says = "a recording of the same program with stacks, for source lines; times still come from PATH"
+    parser.add_argument("--rich", type=Path, metavar="FILE", help=says)
 
 
 def _milliseconds(text: str) -> float:

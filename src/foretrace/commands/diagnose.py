@@ -17,13 +17,8 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """PATH, the measured step time and how to print."""
-    parser.add_argument(
-        "path",
-        metavar="PATH",
-        type=Path,
-        nargs="?",
-        help="a recording, or a folder with one recording, a Run, or the recordings of all ranks of a job",
-    )
+    says = "a recording, or a folder with one recording, a Run, or the recordings of all ranks of a job"
+    parser.add_argument("path", metavar="PATH", type=Path, nargs="?", help=says)
     _input.add_no_cache(parser)
     _input.add_step_ms(parser)
     _input.add_rich(parser)

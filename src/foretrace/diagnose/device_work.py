@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from foretrace.predict.numbers import Tasks
+from foretrace.diagnose.finding import Finding, Fix, Place
+from foretrace.predict.changes import Change
+from foretrace.predict.numbers import NO_CALLS, Calls, Tasks
 
 if TYPE_CHECKING:
     from foretrace.diagnose.case import Case
-    from foretrace.diagnose.finding import Place
 
 SHOWN_SPANS = 5  # as evidence
 
@@ -71,6 +72,22 @@ class DeviceWork:
     def places(self) -> tuple[Place, ...]:
         """The source lines behind it, most frequent first."""
         return self.case.places(self.ops)
+
+    def finding(
+        self,
+        name: str,
+        *,
+        says: str,
+        why: str,
+        fix: Fix,
+        change: Change | None = None,
+        unless: str = "",
+        counted: str = "",
+        claims: Calls = NO_CALLS,
+    ) -> Finding:
+        """A finding about this work, with its evidence and places."""
+        evidence = self.evidence(name, counted=counted)
+        return Finding(says, why, fix, evidence, self.places(), change, unless, claims)
 
     def evidence(self, name: str, *, counted: str = "", **more: Any) -> dict[str, Any]:
         """Its time and number per step and its share, under names such as `copies_ns`, with a few spans and `more`."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 from foretrace.diagnose.finding import Finding
 from foretrace.errors import MissingDataError
 from foretrace.sourced import Sourced, declared
+from foretrace.units import format_value
 
 if TYPE_CHECKING:
     from foretrace.diagnose.case import Case
@@ -58,9 +60,30 @@ class Healthy:
     """What to say where a rule found nothing: words made of the values of an analysis."""
 
     analysis: str
-    words: Words
+    words: str | Words
+    none: str = ""  # said where the first value that the words name is zero
     options: Mapping[str, Any] = field(default_factory=dict)
     absent: str = ""  # said where the analysis has nothing to work on
+
+    def says(self, values: Mapping[str, Any]) -> str | None:
+        """The words for these values; None where they do not tell."""
+        if not isinstance(self.words, str):
+            return self.words(values)
+        first = next(name for _, name, _, _ in Formatter().parse(self.words) if name)
+        return self.none if self.none and values.get(first) == 0 else filled(self.words, values)
+
+
+def filled(template: str, values: Mapping[str, Any]) -> str | None:
+    """`{busy_pct:.0f} % busy` with the values; one without a format in its own unit. None where one is missing."""
+    text = ""
+    for literal, name, form, _ in Formatter().parse(template):
+        text += literal
+        if name is None:
+            continue
+        if values.get(name) is None:
+            return None
+        text += format(values[name], form) if form else format_value(name, values[name])
+    return text
 
 
 @dataclass(frozen=True)
@@ -73,7 +96,7 @@ class Rule:
     topic: str  # what it is about, in a word or two
     see: str  # the analysis that shows the evidence, with options
     needs: tuple[Need, ...] = ()
-    headline: Words | None = field(default=None, repr=False)  # the title with a number, from the evidence
+    headline: str = ""  # the title with a number, from the evidence
     healthy: Healthy | None = field(default=None, repr=False)
 
     def __call__(self, case: Case) -> Iterator[Finding]:
@@ -99,25 +122,24 @@ class Rule:
 
     def heading(self, evidence: Mapping[str, Any]) -> str:
         """The problem in one line, with its number where the rule has one."""
-        try:
-            return (self.headline(evidence) if self.headline else None) or self.title
-        except (KeyError, TypeError, ValueError):  # the evidence lacks what the line needs
-            return self.title
+        return filled(self.headline, evidence) or self.title
 
 
-def rule(
-    *,
-    title: str,
-    topic: str,
-    see: str,
-    needs: tuple[Need, ...] = (),
-    headline: Words | None = None,
-    healthy: Healthy | None = None,
-) -> Callable[[Callable[[Case], Iterator[Finding]]], Rule]:
+def rule(title: str, topic: str, *, see: str) -> Callable[[Callable[[Case], Iterator[Finding]]], Rule]:
     """Makes a Rule of a generator: the name is the function's, the manual page its docstring."""
+    return lambda function: Rule(function.__name__.replace("_", "-"), function, title, topic, see)
 
-    def made(function: Callable[[Case], Iterator[Finding]]) -> Rule:
-        name = function.__name__.replace("_", "-")
-        return Rule(name, function, title, topic, see, needs, headline, healthy)
 
-    return made
+def needs(*needed: Need) -> Callable[[Rule], Rule]:
+    """The rule is checked only where all of these were recorded."""
+    return lambda rule: replace(rule, needs=needed)
+
+
+def headline(template: str) -> Callable[[Rule], Rule]:
+    """The first line of the page where this rule's finding comes first, with values of its evidence."""
+    return lambda rule: replace(rule, headline=template)
+
+
+def healthy(analysis: str, words: str | Words, **more: Any) -> Callable[[Rule], Rule]:
+    """What is said where the rule finds nothing, with values of an analysis."""
+    return lambda rule: replace(rule, healthy=Healthy(analysis, words, **more))

@@ -33,25 +33,19 @@ from foretrace.trace import Trace
 
 _AT_HAND = "the recordings of the corpus and of benchmarks/pairs"
 QUEUE_CALLS = Count(
-    1024, of="calls that CUDA's launch queue holds", source=f"{_AT_HAND}: launches block at 1,020 to 1,022"
+    1024, "calls that CUDA's launch queue holds", f"{_AT_HAND}: launches block at 1,020 to 1,022"
 )
-_NEARLY_FULL = Count(900, of="calls in the queue from which a slow launch may wait for it", source=JUDGEMENT)
-_BLOCKED_LAUNCH_NS = Nanoseconds(
-    8_000, of="a launch, far above any that does not wait for the queue", source=_AT_HAND
-)
-_LONGEST_FREE_LAUNCH_NS = Nanoseconds(6_000, of="a launch that does not wait for the queue", source=_AT_HAND)
-_FREE_SYNC_NS = Nanoseconds(3_000, of="a synchronising call with nothing to wait for", source=_AT_HAND)
+_NEARLY_FULL = Count(900, "calls in the queue from which a slow launch may wait for it", JUDGEMENT)
+_BLOCKED_LAUNCH_NS = Nanoseconds(8_000, "a launch, far above any that does not wait for the queue", _AT_HAND)
+_LONGEST_FREE_LAUNCH_NS = Nanoseconds(6_000, "a launch that does not wait for the queue", _AT_HAND)
+_FREE_SYNC_NS = Nanoseconds(3_000, "a synchronising call with nothing to wait for", _AT_HAND)
 _WAKE_LIMIT_NS = Nanoseconds(
-    15_000, of="a call's return after the work ended; later, it waited for something else", source=JUDGEMENT
+    15_000, "a call's return after the work ended; later, it waited for something else", JUDGEMENT
 )
-_LONG_WAIT_NS = Nanoseconds(
-    20_000, of="the gap between two tasks of a stream, above any hand-over", source=JUDGEMENT
-)
-_COPY_TAIL_NS = Nanoseconds(
-    50_000, of="a copy's last piece, still on its way when its call returns", source=_AT_HAND
-)
+_LONG_WAIT_NS = Nanoseconds(20_000, "the gap between two tasks of a stream, above any hand-over", JUDGEMENT)
+_COPY_TAIL_NS = Nanoseconds(50_000, "a copy's last piece, still on its way when its call returns", _AT_HAND)
 QUIET_NS = Nanoseconds(
-    200_000, of="the host without events: more than Python takes between two operators", source=_AT_HAND
+    200_000, "the host without events: more than Python takes between two operators", _AT_HAND
 )
 _STREAMS = 1 << 32  # more than a device has
 

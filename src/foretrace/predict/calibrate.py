@@ -43,37 +43,6 @@ _FITTED = "fitted to the steps of the corpus and of benchmarks/pairs: benchmarks
 LIGHT = Overhead(op_ns=500, call_ns=0, frame_ns=0, slowdown=1.9)
 RICH = Overhead(op_ns=500, call_ns=0, frame_ns=400, slowdown=2.0)
 
-_DENSE_NS_PER_EVENT = Nanoseconds(
-    40_000, of="the host between two events: more than an operator or call needs", source=JUDGEMENT
-)
-_PURE_FROM_NS = QUIET_NS
-_LEAST_LEFT = Share(0.3, of="a recorded duration that every correction leaves", source=JUDGEMENT)
-_LATENCY_LIMIT_NS = Nanoseconds(6_000, of="a launch's way to the device without a profiler", source=_FITTED)
-_WAKE_LIMIT_NS = Nanoseconds(8_000, of="a wait's return without a profiler", source=_FITTED)
-# How far the host, the device and what the recording does not slow may be from the recorded ones.
-_HOST_FACTORS = (
-    Factor(0.3, of="the debiased host, at its fastest", source=JUDGEMENT),
-    Factor(6.0, of="the debiased host, at its slowest", source=JUDGEMENT),
-)
-_DEVICE_FACTORS = (
-    Factor(0.85, of="the recorded device, at its fastest", source=JUDGEMENT),
-    Factor(1.15, of="the recorded device, at its slowest", source=JUDGEMENT),
-)
-_PURE_FACTORS = (
-    Factor(0.5, of="the host's own work, at its fastest", source=JUDGEMENT),
-    Factor(1.5, of="the host's own work, at its slowest", source=JUDGEMENT),
-)
-_REACHED = Share(0.02, of="the measured step, by which a fitted one may miss it", source=JUDGEMENT)
-_SLOWEST_HOST = Factor(
-    1.5, of="times the debiased host; recording slows a dense host by 1.2 times at least", source=_FITTED
-)
-_HOST_SCATTER = Factor(
-    0.25, of="the logarithm of the host's time around its estimate", source="benchmarks/steps.py"
-)
-_DEVICE_BOUND = Share(0.95, of="the measured step, filled by the device's work alone", source=JUDGEMENT)
-_TRIED_LONGER = Factor(1.1, of="times the host's work, to see whether the step follows it", source=JUDGEMENT)
-_FOLLOWS = Factor(1.02, of="times the step, from which it does", source=JUDGEMENT)
-
 
 @dataclass(frozen=True)
 class Calibration:
@@ -118,6 +87,12 @@ def calibrate_pair(light: tuple[Trace, Program], rich: tuple[Trace, Program]) ->
     return replace(made, basis=basis)
 
 
+_DENSE_NS_PER_EVENT = Nanoseconds(
+    40_000, "the host between two events: more than an operator or call needs", JUDGEMENT
+)
+_PURE_FROM_NS = QUIET_NS
+
+
 def dense_ns(program: Program) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """For each gap, the part that belongs to its events."""
     allowance = _DENSE_NS_PER_EVENT * (program.gap_ops.astype(np.int64) + 1)
@@ -157,6 +132,11 @@ def _staged(trace: Trace, program: Program) -> NDArray[np.bool_]:
     return np.isin(program.task_span, pageable["span_id"].to_numpy())
 
 
+_LEAST_LEFT = Share(0.3, "a recorded duration that every correction leaves", JUDGEMENT)
+_LATENCY_LIMIT_NS = Nanoseconds(6_000, "a launch's way to the device without a profiler", _FITTED)
+_WAKE_LIMIT_NS = Nanoseconds(8_000, "a wait's return without a profiler", _FITTED)
+
+
 def _debiased(
     program: Program, dense: np.ndarray[tuple[int], np.dtype[np.int64]], overhead: Overhead
 ) -> Program:
@@ -172,9 +152,29 @@ def _debiased(
     )
 
 
+_TRIED_LONGER = Factor(1.1, "times the host's work, to see whether the step follows it", JUDGEMENT)
+_FOLLOWS = Factor(1.02, "times the step, from which it does", JUDGEMENT)
+
+
 def _host_bound(program: Program, step: float) -> bool:
     """Whether the step follows the host: a tenth more of it shows."""
     return steady_step_ns(scaled_host(program, _TRIED_LONGER)) > step * _FOLLOWS
+
+
+# How far the host, the device and what the recording does not slow may be from the recorded ones.
+_HOST_FACTORS = (
+    Factor(0.3, "the debiased host, at its fastest", JUDGEMENT),
+    Factor(6.0, "the debiased host, at its slowest", JUDGEMENT),
+)
+_DEVICE_FACTORS = (
+    Factor(0.85, "the recorded device, at its fastest", JUDGEMENT),
+    Factor(1.15, "the recorded device, at its slowest", JUDGEMENT),
+)
+_REACHED = Share(0.02, "the measured step, by which a fitted one may miss it", JUDGEMENT)
+_SLOWEST_HOST = Factor(
+    1.5, "times the debiased host; recording slows a dense host by 1.2 times at least", _FITTED
+)
+_DEVICE_BOUND = Share(0.95, "the measured step, filled by the device's work alone", JUDGEMENT)
 
 
 def _to_known(program: Program, wanted: float, staged: NDArray[np.bool_]) -> Calibration:
@@ -209,6 +209,12 @@ def _to_known(program: Program, wanted: float, staged: NDArray[np.bool_]) -> Cal
             host.dense_told,
         )
     return _by_device(program, wanted, fastest, slowest)
+
+
+_PURE_FACTORS = (
+    Factor(0.5, "the host's own work, at its fastest", JUDGEMENT),
+    Factor(1.5, "the host's own work, at its slowest", JUDGEMENT),
+)
 
 
 class _Host:
@@ -266,6 +272,9 @@ def _by_device(program: Program, wanted: float, fastest: float, slowest: float) 
         f"measured {wanted / 1e6:.3g} ms"
     )
     return Calibration(fitted, wanted, basis, True, reached, False)
+
+
+_HOST_SCATTER = Factor(0.25, "the logarithm of the host's time around its estimate", "benchmarks/steps.py")
 
 
 def _hidden_factor(host_ns: float, step_ns: float) -> float:

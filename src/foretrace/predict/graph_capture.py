@@ -23,11 +23,11 @@ _GRAPH = r"^(?:cuda|hip|cu)GraphLaunch"
 _COMMUNICATES = r"(?i)nccl|rccl|all_?reduce|reduce_?scatter|all_?gather"
 WAITS = "the host waits for the device within the step"
 LEAST_PER_GRAPH = Count(
-    40, of="launches of a graph, on average: what they take the host is ten times its replay", source=JUDGEMENT
-)  # fmt: skip
+    40, "launches of a graph, on average: what they take the host is ten times its replay", JUDGEMENT
+)
 LEAST_ALIKE = Share(
-    2 / 3, of="the steps: one that writes a log, or was the first, does not stand for the program", source=JUDGEMENT
-)  # fmt: skip
+    2 / 3, "the steps: one that writes a log, or was the first, does not stand for the program", JUDGEMENT
+)
 
 
 def loading_ns(trace: Trace, program: Program) -> NDArray[np.int64]:

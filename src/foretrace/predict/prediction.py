@@ -19,26 +19,12 @@ from foretrace.sourced import JUDGEMENT, Factor, Share
 _UNSEEN = "coverage on programs that the rules had not seen: docs/accuracy.md"
 # How far the host may be from the calibrated one.
 HOST_KNOWN = Share(
-    0.15,
-    of="the host's time, where the measured step follows it: its own scatter between runs",
-    source=_UNSEEN,
+    0.15, "the host's time, where the measured step follows it: its own scatter between runs", _UNSEEN
 )
 HOST_UNKNOWN = Share(
-    0.35, of="the host's time, where the step was not measured, or the device or a stall hides the host", source=_UNSEEN
-)  # fmt: skip
-MODEL = Share(0.2, of="a modelled duration, by which it may be off", source=JUDGEMENT)
-# What is not modelled at all counts against a promise, and more the more of the step a change takes away. The range is
-# wider still: of programs that the rules had not seen, the first alone covered too few.
-SLACK = Factor(1.08, of="the speed-up, for what is not modelled", source=_UNSEEN)
-SLACK_OF_SAVED = Factor(0.12, of="the saved share of the step, added to the slack", source=_UNSEEN)
-WIDER = Factor(1.02, of="the speed-up, for a range that covers", source=_UNSEEN)
-WIDER_OF_SAVED = Factor(0.08, of="the saved share of the step, added to the range", source=_UNSEEN)
-PROMISED_GAIN = Factor(1.10, of="the predicted speed-up, from which a gain is promised", source=JUDGEMENT)
-SURE_GAIN = Factor(
-    1.04, of="the lower end without the widening, from which a gain is promised", source=JUDGEMENT
+    0.35, "the host's time, where the step was not measured, or the device or a stall hides the host", _UNSEEN
 )
-NO_GAIN = Factor(1.05, of="the predicted speed-up, below which there is none to speak of", source=JUDGEMENT)
-PERHAPS = Factor(1.25, of="the upper end, from which a gain is not ruled out", source=JUDGEMENT)
+MODEL = Share(0.2, "a modelled duration, by which it may be off", JUDGEMENT)
 
 
 @dataclass(frozen=True)
@@ -79,9 +65,8 @@ def predict(calibration: Calibration, changes: tuple[Change, ...]) -> Prediction
     low, high = min(ratios), max(ratios)
     sure = low  # what a promise goes by
     if not all(change.exact for change in changes):
-        saved = max(1 - 1 / point, 0.0)
-        wide = (SLACK + SLACK_OF_SAVED * saved) * (WIDER + WIDER_OF_SAVED * saved)
-        sure = low / (SLACK + SLACK_OF_SAVED * saved)
+        slack, wide = _slack(point)
+        sure = low / slack
         low, high = low / wide, high * wide * max(change.upside for change in changes)
     if items > 1 and all(change.items > 1 for change in changes):
         high = max(min(high, items), point)  # more items alone make no step shorter
@@ -98,6 +83,21 @@ def predict(calibration: Calibration, changes: tuple[Change, ...]) -> Prediction
         _basis(calibration, changes),
         items,
     )
+
+
+# What is not modelled at all counts against a promise, and more the more of the step a change takes away. The range is
+# wider still: of programs that the rules had not seen, the first alone covered too few.
+SLACK = Factor(1.08, "the speed-up, for what is not modelled", _UNSEEN)
+SLACK_OF_SAVED = Factor(0.12, "the saved share of the step, added to the slack", _UNSEEN)
+WIDER = Factor(1.02, "the speed-up, for a range that covers", _UNSEEN)
+WIDER_OF_SAVED = Factor(0.08, "the saved share of the step, added to the range", _UNSEEN)
+
+
+def _slack(speedup: float) -> tuple[float, float]:
+    """How far a predicted speed-up may be off: what counts against a promise, and what the range allows for."""
+    saved = max(1 - 1 / speedup, 0.0)
+    slack = SLACK + SLACK_OF_SAVED * saved
+    return slack, slack * (WIDER + WIDER_OF_SAVED * saved)
 
 
 def _after_ns(program: Program, changes: tuple[Change, ...]) -> float:
@@ -128,6 +128,12 @@ def to_dict(prediction: Prediction) -> dict[str, Any]:
         "speedup": span(prediction.speedup, 1.0),
         "basis": prediction.basis,
     }
+
+
+PROMISED_GAIN = Factor(1.10, "the predicted speed-up, from which a gain is promised", JUDGEMENT)
+SURE_GAIN = Factor(1.04, "the lower end without the widening, from which a gain is promised", JUDGEMENT)
+NO_GAIN = Factor(1.05, "the predicted speed-up, below which there is none to speak of", JUDGEMENT)
+PERHAPS = Factor(1.25, "the upper end, from which a gain is not ruled out", JUDGEMENT)
 
 
 def _verdict(calibration: Calibration, speedup: Span, sure: float) -> str:

@@ -27,7 +27,7 @@ from foretrace.predict.costs.attention import Mask
 from foretrace.sourced import Factor
 
 SPARE_PRODUCTS = Factor(
-    1.5, of="the softmaxes, as many products make the scores", source="a recording may cut a softmax off"
+    1.5, "the softmaxes, as many products make the scores", "a recording may cut a softmax off"
 )
 _MAKES_MASK = (
     "aten::tril", "aten::triu", "aten::fill_", "aten::bitwise_not", "aten::logical_not", "aten::eq", "aten::lt",

@@ -11,10 +11,11 @@ from foretrace.diagnose.patterns.repeated_passes import Repeat
 from foretrace.sourced import JUDGEMENT, Count, Share
 
 FILLED_BELOW = Share(
-    0.5, of="the multiprocessors, on average over the kernels' time: then twice the work may take the same time",
-    source=JUDGEMENT,
-)  # fmt: skip
-LEAST_PARTS = Count(2, of="parts of a batch", source=JUDGEMENT)
+    0.5,
+    "the multiprocessors, on average over the kernels' time: then twice the work may take the same time",
+    JUDGEMENT,
+)
+LEAST_PARTS = Count(2, "parts of a batch", JUDGEMENT)
 
 
 def kernels(case: Case) -> DeviceWork:

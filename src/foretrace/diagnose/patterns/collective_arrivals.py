@@ -22,11 +22,9 @@ from foretrace.units import format_value
 # In these no rank is done before all have come. The root of a broadcast, or a sender, waits for nobody.
 _FOR_ALL = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 _OF_ONE_SIZE = ("all_reduce", "reduce_scatter")
-LEAST_MATCHED = Share(0.5, of="the collectives, that match in all ranks", source=JUDGEMENT)
-NEXT_NS = Nanoseconds(
-    20_000, of="the time between collectives that were not waited for in between", source=JUDGEMENT
-)
-FIRST_OF = Share(0.8, of="a chain's longest wait: where the rank was late already", source=JUDGEMENT)
+LEAST_MATCHED = Share(0.5, "the collectives, that match in all ranks", JUDGEMENT)
+NEXT_NS = Nanoseconds(20_000, "the time between collectives that were not waited for in between", JUDGEMENT)
+FIRST_OF = Share(0.8, "a chain's longest wait: where the rank was late already", JUDGEMENT)
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from foretrace.sourced import JUDGEMENT, Count, Share
 
 Shape = tuple[int, ...]
 
-_LOOKED_AT = Count(64, of="operators after a copy, among which its reader is looked for", source=JUDGEMENT)
+_LOOKED_AT = Count(64, "operators after a copy, among which its reader is looked for", JUDGEMENT)
 _LEAST_PART = Share(
-    1 / 8, of="the copy: what is smaller and strides alike is more likely another tensor", source=JUDGEMENT
+    1 / 8, "the copy: what is smaller and strides alike is more likely another tensor", JUDGEMENT
 )
 # Views that any order allows, and those that the order may forbid.
 _FREE_VIEW = re.compile(

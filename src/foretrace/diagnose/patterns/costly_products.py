@@ -8,10 +8,8 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.sourced import JUDGEMENT, Share
 
-LEAST_SHARE = Share(0.03, of="GPU time", source=JUDGEMENT)
-LEAST_BUSY = Share(
-    1 / 3, of="the step: a GPU that works less waits for the host, not for products", source=JUDGEMENT
-)
+LEAST_SHARE = Share(0.03, "GPU time", JUDGEMENT)
+LEAST_BUSY = Share(1 / 3, "the step: a GPU that works less waits for the host, not for products", JUDGEMENT)
 
 
 def costly_products(case: Case, *predicates: pl.Expr) -> DeviceWork:

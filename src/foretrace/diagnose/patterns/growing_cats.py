@@ -15,7 +15,7 @@ from foretrace.diagnose.patterns import copy_readers
 from foretrace.diagnose.patterns.copy_readers import Shape
 from foretrace.sourced import JUDGEMENT, Count
 
-_NEAR = Count(16, of="spans before a concatenation, among which its slices are looked for", source=JUDGEMENT)
+_NEAR = Count(16, "spans before a concatenation, among which its slices are looked for", JUDGEMENT)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from foretrace.predict.numbers import Calls
 from foretrace.predict.program import BLOCKING_COPY, SYNC
 from foretrace.sourced import JUDGEMENT, Count
 
-MANY_SMALL = Count(3, of="small copies a step: from here on, their number is the problem", source=JUDGEMENT)
+MANY_SMALL = Count(3, "small copies a step: from here on, their number is the problem", JUDGEMENT)
 
 
 def host_copies(case: Case, direction: str) -> DeviceWork:

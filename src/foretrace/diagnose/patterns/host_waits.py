@@ -21,16 +21,17 @@ from foretrace.analyze.concepts.trees.source_places import Places
 from foretrace.analyze.concepts.work.tensor_shapes import tensor_shapes
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import SHOWN_SPANS
-from foretrace.diagnose.finding import Place
+from foretrace.diagnose.finding import Finding, Fix, Place
 from foretrace.diagnose.operators import torch_operators
+from foretrace.predict.changes import Change
 from foretrace.predict.numbers import Calls, RecordingTime, SpanIds
 from foretrace.predict.waits import for_sizes, waiting_calls
 from foretrace.sourced import JUDGEMENT, Nanoseconds, Share
 
-LEAST_SHARE = Share(0.02, of="host time", source=JUDGEMENT)
+LEAST_SHARE = Share(0.02, "host time", JUDGEMENT)
 LONG_OP_NS = Nanoseconds(
-    50_000, of="an operator that launches nothing: it computes, for longer than a launch takes", source=JUDGEMENT
-)  # fmt: skip
+    50_000, "an operator that launches nothing: it computes, for longer than a launch takes", JUDGEMENT
+)
 # Checks for numbers that are none, and what makes one value of them.
 _CHECKS = r"^aten::(?:isnan|isinf|isfinite)$"
 _CHECKING = r"^aten::(?:isnan|isinf|isfinite|any|all|_is_any_true|_is_all_true|logical_\w+|bitwise_\w+|__\w+__|sum|is_nonzero|item)$"
@@ -184,6 +185,20 @@ def sentence(case: Case, waits: HostWaits) -> str:
     if not waits.computing.work_ns:
         return says
     return f"{says} Operators on the host then compute on it for {waits.computing.work_ns / case.step_count / 1e6:.3g} ms."
+
+
+def finding(case: Case, waits: HostWaits, *, why: str, fix: Fix, change: Change, unless: str) -> Finding:
+    """A finding about these waits, which claims them."""
+    return Finding(
+        sentence(case, waits),
+        why,
+        fix,
+        evidence(case, waits),
+        lines(case, waits),
+        change,
+        unless,
+        waits.calls,
+    )
 
 
 def evidence(case: Case, waits: HostWaits) -> dict[str, Any]:

@@ -24,21 +24,21 @@ from foretrace.predict.program import SYNC, Program
 from foretrace.predict.steady import step_ns
 from foretrace.sourced import JUDGEMENT, Bytes, Nanoseconds, Share
 
-LEAST_NS = Nanoseconds(
-    300_000, of="a piece of work; shorter ones belong to calling operators", source=JUDGEMENT
-)
-SHORT_NS = Nanoseconds(100_000, of="a short piece of work, counted where there are many", source=JUDGEMENT)
+LEAST_NS = Nanoseconds(300_000, "a piece of work; shorter ones belong to calling operators", JUDGEMENT)
+SHORT_NS = Nanoseconds(100_000, "a short piece of work, counted where there are many", JUDGEMENT)
 SHORT_SHARE = Share(
-    0.15, of="host time, in short pieces of work",
-    source="at most 9 % of a step in recordings of the corpus and benchmarks/pairs that only compute",
-)  # fmt: skip
+    0.15,
+    "host time, in short pieces of work",
+    "at most 9 % of a step in recordings of the corpus and benchmarks/pairs that only compute",
+)
 _COMPUTES_NS = Nanoseconds(
-    50_000, of="an operator that computes on the host; others that call no runtime are back within microseconds",
-    source=JUDGEMENT,
-)  # fmt: skip
-_BETWEEN_NS = Nanoseconds(50_000, of="Python between two operators of one piece of work", source=JUDGEMENT)
+    50_000,
+    "an operator that computes on the host; others that call no runtime are back within microseconds",
+    JUDGEMENT,
+)
+_BETWEEN_NS = Nanoseconds(50_000, "Python between two operators of one piece of work", JUDGEMENT)
 NUMBER_BYTES = Bytes(
-    4, of="a loss that is read; what decides (an index, a row of probabilities) is larger", source=JUDGEMENT
+    4, "a loss that is read; what decides (an index, a row of probabilities) is larger", JUDGEMENT
 )
 _OPTIMIZER = r"^Optimizer\.(?:step|zero_grad)#"
 _RANKS = r"^c10d::|^(?:gloo|nccl|mpi|ucc):"

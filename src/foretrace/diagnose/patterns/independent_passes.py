@@ -24,8 +24,8 @@ _PICKS = (
     r"^aten::(?:select|slice|narrow|index|index_select|gather|masked_select|nonzero|where|eq|unbind|take)$"
 )
 _PUTS_TOGETHER = ("aten::stack", "aten::cat", "aten::concat", "aten::hstack", "aten::vstack")
-_LISTED = Count(30, of="tensors of a list whose shapes torch records", source="torch's profiler")
-_SOON = Count(3, of="operators after a loop that may put its results together", source=JUDGEMENT)
+_LISTED = Count(30, "tensors of a list whose shapes torch records", "torch's profiler")
+_SOON = Count(3, "operators after a loop that may put its results together", JUDGEMENT)
 _CELLS = re.compile(r"aten::(?:lstm|gru|rnn_\w+)(?:_cell)?$")
 
 

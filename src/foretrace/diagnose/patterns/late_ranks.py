@@ -19,11 +19,9 @@ from foretrace.errors import MissingDataError
 from foretrace.sourced import JUDGEMENT, Share
 
 MOST_STEPS = Share(
-    0.75, of="the steps: two ranks that are late in turn are both last in half of them", source=JUDGEMENT
+    0.75, "the steps: two ranks that are late in turn are both last in half of them", JUDGEMENT
 )
-COUNTS = Share(
-    0.02, of="a rank's lateness in a step: less is the scatter of many small collectives", source=JUDGEMENT
-)
+COUNTS = Share(0.02, "a rank's lateness in a step: less is the scatter of many small collectives", JUDGEMENT)
 
 
 @dataclass(frozen=True)

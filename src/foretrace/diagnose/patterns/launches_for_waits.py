@@ -16,7 +16,7 @@ from foretrace.predict.numbers import NO_CALLS, Calls, ProgramTime, RecordingTim
 from foretrace.sourced import JUDGEMENT, Count
 
 MOST_LAUNCHES = Count(
-    4, of="launches in the place of a wait, at worst: compare, select, multiply, reduce", source=JUDGEMENT
+    4, "launches in the place of a wait, at worst: compare, select, multiply, reduce", JUDGEMENT
 )
 _MORE_ROWS = "what follows has as many rows as the values decide, and without the wait it may have more"
 

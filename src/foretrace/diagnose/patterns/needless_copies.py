@@ -16,10 +16,8 @@ from foretrace.predict.costs import streaming
 from foretrace.predict.edits import Edit, merge
 from foretrace.sourced import JUDGEMENT, Count
 
-_INSIDE = Count(
-    16, of="spans after an operator's, among which those inside of it are looked for", source=JUDGEMENT
-)
-_NEXT = Count(64, of="spans after an operator's, among which the next one is looked for", source=JUDGEMENT)
+_INSIDE = Count(16, "spans after an operator's, among which those inside of it are looked for", JUDGEMENT)
+_NEXT = Count(64, "spans after an operator's, among which the next one is looked for", JUDGEMENT)
 _ASKED = ("aten::contiguous", "aten::clone")
 _REPEATS = ("aten::repeat", "aten::repeat_interleave", "aten::tile", "aten::reshape", "aten::flatten")
 # Of these, the order is that of heads which enable_gqa knows: each comes several times in a row.

@@ -27,11 +27,11 @@ from foretrace.predict.edits import Edit
 from foretrace.predict.numbers import ProgramTime, Tasks
 from foretrace.sourced import JUDGEMENT, Count, Share
 
-LEAST_SHARE = Share(0.03, of="the step, on the host or on the GPU", source=JUDGEMENT)
-LEAST_TENSORS = Count(20, of="tensors that an operator comes for; fewer are no loop", source=JUDGEMENT)
-LEAST_LAUNCHES = Count(40, of="launches a step: twenty tensors, two operators each", source=JUDGEMENT)
-MOSTLY = Share(0.75, of="a run's launches, by operators that come for so many tensors", source=JUDGEMENT)
-IN_PLACE = Share(0.3, of="a run's operators: an update changes at least weight and state", source=JUDGEMENT)
+LEAST_SHARE = Share(0.03, "the step, on the host or on the GPU", JUDGEMENT)
+LEAST_TENSORS = Count(20, "tensors that an operator comes for; fewer are no loop", JUDGEMENT)
+LEAST_LAUNCHES = Count(40, "launches a step: twenty tensors, two operators each", JUDGEMENT)
+MOSTLY = Share(0.75, "a run's launches, by operators that come for so many tensors", JUDGEMENT)
+IN_PLACE = Share(0.3, "a run's operators: an update changes at least weight and state", JUDGEMENT)
 WHY = "Every operation on every parameter is a launch of its own."
 # Families of operators that torch._foreach_* has, or that a few of them make.
 _OVER_LISTS = ("elementwise", "copy", "reduction")

@@ -32,8 +32,8 @@ from foretrace.predict.program import BLOCKING_COPY, SYNC
 from foretrace.sourced import JUDGEMENT, Share
 from foretrace.units import counted
 
-LEAST_SHARE = Share(0.05, of="GPU time, taken by what can be fused", source=JUDGEMENT)
-LEAST_SAVED = Share(0.03, of="the step, saved by fusing", source=JUDGEMENT)
+LEAST_SHARE = Share(0.05, "GPU time, taken by what can be fused", JUDGEMENT)
+LEAST_SAVED = Share(0.03, "the step, saved by fusing", JUDGEMENT)
 _ROLES = ("elementwise", "copy", "reduction", "norm", "softmax")
 _REDUCES = r"^aten::(amax|amin|max|min|sum|mean|norm|linalg_vector_norm|std|var|any|all)$"
 # A reduction's second argument, the dimensions to reduce, absent or empty: it reduces the whole tensor.

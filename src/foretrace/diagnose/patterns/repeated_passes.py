@@ -25,19 +25,12 @@ from foretrace.predict.numbers import NO_CALLS, NO_TIME, Calls, ProgramTime, Tas
 from foretrace.sourced import JUDGEMENT, Count, Factor, Share
 
 UPSIDE = Factor(
-    1.15, of="the host's time from one pass to the next: the pass that stays may be a quick one",
-    source="benchmarks/pairs, sets e and f",
-)  # fmt: skip
-ALIKE = Share(
-    0.8, of="two passes' operators: one of a few may be left out or come in addition", source=JUDGEMENT
+    1.15,
+    "the host's time from one pass to the next: the pass that stays may be a quick one",
+    "benchmarks/pairs, sets e and f",
 )
-_REGULAR = Share(
-    0.7, of="the distances between two beginnings: those that are near the median", source=JUDGEMENT
-)
-_NEAR = Share(0.25, of="the median distance", source=JUDGEMENT)
-_MOST_TRIED = Count(
-    12, of="kinds of loops whose passes are compared, those that cover most first", source=JUDGEMENT
-)
+ALIKE = Share(0.8, "two passes' operators: one of a few may be left out or come in addition", JUDGEMENT)
+_MOST_TRIED = Count(12, "kinds of loops whose passes are compared, those that cover most first", JUDGEMENT)
 _BACKWARD = r"^autograd::engine::evaluate_function: "
 _OUTER = r"^aten::|^autograd::engine::evaluate_function: "
 _ACCUMULATES = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
@@ -137,6 +130,10 @@ def _of_line(line: Line, least: int) -> Iterator[Repeat]:
         loop = _repeat(line, places, apart, least)
         if loop is not None:
             yield loop
+
+
+_REGULAR = Share(0.7, "the distances between two beginnings: those that are near the median", JUDGEMENT)
+_NEAR = Share(0.25, "the median distance", JUDGEMENT)
 
 
 def _regular(places: NDArray[np.int64], least: int) -> list[NDArray[np.int64]]:

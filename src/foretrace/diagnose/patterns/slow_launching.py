@@ -23,12 +23,10 @@ from foretrace.predict.program import BLOCKING_COPY, LAUNCH
 from foretrace.predict.waits import waiting_calls
 from foretrace.sourced import JUDGEMENT, Count, Share
 
-BUSY_BELOW = Share(
-    0.85, of="the step, that the GPU works: above it a faster host gains little", source=JUDGEMENT
-)
-LAUNCHING_SHARE = Share(0.25, of="the step, spent on operators and launches", source=JUDGEMENT)
-LEAST_PASSES = Count(4, of="passes of a loop", source=JUDGEMENT)
-LOOP_SHARE = Share(0.25, of="the launching, that a loop takes", source=JUDGEMENT)
+BUSY_BELOW = Share(0.85, "the step, that the GPU works: above it a faster host gains little", JUDGEMENT)
+LAUNCHING_SHARE = Share(0.25, "the step, spent on operators and launches", JUDGEMENT)
+LEAST_PASSES = Count(4, "passes of a loop", JUDGEMENT)
+LOOP_SHARE = Share(0.25, "the launching, that a loop takes", JUDGEMENT)
 
 
 @dataclass(frozen=True)

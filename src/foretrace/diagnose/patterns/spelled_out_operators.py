@@ -11,7 +11,7 @@ from foretrace.predict.fusion import Link
 from foretrace.sourced import JUDGEMENT, Share
 
 MOST_OF_CHAIN = Share(
-    0.5, of="a chain of the backward pass, at least, that belongs to spelled-out operators", source=JUDGEMENT
+    0.5, "a chain of the backward pass, at least, that belongs to spelled-out operators", JUDGEMENT
 )
 # torch's operator, the operators that it takes at least to spell it out, and those that would make it another. What works
 # on one number a row, such as a root, is of another size and no part of the chain.

@@ -21,8 +21,8 @@ from foretrace.trace import Trace
 # Each takes what the ones before it left, so they sum to the time.
 PARTS = ("computation", "input", "operators", "other")
 Stretch = tuple[int, int]  # of a recording's time
-_LONGEST = Count(6, of="stretches that are looked at for source lines", source=JUDGEMENT)
-_LONGEST_KERNELS = Count(50, of="kernels that are looked at for source lines", source=JUDGEMENT)
+_LONGEST = Count(6, "stretches that are looked at for source lines", JUDGEMENT)
+_LONGEST_KERNELS = Count(50, "kernels that are looked at for source lines", JUDGEMENT)
 
 
 @dataclass(frozen=True)

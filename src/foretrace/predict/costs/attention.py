@@ -17,39 +17,47 @@ from foretrace.predict.costs import streaming
 from foretrace.sourced import JUDGEMENT, Count, Factor, Nanoseconds, Share
 
 _MEASURED = "75 sizes in the corpus and benchmarks/pairs, torch 2.11"
-PEAK_SHARE = Share(
-    0.84, of="the tensor cores' peak, reached by the forward kernel", source=_MEASURED, devices="H200"
-)
+PEAK_SHARE = Share(0.84, "the tensor cores' peak, reached by the forward kernel", _MEASURED, devices="H200")
 BACKWARD_PEAK_SHARE = Share(
-    0.62, of="the tensor cores' peak, reached by the backward kernel", source=_MEASURED, devices="H200"
+    0.62, "the tensor cores' peak, reached by the backward kernel", _MEASURED, devices="H200"
 )
-FP32_PEAK_SHARE = Share(
-    0.55, of="fp32's peak: 30 to 47 TFLOP/s without tensor cores", source=_MEASURED, devices="H200"
-)
+FP32_PEAK_SHARE = Share(0.55, "fp32's peak: 30 to 47 TFLOP/s without tensor cores", _MEASURED, devices="H200")
 # predict/batch.py asks only how much longer more items take, of attention of any kind, fused or not, and size.
 GROWING_PEAK_SHARE = Share(
-    0.33, of="the peak that attention of any kind and size reaches as a batch grows",
-    source="operators that ran at more than one size in recordings: see predict/batch.py", devices="H200",
-)  # fmt: skip
+    0.33,
+    "the peak that attention of any kind and size reaches as a batch grows",
+    "operators that ran at more than one size in recordings: see predict/batch.py",
+    devices="H200",
+)
 EXPONENTIAL_COST = Factor(
-    16, of="the fp32 operations in whose time the special function units make one exponential",
-    source="CUDA programming guide: 16 special functions a clock on 128 cores that multiply and add", devices="NVIDIA",
-)  # fmt: skip
+    16,
+    "the fp32 operations in whose time the special function units make one exponential",
+    "CUDA programming guide: 16 special functions a clock on 128 cores that multiply and add",
+    devices="NVIDIA",
+)
 TILE = Count(
-    64, of="rows and columns, at least, that a block computes backward and in single precision",
-    source=_MEASURED, devices="H200",
-)  # fmt: skip
-BLOCK = Count(128, of="rows of a forward block, and columns that it takes at a time", source=_MEASURED, devices="H200")  # fmt: skip
-WIDEST_HEAD = Count(256, of="values of a head; flash kernels take no wider ones", source="PyTorch's sources: flash attention")  # fmt: skip
+    64,
+    "rows and columns, at least, that a block computes backward and in single precision",
+    _MEASURED,
+    devices="H200",
+)
+BLOCK = Count(128, "rows of a forward block, and columns that it takes at a time", _MEASURED, devices="H200")
+WIDEST_HEAD = Count(
+    256, "values of a head; flash kernels take no wider ones", "PyTorch's sources: flash attention"
+)
 DIAGONAL = Count(
-    256, of="columns beyond the triangle that a causal kernel still computes, or waits for",
-    source=_MEASURED, devices="H200",
-)  # fmt: skip
+    256,
+    "columns beyond the triangle that a causal kernel still computes, or waits for",
+    _MEASURED,
+    devices="H200",
+)
 MASK_COST = Factor(
-    1.5, of="times as long with a mask or bias from memory: other kernels, of half to all of the speed",
-    source=_MEASURED, devices="H200",
-)  # fmt: skip
-HOST_NS = Nanoseconds(15_000, of="the host, one fused call", source=JUDGEMENT)
+    1.5,
+    "times as long with a mask or bias from memory: other kernels, of half to all of the speed",
+    _MEASURED,
+    devices="H200",
+)
+HOST_NS = Nanoseconds(15_000, "the host, one fused call", JUDGEMENT)
 
 
 class Mask(Enum):
@@ -73,13 +81,13 @@ class _Pass:
 
 _FORWARD = _Pass(
     PEAK_SHARE, products=2, exponentials=1,
-    launch_ns=Nanoseconds(2_500, of="the forward kernel, around its work", source=_MEASURED, devices="H200"),
-    block_ns=Nanoseconds(1_250, of="a forward block, around its work", source=_MEASURED, devices="H200"),
+    launch_ns=Nanoseconds(2_500, "the forward kernel, around its work", _MEASURED, devices="H200"),
+    block_ns=Nanoseconds(1_250, "a forward block, around its work", _MEASURED, devices="H200"),
 )  # fmt: skip
 _BACKWARD = _Pass(
     BACKWARD_PEAK_SHARE, products=5, exponentials=2,
-    launch_ns=Nanoseconds(10_000, of="the backward kernels, around their work", source=_MEASURED, devices="H200"),
-    block_ns=Nanoseconds(2_000, of="a backward block, around its work", source=_MEASURED, devices="H200"),
+    launch_ns=Nanoseconds(10_000, "the backward kernels, around their work", _MEASURED, devices="H200"),
+    block_ns=Nanoseconds(2_000, "a backward block, around its work", _MEASURED, devices="H200"),
 )  # fmt: skip
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from foretrace.sourced import JUDGEMENT, Count, Nanoseconds, Share
 
 _MEASURED = "7 to 16 µs for both together, by what is saved, with torch 2.13"
-PACK_NS = Nanoseconds(6_000, of="the host, for each tensor saved in the forward pass", source=_MEASURED)
-UNPACK_NS = Nanoseconds(4_000, of="the host, for each saved tensor in the backward pass", source=_MEASURED)
+PACK_NS = Nanoseconds(6_000, "the host, for each tensor saved in the forward pass", _MEASURED)
+UNPACK_NS = Nanoseconds(4_000, "the host, for each saved tensor in the backward pass", _MEASURED)
 SAVED = Count(
-    2, of="tensors saved for each launch that is repeated", source="a linear layer saves two, a norm four, a sum none"
-)  # fmt: skip
-SAVED_LEAST = Count(1, of="the same, at least on average", source=JUDGEMENT)
-SAVED_MOST = Count(3, of="the same, at most on average", source=JUDGEMENT)
-MOST_OF_GAPS = Share(0.5, of="the host's time between launches, taken by that at most", source=JUDGEMENT)
-ENTERING_NS = Nanoseconds(250_000, of="one call of checkpoint() itself, as recorded, at most", source=JUDGEMENT)  # fmt: skip
+    2, "tensors saved for each launch that is repeated", "a linear layer saves two, a norm four, a sum none"
+)
+SAVED_LEAST = Count(1, "the same, at least on average", JUDGEMENT)
+SAVED_MOST = Count(3, "the same, at most on average", JUDGEMENT)
+MOST_OF_GAPS = Share(0.5, "the host's time between launches, taken by that at most", JUDGEMENT)
+ENTERING_NS = Nanoseconds(250_000, "one call of checkpoint() itself, as recorded, at most", JUDGEMENT)

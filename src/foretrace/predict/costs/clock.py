@@ -19,12 +19,10 @@ from foretrace.predict.steady import step_ns as replayed_step_ns
 from foretrace.sourced import JUDGEMENT, Factor, Share
 
 _FITTED = "fitted by hand to the recordings of benchmarks/pairs, which scatter"
-COOL = Share(
-    0.5, of="the step, taken by half-precision products before they slow down", source=_FITTED, devices="H200"
-)
-SLOPE = Factor(0.3, of="what they take beyond that, by which they slow down", source=_FITTED, devices="H200")
-LEAST_RATE = Share(0.4, of="the peak: slower products wait for memory, and stay cool", source=JUDGEMENT)
-LEAST_SLOWER = Factor(1.01, of="times as long, below which the effect is left out", source=JUDGEMENT)
+COOL = Share(0.5, "the step, taken by half-precision products before they slow down", _FITTED, devices="H200")
+SLOPE = Factor(0.3, "what they take beyond that, by which they slow down", _FITTED, devices="H200")
+LEAST_RATE = Share(0.4, "the peak: slower products wait for memory, and stay cool", JUDGEMENT)
+LEAST_SLOWER = Factor(1.01, "times as long, below which the effect is left out", JUDGEMENT)
 _HALF = ("bf16", "fp16", "fp8")
 
 

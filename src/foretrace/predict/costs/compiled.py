@@ -6,10 +6,13 @@ from foretrace.hardware import Device
 from foretrace.predict.costs import streaming
 from foretrace.sourced import JUDGEMENT, Count, Factor, Nanoseconds, Share
 
-START_NS = Nanoseconds(1_000, of="a fused kernel, around its work", source=JUDGEMENT)
+START_NS = Nanoseconds(1_000, "a fused kernel, around its work", JUDGEMENT)
 LAUNCH_COST = Factor(
-    1.8, of="times what an operator's launch costs the host: 26 against 14.5 µs", source="benchmarks/pairs", devices="H200"
-)  # fmt: skip
+    1.8,
+    "times what an operator's launch costs the host: 26 against 14.5 µs",
+    "benchmarks/pairs",
+    devices="H200",
+)
 # Instructions for each element in fp32, as CUDA's mathematical functions compile.
 _INSTRUCTIONS = {
     "tanh": 22, "sigmoid": 20, "silu": 21, "sin": 30, "cos": 30, "gelu": 30, "gelu_backward": 45, "erf": 25,
@@ -17,20 +20,24 @@ _INSTRUCTIONS = {
     "rsqrt": 9, "native_dropout": 20,
 }  # fmt: skip
 OTHER_INSTRUCTIONS = Count(
-    3, of="instructions for each element of any other operator: part of a load, and one or two of arithmetic",
-    source=JUDGEMENT,
-)  # fmt: skip
+    3,
+    "instructions for each element of any other operator: part of a load, and one or two of arithmetic",
+    JUDGEMENT,
+)
 # torch's layer norm gives each row a block, and is far from the bandwidth where rows are short: 656 µs for 590,000 rows of
 # 128 values in bf16 on an H200, which take 82 at 3.7 TB/s. Compiled code reads several rows at once. On rows of 512, in the
 # corpus's tutorial_layer, compiling brought no more than with the norm as it was.
 SHORT_ROW = Count(
-    256, of="values of a row; compiled code normalises several shorter ones at once",
-    source="residue_promise of benchmarks/pairs, tutorial_layer of the corpus", devices="H200",
-)  # fmt: skip
+    256,
+    "values of a row; compiled code normalises several shorter ones at once",
+    "residue_promise of benchmarks/pairs, tutorial_layer of the corpus",
+    devices="H200",
+)
 UNKNOWN_OPERAND = Share(
-    0.5, of="operands that shapes do not tell to come from outside the chain or from within, counted as moved",
-    source=JUDGEMENT,
-)  # fmt: skip
+    0.5,
+    "operands that shapes do not tell to come from outside the chain or from within, counted as moved",
+    JUDGEMENT,
+)
 
 
 def instructions(op: str) -> int:

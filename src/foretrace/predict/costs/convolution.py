@@ -11,12 +11,12 @@ from foretrace.predict.costs.gemm import TILE
 from foretrace.sourced import Count, Share
 
 PEAK_SHARE = Share(
-    0.65, of="the tensor cores' peak, reached by convolutions", source="benchmarks/pairs", devices="H200"
+    0.65, "the tensor cores' peak, reached by convolutions", "benchmarks/pairs", devices="H200"
 )
 LEAST_CHANNELS = Count(
     16,
-    of="channels of a group: the depth of one step of the tensor cores",
-    source="PTX ISA, mma.m16n8k16 of half precision",
+    "channels of a group: the depth of one step of the tensor cores",
+    "PTX ISA, mma.m16n8k16 of half precision",
 )
 
 

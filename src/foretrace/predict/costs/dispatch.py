@@ -9,14 +9,16 @@ from foretrace.predict.program import LAUNCH, Program
 from foretrace.sourced import JUDGEMENT, Nanoseconds
 
 OPERATOR_NS = Nanoseconds(
-    10_000, of="the host to call an operator that launches a kernel, where the recording does not tell",
-    source="operators of the corpus take 5 to 20 µs", devices="H200's host",
-)  # fmt: skip
+    10_000,
+    "the host to call an operator that launches a kernel, where the recording does not tell",
+    "operators of the corpus take 5 to 20 µs",
+    devices="H200's host",
+)
 LEAD_NS = Nanoseconds(
-    10_000, of="an operator before it calls anything, where the recording does not tell", source=JUDGEMENT
+    10_000, "an operator before it calls anything, where the recording does not tell", JUDGEMENT
 )
 LONGEST_CALL_NS = Nanoseconds(
-    40_000, of="a call that launches: a longer one loads a module, allocates or waits", source=JUDGEMENT
+    40_000, "a call that launches: a longer one loads a module, allocates or waits", JUDGEMENT
 )
 
 

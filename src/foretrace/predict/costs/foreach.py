@@ -10,16 +10,17 @@ from foretrace.predict.costs import streaming
 from foretrace.sourced import JUDGEMENT, Count, Nanoseconds
 
 TENSORS_PER_LAUNCH = Count(
-    40, of="tensors that one launch takes: what fits its arguments",
-    source="between the 36 and 48 of PyTorch's MultiTensorApply.cuh, for four and three lists of tensors",
-)  # fmt: skip
-HOST_NS_PER_TENSOR = Nanoseconds(1_000, of="the host, each tensor of a launch", source=JUDGEMENT)
-HOST_NS_PER_LAUNCH = Nanoseconds(10_000, of="the host, each launch", source=JUDGEMENT)
+    40,
+    "tensors that one launch takes: what fits its arguments",
+    "between the 36 and 48 of PyTorch's MultiTensorApply.cuh, for four and three lists of tensors",
+)
+HOST_NS_PER_TENSOR = Nanoseconds(1_000, "the host, each tensor of a launch", JUDGEMENT)
+HOST_NS_PER_LAUNCH = Nanoseconds(10_000, "the host, each launch", JUDGEMENT)
 # Operators that an optimizer calls once for each parameter, the most telling first, with the values that a fused kernel
 # then moves for each element: weight and gradient read, weight written, and each moment read and written.
 UPDATE_VALUES = {"aten::addcdiv_": 7, "aten::addcmul_": 7, "aten::sqrt": 7, "aten::mul_": 5, "aten::add_": 3}
 MAXIMUM, MAXIMUM_VALUES = "aten::maximum", 2  # amsgrad keeps a third moment: one more read, one more written
-LAUNCHES_PER_UPDATE = Count(10, of="kernels for each parameter, where its operators are not known", source=JUDGEMENT)  # fmt: skip
+LAUNCHES_PER_UPDATE = Count(10, "kernels for each parameter, where its operators are not known", JUDGEMENT)
 
 
 @dataclass(frozen=True)

@@ -12,28 +12,36 @@ from foretrace.predict.costs import streaming
 from foretrace.sourced import JUDGEMENT, Count, Factor, Share
 
 _MEASURED = "600 sizes in bf16 from 1 GFLOP to 2.5 TFLOP; above 20 GFLOP off by 5 % on average"
-PEAK_SHARE = Share(0.84, of="the tensor cores' peak, reached by cuBLAS", source=_MEASURED, devices="H200")
+PEAK_SHARE = Share(0.84, "the tensor cores' peak, reached by cuBLAS", _MEASURED, devices="H200")
 TURNED_SHARE = Share(
-    0.52, of="TF32's peak, where both operands must be transposed, as for the gradient of a weight",
-    source="benchmarks/pairs", devices="H200",
-)  # fmt: skip
-CUDA_CORES_SHARE = Share(
-    0.75, of="fp32's peak, reached by products on the CUDA cores", source="benchmarks/pairs", devices="H200"
+    0.52,
+    "TF32's peak, where both operands must be transposed, as for the gradient of a weight",
+    "benchmarks/pairs",
+    devices="H200",
 )
-TILE = Count(128, of="rows and columns of the usual block", source="names of cuBLAS's kernels")
+CUDA_CORES_SHARE = Share(
+    0.75, "fp32's peak, reached by products on the CUDA cores", "benchmarks/pairs", devices="H200"
+)
+TILE = Count(128, "rows and columns of the usual block", "names of cuBLAS's kernels")
 # Rows and columns that one block computes: cuBLAS takes those that leave least of the device idle in the last wave.
 _TILES = (
     (128, 128), (128, 256), (256, 128), (192, 192), (128, 192), (192, 128), (128, 160), (160, 128), (128, 320), (320, 128),
     (64, 256), (256, 64), (64, 128), (128, 64), (64, 64),
 )  # fmt: skip
 _SMALL_TILE = Factor(
-    0.3, of="a block of half the usual area multiplies at 2 to the minus this of the rate", source=_MEASURED, devices="H200"
-)  # fmt: skip
-_LEAST_USED = Share(0.05, of="the device, used by any product at least", source=JUDGEMENT)
-_STEP_K = Count(64, of="K that a block loads at once", source="names of cuBLAS's kernels")
+    0.3,
+    "a block of half the usual area multiplies at 2 to the minus this of the rate",
+    _MEASURED,
+    devices="H200",
+)
+_LEAST_USED = Share(0.05, "the device, used by any product at least", JUDGEMENT)
+_STEP_K = Count(64, "K that a block loads at once", "names of cuBLAS's kernels")
 _SPLIT_K = Count(
-    1024, of="K that each part takes at least where cuBLAS splits a small grid along it", source=_MEASURED, devices="H200"
-)  # fmt: skip
+    1024,
+    "K that each part takes at least where cuBLAS splits a small grid along it",
+    _MEASURED,
+    devices="H200",
+)
 
 _FIRST = {"aten::mm": 0, "aten::addmm": 1, "aten::_addmm_activation": 1, "aten::bmm": 0, "aten::baddbmm": 1}
 

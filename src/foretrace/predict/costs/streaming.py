@@ -6,14 +6,16 @@ from foretrace.hardware import Device
 from foretrace.sourced import JUDGEMENT, Nanoseconds, Share
 
 BANDWIDTH_SHARE = Share(
-    0.80, of="the memory's bandwidth, reached by streaming kernels",
-    source="600 GEMM sizes and the pointwise kernels of benchmarks/pairs", devices="H200",
-)  # fmt: skip
+    0.80,
+    "the memory's bandwidth, reached by streaming kernels",
+    "600 GEMM sizes and the pointwise kernels of benchmarks/pairs",
+    devices="H200",
+)
 MULTI_TENSOR_SHARE = Share(
-    0.75, of="the memory's bandwidth, reached by multi-tensor kernels (costs/foreach.py)", source=JUDGEMENT
+    0.75, "the memory's bandwidth, reached by multi-tensor kernels (costs/foreach.py)", JUDGEMENT
 )
 START_NS = Nanoseconds(
-    2_000, of="a kernel from its start to its first work, and back", source="benchmarks/pairs", devices="H200"
+    2_000, "a kernel from its start to its first work, and back", "benchmarks/pairs", devices="H200"
 )
 
 

@@ -6,14 +6,17 @@ from foretrace.hardware import Device
 from foretrace.sourced import Bytes, Count, Share
 
 PINNED_SHARE = Share(
-    0.87, of="the bus's bandwidth, reached by copies of pinned memory",
-    source="55.4 GB/s over PCIe 5 x16 in the corpus", devices="H200; older buses take their own peak",
-)  # fmt: skip
+    0.87,
+    "the bus's bandwidth, reached by copies of pinned memory",
+    "55.4 GB/s over PCIe 5 x16 in the corpus",
+    devices="H200; older buses take their own peak",
+)
 STAGED_BYTES = Bytes(
-    64 << 10, of="pageable memory that CUDA takes at once; it makes the host wait for more",
-    source="CUDA Runtime API, API synchronization behavior",
-)  # fmt: skip
-UNKNOWN_BUS = Count(32_000_000_000, of="bytes a second, where the bus is not known", source="PCIe 4 x16")
+    64 << 10,
+    "pageable memory that CUDA takes at once; it makes the host wait for more",
+    "CUDA Runtime API, API synchronization behavior",
+)
+UNKNOWN_BUS = Count(32_000_000_000, "bytes a second, where the bus is not known", "PCIe 4 x16")
 
 
 def pinned_ns(device: Device | None, moved_bytes: int) -> int:

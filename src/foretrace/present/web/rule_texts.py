@@ -19,5 +19,5 @@ def checked(view: RecordingView, rule: str) -> str:
     if healthy.analysis not in _AT_HAND and view.trace.spans.height > _LARGE and not healthy.absent:
         return _NO_ISSUE
     result = view.maybe(healthy.analysis, **healthy.options)
-    said = healthy.absent if result is None else healthy.words(result.values)
+    said = healthy.absent if result is None else healthy.says(result.values)
     return said or _NO_ISSUE

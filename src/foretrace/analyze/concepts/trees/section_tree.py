@@ -43,8 +43,9 @@ def build(trace: Trace) -> SectionTree:
     ids = ranges["id"].to_numpy()
     around = trace.spans["parent_id"].gather(ids).cast(pl.Int64).fill_null(NOBODY).to_numpy()
     parent = _rows_around(trace, ids, around)
-    names = ranges["name"].to_physical().cast(pl.Int64).to_numpy()
-    texts = dict(zip(names.tolist(), ranges["name"].cast(pl.String).to_list(), strict=True))
+    texts = ranges["name"].cast(pl.String).unique(maintain_order=True).to_list()  # sections in order of their start
+    number = {text: place for place, text in enumerate(texts)}
+    names = np.array([number[text] for text in ranges["name"].cast(pl.String)], np.int64)
     section, outer = np.full(len(ids), NOBODY, np.int64), np.ones(len(ids), bool)
     places: dict[tuple[str, ...], int] = {}
     # From the outside in; each pair of a section and a name inside it is looked at once.

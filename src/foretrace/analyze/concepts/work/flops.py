@@ -161,16 +161,10 @@ def with_work(calls: pl.DataFrame) -> pl.DataFrame:
     return calls.join(distinct.hstack(work), on=CALL, how="left", nulls_equal=True, maintain_order="left")
 
 
-def _row(
-    name: str,
-    shapes: str | None,
-    dtypes: str | None,
-    strides: str | None,
-    inputs: str | None,
-    kernel: str | None,
-) -> tuple[int | None, int | None, str | None, str | None]:
+def _row(name: str, *arguments: str | None) -> tuple[int | None, int | None, str | None, str | None]:
+    *_, kernel = arguments
     model = work_models.find(name)
-    work = work_models.work(name, shapes, dtypes, strides, inputs, kernel)
+    work = work_models.work(name, *arguments)
     if model is None or work is None or max(work.flops or 0, work.bytes) > _LARGEST:
         return None, None, None, None
     family, dtype = model[0], work.dtype

@@ -18,10 +18,10 @@ from foretrace.predict.costs import overlap
 from foretrace.predict.numbers import Calls
 from foretrace.sourced import JUDGEMENT, Share
 
-LEAST_SHARE = Share(0.05, of="the step", source=JUDGEMENT)
+LEAST_SHARE = Share(0.05, "the step", JUDGEMENT)
 
 
-@rule(title="Copies take turns with kernels", topic="Exposed copies", see="timeline")
+@rule("Copies take turns with kernels", "Exposed copies", see="timeline")
 def exposed_copies(case: Case) -> Iterator[Finding]:
     """Copies between host and GPU, in the stream that computes, that no computation hides.
 

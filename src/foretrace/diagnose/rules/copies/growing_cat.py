@@ -8,26 +8,20 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import growing_cats
-from foretrace.diagnose.rule import KERNELS, SHAPES, rule
+from foretrace.diagnose.rule import KERNELS, SHAPES, needs, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.operator_calls import VIEW_NS
 from foretrace.predict.costs.streaming import START_NS
 from foretrace.predict.edits import Edit
 from foretrace.sourced import JUDGEMENT, Count, Share
 
-LEAST_SHARE = Share(0.02, of="GPU time", source=JUDGEMENT)
-ALREADY_THERE = Share(0.9, of="the elements of the result, at least", source=JUDGEMENT)
-ADDED_VIEWS = Count(
-    3, of="slices: one to write to, and one of each side to read", source="the fix, spelled out"
-)
+LEAST_SHARE = Share(0.02, "GPU time", JUDGEMENT)
+ALREADY_THERE = Share(0.9, "the elements of the result, at least", JUDGEMENT)
+ADDED_VIEWS = Count(3, "slices: one to write to, and one of each side to read", "the fix, spelled out")
 
 
-@rule(
-    title="A tensor is copied whole to append to it",
-    topic="Growing tensors",
-    see="roles",
-    needs=(KERNELS, SHAPES),
-)
+@needs(KERNELS, SHAPES)
+@rule("A tensor is copied whole to append to it", "Growing tensors", see="roles")
 def growing_cat(case: Case) -> Iterator[Finding]:
     """torch.cat that copies a whole tensor to append a little to it.
 
@@ -60,7 +54,8 @@ def growing_cat(case: Case) -> Iterator[Finding]:
     if cats.gpu_share < LEAST_SHARE:
         return
     new_pct = 100 * float(cats.rows["new_share"].sum()) / len(cats)
-    yield Finding(
+    yield cats.finding(
+        "copies",
         says=f"torch.cat copies a whole tensor to make it {new_pct:.2g} % longer, {cats.per_step_count:.0f} times a step: "
         f"{cats.gpu_pct:.0f} % of GPU time.",
         why="All that was there before is read and written again each time.",
@@ -69,8 +64,6 @@ def growing_cat(case: Case) -> Iterator[Finding]:
             "cache[:, :, at : at + 1] = new   # not: cache = torch.cat([cache, new], 2)\n"
             "keys = cache[:, :, : at + 1]",
         ),
-        evidence=cats.evidence("copies"),
-        where=cats.places(),
         change=Change("only what is new copied", _only_new(cats)),
         unless="the final length is not known and memory for the longest is short, or what reads the buffer is slower on "
         "a part of it.",

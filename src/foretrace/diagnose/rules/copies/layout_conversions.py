@@ -14,7 +14,7 @@ from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import copy_readers
 from foretrace.diagnose.patterns.device_copies import SAME_TYPE, device_copies, without_copies
-from foretrace.diagnose.rule import KERNELS, rule
+from foretrace.diagnose.rule import KERNELS, headline, needs, rule
 from foretrace.errors import MissingDataError
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.channels_last import (
@@ -28,7 +28,7 @@ from foretrace.predict.edits import Edit, merge
 from foretrace.predict.numbers import ProgramTime
 from foretrace.sourced import JUDGEMENT, Share
 
-LEAST_SHARE = Share(0.02, of="GPU time", source=JUDGEMENT)
+LEAST_SHARE = Share(0.02, "GPU time", JUDGEMENT)
 _CONVERTS = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|convertTensor_kernel|batched_transpose_\d+x\d+"
 # torch's own kernels for depthwise convolutions; for channels-last tensors cuDNN's take their place.
 _DEPTHWISE = r"conv_depthwise2d_(?:forward|backward|grad_weight)_kernel"
@@ -46,13 +46,9 @@ _PLANAR_ONLY = ("aten::native_group_norm", "aten::instance_norm")
 _PLANAR_ONLY_DOUBT = "group and instance norm take planar tensors alone, so that conversions stay around them"
 
 
-@rule(
-    title="Layouts are converted back and forth",
-    topic="Layouts",
-    see="roles",
-    needs=(KERNELS,),
-    headline=lambda e: f"{e['conversions_pct']:.0f} % of GPU time only changes layouts",
-)
+@needs(KERNELS)
+@headline("{conversions_pct:.0f} % of GPU time only changes layouts")
+@rule("Layouts are converted back and forth", "Layouts", see="roles")
 def layout_conversions(case: Case) -> Iterator[Finding]:
     """Kernels that turn NCHW tensors into NHWC and back around convolutions, and depthwise ones for NCHW.
 

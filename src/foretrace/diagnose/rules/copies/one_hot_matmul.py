@@ -9,7 +9,7 @@ from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import one_hot_products
 from foretrace.diagnose.patterns.one_hot_products import Lookup
-from foretrace.diagnose.rule import KERNELS, SHAPES, rule
+from foretrace.diagnose.rule import KERNELS, SHAPES, needs, rule
 from foretrace.hardware import Device
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import streaming
@@ -18,15 +18,11 @@ from foretrace.predict.costs.streaming import BANDWIDTH_SHARE, START_NS  # noqa:
 from foretrace.predict.edits import Edit
 from foretrace.sourced import JUDGEMENT, Share
 
-LEAST_SHARE = Share(0.02, of="GPU time", source=JUDGEMENT)
+LEAST_SHARE = Share(0.02, "GPU time", JUDGEMENT)
 
 
-@rule(
-    title="One-hot vectors are multiplied to look rows up",
-    topic="One-hot products",
-    see="roles",
-    needs=(KERNELS, SHAPES),
-)
+@needs(KERNELS, SHAPES)
+@rule("One-hot vectors are multiplied to look rows up", "One-hot products", see="roles")
 def one_hot_matmul(case: Case) -> Iterator[Finding]:
     """Matrix products with one-hot tensors, which a lookup of rows replaces.
 

@@ -25,12 +25,13 @@ from foretrace.predict.numbers import Calls
 from foretrace.predict.steady import step_ns
 from foretrace.sourced import JUDGEMENT, Bytes, Factor
 
-LARGE_BYTES = Bytes(1 << 20, of="moved in a step; less must be worth a word", source=JUDGEMENT)
-LEAST_GAIN = Factor(1.02, of="times as fast a step, for copies of less", source=JUDGEMENT)
+LARGE_BYTES = Bytes(1 << 20, "moved in a step; less must be worth a word", JUDGEMENT)
+LEAST_GAIN = Factor(1.02, "times as fast a step, for copies of less", JUDGEMENT)
 PREFETCH_GAIN = Factor(
-    1.5, of="times as fast a step once more, for a stream of its own with two buffers to be worth its trouble",
-    source=JUDGEMENT,
-)  # fmt: skip
+    1.5,
+    "times as fast a step once more, for a stream of its own with two buffers to be worth its trouble",
+    JUDGEMENT,
+)
 _STAGED = pl.col("pageable") & (pl.col("size_bytes") > STAGED_BYTES)
 _TO_DEVICE = Fix(
     "Pin the memory and do not wait for the copy.",
@@ -50,11 +51,7 @@ _TO_HOST = Fix(
 )
 
 
-@rule(
-    title="Copies block the host",
-    topic="Blocking copies",
-    see="syncs",
-)
+@rule("Copies block the host", "Blocking copies", see="syncs")
 def pageable_copy(case: Case) -> Iterator[Finding]:
     """Copies between the device and the host that block the host: pageable ones, and pinned ones that are waited for.
 

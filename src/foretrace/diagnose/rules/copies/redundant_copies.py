@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns.needless_copies import needless_copies, without_needless
-from foretrace.diagnose.rule import KERNELS, Healthy, rule
+from foretrace.diagnose.rule import KERNELS, healthy, needs, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.streaming import BANDWIDTH_SHARE  # noqa: F401  # named on the page
 from foretrace.sourced import JUDGEMENT, Share
 
-LEAST_SHARE = Share(0.02, of="GPU time", source=JUDGEMENT)
+LEAST_SHARE = Share(0.02, "GPU time", JUDGEMENT)
 
 
-def _no_issue(values: Mapping[str, Any]) -> str | None:
-    share = values.get("moving_pct")
-    return None if share is None else f"{share:.0f} % of GPU time only moves data"
-
-
-@rule(
-    title="Tensors are copied without need",
-    topic="Needless copies",
-    see="roles",
-    needs=(KERNELS,),
-    healthy=Healthy("gpu-efficiency", _no_issue),
-)
+@needs(KERNELS)
+@healthy("gpu-efficiency", "{moving_pct:.0f} % of GPU time only moves data")
+@rule("Tensors are copied without need", "Needless copies", see="roles")
 def redundant_copies(case: Case) -> Iterator[Finding]:
     """Copies by contiguous() or clone() that nothing after them needs.
 
@@ -59,12 +49,11 @@ def redundant_copies(case: Case) -> Iterator[Finding]:
     copies = needless_copies(case, repeated=False)
     if not len(copies) or copies.gpu_share < LEAST_SHARE:
         return
-    yield Finding(
+    yield copies.finding(
+        "copies",
         says=f"{copies.per_step_count:.0f} copies a step by contiguous() or clone() take {copies.gpu_pct:.0f} % of GPU time.",
         why="They move whole tensors into an order that what follows does not need.",
         fix=Fix("Leave the call out.", "y = x.transpose(1, 2) @ w  # not x.transpose(1, 2).contiguous() @ w"),
-        evidence=copies.evidence("copies"),
-        where=copies.places(),
         change=Change("copies removed", without_needless(copies)),
         unless="the copy is changed in place later, or an operator after it is slower with the original order.",
     )

@@ -7,20 +7,16 @@ from collections.abc import Iterator
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns.needless_copies import needless_copies, without_needless
-from foretrace.diagnose.rule import KERNELS, rule
+from foretrace.diagnose.rule import KERNELS, needs, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.streaming import START_NS  # noqa: F401  # named on the page
 from foretrace.sourced import JUDGEMENT, Share
 
-LEAST_SHARE = Share(0.02, of="GPU time", source=JUDGEMENT)
+LEAST_SHARE = Share(0.02, "GPU time", JUDGEMENT)
 
 
-@rule(
-    title="Elements are repeated in memory without need",
-    topic="Repeated elements",
-    see="roles",
-    needs=(KERNELS,),
-)
+@needs(KERNELS)
+@rule("Elements are repeated in memory without need", "Repeated elements", see="roles")
 def repeated_elements(case: Case) -> Iterator[Finding]:
     """Copies by repeat(), repeat_interleave() or expand() that what follows could repeat as it reads.
 
@@ -50,7 +46,8 @@ def repeated_elements(case: Case) -> Iterator[Finding]:
     copies = needless_copies(case, repeated=True)
     if not len(copies) or copies.gpu_share < LEAST_SHARE:
         return
-    yield Finding(
+    yield copies.finding(
+        "copies",
         says=f"{copies.per_step_count:.0f} copies a step by repeat() or expand() take {copies.gpu_pct:.0f} % of GPU time.",
         why="What follows can repeat the elements as it reads them.",
         fix=Fix(
@@ -58,8 +55,6 @@ def repeated_elements(case: Case) -> Iterator[Finding]:
             "y = x[:, None] + z  # not x[:, None].repeat(1, n, 1) + z\n"
             "y = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)  # not k.repeat_interleave(4, 1)",
         ),
-        evidence=copies.evidence("copies"),
-        where=copies.places(),
         change=Change("copies removed", without_needless(copies)),
         unless="the copy is changed in place later, or an operator after it is slower with the original order.",
     )

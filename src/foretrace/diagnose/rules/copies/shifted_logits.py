@@ -9,20 +9,16 @@ from foretrace.diagnose import removal
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import shifted_logits as pattern
-from foretrace.diagnose.rule import KERNELS, rule
+from foretrace.diagnose.rule import KERNELS, needs, rule
 from foretrace.predict.changes import Change
 from foretrace.sourced import JUDGEMENT, Share
 
-LEAST_SHARE = Share(0.02, of="GPU time", source=JUDGEMENT)
-LEFT_OUT = Share(0.1, of="the rows, at most: the loss then computes these as well", source=JUDGEMENT)
+LEAST_SHARE = Share(0.02, "GPU time", JUDGEMENT)
+LEFT_OUT = Share(0.1, "the rows, at most: the loss then computes these as well", JUDGEMENT)
 
 
-@rule(
-    title="Logits are copied to leave out a row without a label",
-    topic="Shifted logits",
-    see="roles",
-    needs=(KERNELS,),
-)
+@needs(KERNELS)
+@rule("Logits are copied to leave out a row without a label", "Shifted logits", see="roles")
 def shifted_logits(case: Case) -> Iterator[Finding]:
     """Logits copied without the last few rows of each text, only for a loss to read.
 

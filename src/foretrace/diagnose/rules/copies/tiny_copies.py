@@ -25,17 +25,13 @@ from foretrace.predict.costs.transfer import STAGED_BYTES
 from foretrace.predict.numbers import ProgramTime, joined
 from foretrace.sourced import JUDGEMENT, Bytes, Count, Nanoseconds, Share
 
-LEAST_SHARE = Share(0.02, of="host time", source=JUDGEMENT)
+LEAST_SHARE = Share(0.02, "host time", JUDGEMENT)
 NUMBER_BYTES = Bytes(
-    16, of="one or two numbers: an argument of a kernel, or a constant, rather than data", source=JUDGEMENT
+    16, "one or two numbers: an argument of a kernel, or a constant, rather than data", JUDGEMENT
 )
-LOOP_NS = Nanoseconds(
-    100_000, of="Python between two copies of a loop: more is work of another kind", source=JUDGEMENT
-)
+LOOP_NS = Nanoseconds(100_000, "Python between two copies of a loop: more is work of another kind", JUDGEMENT)
 _TENSOR_CALLS = Count(
-    4,
-    of="operators that torch.tensor calls before or after a copy, at most",
-    source="recordings of torch.tensor",
+    4, "operators that torch.tensor calls before or after a copy, at most", "recordings of torch.tensor"
 )
 _COPYING = (
     r"^aten::(?:to|_to_copy|copy_|_copy_from|lift_fresh|item|fill_|index_put_|full|scalar_tensor|tensor)$"
@@ -49,11 +45,7 @@ _TENSOR, _ONLY_TENSOR = r"^aten::(?:empty|to|lift_fresh|detach_)$", r"^aten::(?:
 _TOGETHER = r"^aten::(?:stack|cat)$"  # puts together what was copied one by one
 
 
-@rule(
-    title="Many tiny copies between host and GPU",
-    topic="Tiny copies",
-    see="syncs",
-)
+@rule("Many tiny copies between host and GPU", "Tiny copies", see="syncs")
 def tiny_copies(case: Case) -> Iterator[Finding]:
     """Small tensors made on the host and copied to the device one by one, in every step.
 

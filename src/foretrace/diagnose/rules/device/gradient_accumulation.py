@@ -10,16 +10,12 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import batch_parts, repeated_passes
 from foretrace.diagnose.patterns.batch_parts import FILLED_BELOW, LEAST_PARTS  # noqa: F401  # named on the page
-from foretrace.diagnose.rule import GEOMETRY, KERNELS, rule
+from foretrace.diagnose.rule import GEOMETRY, KERNELS, needs, rule
 from foretrace.predict.changes import Change
 
 
-@rule(
-    title="A batch is run in parts that are too small",
-    topic="Gradient accumulation",
-    see="roofline",
-    needs=(KERNELS, GEOMETRY),
-)
+@needs(KERNELS, GEOMETRY)
+@rule("A batch is run in parts that are too small", "Gradient accumulation", see="roofline")
 def gradient_accumulation(case: Case) -> Iterator[Finding]:
     """Several forward and backward passes over parts of a batch before one update, on a GPU that could take more at once.
 

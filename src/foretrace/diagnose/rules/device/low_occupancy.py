@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import polars as pl
 
@@ -11,27 +10,18 @@ from foretrace.analyze.concepts.names.kernel_names import decode
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
-from foretrace.diagnose.rule import GEOMETRY, KERNELS, Healthy, rule
+from foretrace.diagnose.rule import GEOMETRY, KERNELS, healthy, needs, rule
 from foretrace.sourced import JUDGEMENT, Nanoseconds, Share
 
-LEAST_SHARE = Share(0.10, of="GPU time", source=JUDGEMENT)
-LONG_NS = Nanoseconds(10_000, of="a kernel; shorter ones are a matter of launches", source=JUDGEMENT)
-FEW_BLOCKS = Share(0.5, of="the multiprocessors, given a block", source=JUDGEMENT)
+LEAST_SHARE = Share(0.10, "GPU time", JUDGEMENT)
+LONG_NS = Nanoseconds(10_000, "a kernel; shorter ones are a matter of launches", JUDGEMENT)
+FEW_BLOCKS = Share(0.5, "the multiprocessors, given a block", JUDGEMENT)
 _FEW_BY_DESIGN = ("attention", "communication")
 
 
-def _no_issue(values: Mapping[str, Any]) -> str | None:
-    share = values.get("occupancy_pct")
-    return None if share is None else f"{share:.0f} %, estimated"
-
-
-@rule(
-    title="Kernels have too few blocks for this GPU",
-    topic="Occupancy",
-    see="kernels",
-    needs=(KERNELS, GEOMETRY),
-    healthy=Healthy("overview", _no_issue),
-)
+@needs(KERNELS, GEOMETRY)
+@healthy("overview", "{occupancy_pct:.0f} %, estimated")
+@rule("Kernels have too few blocks for this GPU", "Occupancy", see="kernels")
 def low_occupancy(case: Case) -> Iterator[Finding]:
     """Kernels of {LONG_NS} and more whose blocks fill less than half of the GPU.
 

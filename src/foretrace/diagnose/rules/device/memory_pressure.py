@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
-from foretrace.diagnose.rule import Healthy, rule
+from foretrace.diagnose.rule import healthy, rule
 from foretrace.errors import MissingDataError
 from foretrace.sourced import Share
 from foretrace.units import format_value
 
-FULL = Share(0.90, of="the device's memory", source="the PyTorch profiler plugin of TensorBoard")
+FULL = Share(0.90, "the device's memory", "the PyTorch profiler plugin of TensorBoard")
 
 
-def _no_issue(values: Mapping[str, Any]) -> str | None:
-    peak, share = values.get("peak_bytes"), values.get("device_peak_pct")
-    if peak is None or share is None:
-        return None
-    return f"{format_value('_bytes', peak)} at the peak, {share:.0f} % of the device's"
-
-
-@rule(
-    title="GPU memory is nearly full",
-    topic="Memory",
-    see="memory",
-    healthy=Healthy("memory", _no_issue),
-)
+@healthy("memory", "{peak_bytes} at the peak, {device_peak_pct:.0f} % of the device's")
+@rule("GPU memory is nearly full", "Memory", see="memory")
 def memory_pressure(case: Case) -> Iterator[Finding]:
     """A program that at its peak holds more than {FULL} of the device's memory.
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import takewhile
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,33 +16,22 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns.launch_runs import launch_runs
-from foretrace.diagnose.rule import KERNELS, Healthy, rule
+from foretrace.diagnose.rule import KERNELS, healthy, needs, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import checkpointing
 from foretrace.predict.edits import Edit
 from foretrace.predict.numbers import NO_TIME, ProgramTime, joined
 from foretrace.sourced import JUDGEMENT, Share
 
-LEAST_SHARE = Share(0.03, of="GPU time", source=JUDGEMENT)
+LEAST_SHARE = Share(0.03, "GPU time", JUDGEMENT)
 _NODE = re.compile(r"^autograd::|Backward\d*$")
 _KEEPS_INPUTS = "_NoopSaveInputs"  # checkpoint(use_reentrant=False) calls this operator once
 _HOOK_NS = {FORWARD: checkpointing.PACK_NS, BACKWARD: checkpointing.UNPACK_NS}
 
 
-def _no_issue(values: Mapping[str, Any]) -> str | None:
-    share = values.get("recompute_pct")
-    if share is None:
-        return None
-    return f"{share:.0f} % of GPU time" if share else "none"
-
-
-@rule(
-    title="The forward pass is computed twice",
-    topic="Recomputation",
-    see="roles",
-    needs=(KERNELS,),
-    healthy=Healthy("roles", _no_issue),
-)
+@needs(KERNELS)
+@healthy("roles", "{recompute_pct:.0f} % of GPU time", none="none")
+@rule("The forward pass is computed twice", "Recomputation", see="roles")
 def recompute(case: Case) -> Iterator[Finding]:
     """Activation checkpointing that runs the forward pass again inside the backward pass.
 
@@ -78,7 +66,9 @@ def recompute(case: Case) -> Iterator[Finding]:
     again = DeviceWork(case, again.rows.filter(_repeats(again)))
     if again.gpu_share < LEAST_SHARE:
         return
-    yield Finding(
+    yield again.finding(
+        "recomputed",
+        counted="kernels",
         says=f"Checkpointing computes {again.per_step_ms:.3g} ms of forward work a step again: {again.gpu_pct:.0f} % of "
         "GPU time.",
         why="It trades time for memory: worth it only where the activations would not fit.",
@@ -87,8 +77,6 @@ def recompute(case: Case) -> Iterator[Finding]:
             "for i, block in enumerate(blocks):\n"
             "    x = checkpoint(block, x, use_reentrant=False) if i % 2 else block(x)",
         ),
-        evidence=again.evidence("recomputed", counted="kernels"),
-        where=again.places(),
         change=_change(work, again),
         unless="the activations do not fit without it.",
     )

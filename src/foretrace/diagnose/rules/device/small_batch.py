@@ -12,7 +12,7 @@ from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import batch_parts
 from foretrace.diagnose.patterns.batch_parts import FILLED_BELOW
-from foretrace.diagnose.rule import GEOMETRY, KERNELS, Healthy, rule
+from foretrace.diagnose.rule import GEOMETRY, KERNELS, healthy, needs, rule
 
 
 def _no_issue(values: Mapping[str, Any]) -> str | None:
@@ -20,13 +20,9 @@ def _no_issue(values: Mapping[str, Any]) -> str | None:
     return f"kernels fill {100 * share / busy:.0f} % of the multiprocessors" if share and busy else None
 
 
-@rule(
-    title="The batch is too small for this GPU",
-    topic="Batch size",
-    see="roofline",
-    needs=(KERNELS, GEOMETRY),
-    healthy=Healthy("overview", _no_issue),
-)
+@needs(KERNELS, GEOMETRY)
+@healthy("overview", _no_issue)
+@rule("The batch is too small for this GPU", "Batch size", see="roofline")
 def small_batch(case: Case) -> Iterator[Finding]:
     """Kernels that have fewer blocks than the GPU has multiprocessors, most of the time.
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import ceil
-from typing import Any
 
 import polars as pl
 
@@ -15,30 +14,19 @@ from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import optimizer_steps
 from foretrace.diagnose.patterns.parameter_loops import LEAST_LAUNCHES, LEAST_SHARE, WHY, Loop
-from foretrace.diagnose.rule import KERNELS, Healthy, rule
+from foretrace.diagnose.rule import KERNELS, healthy, needs, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import foreach, streaming  # noqa: F401  # streaming: named on the page
 from foretrace.predict.edits import Edit
 from foretrace.sourced import JUDGEMENT, Share
 
-FUSED_BELOW = Share(0.3, of="launches that are already of many tensors or compiled", source=JUDGEMENT)
+FUSED_BELOW = Share(0.3, "launches that are already of many tensors or compiled", JUDGEMENT)
 _FUSED = "multi_tensor|^triton_"
 
 
-def _no_issue(values: Mapping[str, Any]) -> str | None:
-    share = values.get("optimizer_phase_pct")
-    if share is None:
-        return None
-    return f"{share:.1f} % of GPU time" if share else "no optimizer step recorded"
-
-
-@rule(
-    title="The optimizer updates one tensor at a time",
-    topic="Optimizer",
-    see="roles",
-    needs=(KERNELS,),
-    healthy=Healthy("roles", _no_issue),
-)
+@needs(KERNELS)
+@healthy("roles", "{optimizer_phase_pct:.1f} % of GPU time", none="no optimizer step recorded")
+@rule("The optimizer updates one tensor at a time", "Optimizer", see="roles")
 def loop_optimizer(case: Case) -> Iterator[Finding]:
     """A step of Adam, AdamW, SGD or Adagrad with a launch for every operation on every parameter.
 

@@ -15,17 +15,13 @@ from foretrace.diagnose.patterns.parameter_loops import (  # noqa: F401  # named
     MOSTLY,
     WHY,
 )
-from foretrace.diagnose.rule import KERNELS, rule
+from foretrace.diagnose.rule import KERNELS, needs, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import foreach, streaming  # noqa: F401  # named on the page
 
 
-@rule(
-    title="A loop launches operators parameter by parameter",
-    topic="Parameter loops",
-    see="roles",
-    needs=(KERNELS,),
-)
+@needs(KERNELS)
+@rule("A loop launches operators parameter by parameter", "Parameter loops", see="roles")
 def parameter_loop(case: Case) -> Iterator[Finding]:
     """A loop over parameters with a launch for every operation on every one: updates, averages, clipping.
 

@@ -14,12 +14,13 @@ from foretrace.diagnose.patterns.parameter_loops import (  # noqa: F401  # named
     WHY,
 )
 from foretrace.diagnose.removal import without_time
-from foretrace.diagnose.rule import KERNELS, rule
+from foretrace.diagnose.rule import KERNELS, needs, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.numbers import joined
 
 
-@rule(title="A penalty is computed parameter by parameter", topic="Penalty", see="roles", needs=(KERNELS,))
+@needs(KERNELS)
+@rule("A penalty is computed parameter by parameter", "Penalty", see="roles")
 def penalty_loop(case: Case) -> Iterator[Finding]:
     """A loop over parameters that adds up a penalty, such as the sum of their squares, and differentiates it.
 

@@ -13,19 +13,15 @@ from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import pointwise_chains
 from foretrace.diagnose.patterns.pointwise_chains import LEAST_SAVED, LEAST_SHARE, Chains, launch_ns
 from foretrace.diagnose.removal import host_time
-from foretrace.diagnose.rule import KERNELS, rule
+from foretrace.diagnose.rule import KERNELS, needs, rule
 from foretrace.predict import fusion
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
 from foretrace.predict.numbers import Tasks
 
 
-@rule(
-    title="Norms or activations are spelled out in small operators",
-    topic="Spelled-out operators",
-    see="sequences",
-    needs=(KERNELS,),
-)
+@needs(KERNELS)
+@rule("Norms or activations are spelled out in small operators", "Spelled-out operators", see="sequences")
 def spelled_out_operators(case: Case) -> Iterator[Finding]:
     """GELU, layer norm or RMS norm spelled out in pointwise operators, where the step follows the host.
 

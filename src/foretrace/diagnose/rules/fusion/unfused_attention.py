@@ -15,7 +15,7 @@ from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import attention_in_pieces
 from foretrace.diagnose.patterns.attention_in_pieces import Attention
 from foretrace.diagnose.removal import host_time
-from foretrace.diagnose.rule import SHAPES, Healthy, rule
+from foretrace.diagnose.rule import SHAPES, headline, healthy, needs, rule
 from foretrace.hardware import Device
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import attention
@@ -23,7 +23,7 @@ from foretrace.predict.costs.attention import Mask
 from foretrace.predict.edits import Edit
 from foretrace.sourced import JUDGEMENT, Share
 
-LEAST_SHARE = Share(0.03, of="GPU time", source=JUDGEMENT)
+LEAST_SHARE = Share(0.03, "GPU time", JUDGEMENT)
 _SUMS_PRODUCTS = (
     "more than one product makes the scores, and a fused kernel takes the others only as a bias from memory"
 )
@@ -38,14 +38,10 @@ def _no_issue(values: Mapping[str, Any]) -> str | None:
     return f"fused, {fused:.0f} % of GPU time" if fused else f"{pieces:.0f} % of GPU time in pieces"
 
 
-@rule(
-    title="Attention is not fused",
-    topic="Attention",
-    see="roles --attention-parts",
-    needs=(SHAPES,),
-    headline=lambda e: f"{e['attention_pct']:.0f} % of GPU time goes to attention that is not fused",
-    healthy=Healthy("roles", _no_issue),
-)
+@needs(SHAPES)
+@headline("{attention_pct:.0f} % of GPU time goes to attention that is not fused")
+@healthy("roles", _no_issue)
+@rule("Attention is not fused", "Attention", see="roles --attention-parts")
 def unfused_attention(case: Case) -> Iterator[Finding]:
     """Attention computed operator by operator, with its scores in memory.
 

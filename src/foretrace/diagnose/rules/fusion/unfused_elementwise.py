@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import pointwise_chains
 from foretrace.diagnose.patterns.pointwise_chains import LEAST_SAVED, LEAST_SHARE, Chains
-from foretrace.diagnose.rule import KERNELS, Healthy, rule
+from foretrace.diagnose.rule import KERNELS, headline, healthy, needs, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import compiled, streaming  # noqa: F401  # named on the page
-from foretrace.units import counted
 
 
-def _no_issue(values: Mapping[str, Any]) -> str | None:
-    count = values.get("candidate_count")
-    return None if count is None else f"{counted(count, 'chain')} of small kernels, little to save"
-
-
-@rule(
-    title="Pointwise operators run one kernel each",
-    topic="Pointwise chains",
-    see="sequences",
-    needs=(KERNELS,),
-    headline=lambda e: f"{e['chains_pct']:.0f} % of GPU time goes to chains of pointwise kernels",
-    healthy=Healthy("sequences", _no_issue),
-)
+@needs(KERNELS)
+@headline("{chains_pct:.0f} % of GPU time goes to chains of pointwise kernels")
+@healthy("sequences", "{candidate_count:,} short chains, little to save")
+@rule("Pointwise operators run one kernel each", "Pointwise chains", see="sequences")
 def unfused_elementwise(case: Case) -> Iterator[Finding]:
     """Chains of pointwise operators, casts, norms and reductions over the same elements, one kernel each.
 

@@ -14,18 +14,19 @@ from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import parameter_loops
 from foretrace.diagnose.patterns.parameter_loops import LEAST_SHARE, LEAST_TENSORS, WHY, Loop
 from foretrace.diagnose.removal import without_time
-from foretrace.diagnose.rule import KERNELS, rule
+from foretrace.diagnose.rule import KERNELS, needs, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.numbers import ProgramTime
 from foretrace.sourced import JUDGEMENT, Factor
 
 ADDED_ONCE = Factor(
-    1.1, of="gradients added to for each that is set to zero; more are added up over several passes", source=JUDGEMENT
-)  # fmt: skip
+    1.1, "gradients added to for each that is set to zero; more are added up over several passes", JUDGEMENT
+)
 _ACCUMULATES = r"^(?:autograd::engine::evaluate_function: )?torch::autograd::AccumulateGrad$"
 
 
-@rule(title="Gradients are set to zero one by one", topic="Zeroed gradients", see="roles", needs=(KERNELS,))
+@needs(KERNELS)
+@rule("Gradients are set to zero one by one", "Zeroed gradients", see="roles")
 def zeroed_gradients(case: Case) -> Iterator[Finding]:
     """Gradients that are set to zero one by one, for the backward pass to add to.
 

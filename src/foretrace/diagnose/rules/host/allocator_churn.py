@@ -21,18 +21,15 @@ from foretrace.predict.edits import Edit
 from foretrace.predict.numbers import Calls, ProgramTime
 from foretrace.sourced import JUDGEMENT, Nanoseconds, Share
 
-LEAST_SHARE = Share(0.02, of="host time", source=JUDGEMENT)
+LEAST_SHARE = Share(0.02, "host time", JUDGEMENT)
 COLLECTING_NS = Nanoseconds(
-    QUIET_NS, of="a stretch without any event right before memory is given back",
-    source="more than Python takes between two operators",
-)  # fmt: skip
-
-
-@rule(
-    title="GPU memory is allocated and freed in the step",
-    topic="Allocator",
-    see="idle",
+    QUIET_NS,
+    "a stretch without any event right before memory is given back",
+    "more than Python takes between two operators",
 )
+
+
+@rule("GPU memory is allocated and freed in the step", "Allocator", see="idle")
 def allocator_churn(case: Case) -> Iterator[Finding]:
     """cudaMalloc, cudaFree and their like within steps that have run before.
 

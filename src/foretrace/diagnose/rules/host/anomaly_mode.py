@@ -17,30 +17,24 @@ from foretrace.diagnose.finding import Finding, Fix, Place
 from foretrace.diagnose.patterns import host_waits
 from foretrace.diagnose.patterns.host_waits import LEAST_SHARE, HostWaits
 from foretrace.diagnose.removal import without_time
-from foretrace.diagnose.rule import RUNTIME_CALLS, rule
+from foretrace.diagnose.rule import RUNTIME_CALLS, needs, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.dispatch import LEAD_NS
 from foretrace.predict.edits import merge
 from foretrace.predict.numbers import RecordingTime, joined
 from foretrace.sourced import JUDGEMENT, Factor, Share
 
-MOSTLY = Share(
-    0.5, of="autograd's functions that launch, and of the waits: those with a check", source=JUDGEMENT
-)
+MOSTLY = Share(0.5, "autograd's functions that launch, and of the waits: those with a check", JUDGEMENT)
 LONG_LEAD = Factor(
-    3, of="the usual time from an operator's start to its first call: less is the host's own scatter", source=JUDGEMENT
-)  # fmt: skip
-MOST_SLOWED = Factor(2.0, of="the host's time, that cold caches may cost at most", source=JUDGEMENT)
+    3, "the usual time from an operator's start to its first call: less is the host's own scatter", JUDGEMENT
+)
+MOST_SLOWED = Factor(2.0, "the host's time, that cold caches may cost at most", JUDGEMENT)
 _FUNCTION = r"^autograd::engine::evaluate_function: "
 _CHECK = r"^aten::_is_any_true$"
 
 
-@rule(
-    title="Anomaly detection is on",
-    topic="Anomaly detection",
-    see="syncs",
-    needs=(RUNTIME_CALLS,),
-)
+@needs(RUNTIME_CALLS)
+@rule("Anomaly detection is on", "Anomaly detection", see="syncs")
 def anomaly_mode(case: Case) -> Iterator[Finding]:
     """torch.autograd's anomaly detection left on: each function is checked for NaN, and each operator's stack is kept.
 

@@ -9,12 +9,12 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, Place
 from foretrace.diagnose.patterns import host_work
 from foretrace.diagnose.patterns.host_work import LEAST_NS, SHORT_NS, SHORT_SHARE, Work  # noqa: F401  # named on the page
-from foretrace.diagnose.rule import Healthy, rule
+from foretrace.diagnose.rule import healthy, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit, merge
 from foretrace.sourced import JUDGEMENT, Share
 
-LEAST_SHARE = Share(0.05, of="the step", source=JUDGEMENT)
+LEAST_SHARE = Share(0.05, "the step", JUDGEMENT)
 _CIRCULAR = "it turns results of the device into its next input, and may be needed where it is"
 _ONCE = "with fewer than two recorded steps it may be what happens once, such as a start or a compilation"
 
@@ -29,12 +29,8 @@ def _no_issue(values: Mapping[str, Any]) -> str | None:
     return f"the GPU waits {share:.1f} % of the time for host work"
 
 
-@rule(
-    title="The host stalls between launches",
-    topic="Host stalls",
-    see="idle",
-    healthy=Healthy("idle", _no_issue),
-)
+@healthy("idle", _no_issue)
+@rule("The host stalls between launches", "Host stalls", see="idle")
 def host_stall(case: Case) -> Iterator[Finding]:
     """A stretch of plain Python, sleep, input and output or operators on the host, in every step.
 

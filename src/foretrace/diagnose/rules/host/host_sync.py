@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import host_waits, launches_for_waits
 from foretrace.diagnose.patterns.host_waits import LEAST_SHARE, LONG_OP_NS  # noqa: F401  # named on the page
 from foretrace.diagnose.patterns.launches_for_waits import MOST_LAUNCHES
-from foretrace.diagnose.rule import RUNTIME_CALLS, Healthy, rule
+from foretrace.diagnose.rule import RUNTIME_CALLS, healthy, needs, rule
 from foretrace.predict.changes import Change
 
 
-def _no_issue(values: Mapping[str, Any]) -> str | None:
-    count = values.get("per_step_count")
-    if count is None:
-        return None
-    if not count:
-        return "none inside a step"
-    return f"{count:,.0f} a step" if count >= 1 else "less than one a step"
-
-
-@rule(
-    title="The host waits for the GPU within a step",
-    topic="Host syncs",
-    see="syncs",
-    needs=(RUNTIME_CALLS,),
-    healthy=Healthy("syncs", _no_issue),
-)
+@needs(RUNTIME_CALLS)
+@healthy("syncs", "{per_step_count:,.3g} a step", none="none inside a step")
+@rule("The host waits for the GPU within a step", "Host syncs", see="syncs")
 def host_sync(case: Case) -> Iterator[Finding]:
     """Calls such as .item(), .cpu(), nonzero and synchronize, in which the host waits for the GPU.
 
@@ -69,16 +55,15 @@ def host_sync(case: Case) -> Iterator[Finding]:
     waits = host_waits.host_waits(case)
     if waits is None or waits.host_share < LEAST_SHARE:
         return
-    yield Finding(
-        says=host_waits.sentence(case, waits),
+    yield host_waits.finding(
+        case,
+        waits,
         why="While it waits it launches nothing, and afterwards the GPU waits for the next launch.",
         fix=Fix(
             "Keep the value on the device, or read it rarely.",
             "x = torch.where(x.max() > limit, x / limit, x)   # not: if x.max().item() > limit\n"
             "if step % 100 == 0: print(loss.item())",
         ),
-        evidence=host_waits.evidence(case, waits),
-        where=host_waits.lines(case, waits),
         change=Change(
             "waits replaced by one launch each",
             launches_for_waits.one_launch_each(case, waits),
@@ -89,5 +74,4 @@ def host_sync(case: Case) -> Iterator[Finding]:
             doubt=launches_for_waits.doubt(case, waits),
         ),
         unless="the program needs the value to decide what to do next.",
-        claims=waits.calls,
     )

@@ -15,7 +15,7 @@ from foretrace.diagnose.device_work import SHOWN_SPANS
 from foretrace.diagnose.finding import Finding, Fix, Place
 from foretrace.diagnose.operators import calling_threads
 from foretrace.diagnose.patterns import host_work
-from foretrace.diagnose.rule import Healthy, rule
+from foretrace.diagnose.rule import headline, healthy, rule
 from foretrace.predict import edits
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
@@ -24,15 +24,7 @@ from foretrace.predict.steady import step_ns
 from foretrace.sourced import JUDGEMENT, Count, Factor, Share
 from foretrace.units import format_value
 
-LEAST_SHARE = Share(0.05, of="the step", source=JUDGEMENT)
-# How many workers a program would be given is not recorded: what is common, and a middle that does not promise much.
-FEWEST_WORKERS = Count(4, of="worker processes, at worst", source=JUDGEMENT)
-WORKERS = Count(6, of="worker processes", source=JUDGEMENT)
-MOST_WORKERS = Count(12, of="worker processes, at best", source=JUDGEMENT)
-# In the main process operators of the loader use all cores; a worker has one thread. How much longer they take
-# there is not recorded: at best not at all.
-ONE_THREAD = Factor(2.0, of="the time of torch's operators, in a worker", source=JUDGEMENT)
-ONE_THREAD_MOST = Factor(3.0, of="the time of torch's operators, in a worker at worst", source=JUDGEMENT)
+LEAST_SHARE = Share(0.05, "the step", JUDGEMENT)
 _WHY = "Nothing is launched until the batch is there."
 _LOADER = (
     "loader = DataLoader(dataset, num_workers=8, persistent_workers=True, pin_memory=True, prefetch_factor=4)"
@@ -46,13 +38,9 @@ def _no_issue(values: Mapping[str, Any]) -> str | None:
     return None if wait is None else f"{format_value('_ns', wait)} of waiting a step"
 
 
-@rule(
-    title="The GPU waits for its input",
-    topic="Input",
-    see="input",
-    headline=lambda e: f"{e['wait_pct']:.0f} % of every step is spent waiting for data",
-    healthy=Healthy("input", _no_issue),
-)
+@headline("{wait_pct:.0f} % of every step is spent waiting for data")
+@healthy("input", _no_issue)
+@rule("The GPU waits for its input", "Input", see="input")
 def input_bound(case: Case) -> Iterator[Finding]:
     """Steps wait for their input, from a DataLoader or made in line, while the GPU has nothing to do.
 
@@ -168,6 +156,16 @@ def _waits(case: Case) -> pl.DataFrame:
         pl.col("name").cast(pl.String).str.contains(runtime_calls.DATA_LOADING)
         & pl.col("track_id").is_in(calling_threads(case))
     )
+
+
+# How many workers a program would be given is not recorded: what is common, and a middle that does not promise much.
+FEWEST_WORKERS = Count(4, "worker processes, at worst", JUDGEMENT)
+WORKERS = Count(6, "worker processes", JUDGEMENT)
+MOST_WORKERS = Count(12, "worker processes, at best", JUDGEMENT)
+# In the main process operators of the loader use all cores; a worker has one thread. How much longer they take
+# there is not recorded: at best not at all.
+ONE_THREAD = Factor(2.0, "the time of torch's operators, in a worker", JUDGEMENT)
+ONE_THREAD_MOST = Factor(3.0, "the time of torch's operators, in a worker at worst", JUDGEMENT)
 
 
 def _in_workers(case: Case, host: ProgramTime) -> Change:

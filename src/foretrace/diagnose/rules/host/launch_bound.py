@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
@@ -14,27 +13,16 @@ from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import repeated_passes, slow_launching
 from foretrace.diagnose.patterns.repeated_passes import Repeat
 from foretrace.diagnose.patterns.slow_launching import BUSY_BELOW, LAUNCHING_SHARE, Launching
-from foretrace.diagnose.rule import KERNELS, Healthy, rule
+from foretrace.diagnose.rule import KERNELS, headline, healthy, needs, rule
 from foretrace.predict import graph_capture
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import graph
 
 
-def _no_issue(values: Mapping[str, Any]) -> str | None:
-    count, deepest = values.get("launches_per_step_count"), values.get("queue_max_count")
-    if count is None or deepest is None:
-        return None
-    return f"{count:,.0f} launches a step, queue up to {deepest:,} deep"
-
-
-@rule(
-    title="Launching takes longer than the work",
-    topic="Launch overhead",
-    see="launches",
-    needs=(KERNELS,),
-    headline=lambda e: f"The GPU is busy {e['busy_pct']:.0f} % of a step: launching cannot keep up",
-    healthy=Healthy("launches", _no_issue),
-)
+@needs(KERNELS)
+@headline("The GPU is busy {busy_pct:.0f} % of a step: launching cannot keep up")
+@healthy("launches", "{launches_per_step_count:,.0f} launches a step, queue up to {queue_max_count:,} deep")
+@rule("Launching takes longer than the work", "Launch overhead", see="launches")
 def launch_bound(case: Case) -> Iterator[Finding]:
     """The GPU waits because the host needs longer to launch each kernel than the GPU needs to run it.
 

@@ -7,20 +7,16 @@ from collections.abc import Iterator
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, Place
 from foretrace.diagnose.removal import without_time
-from foretrace.diagnose.rule import Healthy, rule
+from foretrace.diagnose.rule import healthy, rule
 from foretrace.errors import MissingDataError
 from foretrace.predict.changes import Change
 from foretrace.sourced import JUDGEMENT, Share
 
-LEAST_SHARE = Share(0.03, of="host time", source=JUDGEMENT)
+LEAST_SHARE = Share(0.03, "host time", JUDGEMENT)
 
 
-@rule(
-    title="Code is compiled again and again",
-    topic="Recompilation",
-    see="compile",
-    healthy=Healthy("compile", lambda _: None, {"by": "compilation"}, absent="no compiled region"),
-)
+@healthy("compile", lambda _: None, options={"by": "compilation"}, absent="no compiled region")
+@rule("Code is compiled again and again", "Recompilation", see="compile")
 def recompilation(case: Case) -> Iterator[Finding]:
     """Compilations within recorded steps of code that had been compiled before.
 

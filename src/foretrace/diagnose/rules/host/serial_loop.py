@@ -18,7 +18,7 @@ from foretrace.diagnose.patterns.slow_launching import (
     LOOP_SHARE,
     Launching,
 )
-from foretrace.diagnose.rule import KERNELS, rule
+from foretrace.diagnose.rule import KERNELS, headline, needs, rule
 from foretrace.predict import graph_capture
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import graph
@@ -29,15 +29,9 @@ from foretrace.predict.waits import waiting_calls
 _BY_SHAPES = "only the shapes suggest that no pass needs the one before it"
 
 
-@rule(
-    title="A loop does one piece after the other",
-    topic="Serial loops",
-    see="launches",
-    needs=(KERNELS,),
-    headline=lambda e: (
-        f"The GPU is busy {e['busy_pct']:.0f} % of a step: a loop launches one piece after the other"
-    ),
-)
+@needs(KERNELS)
+@headline("The GPU is busy {busy_pct:.0f} % of a step: a loop launches one piece after the other")
+@rule("A loop does one piece after the other", "Serial loops", see="launches")
 def serial_loop(case: Case) -> Iterator[Finding]:
     """A loop over frames, samples, heads or experts launches small kernels for one piece after the other.
 

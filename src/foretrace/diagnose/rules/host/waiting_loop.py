@@ -15,25 +15,21 @@ from foretrace.diagnose.patterns.host_waits import LEAST_SHARE, HostWaits
 from foretrace.diagnose.patterns.independent_passes import takes_pieces
 from foretrace.diagnose.patterns.launches_for_waits import MOST_LAUNCHES
 from foretrace.diagnose.patterns.repeated_passes import UPSIDE, Repeat
-from foretrace.diagnose.rule import RUNTIME_CALLS, rule
+from foretrace.diagnose.rule import RUNTIME_CALLS, needs, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit, merge
 from foretrace.predict.numbers import NO_CALLS, Calls
 from foretrace.sourced import JUDGEMENT, Count, Share
 
 LEAST_PASSES = Count(
-    8, of="passes of a loop: fewer may be layers, levels or parts that are each their own", source=JUDGEMENT
+    8, "passes of a loop: fewer may be layers, levels or parts that are each their own", JUDGEMENT
 )
-LEAST_EXPERTS = Count(4, of="passes of a loop over experts", source=JUDGEMENT)
-WAITING_PASSES = Share(0.8, of="the passes: in so many the host waits", source=JUDGEMENT)
+LEAST_EXPERTS = Count(4, "passes of a loop over experts", JUDGEMENT)
+WAITING_PASSES = Share(0.8, "the passes: in so many the host waits", JUDGEMENT)
 
 
-@rule(
-    title="A loop waits for the GPU in each pass",
-    topic="Waiting loops",
-    see="syncs",
-    needs=(RUNTIME_CALLS,),
-)
+@needs(RUNTIME_CALLS)
+@rule("A loop waits for the GPU in each pass", "Waiting loops", see="syncs")
 def waiting_loop(case: Case) -> Iterator[Finding]:
     """Loops over pieces of the data or over experts in which the host waits for the GPU in nearly every pass.
 
@@ -75,19 +71,17 @@ def waiting_loop(case: Case) -> Iterator[Finding]:
     loops, experts = _loops(case, waits.calls), _experts(case, waits.calls)
     if not loops and not experts.loops:
         return
-    yield Finding(
-        says=host_waits.sentence(case, waits),
+    yield host_waits.finding(
+        case,
+        waits,
         why="In each pass of a loop the host waits and launches nothing; afterwards the GPU waits for the next launch.",
         fix=Fix(
             "Do all passes of the loop as one operation on the device.",
             'sums = torch.zeros(segments, device="cuda").index_add_(0, index, values)   # not: for segment in ...\n'
             "y = torch.bmm(rows_of_experts, weights)   # not: for expert in ...",
         ),
-        evidence=host_waits.evidence(case, waits),
-        where=host_waits.lines(case, waits),
         change=_change(case, waits, loops, experts),
         unless="a pass needs what the one before it read, or the program needs the values to decide what to do next.",
-        claims=waits.calls,
     )
 
 

@@ -11,21 +11,17 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns.casts import passing_copies, there_and_back, time_share
 from foretrace.diagnose.removal import without_work
-from foretrace.diagnose.rule import KERNELS, rule
+from foretrace.diagnose.rule import KERNELS, needs, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.precision import HALF_BYTES_ROWS_TIME, HALF_BYTES_TIME
 from foretrace.sourced import JUDGEMENT, Share
 
-LEAST_SHARE = Share(0.02, of="GPU time, or of host time where the step follows the host", source=JUDGEMENT)
+LEAST_SHARE = Share(0.02, "GPU time, or of host time where the step follows the host", JUDGEMENT)
 _OF_ROWS = "norm|softmax"  # operators that compute row by row
 
 
-@rule(
-    title="Tensors are converted and straight back",
-    topic="Type conversions",
-    see="roles",
-    needs=(KERNELS,),
-)
+@needs(KERNELS)
+@rule("Tensors are converted and straight back", "Type conversions", see="roles")
 def dtype_casts(case: Case) -> Iterator[Finding]:
     """Casts that are undone by the next one, such as x.float().half().
 
@@ -60,7 +56,8 @@ def dtype_casts(case: Case) -> Iterator[Finding]:
     durations = _half_the_bytes(case, pairs.between)
     types = sorted({*casts.rows["source"], *casts.rows["target"]})
     around = " around an operator that computes in fp32 in any case" if pairs.around else ""
-    yield Finding(
+    yield casts.finding(
+        "casts",
         says=f"{casts.per_step_count:.0f} casts a step between {' and '.join(types)} undo each other{around} and take "
         f"{casts.gpu_pct:.0f} % of GPU time.",
         why="They read and write whole tensors and compute nothing.",
@@ -70,8 +67,6 @@ def dtype_casts(case: Case) -> Iterator[Finding]:
             if pairs.around
             else "y = f(x)  # not f(x.float().to(x.dtype))",
         ),
-        evidence=casts.evidence("casts"),
-        where=casts.places(),
         change=Change(
             "casts there and back removed",
             replace(edit, durations_ns=durations, modelled=frozenset(durations)),

@@ -12,24 +12,21 @@ from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns.casts import ASKED, passing_copies, there_and_back, time_share
 from foretrace.diagnose.patterns.device_copies import SAME_TYPE
 from foretrace.diagnose.removal import without_work
-from foretrace.diagnose.rule import KERNELS, rule
+from foretrace.diagnose.rule import KERNELS, needs, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.numbers import Calls
 from foretrace.sourced import JUDGEMENT, Share
 
 LEAST_SHARE = Share(
-    0.10, of="GPU time, or of host time where the step follows the host; less is what mixed precision costs",
-    source=JUDGEMENT,
-)  # fmt: skip
+    0.10,
+    "GPU time, or of host time where the step follows the host; less is what mixed precision costs",
+    JUDGEMENT,
+)
 _QUANTISED = ("int8", "uint8", "fp8")
 
 
-@rule(
-    title="The same tensors are converted every step",
-    topic="Explicit conversions",
-    see="roles",
-    needs=(KERNELS,),
-)
+@needs(KERNELS)
+@rule("The same tensors are converted every step", "Explicit conversions", see="roles")
 def explicit_casts(case: Case) -> Iterator[Finding]:
     """Casts that the program asks for itself and that take much of the step.
 

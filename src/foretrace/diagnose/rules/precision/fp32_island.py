@@ -12,7 +12,7 @@ from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import fp32_islands
 from foretrace.diagnose.patterns.casts import passing_copies, time_share
 from foretrace.diagnose.removal import without_work
-from foretrace.diagnose.rule import KERNELS, rule
+from foretrace.diagnose.rule import KERNELS, needs, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.gemm import PEAK_SHARE  # noqa: F401  # named on the page
 from foretrace.predict.costs.precision import HALF_BYTES_TIME  # noqa: F401  # named on the page
@@ -20,21 +20,17 @@ from foretrace.predict.numbers import Calls
 from foretrace.sourced import JUDGEMENT, Count, Share
 
 LEAST_SHARE = Share(
-    0.10, of="GPU time that would go, or of host time where the step follows the host", source=JUDGEMENT
+    0.10, "GPU time that would go, or of host time where the step follows the host", JUDGEMENT
 )
 
 
 WIDEST = Count(
-    24, of="kernels between a cast up and the one back: a layer or two, and their gradients", source=JUDGEMENT
+    24, "kernels between a cast up and the one back: a layer or two, and their gradients", JUDGEMENT
 )
 
 
-@rule(
-    title="Layers run in fp32 within a half-precision model",
-    topic="Islands of fp32",
-    see="roles",
-    needs=(KERNELS,),
-)
+@needs(KERNELS)
+@rule("Layers run in fp32 within a half-precision model", "Islands of fp32", see="roles")
 def fp32_island(case: Case) -> Iterator[Finding]:
     """Casts to fp32 and back around matrix products, as of layers kept in fp32 within a bf16 model.
 
@@ -74,7 +70,8 @@ def fp32_island(case: Case) -> Iterator[Finding]:
     if time_share(case, edit, saved_ns / case.device_ns) < LEAST_SHARE:
         return
     half = next(dtype for dtype in (*casts.rows["source"], *casts.rows["target"]) if dtype != "fp32")
-    yield Finding(
+    yield casts.finding(
+        "casts",
         says=f"{casts.per_step_count:.0f} casts a step between {half} and fp32 lie around matrix products in fp32: "
         f"{100 * saved_ns / case.device_ns:.0f} % of GPU time would go with both.",
         why=f"The products run without the tensor cores' {half}, and the casts read and write whole tensors.",
@@ -82,8 +79,6 @@ def fp32_island(case: Case) -> Iterator[Finding]:
             "Keep these layers in the model's type too.",
             "layer = layer.to(torch.bfloat16)   # not layer(x.float()).to(x.dtype) with a layer in fp32",
         ),
-        evidence=casts.evidence("casts"),
-        where=casts.places(),
         change=Change(
             "casts removed, and what lies between in half precision",
             replace(edit, durations_ns=durations, modelled=frozenset(durations)),

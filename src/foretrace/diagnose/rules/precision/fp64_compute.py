@@ -14,7 +14,7 @@ from foretrace.diagnose.patterns.costly_products import (  # noqa: F401  # named
     LEAST_SHARE,
     costly_products,
 )
-from foretrace.diagnose.rule import KERNELS, rule
+from foretrace.diagnose.rule import KERNELS, needs, rule
 from foretrace.hardware import Device
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import gemm
@@ -25,12 +25,8 @@ from foretrace.predict.edits import Edit
 _DOUBLE = r"\bdouble\b"  # in the templates of torch's kernels
 
 
-@rule(
-    title="Matrix multiplies run in double precision",
-    topic="Double precision",
-    see="gpu-efficiency",
-    needs=(KERNELS,),
-)
+@needs(KERNELS)
+@rule("Matrix multiplies run in double precision", "Double precision", see="gpu-efficiency")
 def fp64_compute(case: Case) -> Iterator[Finding]:
     """Matrix products in fp64, which NumPy's arrays bring along unless told otherwise.
 

@@ -11,7 +11,7 @@ import polars as pl
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
-from foretrace.diagnose.rule import KERNELS, rule
+from foretrace.diagnose.rule import KERNELS, needs, rule
 from foretrace.errors import MissingDataError
 from foretrace.hardware import Device
 from foretrace.predict.changes import Change
@@ -21,22 +21,20 @@ from foretrace.predict.edits import Edit
 from foretrace.sourced import JUDGEMENT, Bytes, Count, Share
 
 _GUIDE = "NVIDIA, Matrix Multiplication Background User's Guide"
-LEAST_SHARE = Share(0.03, of="GPU time", source=JUDGEMENT)
-LEAST_SAVED = Share(0.02, of="GPU time, saved by padding", source=JUDGEMENT)
-LOADED_BYTES = Bytes(16, of="what a load for the tensor cores takes at once", source=_GUIDE)
-PADDED = Count(64, of="the multiple that sizes are padded to", source=_GUIDE)
+LEAST_SHARE = Share(0.03, "GPU time", JUDGEMENT)
+LEAST_SAVED = Share(0.02, "GPU time, saved by padding", JUDGEMENT)
+LOADED_BYTES = Bytes(16, "what a load for the tensor cores takes at once", _GUIDE)
+PADDED = Count(64, "the multiple that sizes are padded to", _GUIDE)
 ROWS_FROM = Count(
-    64,
-    of="rows: below, they are a batch of requests or tokens, and kernels pad them themselves",
-    source=JUDGEMENT,
+    64, "rows: below, they are a batch of requests or tokens, and kernels pad them themselves", JUDGEMENT
 )
 LARGE_FLOPS = Count(
     1_000_000_000,
-    of="FLOPs of a product: smaller ones tell nothing about the rate that the device reaches",
-    source=JUDGEMENT,
+    "FLOPs of a product: smaller ones tell nothing about the rate that the device reaches",
+    JUDGEMENT,
 )
-LEAST_RATE = Share(0.6, of="the peak, which aligned products are taken to reach at least", source=JUDGEMENT)
-MOST_RATE = Share(0.9, of="the peak, which aligned products are taken to reach at most", source=JUDGEMENT)
+LEAST_RATE = Share(0.6, "the peak, which aligned products are taken to reach at least", JUDGEMENT)
+MOST_RATE = Share(0.9, "the peak, which aligned products are taken to reach at most", JUDGEMENT)
 _TYPES = ("fp16", "bf16", "tf32")
 # Kernels that load 16 bytes at once, by TMA or by their own account: their operands are aligned, whatever M is.
 _LOADS_ALIGNED = re.compile(r"^nvjet|align8|ldg8|sm90_xmma_gemm.*warpgroup")
@@ -62,12 +60,8 @@ class _Product:
         return {side: extent for side, extent in sides.items() if extent % at_once}
 
 
-@rule(
-    title="Matrix sizes do not fit the tensor cores",
-    topic="Matrix sizes",
-    see="roofline",
-    needs=(KERNELS,),
-)
+@needs(KERNELS)
+@rule("Matrix sizes do not fit the tensor cores", "Matrix sizes", see="roofline")
 def misaligned_gemm(case: Case) -> Iterator[Finding]:
     """Products on tensor cores with a size that is no multiple of 16 bytes: 8 in fp16 or bf16, 4 in TF32.
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import polars as pl
 
@@ -16,7 +15,7 @@ from foretrace.diagnose.patterns.costly_products import (  # noqa: F401  # named
     LEAST_SHARE,
     costly_products,
 )
-from foretrace.diagnose.rule import KERNELS, Healthy, rule
+from foretrace.diagnose.rule import KERNELS, healthy, needs, rule
 from foretrace.hardware import Device, peak_flops
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import convolution, gemm
@@ -28,7 +27,7 @@ from foretrace.predict.costs.streaming import BANDWIDTH_SHARE  # noqa: F401  # n
 from foretrace.predict.edits import Edit
 from foretrace.sourced import JUDGEMENT, Share
 
-LEAST_SAVED = Share(0.03, of="the step, saved by tensor cores", source=JUDGEMENT)
+LEAST_SAVED = Share(0.03, "the step, saved by tensor cores", JUDGEMENT)
 _TF32 = Fix(
     "Let single precision use the tensor cores (TF32), or compute in bf16 under autocast, which is faster still.",
     'torch.set_float32_matmul_precision("high")\n'
@@ -45,18 +44,9 @@ _TURNED = re.compile(r"_nt_|_nt$")
 _FP32 = '"float"'  # among the types of an operator's arguments
 
 
-def _no_issue(values: Mapping[str, Any]) -> str | None:
-    share = values.get("tensor_core_gemm_pct")
-    return None if share is None else f"in {share:.0f} % of matrix multiply time"
-
-
-@rule(
-    title="Matrix multiplies do not use tensor cores",
-    topic="Tensor cores",
-    see="gpu-efficiency",
-    needs=(KERNELS,),
-    healthy=Healthy("gpu-efficiency", _no_issue),
-)
+@needs(KERNELS)
+@healthy("gpu-efficiency", "in {tensor_core_gemm_pct:.0f} % of matrix multiply time")
+@rule("Matrix multiplies do not use tensor cores", "Tensor cores", see="gpu-efficiency")
 def no_tensor_cores(case: Case) -> Iterator[Finding]:
     """Matrix products and convolutions in fp32 on the CUDA cores, where tensor cores could run them.
 

@@ -13,19 +13,15 @@ from foretrace.diagnose.patterns.casts import ASKED, time_share
 from foretrace.diagnose.patterns.device_copies import SAME_TYPE, device_copies
 from foretrace.diagnose.patterns.remade_weights import WEIGHTS_AT, remade_weights
 from foretrace.diagnose.removal import without_work
-from foretrace.diagnose.rule import KERNELS, rule
+from foretrace.diagnose.rule import KERNELS, needs, rule
 from foretrace.predict.changes import Change
 from foretrace.sourced import JUDGEMENT, Share
 
-LEAST_SHARE = Share(0.03, of="GPU time, or of host time where the step follows the host", source=JUDGEMENT)
+LEAST_SHARE = Share(0.03, "GPU time, or of host time where the step follows the host", JUDGEMENT)
 
 
-@rule(
-    title="Weights are converted again in every step",
-    topic="Weight conversions",
-    see="roles",
-    needs=(KERNELS,),
-)
+@needs(KERNELS)
+@rule("Weights are converted again in every step", "Weight conversions", see="roles")
 def weight_casts(case: Case) -> Iterator[Finding]:
     """Casts of weights in every step, though nothing changes the weights.
 
@@ -64,7 +60,8 @@ def weight_casts(case: Case) -> Iterator[Finding]:
         return
     others = _other_autocasts(casts)
     both = DeviceWork(case, pl.concat((casts.rows, others.rows), how="diagonal"))
-    yield Finding(
+    yield casts.finding(
+        "casts",
         says=f"{casts.per_step_count:.0f} kernels that cast weights take {casts.gpu_pct:.0f} % of GPU time in every step, "
         "though nothing changes the weights.",
         why="torch.autocast casts a weight once for each region around it, or at each use without its cache; so does .to().",
@@ -73,8 +70,6 @@ def weight_casts(case: Case) -> Iterator[Finding]:
             "model = model.to(torch.bfloat16)   # for inference; not torch.autocast around fp32 weights\n"
             "weight = quantised.to(x.dtype) * scale   # once, not at every step",
         ),
-        evidence=casts.evidence("casts"),
-        where=casts.places(),
         change=Change(
             "weights cast once",
             without_work(both) if len(others) else cached,

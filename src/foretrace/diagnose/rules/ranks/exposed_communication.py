@@ -7,19 +7,15 @@ from collections.abc import Iterator
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import collective_arrivals, exposed_work
-from foretrace.diagnose.rule import Healthy, rule
+from foretrace.diagnose.rule import healthy, rule
 from foretrace.predict.costs import overlap
 from foretrace.sourced import JUDGEMENT, Share
 
-LEAST_SHARE = Share(0.05, of="the step", source=JUDGEMENT)
+LEAST_SHARE = Share(0.05, "the step", JUDGEMENT)
 
 
-@rule(
-    title="Communication is not hidden",
-    topic="Communication",
-    see="communication",
-    healthy=Healthy("communication", collective_arrivals.no_issue),
-)
+@healthy("communication", collective_arrivals.no_issue)
+@rule("Communication is not hidden", "Communication", see="communication")
 def exposed_communication(case: Case) -> Iterator[Finding]:
     """Collectives that no computation hides.
 

@@ -19,24 +19,20 @@ from foretrace.diagnose.patterns import (
 )
 from foretrace.diagnose.patterns.collective_arrivals import Late
 from foretrace.diagnose.patterns.late_ranks import MOST_STEPS, LateRank  # noqa: F401  # named on the page
-from foretrace.diagnose.rule import Healthy, rule
+from foretrace.diagnose.rule import headline, healthy, rule
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit, merge
 from foretrace.predict.numbers import ProgramTime
 from foretrace.sourced import JUDGEMENT, Count, Factor, Share
-from foretrace.units import counted, format_value
+from foretrace.units import counted
 
-LEAST_SHARE = Share(0.03, of="the step", source=JUDGEMENT)
-LEAST_STEPS = Count(2, of="steps that the ranks have in common", source=JUDGEMENT)
-LEAST_RANKS = Share(0.5, of="the group's ranks, recorded", source=JUDGEMENT)
-EXPLAINS = Share(0.3, of="the lateness, that a part of the rank's time must have grown by", source=JUDGEMENT)
-SLOWER = Factor(1.03, of="times as long for the same kernels: the GPU is slower", source=JUDGEMENT)
-# After a fix the rank is as late as any other, and the recording does not tell how late that is.
-FIXED = Share(0.75, of="the lateness, gone after a fix", source=JUDGEMENT)
-FIXED_LEAST = Share(0.5, of="the lateness, gone after a fix, at least", source=JUDGEMENT)
-FIXED_MOST = Share(1.0, of="the lateness, gone after a fix, at most", source=JUDGEMENT)
+LEAST_SHARE = Share(0.03, "the step", JUDGEMENT)
+LEAST_STEPS = Count(2, "steps that the ranks have in common", JUDGEMENT)
+LEAST_RANKS = Share(0.5, "the group's ranks, recorded", JUDGEMENT)
+EXPLAINS = Share(0.3, "the lateness, that a part of the rank's time must have grown by", JUDGEMENT)
+SLOWER = Factor(1.03, "times as long for the same kernels: the GPU is slower", JUDGEMENT)
 _WORDS = {
     "computation": "computing on its GPU",
     "input": "waiting for its DataLoader",
@@ -45,16 +41,9 @@ _WORDS = {
 }
 
 
-@rule(
-    title="One rank keeps the others waiting",
-    topic="Stragglers",
-    see="communication",
-    headline=lambda e: (
-        f"Rank {e['late_rank']} keeps {counted(e['waiting_ranks_count'], 'other')} waiting, "
-        f"{format_value('_ns', e['late_ns'])} a step"
-    ),
-    healthy=Healthy("communication", collective_arrivals.no_issue),
-)
+@headline("Rank {late_rank} keeps {waiting_ranks_count} waiting, {late_ns} a step")
+@healthy("communication", collective_arrivals.no_issue)
+@rule("One rank keeps the others waiting", "Stragglers", see="communication")
 def straggler(case: Case) -> Iterator[Finding]:
     """One rank that arrives late at the collectives, in most steps.
 
@@ -174,6 +163,12 @@ def _cause(part: str, more_ns: float, ratio: float | None) -> str:
             else "; the same kernels take as long, so it has more of them"
         )
     return says + "."
+
+
+# After a fix the rank is as late as any other, and the recording does not tell how late that is.
+FIXED = Share(0.75, "the lateness, gone after a fix", JUDGEMENT)
+FIXED_LEAST = Share(0.5, "the lateness, gone after a fix, at least", JUDGEMENT)
+FIXED_MOST = Share(1.0, "the lateness, gone after a fix, at most", JUDGEMENT)
 
 
 def _change(late: LateRank) -> tuple[Change | None, str]:

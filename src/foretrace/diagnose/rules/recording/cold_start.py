@@ -8,7 +8,7 @@ from typing import Any
 from foretrace.analyze.cold_start import COLD_RATIO, SIGN_SHARE  # noqa: F401  # named on the page
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
-from foretrace.diagnose.rule import Healthy, rule
+from foretrace.diagnose.rule import healthy, rule
 
 _SIGNS = ("compiling", "loading", "initialisation", "allocation")
 
@@ -17,12 +17,8 @@ def _no_issue(values: Mapping[str, Any]) -> str | None:
     return "the first step is like the others" if values.get("verdict") == "warm" else None
 
 
-@rule(
-    title="The first steps are warming up",
-    topic="Cold start",
-    see="cold-start",
-    healthy=Healthy("cold-start", _no_issue),
-)
+@healthy("cold-start", _no_issue)
+@rule("The first steps are warming up", "Cold start", see="cold-start")
 def cold_start(case: Case) -> Iterator[Finding]:
     """A first recorded step that takes at least {COLD_RATIO} times as long as the others, and shows why.
 

@@ -12,16 +12,12 @@ from foretrace.predict.steady import step_ns
 from foretrace.sourced import Factor
 
 SLOWER = Factor(
-    1.3, of="times the step without a profiler", source="about what a light recording of a host-bound program takes"
-)  # fmt: skip
+    1.3, "times the step without a profiler", "about what a light recording of a host-bound program takes"
+)
 _CODES = ("activity-buffer-request", "profiler-overhead", "costly-recording")
 
 
-@rule(
-    title="The profiler slows the host down",
-    topic="Profiler",
-    see="trust",
-)
+@rule("The profiler slows the host down", "Profiler", see="trust")
 def profiler_overhead(case: Case) -> Iterator[Finding]:
     """Recorded steps that are longer than the program's own.
 
