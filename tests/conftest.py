@@ -33,6 +33,17 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 SLOW_PLACES = [Path(__file__).parent / name for name in ("capture", "examples", "test_pairs.py")]
 
 
+TRACES = Path(__file__).parent / "traces"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Runs the fast tests on all cores, where pytest-xdist is there and nothing else is asked for."""
+    asked = getattr(config.option, "numprocesses", 0) is not None or config.option.usepdb
+    if config.option.markexpr == "fast" and not asked and "PYTEST_XDIST_WORKER" not in os.environ:
+        config.option.numprocesses = os.cpu_count()
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leaves slow places out of a fast run."""
     return True if config.option.markexpr == "fast" and collection_path in SLOW_PLACES else None
@@ -53,10 +64,11 @@ def tries_many_inputs(item: pytest.Item) -> bool:
 
 
 def reads_corpus(item: pytest.Item) -> bool:
-    """Whether a test needs the shared recordings, or is given the path of one."""
+    """Whether a test needs the shared recordings, or is given the path of one of them or of tests/traces."""
     parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    paths = [value for value in parameters.values() if isinstance(value, Path)]
     return needs_corpus.mark in item.iter_markers("skipif") or any(
-        isinstance(value, Path) and value.is_relative_to(CORPUS) for value in parameters.values()
+        path.is_relative_to(folder) for path in paths for folder in (CORPUS, TRACES)
     )
 
 

@@ -8,8 +8,8 @@ import pytest
 from builders import Recording
 
 from foretrace.predict.builder import build
-from foretrace.predict.graph_capture import waiting_calls
 from foretrace.predict.program import SYNC
+from foretrace.predict.waits import waiting_calls
 
 
 def recording() -> Recording:

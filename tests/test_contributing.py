@@ -39,6 +39,7 @@ def run(checkout: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_rule_from_nothing(checkout: Path) -> None:
     walk = (checkout / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## A rule from nothing")[2]
     rule, line, test = re.findall(r"```python\n(.*?)```", walk, re.S)[:3]

@@ -52,7 +52,7 @@ def test_a_loop_that_is_better_done_at_once_is_found_once(tmp_path: Path) -> Non
     trace = loop(tmp_path, 330, lambda recording, at: pieces(recording, at, FRAMES, [4, 100]))
     found = diagnose(Case(trace, step_ns=330_000), (serial_loop, launch_bound))
     assert [finding.rule for finding in found.findings] == ["serial-loop"]
-    assert found.checked == ("launch-bound",)
+    assert found.checked == (), "launch-bound is explained, not free of an issue"
 
 
 def test_of_many_frames_the_last_operator_tells_the_shape(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_a_wait_in_a_loop_is_found_once(tmp_path: Path) -> None:
     trace = loop(tmp_path, 1_500, lambda recording, at: passes(recording, at, "aten::eq"))
     found = diagnose(Case(trace, step_ns=1_500_000), (waiting_loop, host_sync))
     assert [finding.rule for finding in found.findings] == ["waiting-loop"]
-    assert found.checked == ("host-sync",)
+    assert found.checked == (), "host-sync is explained, not free of an issue"
 
 
 def experts(recording: Recording, at: float, stacked: int) -> None:
