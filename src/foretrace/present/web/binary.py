@@ -1,4 +1,4 @@
-"""A payload: a JSON header with typed columns behind it, as `web/src/data/payload.ts` reads it.
+"""A payload: a JSON header followed by typed columns, as `web/src/data/payload.ts` reads it.
 
 "FTRP", u32 version, u32 header length, header, zeros to a multiple of 8, then the columns, each 8-aligned.
 Numbers are little-endian. A "shuffled" column has all its first bytes, then all second bytes, and so on, which

@@ -45,7 +45,7 @@ def _no_issue(values: Mapping[str, Any]) -> str | None:
 def unfused_attention(case: Case) -> Iterator[Finding]:
     """Attention computed operator by operator, with its scores in memory.
 
-    Finds softmaxes over [..., Tq, Tk], whole or written out with exp, whose scores one matrix product makes and the next
+    Finds softmaxes over [..., Tq, Tk], whole or spelled out with exp, whose scores one matrix product makes and the next
     one sums up, with all operators that touch those scores, where they take at least {LEAST_SHARE} of GPU time. Heads
     wider than {attention.WIDEST_HEAD} are left out, because flash kernels do not take them.
 

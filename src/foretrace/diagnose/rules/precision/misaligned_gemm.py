@@ -1,4 +1,4 @@
-"""Matrix products whose sizes are no multiple of eight fall back to slower kernels."""
+"""Matrix products whose sizes are not a multiple of eight fall back to slower kernels."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Product:
 
     @property
     def odd_sides(self) -> dict[str, int]:
-        """The sizes that are no multiple of what is loaded at once, by the names of their dimensions."""
+        """The sizes that are not a multiple of what is loaded at once, by the names of their dimensions."""
         at_once = LOADED_BYTES // ITEM_BYTES[self.dtype]
         sides = {} if self.size is None else {side: getattr(self.size, side) for side in ("m", "n", "k")}
         return {side: extent for side, extent in sides.items() if extent % at_once}
@@ -63,9 +63,9 @@ class _Product:
 @needs(KERNELS)
 @rule("Matrix sizes do not fit the tensor cores", "Matrix sizes", see="roofline")
 def misaligned_gemm(case: Case) -> Iterator[Finding]:
-    """Products on tensor cores with a size that is no multiple of 16 bytes: 8 in fp16 or bf16, 4 in TF32.
+    """Products on tensor cores with a size that is not a multiple of 16 bytes: 8 in fp16 or bf16, 4 in TF32.
 
-    Finds matrix products with a K or N, or an M above {ROWS_FROM}, that is no multiple of 8 in half precision or of 4 in
+    Finds matrix products with a K or N, or an M above {ROWS_FROM}, that is not a multiple of 8 in half precision or of 4 in
     TF32, and that run in kernels which do not load 16 bytes at once, by their names. They must take at least {LEAST_SHARE}
     of GPU time, and padding must save at least {LEAST_SAVED}.
 
@@ -107,7 +107,7 @@ def misaligned_gemm(case: Case) -> Iterator[Finding]:
     evidence = work.evidence("products")
     spans = evidence.pop("spans")
     yield Finding(
-        says=f"{work.per_step_count:.0f} matrix products a step have a size that is no multiple of {int(LOADED_BYTES)} bytes "
+        says=f"{work.per_step_count:.0f} matrix products a step have a size that is not a multiple of {int(LOADED_BYTES)} bytes "
         f"({', '.join(str(size) for size in sizes[-3:])}) and take {work.gpu_pct:.0f} % of GPU time.",
         why="Tensor cores load 16 bytes at once; such rows are loaded piece by piece.",
         fix=Fix(
