@@ -43,7 +43,9 @@ def build(trace: Trace) -> SectionTree:
     ids = ranges["id"].to_numpy()
     around = trace.spans["parent_id"].gather(ids).cast(pl.Int64).fill_null(NOBODY).to_numpy()
     parent = _rows_around(trace, ids, around)
-    texts = ranges["name"].cast(pl.String).unique(maintain_order=True).to_list()  # sections in order of their start
+    texts = (
+        ranges["name"].cast(pl.String).unique(maintain_order=True).to_list()
+    )  # sections in order of their start
     number = {text: place for place, text in enumerate(texts)}
     names = np.array([number[text] for text in ranges["name"].cast(pl.String)], np.int64)
     section, outer = np.full(len(ids), NOBODY, np.int64), np.ones(len(ids), bool)

@@ -46,6 +46,12 @@ _PLANAR_ONLY = ("aten::native_group_norm", "aten::instance_norm")
 _PLANAR_ONLY_DOUBT = "group and instance norm take planar tensors alone, so that conversions stay around them"
 
 
+_FIX = Fix(
+    "Keep model and input in channels-last order.",
+    "model = model.to(memory_format=torch.channels_last)\nx = x.to(memory_format=torch.channels_last)",
+)
+
+
 @needs(KERNELS)
 @headline("{conversions_pct:.0f} % of GPU time only changes layouts")
 @rule("Layouts are converted back and forth", "Layouts", see="roles")
@@ -95,11 +101,7 @@ def layout_conversions(case: Case) -> Iterator[Finding]:
         why="They move every activation without computing anything."
         if mostly_converts
         else "For channels-last tensors there are kernels that take about a third of their time.",
-        fix=Fix(
-            "Keep model and input in channels-last order.",
-            "model = model.to(memory_format=torch.channels_last)\n"
-            "x = x.to(memory_format=torch.channels_last)",
-        ),
+        fix=_FIX,
         evidence={**evidence, "spans": slow.spans()},
         where=case.places(slow.rows["op_id"].drop_nulls().unique().to_list()),
         change=Change(

@@ -29,6 +29,13 @@ COLLECTING_NS = Nanoseconds(
 )
 
 
+_FIX = Fix(
+    "Let torch keep its memory.",
+    "# no gc.collect() and torch.cuda.empty_cache() in the loop\n"
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
+)
+
+
 @rule("GPU memory is allocated and freed in the step", "Allocator", see="idle")
 def allocator_churn(case: Case) -> Iterator[Finding]:
     """cudaMalloc, cudaFree and their like within steps that have run before.
@@ -71,23 +78,23 @@ def allocator_churn(case: Case) -> Iterator[Finding]:
             f"{case.trace.path.name}: memory is allocated, but fewer than two steps are marked (prof.step()), so it may be warm-up"
         )
     calls = Calls(every[program.step[every] > 0])
-    steps = case.step_count - 1
     spent_ns = int((program.call_end_ns - program.call_start_ns)[calls].sum())
     spent_ns += _collecting(case, names, calls).total_ns
     window_ns = case.trace.steps[-1].end_ns - case.trace.steps[1].start_ns
     if not len(calls) or spent_ns < LEAST_SHARE * window_ns:
         return
+    yield _finding(case, names, calls, spent_ns, window_ns)
+
+
+def _finding(case: Case, names: pl.Series, calls: Calls, spent_ns: int, window_ns: int) -> Finding:
+    steps = case.step_count - 1
     shown = names.gather(calls).value_counts(sort=True).to_series(0)
-    ids = program.call_span[calls]
-    yield Finding(
+    ids = case.program.call_span[calls]
+    return Finding(
         says=f"{len(calls) / steps:.3g} calls a step take memory from the driver or give it back "
         f"({', '.join(shown[:3])}): {spent_ns / steps / 1e6:.3g} ms.",
         why="A settled program makes no such calls; giving memory back waits for the whole device.",
-        fix=Fix(
-            "Let torch keep its memory.",
-            "# no gc.collect() and torch.cuda.empty_cache() in the loop\n"
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
-        ),
+        fix=_FIX,
         evidence={
             "calls_per_step_count": len(calls) / steps,
             "spent_ns": spent_ns // steps,
@@ -95,7 +102,7 @@ def allocator_churn(case: Case) -> Iterator[Finding]:
             "spans": ids[:SHOWN_SPANS].tolist(),
         },
         where=case.places(case.trace.spans["op_id"].gather(ids).drop_nulls().to_list()),
-        change=_change(case, names, every),
+        change=_change(case, names, _allocating(names)),
         unless="the recorded steps are the program's first, or memory is so scarce that it must be given back.",
     )
 

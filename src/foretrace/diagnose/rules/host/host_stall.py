@@ -19,6 +19,12 @@ _CIRCULAR = "it turns results of the device into its next input, and may be need
 _ONCE = "with fewer than two recorded steps it may be what happens once, such as a start or a compilation"
 
 
+_FIX = Fix(
+    "Move it to another thread or process, do it less often, or after the step's launches.",
+    "threading.Thread(target=work, daemon=True).start()",
+)
+
+
 def _no_issue(values: Mapping[str, Any]) -> str | None:
     """The GPU's idle time that Python, operators and calls of the host account for; other causes have their rules."""
     span = values.get("span_ns")
@@ -80,10 +86,7 @@ def host_stall(case: Case) -> Iterator[Finding]:
     yield Finding(
         says=f"The host spends {total_ns / case.step_count / 1e6:.3g} ms of a step on {what}.",
         why="No work reaches the GPU meanwhile.",
-        fix=Fix(
-            "Move it to another thread or process, do it less often, or after the step's launches.",
-            "threading.Thread(target=work, daemon=True).start()",
-        ),
+        fix=_FIX,
         evidence={
             "gaps_per_step_count": len(work) / case.step_count,
             "stalled_ns": total_ns // case.step_count,

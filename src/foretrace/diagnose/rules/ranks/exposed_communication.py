@@ -14,6 +14,13 @@ from foretrace.sourced import JUDGEMENT, Share
 LEAST_SHARE = Share(0.05, "the step", JUDGEMENT)
 
 
+_FIX = Fix(
+    "Overlap it with computation, or send less.",
+    "model = DDP(model, bucket_cap_mb=50, gradient_as_bucket_view=True)\n"
+    "with model.no_sync(): loss.backward()   # while gradients accumulate",
+)
+
+
 @healthy("communication", collective_arrivals.no_issue)
 @rule("Communication is not hidden", "Communication", see="communication")
 def exposed_communication(case: Case) -> Iterator[Finding]:
@@ -64,11 +71,7 @@ def exposed_communication(case: Case) -> Iterator[Finding]:
         says=f"For {exposed.exposed_ns / case.step_count / 1e6:.3g} ms a step, {100 * exposed.step_share:.0f} % of it, "
         f"{'the GPU' if on_device else 'the host'} communicates with other ranks and nothing is computed.",
         why="What no computation hides adds to the step, on every rank.",
-        fix=Fix(
-            "Overlap it with computation, or send less.",
-            "model = DDP(model, bucket_cap_mb=50, gradient_as_bucket_view=True)\n"
-            "with model.no_sync(): loss.backward()   # while gradients accumulate",
-        ),
+        fix=_FIX,
         evidence={
             "exposed_ns": exposed.per_step_ns,
             "exposed_pct": 100 * exposed.step_share,
