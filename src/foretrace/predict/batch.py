@@ -25,18 +25,19 @@ from foretrace.analyze.concepts.device.device_roles import ROLES, classified
 from foretrace.analyze.concepts.device.phases import FORWARD, OPTIMIZER, PHASES
 from foretrace.analyze.concepts.work import flops, work_models
 from foretrace.analyze.concepts.work.work_models.call import Call, Shape, Tensor, parse
+from foretrace.predict.costs import attention, gemm, streaming
 from foretrace.predict.edits import Edit
 from foretrace.predict.graph_capture import loading_ns
 from foretrace.predict.program import Program
 from foretrace.predict.tasks import device_of, task_table
+from foretrace.sourced import JUDGEMENT, Bytes, Factor
 from foretrace.trace import Trace
 
-# Of the peaks, what large products, fused attention and streaming kernels reach.
-_PRODUCT_SHARE, _ATTENTION_SHARE, _BANDWIDTH_SHARE = 0.65, 0.33, 0.80
-_MODEL = 1.2  # how far a modelled duration may be off, as a factor
-_WARPS_PER_SM = 64.0  # a multiprocessor holds no more at once; of a product's or attention's blocks, one
-_START_NS = 2_000  # of any kernel, which its work does not change
-_SCALAR_COPY_BYTES = 4096  # less is a number, such as a loss, and takes as long as its latency
+_MODEL = Factor(1.2, "a modelled duration, by which it may be off", JUDGEMENT)
+_WARPS_PER_SM = Factor(
+    64.0, "warps that a multiprocessor holds at once", "CUDA's compute capabilities 8.0 and 9.0"
+)
+_SCALAR_COPY_BYTES = Bytes(4096, "a copy; less is a number, such as a loss, and takes its latency", JUDGEMENT)
 # Where operators take what a batch makes larger, and where they take weights.
 _OPERANDS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "aten::mm": ((0,), (1,)), "aten::addmm": ((1,), (0, 2)), "aten::_addmm_activation": ((1,), (0, 2)),
@@ -139,7 +140,7 @@ def _rows(trace: Trace, program: Program, times: float, weights: bool) -> pl.Dat
 
 def _at_recorded_rate() -> pl.Expr:
     """Growth of a kernel that fills some of the device: its work at the rate as recorded, once the device is full."""
-    start = pl.min_horizontal(pl.col("took_ns"), pl.lit(_START_NS))
+    start = pl.min_horizontal(pl.col("took_ns"), pl.lit(int(streaming.START_NS)))
     rate = (start + (pl.col("took_ns") - start) * pl.col("own") * pl.col("fill")) / pl.col("took_ns")
     return pl.when(pl.col("model").is_in(("gemm", "convolution"))).then(1.0).otherwise(rate)
 
@@ -261,11 +262,11 @@ def _grown(
     peak = hardware.peak_flops(device, row["dtype"]) if row["dtype"] in device_peaks.DTYPES else None
     if not peak or row["flops"] is None:
         return None, None
-    share = _ATTENTION_SHARE if family == "attention" else _PRODUCT_SHARE
+    share = attention.GROWING_PEAK_SHARE if family == "attention" else gemm.GROWING_PEAK_SHARE
     computing = row["flops"] / (share * peak) * 1e9
     computes = computing >= _moving_ns(device, row["bytes"])
     return max(times * computing, moving), times if computes else grows
 
 
 def _moving_ns(device: hardware.Device, moved: float) -> float:
-    return moved / (_BANDWIDTH_SHARE * device.memory_bandwidth_bytes) * 1e9
+    return moved / (streaming.BANDWIDTH_SHARE * device.memory_bandwidth_bytes) * 1e9
