@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from foretrace.capture.device_time import DeviceTime, device_time
+from foretrace.capture.device_pass import DeviceTime, device_time
 from foretrace.capture.options import CaptureOptions, Switches
 from foretrace.capture.plan import Plan, PlannedPass, make_plan, read_plan, write_plan
 from foretrace.capture.recorder import Recorder

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from foretrace.capture import external
-from foretrace.capture.device_time import DeviceTime, device_time
+from foretrace.capture.device_pass import DeviceTime, device_time
 from foretrace.capture.labels import ModuleLabels
 from foretrace.capture.options import DEVICE, LIGHT, MEMORY, CaptureOptions, Switches
 from foretrace.capture.plan import PlannedPass

@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from foretrace.capture import environment
-from foretrace.capture.device_time import DeviceTime
+from foretrace.capture.device_pass import DeviceTime
 from foretrace.capture.options import DEVICE, LIGHT, MEMORY, CaptureOptions
 from foretrace.capture.passes import Pass, open_pass, peak_host_bytes, synchronize
 from foretrace.capture.plan import Plan, PlannedPass, make_plan, read_plan, write_plan
