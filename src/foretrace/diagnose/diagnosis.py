@@ -13,9 +13,11 @@ from foretrace.diagnose.rule import Rule
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.predict.changes import Change
 from foretrace.predict.prediction import Prediction
+from foretrace.sourced import JUDGEMENT, Share
 
-_HIGH, _MEDIUM = 0.10, 0.03  # of the step
-_SAME = 0.95  # of the host's time that two findings would take out
+_HIGH = Share(0.10, "the step, saved by a finding of high severity", JUDGEMENT)
+_MEDIUM = Share(0.03, "the step, saved by a finding of medium severity", JUDGEMENT)
+_SAME = Share(0.95, "the host's time that two findings about the same thing would both take out", JUDGEMENT)
 
 
 @dataclass(frozen=True)
