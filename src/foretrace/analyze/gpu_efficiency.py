@@ -71,15 +71,9 @@ def gpu_efficiency(trace: Trace) -> Result:
         raise MissingDataError(
             f"{trace.path.name}: no kernels launched in the recording; record with ProfilerActivity.CUDA"
         )
-    windows = step_windows(trace)
-    window = measured_window(trace, windows)
-    flops = model_flops(trace, work, windows)
-    values: dict[str, Value] = {
-        **_fill(trace, window),
-        **_tensor_cores(kernels),
-        **_against_peak(flops),
-        **_goodput(work),
-    }
+    window = measured_window(trace, step_windows(trace))
+    flops = model_flops(trace, work, step_windows(trace))
+    values = _fill(trace, window) | _tensor_cores(kernels) | _against_peak(flops) | _goodput(work)
     return Result(
         says=_says(values),
         table=_table(kernels),

@@ -98,11 +98,16 @@ def idle(
         raise UsageError("idle: min_gap_ns cannot be negative and gaps_count must be at least 1")
     host = HostSpans(trace)
     explained = _explain(trace, host, over, min_gap_ns)
-    places = Places(trace, host)
-    by_cause = _by_cause(explained)
-    calls = blocking_calls(trace, host)
-    if view == "gaps":
-        table = _gaps(trace, places, explained, calls, gaps_count)
+    return _shown(trace, host, explained, longest=gaps_count if view == "gaps" else None, view=view)
+
+
+def _shown(
+    trace: Trace, host: HostSpans, explained: ExplainedGaps, *, longest: int | None, view: str
+) -> Result:
+    """The gaps as a table: the `longest` of them one by one, or all by cause or place."""
+    places, by_cause, calls = Places(trace, host), _by_cause(explained), blocking_calls(trace, host)
+    if longest is not None:
+        table = _gaps(trace, places, explained, calls, longest)
     else:
         named = _named(trace, places, explained.parts)
         table = _causes(by_cause, named) if view == "causes" else _places(explained, named)

@@ -91,14 +91,8 @@ def roofline(
     kernels = owners.filter(~pl.col("orphan") & ~pl.col("communication"))
     peaks = device_peaks.device_peaks(
         trace,
-        {
-            "fp32": peak_fp32_flops,
-            "tf32": peak_tf32_flops,
-            "fp16": peak_fp16_flops,
-            "bf16": peak_bf16_flops,
-            "fp8": peak_fp8_flops,
-            device_peaks.MEMORY: peak_memory_bytes,
-        },
+        {"fp32": peak_fp32_flops, "tf32": peak_tf32_flops, "fp16": peak_fp16_flops, "bf16": peak_bf16_flops}
+        | {"fp8": peak_fp8_flops, device_peaks.MEMORY: peak_memory_bytes},
     )
     calls = _with_roof(_calls(trace, kernels), peaks)
     table = _table(calls, _without_owner(trace, kernels), group_by)
