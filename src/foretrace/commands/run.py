@@ -130,7 +130,7 @@ def _add_profiler(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--memory-history",
         action="store_true",
-        help="record a snapshot of CUDA's allocator in a pass of its own",
+        help="record a snapshot of CUDA's allocator in a separate pass",
     )
     group.add_argument(
         "--labels",

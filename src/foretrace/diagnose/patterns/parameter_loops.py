@@ -32,7 +32,7 @@ LEAST_TENSORS = Count(20, "tensors that an operator comes for; fewer are no loop
 LEAST_LAUNCHES = Count(40, "launches a step: twenty tensors, two operators each", JUDGEMENT)
 MOSTLY = Share(0.75, "a run's launches, by operators that come for so many tensors", JUDGEMENT)
 IN_PLACE = Share(0.3, "a run's operators: an update changes at least weight and state", JUDGEMENT)
-WHY = "Every operation on every parameter is a launch of its own."
+WHY = "Every operation on every parameter needs a separate launch."
 # Families of operators that torch._foreach_* has, or that a few of them make.
 _OVER_LISTS = ("elementwise", "copy", "reduction")
 
