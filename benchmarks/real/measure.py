@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,19 +22,20 @@ import tempfile
 import time
 import tomllib
 import zipfile
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from packing import pack
 from truth import BASE, truth_of
 
 HERE = Path(__file__).resolve().parent
 RECORD = "record"
 AT_ONCE = 12  # processes that fill caches
 COMPILE_S, TIMING_S, RECORD_S, IMPORT_S = 150, 90, 120, 90  # the longest that a process may take
-MOST_BYTES = 15 << 20  # of one file that is brought back
 
 
 def main() -> int:
@@ -50,24 +50,11 @@ def main() -> int:
     print(f"{device}; {len(programs)} programs", flush=True)
     if not options.no_warm:
         fill_caches(place, programs)
-    truths: dict[str, Any] = {}
-    left, longest = list(programs), 0.0
-    with Turns(place) as turns:
-        for name in programs:
-            started = time.monotonic()
-            if started - began + longest > options.budget:
-                break
-            left.remove(name)
-            runs, errors = measure(turns, name, programs[name], options)
-            truths[name] = truth_of(programs[name], device, runs)
-            if errors:
-                truths[name]["errors"] = errors
-            (options.out / "truth.json").write_text(json.dumps(truths, indent=1) + "\n")
-            longest = max(longest, time.monotonic() - started)
-            print(
-                f"[{time.monotonic() - began:6.1f} s] {name} took {time.monotonic() - started:.1f} s",
-                flush=True,
-            )
+    runs = Runs(programs, options, began)
+    with Turns(place, options.ahead) as turns:
+        for job, problem in turns.run(runs.plan()):
+            runs.take(job, problem, device)
+    left = runs.left
     if left:
         print(f"left out, the budget is spent: --only {','.join(left)}", flush=True)
     if not options.no_recordings:
@@ -96,6 +83,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rich", **names, help="programs whose rich recording is kept too")
     parser.add_argument(
         "--budget", type=float, default=560, metavar="S", help="start no program that would end later"
+    )
+    parser.add_argument(
+        "--ahead",
+        type=int,
+        default=2,
+        metavar="N",
+        help="processes that import while one has the GPU (default: 2)",
     )
     parser.add_argument("--no-recordings", action="store_true", help="only time")
     parser.add_argument("--no-warm", action="store_true", help="leave the compiler's caches as they are")
@@ -169,20 +163,9 @@ def timing_command(entry: Mapping[str, Any], out: Path) -> list[str]:
 def record_command(entry: Mapping[str, Any], out: Path, hold: Mapping[str, str]) -> list[str]:
     """Records the program with the defaults; the turn is the program's, not Foretrace's."""
     turn = [f"{name}={value}" for name, value in hold.items()]
+    foretrace = [sys.executable, "-m", "foretrace", "run", "-q", "--stop-after-capture", "-o", str(out)]
     script = [sys.executable, str(HERE / entry["file"])]
-    return [
-        sys.executable,
-        "-m",
-        "foretrace",
-        "run",
-        "--stop-after-capture",
-        "-o",
-        str(out),
-        "--",
-        "env",
-        *turn,
-        *script,
-    ]
+    return [*foretrace, "--", "env", *turn, *script]
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
@@ -244,21 +227,27 @@ class Job:
 
     name: str
     variant: str
+    last: bool
     out: Path
     log: Path
-    got: Path
+    ready: Path
+    go: Path
     process: subprocess.Popen[bytes]
-    began: float
     limit_s: float
 
 
-class Turns:
-    """Starts processes so that one has the GPU while the next imports its packages."""
+Planned = tuple[
+    str, str, bool, Mapping[str, Any]
+]  # program, variant, whether it is the program's last, its entry
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+
+class Turns:
+    """Starts processes so that one has the GPU while the next ones import their packages."""
+
+    def __init__(self, place: Place, ahead: int) -> None:
+        self.place, self.ahead = place, ahead
         self._count = 0
-        self._alive: list[Job] = []
+        self._alive: deque[Job] = deque()
 
     def __enter__(self) -> Turns:
         return self
@@ -267,13 +256,17 @@ class Turns:
         for job in self._alive:
             kill(job.process)
 
-    def start(self, name: str, variant: str, entry: Mapping[str, Any]) -> Job:
+    def start(self, name: str, variant: str, last: bool, entry: Mapping[str, Any]) -> None:
         """Starts a process that waits for its turn."""
         self._count += 1
         scratch, label = self.place.scratch, f"{self._count:03d}.{name}.{variant}"
-        got, log = scratch / f"{label}.got", scratch / f"{label}.log"
-        preload = ",".join(["torch", *entry.get("preload", ())])
-        hold = {"HOLD_LOCK": str(scratch / "lock"), "HOLD_GOT": str(got), "HOLD_PRELOAD": preload}
+        ready, go, log = (scratch / f"{label}.{kind}" for kind in ("ready", "go", "log"))
+        compiled = (
+            ["torch._inductor.compile_fx"] if compiles(variant, entry["changes"].get(variant, "")) else []
+        )
+        # Making an optimizer imports the compiler's front end.
+        preload = ",".join(["torch", "torch._dynamo", *compiled, *entry.get("preload", ())])
+        hold = {"HOLD": f"{ready},{go}", "HOLD_PRELOAD": preload}
         if variant == RECORD:
             out, limit = scratch / name, RECORD_S
             command, environment = record_command(entry, out, hold), self.place.environment("")
@@ -287,107 +280,96 @@ class Turns:
             process = subprocess.Popen(
                 command, env=environment, stdout=file, stderr=file, cwd=scratch, start_new_session=True
             )
-        job = Job(name, variant, out, log, got, process, self.place.clock(), limit)
-        self._alive.append(job)
-        return job
+        self._alive.append(Job(name, variant, last, out, log, ready, go, process, limit))
 
-    def wait_for_turn(self, job: Job) -> None:
-        """Until it has the GPU, or has failed."""
-        end = self.place.clock() + IMPORT_S
-        while not job.got.exists() and job.process.poll() is None and self.place.clock() < end:
-            time.sleep(0.02)
-        job.began = self.place.clock()
+    def run(self, planned: Iterator[Planned]) -> Iterator[tuple[Job, str]]:
+        """Every process in turn, with what went wrong."""
+        while True:
+            while len(self._alive) <= self.ahead and (following := next(planned, None)):
+                self.start(*following)
+            if not self._alive:
+                return
+            job = self._alive[0]
+            problem = self._have_turn(job)
+            kill(job.process)
+            self._alive.popleft()
+            yield job, problem
 
-    def finish(self, job: Job) -> str:
-        """Waits for its end and says what it took; returns what went wrong, if anything."""
-        problem = ""
+    def _have_turn(self, job: Job) -> str:
+        """Waits for its imports, lets it run to its end and says what both took."""
+        asked = self.place.clock()
+        while not job.ready.exists() and job.process.poll() is None and self.place.clock() < asked + IMPORT_S:
+            time.sleep(0.01)
+        began, problem = self.place.clock(), ""
+        job.go.touch()
         try:
-            code = job.process.wait(max(job.began + job.limit_s - self.place.clock(), 0.1))
+            code = job.process.wait(job.limit_s)
             done = job.out.is_file() or (job.out / "rank0" / "light.json").is_file()
             if not done or (code and job.variant != RECORD):
                 problem = f"exit code {code}: {last_line(job.log)}"
         except subprocess.TimeoutExpired:
             problem = f"stopped after {job.limit_s:.0f} s: {last_line(job.log)}"
-        kill(job.process)
-        self._alive.remove(job)
-        took = self.place.clock() - job.began
-        print(f"  {job.name} {job.variant}: {took:.1f} s{_said(job)}{problem and ', ' + problem}", flush=True)
+        times = f"{self.place.clock() - began:.1f} s (imports awaited {began - asked:.1f} s)"
+        print(f"  {job.name} {job.variant}: {times}{_said(job)}{problem and ', ' + problem}", flush=True)
         return problem
-
-    def run(self, name: str, entry: Mapping[str, Any], variants: Sequence[str]) -> Iterator[tuple[Job, str]]:
-        """Every variant in turn, the next one started as soon as the one before has the GPU."""
-        waiting = self.start(name, variants[0], entry)
-        for following in [*variants[1:], None]:
-            job = waiting
-            self.wait_for_turn(job)
-            if following is not None:
-                waiting = self.start(name, following, entry)
-            yield job, self.finish(job)
 
 
 def _said(job: Job) -> str:
     if job.variant != RECORD and job.out.is_file():
         figures = json.loads(job.out.read_text())
         return f", step {figures['step_ms']:.3f} ms ({figures['lo']:.3f} to {figures['hi']:.3f})"
+    facts = job.out / "rank0" / "rank.json"
+    if job.variant == RECORD and facts.is_file():
+        rank = json.loads(facts.read_text())
+        step = (rank.get("unprofiled") or {}).get("median_ns", 0) / 1e6
+        return f", step {step:.3f} ms, ends at {rank.get('step_source')}"
     return ""
 
 
-def measure(
-    turns: Turns, name: str, entry: Mapping[str, Any], options: argparse.Namespace
-) -> tuple[dict[str, list[dict[str, float]]], dict[str, str]]:
-    """The runs of each variant of one program, and what went wrong."""
-    changes = [change for change in entry["changes"] if not options.changes or change in options.changes]
-    variants = [BASE, *changes, BASE, *([] if options.no_recordings else [RECORD])]
-    runs: dict[str, list[dict[str, float]]] = {}
-    errors: dict[str, str] = {}
-    for job, problem in turns.run(name, entry, variants):
+class Runs:
+    """What is to be run as long as the budget lasts, and what has been."""
+
+    def __init__(
+        self, programs: Mapping[str, Mapping[str, Any]], options: argparse.Namespace, began: float
+    ) -> None:
+        self.programs, self.options, self.began = programs, options, began
+        self.left = list(programs)
+        self.truths: dict[str, Any] = {}
+        self._done, self._longest, self._ended = 0, 0.0, time.monotonic()
+        self._times: dict[str, dict[str, list[dict[str, float]]]] = {}
+        self._errors: dict[str, dict[str, str]] = {}
+
+    def plan(self) -> Iterator[Planned]:
+        """Every process to be, asked for as places come free; none of a program that would end too late."""
+        for name, entry in self.programs.items():
+            ahead = len(self.programs) - len(self.left) - self._done  # programs that are not yet done
+            if time.monotonic() - self.began + self._longest * (1 + ahead / 2) > self.options.budget:
+                return
+            self.left.remove(name)
+            wanted = [
+                each for each in entry["changes"] if not self.options.changes or each in self.options.changes
+            ]
+            variants = [BASE, *wanted, BASE, *([] if self.options.no_recordings else [RECORD])]
+            for place, variant in enumerate(variants, 1):
+                yield name, variant, place == len(variants), entry
+
+    def take(self, job: Job, problem: str, device: str) -> None:
+        """Keeps what a process brought; after a program's last, truth.json is written anew."""
+        times, errors = self._times.setdefault(job.name, {}), self._errors.setdefault(job.name, {})
         if problem:
             errors[job.variant] = problem
         elif job.variant != RECORD:
-            runs.setdefault(job.variant, []).append(json.loads(job.out.read_text()))
-    return runs, errors
-
-
-# --- recordings ----------------------------------------------------------------------------------------------
-
-
-def pack(scratch: Path, names: Sequence[str], out: Path, rich: Sequence[str]) -> None:
-    """NAME.tar.xz of every recording, gathered into a few tars that are small enough to bring back."""
-
-    def squeeze(name: str) -> Path | None:
-        parts = [
-            "run.json",
-            "rank0/rank.json",
-            "rank0/light.json",
-            *(["rank0/rich.json"] if name in rich else []),
-        ]
-        files = [f"{name}/{part}" for part in parts if (scratch / name / part).is_file()]
-        if not files:
-            return None
-        packed = scratch / f"{name}.tar.xz"
-        subprocess.run(["tar", "-I", "xz -T2 -3", "-cf", packed, *files], cwd=scratch, check=True)
-        return packed
-
-    with ThreadPoolExecutor(8) as pool:
-        packed = [path for path in pool.map(squeeze, names) if path]
-    for number, group in enumerate(groups({path.name: path.stat().st_size for path in packed}), 1):
-        file = out / f"recordings-{number}.tar"
-        subprocess.run(["tar", "-cf", file, *group], cwd=scratch, check=True)
-        print(f"{file.name}: {file.stat().st_size / 2**20:.1f} MiB, {' '.join(group)}", flush=True)
-    shutil.rmtree(scratch, ignore_errors=True)
-
-
-def groups(sizes: Mapping[str, int], most: int = MOST_BYTES) -> list[list[str]]:
-    """Files in as few groups as first-fit finds, none over `most` bytes; one that is larger itself stands alone."""
-    found: list[tuple[int, list[str]]] = []
-    for name in sorted(sizes, key=lambda name: -sizes[name]):
-        for place, (taken, members) in enumerate(found):
-            if taken + sizes[name] <= most:
-                found[place] = (taken + sizes[name], [*members, name])
-                break
-        else:
-            found.append((sizes[name], [name]))
-    return [members for _, members in found]
+            times.setdefault(job.variant, []).append(json.loads(job.out.read_text()))
+        if not job.last:
+            return
+        self.truths[job.name] = truth_of(self.programs[job.name], device, times)
+        if errors:
+            self.truths[job.name]["errors"] = errors
+        (self.options.out / "truth.json").write_text(json.dumps(self.truths, indent=1) + "\n")
+        now = time.monotonic()
+        took, self._ended, self._done = now - self._ended, now, self._done + 1
+        self._longest = max(self._longest, took)
+        print(f"[{now - self.began:6.1f} s] {job.name} took {took:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,22 @@
 """Loaded by Python first, where this folder is on PYTHONPATH: imports packages, then waits for its turn on the GPU.
 
-HOLD_LOCK names the file whose lock is the turn (kept until the process ends; children do not inherit it), HOLD_PRELOAD the
-packages to import before, by commas, HOLD_GOT a file that appears once the turn has come. The program itself is unchanged.
+HOLD names two files by comma: the first is made once the packages of HOLD_PRELOAD (by commas) are imported, the turn has
+come when the second appears. The program itself is unchanged, and the processes that it starts do not wait.
 """
 
 import os
 
-_lock = os.environ.pop("HOLD_LOCK", None)
-if _lock:
+_hold = os.environ.pop("HOLD", None)
+if _hold:
     import importlib
+    import time
 
-    _got = os.environ.pop("HOLD_GOT")
     for _name in filter(None, os.environ.pop("HOLD_PRELOAD", "").split(",")):
         importlib.import_module(_name)
-    import fcntl
-
-    _file = os.open(_lock, os.O_RDWR | os.O_CREAT)
-    fcntl.lockf(_file, fcntl.LOCK_EX)
-    os.close(os.open(_got, os.O_WRONLY | os.O_CREAT))
+    _ready, _go = _hold.split(",")
+    os.close(os.open(_ready, os.O_WRONLY | os.O_CREAT))
+    _end = time.monotonic() + 600
+    while not os.path.exists(_go):
+        if time.monotonic() > _end:
+            raise SystemExit("its turn never came")
+        time.sleep(0.01)

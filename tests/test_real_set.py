@@ -1,0 +1,164 @@
+"""`benchmarks/real`: what was measured becomes a truth, what was predicted is judged by it, and the sets are whole."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import subprocess
+import sys
+import tarfile
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from foretrace.diagnose import RULES
+
+FOLDER = Path(__file__).parents[1] / "benchmarks" / "real"
+SETS = sorted(FOLDER.glob("*.toml"))
+ENTRY = {
+    "what": "a program",
+    "changes": {"tf32": "TF32", "bf16": "autocast"},
+    "rule": {"tf32": "no-tensor-cores"},
+}
+
+
+def load(name: str) -> Any:
+    """A module of benchmarks/real."""
+    sys.path.insert(0, str(FOLDER))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+truth, packing, measure, judge = load("truth"), load("packing"), load("measure"), load("judge")
+
+
+def run(step_ms: float) -> dict[str, float]:
+    return {"step_ms": step_ms, "lo": step_ms - 1, "hi": step_ms + 1}
+
+
+def prediction(point: float, verdict: str = "gain") -> Any:
+    return SimpleNamespace(
+        verdict=verdict, speedup=SimpleNamespace(point=point, low=point - 0.1, high=point + 0.1)
+    )
+
+
+def finding(rule: str, says: str, point: float, **more: Any) -> Any:
+    change = SimpleNamespace(says=says)
+    return SimpleNamespace(
+        rule=rule, change=change, fix=SimpleNamespace(says=""), predicted=prediction(point), **more
+    )
+
+
+def diagnosis(*findings: Any) -> Any:
+    return SimpleNamespace(findings=findings, combined=prediction(3.0))
+
+
+def judged(point: float, measured: tuple[float, float], verdict: str = "gain") -> Any:
+    return judge.Judged("p", "c", "r", measured, True, verdict, point, point - 0.1, point + 0.1)
+
+
+def test_a_speedup_ranges_over_all_runs_of_the_program_as_it_is() -> None:
+    assert truth.speedup_range([12.0, 10.0], [5.0]) == [2.0, 2.4]
+    assert truth.speedup_range([12.0, 10.0], [5.0, 4.0]) == [2.0, 3.0]
+
+
+def test_a_truth_leaves_out_what_was_not_measured() -> None:
+    made = truth.truth_of(ENTRY, "a GPU", {"base": [run(10.0), run(12.0)], "tf32": [run(5.0)]})
+    assert made["step_ms"] == [10.0, 12.0]
+    assert (made["lo"], made["hi"]) == (9.0, 13.0)
+    assert list(made["changes"]) == ["tf32"]
+    assert made["changes"]["tf32"]["speedup_range"] == [2.0, 2.4]
+    assert made["changes"]["tf32"]["rule"] == "no-tensor-cores"
+    assert truth.truth_of(ENTRY, "a GPU", {"tf32": [run(5.0)]})["changes"] == {}
+
+
+def test_files_are_grouped_below_the_limit() -> None:
+    made = packing.groups({"a": 6, "b": 5, "c": 4, "d": 30}, most=10)
+    assert made == [["d"], ["a", "c"], ["b"]]
+
+
+def test_a_change_is_judged_by_the_finding_that_its_label_names() -> None:
+    found = diagnosis(
+        finding("no-tensor-cores", "TF32 products", 1.5), finding("no-tensor-cores", "bf16 autocast", 1.2)
+    )
+    assert judge.predicted_for(found, "bf16", "no-tensor-cores:autocast")[1].speedup.point == 1.2
+    assert judge.predicted_for(found, "bf16", "no-tensor-cores")[1].speedup.point == 1.2
+    name, other = judge.predicted_for(found, "half", "no-tensor-cores:weights")
+    assert (name, other.speedup.point) == ("no-tensor-cores:weights~", 1.5)
+    assert judge.predicted_for(found, "noitem", "host-sync") == ("host-sync", None)
+    assert judge.predicted_for(found, "all", "together")[1].speedup.point == 3.0
+
+
+def test_alternatives_of_a_finding_are_asked_too() -> None:
+    other = SimpleNamespace(name="reduce-overhead", predicted=prediction(2.5))
+    found = diagnosis(finding("launch-bound", "a CUDA graph", 1.5, alternatives=(other,)))
+    assert judge.predicted_for(found, "graph", "launch-bound:reduce-overhead")[1].speedup.point == 2.5
+
+
+def test_what_no_rule_found_is_predicted_to_gain_nothing() -> None:
+    facts = {"rule": "host-sync", "speedup_range": [1.13, 1.16]}
+    rows = judge.judge("p", {"changes": {"noitem": facts, "other": {**facts, "rule": ""}}}, diagnosis())
+    assert [(row.change, row.found, row.point, row.covered) for row in rows] == [
+        ("noitem", False, 1.0, False)
+    ]
+    assert rows[0].error == pytest.approx(0.13)
+
+
+def test_promises_are_counted_by_the_ends_of_the_measured_range() -> None:
+    kept, missed = judged(1.3, (1.25, 1.35)), judged(1.12, (1.12, 1.2), "uncertain")
+    unsure, false = judged(1.2, (1.05, 1.2)), judged(1.5, (0.9, 1.02))
+    assert [row.true_gain for row in (kept, missed, unsure, false)] == [True, True, False, False]
+    assert [row.false_promise for row in (kept, missed, unsure, false)] == [False, False, False, True]
+    said = judge.summary([kept, missed, unsure, false])
+    assert "promised: 1/2" in said
+    assert "false promises: 1" in said
+    assert "cover: 3/4" in said
+
+
+def test_runs_are_found_in_folders_and_tars(tmp_path: Path) -> None:
+    folder, scratch, inner = tmp_path / "set", tmp_path / "scratch", tmp_path / "inner"
+    for place in (folder / "a", inner / "b", scratch):
+        place.mkdir(parents=True)
+    (folder / "a" / "run.json").write_text("{}")
+    (inner / "b" / "run.json").write_text("{}")
+    with tarfile.open(inner / "b.tar.xz", "w:xz") as file:
+        file.add(inner / "b", "b")
+    with tarfile.open(folder / "recordings-1.tar", "w") as file:
+        file.add(inner / "b.tar.xz", "b.tar.xz")
+    assert sorted(judge.unpack(folder, scratch)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("path", SETS, ids=lambda path: path.stem)
+def test_a_set_names_programs_that_are_there_and_know_their_changes(path: Path) -> None:
+    rules = {rule.name for rule in RULES} | set(judge.STANDS_FOR) | {"", "together"}
+    for name, entry in measure.load_set(path).items():
+        source = (FOLDER / entry["file"]).read_text()
+        words = {node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)}
+        assert set(entry["changes"]) <= words, name
+        assert set(entry["rule"]) == set(entry["changes"]), name
+        assert {rule.partition(":")[0] for rule in entry["rule"].values()} <= rules, name
+    assert tomllib.loads(path.read_text())
+
+
+def test_a_program_is_timed_step_by_step(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script, out = tmp_path / "program.py", tmp_path / "out.json"
+    script.write_text(
+        "import time, torch\n"
+        "optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)\n"
+        "while True:\n"
+        "    time.sleep(0.02)\n"
+        "    optimizer.step()\n"
+    )
+    variables = {"WARM_S": "0", "WARM_N": "4", "BLOCKS": "3", "BLOCK_S": "0.06"}
+    command = [sys.executable, FOLDER / "time_steps.py", out, "optimizer", script]
+    subprocess.run(command, env={"PATH": "", **variables}, check=True, timeout=120)
+    figures = json.loads(out.read_text())
+    assert 20 <= figures["lo"] <= figures["step_ms"] <= figures["hi"]
+    assert figures["steps"] >= 4 + 3 * 3
