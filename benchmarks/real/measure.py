@@ -2,7 +2,9 @@
 
     python benchmarks/real/measure.py --set looked_at --out DIR [--only NAME,...] [--budget 560] [--no-recordings]
 
-SET.toml lists the programs. First every compiled variant runs a few steps, many at once, to fill the compiler's caches.
+SET.toml lists the programs: `file`, `tick` (see time_steps.py; default optimizer), `ticks_per_step`, `warm_n` (steps of
+warming up, default 12), `preload` (packages to import before its turn), `changes` (FIX and what it is) and the `rule` that
+speaks of each (see judge.py). First every compiled variant runs a few steps, many at once, to fill the compiler's caches.
 Then, program by program: the program as it is, with each change, as it is again (time_steps.py, no profiler), and one run
 under `foretrace run` with its defaults. One process at a time has the GPU; the next one imports its packages meanwhile.
 DIR gets truth.json, after every program anew, and recordings-N.tar, each of NAME.tar.xz. Packages that the machine lacks
@@ -67,7 +69,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = {
+    names: dict[str, Any] = {
         "type": lambda text: [name for name in text.split(",") if name],
         "default": [],
         "metavar": "NAME,...",
@@ -275,7 +277,8 @@ class Turns:
             per_step = str(entry.get("ticks_per_step", 1))
             fix = "" if variant == BASE else variant
             command = timing_command(entry, out)
-            environment = self.place.environment(fix, TICKS_PER_STEP=per_step, **hold)
+            warm = str(entry.get("warm_n", 12))
+            environment = self.place.environment(fix, TICKS_PER_STEP=per_step, WARM_N=warm, **hold)
         with log.open("wb") as file:
             process = subprocess.Popen(
                 command, env=environment, stdout=file, stderr=file, cwd=scratch, start_new_session=True
