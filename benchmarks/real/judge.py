@@ -59,7 +59,7 @@ class Judged:
     @property
     def error(self) -> float:
         """Distance to the nearer end of the measured range; none within it."""
-        return distance(self.point, self.truth)
+        return float(distance(self.point, self.truth))
 
     @property
     def covered(self) -> bool:
