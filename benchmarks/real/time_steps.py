@@ -1,8 +1,8 @@
 """Times a program's steps without any profiler: time_steps.py OUT.json TICK SCRIPT [ARGUMENT ...]
 
 TICK names what ends a step: `optimizer` (any optimizer's step), or `module:function`. After warming up, blocks of steps are
-timed, one synchronisation at each end; then the process ends. From the environment: TICKS_PER_STEP (1), WARM_S (1.5) and
-WARM_N (12) steps of warming up, BLOCKS (5) of at least BLOCK_S (0.3) and three steps. ONLY_STEPS=N times nothing: the
+timed, one synchronisation at each end; then the process ends. From the environment: TICKS_PER_STEP (1), WARM_S (1.2) and
+WARM_N (12) steps of warming up, BLOCKS (6) of at least BLOCK_S (0.25) and three steps. ONLY_STEPS=N times nothing: the
 process ends after N steps.
 """
 
@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -31,9 +32,9 @@ class Timer:
         read = os.environ.get
         self.out = out
         self.per_step = int(read("TICKS_PER_STEP", "1"))
-        self.warm_s = float(read("WARM_S", "1.5"))
+        self.warm_s = float(read("WARM_S", "1.2"))
         self.warm_n = int(read("WARM_N", "12")) * self.per_step
-        self.block_s, self.most = float(read("BLOCK_S", "0.3")), int(read("BLOCKS", "5"))
+        self.block_s, self.most = float(read("BLOCK_S", "0.25")), int(read("BLOCKS", "6"))
         self.only = int(read("ONLY_STEPS", "0")) * self.per_step
         self.ticks, self.first_at = 0, 0.0
         self.began, self.ticks_then = 0.0, 0
@@ -57,8 +58,7 @@ class Timer:
             steps = (self.ticks - self.ticks_then) / self.per_step
             self.blocks.append((time.perf_counter() - self.began) * 1e3 / steps)
             if len(self.blocks) == self.most:
-                times = sorted(self.blocks)
-                self.end({"step_ms": times[len(times) // 2], "lo": times[0], "hi": times[-1]})
+                self.end({"step_ms": median(self.blocks), "lo": min(self.blocks), "hi": max(self.blocks)})
             self.begin()
 
     def begin(self) -> None:
@@ -70,7 +70,8 @@ class Timer:
         """Writes the figures and ends the process."""
         synchronize()
         peak = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0.0
-        self.out.write_text(json.dumps({**figures, "peak_mib": peak, "steps": self.ticks // self.per_step}))
+        steps = self.ticks // self.per_step
+        self.out.write_text(json.dumps({**figures, "blocks": self.blocks, "peak_mib": peak, "steps": steps}))
         sys.stdout.flush()
         os._exit(0)
 
