@@ -7,6 +7,7 @@ import polars as pl
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Fix
 from foretrace.diagnose.patterns.attention_seen import ADDED, FILLED, KEPT, MULTIPLIED, Seen
+from foretrace.sourced import JUDGEMENT, Count
 
 _TRANSFORMERS = "transformers/models/"
 _HOW = {
@@ -15,7 +16,10 @@ _HOW = {
     KEPT: "where scores are kept",
     MULTIPLIED: "multiplied with the scores",
 }
-_LINE = 50  # characters of arguments
+_LINE = Count(50, "characters of arguments that stand on one line", JUDGEMENT)
+FLASH_WIDTHS = Count(
+    8, "of which the widths of heads are multiples in flash attention", "PyTorch's sdp_utils.cpp"
+)
 _IMPLEMENTATION = 'from_pretrained(name, attn_implementation="sdpa")'
 
 
@@ -133,9 +137,9 @@ def _kernel_notes(seen: Seen) -> list[str]:
     notes = []
     if not seen.half:
         notes.append("in fp32 the memory-efficient kernel runs; flash attention needs bf16 or fp16")
-    if seen.attention.width % 8:
+    if seen.attention.width % FLASH_WIDTHS:
         notes.append(
-            f"heads of {seen.attention.width} are padded for flash attention: it takes multiples of 8"
+            f"heads of {seen.attention.width} are padded: flash attention takes multiples of {FLASH_WIDTHS}"
         )
     if seen.dropout:
         notes.append("dropout draws other random numbers than now: the same in distribution")

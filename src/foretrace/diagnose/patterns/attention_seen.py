@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 import polars as pl
 
@@ -25,8 +26,11 @@ from foretrace.analyze.concepts.work.tensor_shapes import tensor_shapes
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.patterns.attention_in_pieces import Attention, turned
+from foretrace.sourced import JUDGEMENT, Factor
 
-MASKED_OUT = -1_000  # a score; e to that power is nothing in every type
+MASKED_OUT = Factor(
+    1_000, "below zero, a score that a softmax makes nothing of: e to that power is 0", JUDGEMENT
+)
 ADDED, FILLED, KEPT, MULTIPLIED = "added", "filled", "kept", "multiplied"
 _HALF = ("c10::Half", "c10::BFloat16")
 _SCALES = ("aten::mul", "aten::mul_", "aten::div", "aten::div_")
@@ -92,7 +96,7 @@ class Seen:
     def shows_through(self) -> bool:
         """Whether scores are replaced by a number that a softmax may give weight."""
         try:
-            return FILLED in self.masks and float(self.fill) > MASKED_OUT
+            return FILLED in self.masks and float(self.fill) > -MASKED_OUT
         except ValueError:
             return False
 
@@ -148,8 +152,11 @@ class _Operator:
 
     def at(self, place: int) -> tuple[int, ...]:
         """The shape of an argument; empty for a number."""
-        listed = json.loads(self.shapes)
-        return tuple(listed[place]) if place < len(listed) and isinstance(listed[place], list) else ()
+        listed = _listed(self.shapes)
+        shape = listed[place] if place < len(listed) else []
+        return (
+            tuple(shape) if isinstance(shape, list) and all(isinstance(size, int) for size in shape) else ()
+        )
 
     def values(self) -> list[str]:
         """Its arguments as text; empty where they are tensors or were not recorded."""
@@ -184,11 +191,17 @@ class _Operator:
         return self.name in _JOINS and self.is_mask(size) and len(self.at(1)) >= 2
 
 
-def _texts(listed: str | None) -> list[str]:
+def _texts(text: str | None) -> list[str]:
+    return [str(value) for value in _listed(text)]
+
+
+def _listed(text: str | None) -> list[Any]:
+    """A recorded list; empty where the text is damaged."""
     try:
-        return [str(value) for value in json.loads(listed or "[]")]
-    except ValueError:
+        listed = json.loads(text or "[]")
+    except (ValueError, RecursionError):
         return []
+    return listed if isinstance(listed, list) else []
 
 
 def _look(found: Seen, rows: list[_Operator]) -> None:

@@ -40,6 +40,12 @@ MOST_BY_HAND = Count(
 )
 WHY = "Every operation on every parameter needs a separate launch."
 # Families of operators that torch._foreach_* has, or that a few of them make.
+# Operators that torch has as torch._foreach_*, and those of another name.
+FOREACH = (
+    "abs", "add", "addcdiv", "addcmul", "clamp_max", "clamp_min", "copy", "div", "exp", "lerp", "log", "max", "maximum",
+    "minimum", "mul", "neg", "norm", "pow", "reciprocal", "sigmoid", "sign", "sqrt", "sub", "tanh", "zero",
+)  # fmt: skip
+_OTHER_NAMES = {"linalg_vector_norm": "norm"}
 _UPDATES = ("aten::add_", "aten::sub_")
 _OF_SGD = (*_UPDATES, "aten::mul_", "aten::mul")
 _OVER_LISTS = ("elementwise", "copy", "reduction")
@@ -152,6 +158,18 @@ def foreach_edit(loop: Loop) -> Edit:
     device_ns = min(_streamed_ns(loop) or loop.device_ns, loop.device_ns)
     per_launch = min(foreach.TENSORS_PER_LAUNCH, loop.tensors)
     return loop.at_once(foreach.launches(loop.launches, device_ns, per_launch=per_launch))
+
+
+def foreach_code(loop: Loop) -> str:
+    """The calls over all tensors that torch has for the loop's operators."""
+    names = loop.work.rows["op"].drop_nulls().value_counts(sort=True)["op"].str.strip_prefix("aten::")
+    known = [
+        _OTHER_NAMES.get(name, name) for name in names if _OTHER_NAMES.get(name, name).rstrip("_") in FOREACH
+    ]
+    calls = [
+        f"torch._foreach_{name}(tensors, ...)   # not: for t in tensors: t.{name}(...)" for name in known[:3]
+    ]
+    return "\n".join(calls or ["torch._foreach_mul_(moments, 0.9)   # not: for m in moments: m.mul_(0.9)"])
 
 
 def backward_of_penalty(loop: Loop) -> pl.DataFrame | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from builders import Recording
 
+import foretrace
 from foretrace.diagnose.rules.fusion.loop_optimizer import loop_optimizer
 from foretrace.diagnose.rules.fusion.parameter_loop import parameter_loop
 from foretrace.diagnose.rules.host.launch_bound import launch_bound
@@ -125,3 +126,15 @@ def test_sums_of_other_tensors_are_no_update(tmp_path: Path) -> None:
     assert findings(loop_optimizer, plain_sgd(tmp_path, ("aten::add_",), alike), step_us=510) == []
     before = plain_sgd(tmp_path, ("aten::add_",), WEIGHTS, told=False)  # no backward pass before it
     assert findings(loop_optimizer, before, step_us=510) == []
+
+
+def test_the_optimizer_of_the_recording_is_named(tmp_path: Path) -> None:
+    """Fused SGD for who uses SGD: another class would train otherwise."""
+    recording = tmp_path / "trace.json"
+    training(tmp_path, "vectorized_elementwise_kernel")
+    recording.write_text(
+        recording.read_text().replace("Optimizer.step#AdamW.step", "Optimizer.step#SGD.step")
+    )
+    (found,) = findings(loop_optimizer, foretrace.open(recording, cache=False), step_us=2000)
+    assert "torch.optim.SGD(params, ..., fused=True)" in found.fix.code
+    assert "AdamW" not in found.fix.code

@@ -96,7 +96,8 @@ def _of_torch(case: Case) -> Iterator[Finding]:
         f"{loop.takes()}.",
         why=WHY,
         fix=Fix(
-            "Use the fused optimizer.", "optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)"
+            "Use the fused optimizer.",
+            f"optimizer = torch.optim.{optimizer_steps.name(case)}(params, ..., fused=True)   # other arguments as they are",
         ),
         evidence=loop.evidence(),
         where=work.places(),
