@@ -16,6 +16,7 @@ from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
 from foretrace.predict import host_line
 from foretrace.predict.costs.transfer import STAGED_BYTES
+from foretrace.predict.library_streams import NO_OPERATOR, Launched, awaited
 from foretrace.predict.program import (
     ALL_STREAMS,
     BLOCKING_COPY,
@@ -47,9 +48,9 @@ _COPY_TAIL_NS = Nanoseconds(50_000, "a copy's last piece, still on its way when 
 QUIET_NS = Nanoseconds(
     200_000, "the host without events: more than Python takes between two operators", _AT_HAND
 )
-_STREAMS = 1 << 32  # more than a device has
 
 _SYNCS = re.compile(r"(cuda|hip|cu)(Device|Ctx|Stream|Event)Synchronize")
+_OF_DEVICE = re.compile(r"(cuda|hip)DeviceSynchronize|cuCtxSynchronize")
 _FREES = re.compile(r"(cuda|hip)Free$|(cu)MemFree")
 _RECORDS = re.compile(r"(cuda|hip|cu)EventRecord")
 _WAITS = re.compile(r"(cuda|hip|cu)StreamWaitEvent")
@@ -95,8 +96,8 @@ class _Builder:
         )
         self.streams = tuple((device or 0, stream or 0) for device, stream in keys.iter_rows())
         number = {key: index for index, key in enumerate(self.streams)}
-        self.stream_of = _codes(tasks, number)
-        self.before_stream = _codes(before, number)
+        self.stream_of = host_line.stream_numbers(tasks, number)
+        self.before_stream = host_line.stream_numbers(before, number)
         self.before_end = (before["end_ns"] - window[0]).to_numpy()
 
     def program(self) -> Program:
@@ -106,6 +107,7 @@ class _Builder:
         self.first_of, self.last_of = task_from[:-1], task_from[1:] - 1
         latency, gap = self._task_delays()
         after, after_ns = self._awaited(gap)
+        self._within_operators(gap, latency, after, after_ns)
         pending = self._pending()
         kind, base, stream, wake = self._calls(launches, pending)
         reach = np.maximum.accumulate(self.end)
@@ -250,6 +252,19 @@ class _Builder:
                     break
         return after, after_ns
 
+    def _within_operators(self, gap: Times, latency: Times, after: Numbers, after_ns: Times) -> None:
+        """What work of operators with streams of their own waits for, and what follows them."""
+        if len(self.streams) < 2 or not len(gap):
+            return
+        tasks = Launched(
+            self.tasks["op_id"].cast(pl.Int64).fill_null(NO_OPERATOR).to_numpy(), self.call_of, self.stream_of,
+            self.task_start, self.task_end,
+            np.flatnonzero(_matches(self.names, _RECORDS)), np.flatnonzero(_matches(self.names, _WAITS)),
+        )  # fmt: skip
+        waiting = awaited(tasks, np.maximum(self.start[self.call_of] + latency, self._previous()))
+        after[waiting.tasks], after_ns[waiting.tasks] = waiting.others, waiting.late_ns
+        gap[waiting.tasks] = np.minimum(gap[waiting.tasks], int(np.median(gap)))
+
     def _outstanding(self, launches: NDArray[np.bool_], pending: Times) -> Times:
         """For each call, how many launching calls, itself included, were unfinished when it returned."""
         ends = np.sort(np.concatenate((pending, self.task_end[self.last_of[launches]])))
@@ -278,7 +293,19 @@ class _Builder:
         self._waits(kind, base, stream, wake, quartile)
         self._copies(kind, base, wake, launches)
         self._events(kind, stream)
+        if (own := self._profilers_own(kind)) is not None:
+            kind[own], base[own] = NONE, min(int(length[own]), _FREE_SYNC_NS)
         return kind, base, stream, wake
+
+    def _profilers_own(self, kind: Any) -> int | None:
+        """The profiler waits for the device once, when it ends: behind all launches, and nothing else of that name does."""
+        named = np.flatnonzero(_matches(self.names, _OF_DEVICE))
+        behind = (
+            len(named) == 1
+            and kind[named[0]] == SYNC
+            and not np.isin(kind[named[0] :], (LAUNCH, BLOCKING_COPY)).any()
+        )
+        return int(named[0]) if behind and len(self.trace.steps) > 1 else None
 
     def _waits(self, kind: Any, base: Times, stream: Numbers, wake: Times, quartile: Any) -> None:
         """Calls that return when work is done: by name, and others that took long and ended with the device's work."""
@@ -363,16 +390,6 @@ class _Builder:
                 return None
             slacks.append(slack)
         return float(np.median(slacks)) if slacks else None
-
-
-def _codes(frame: pl.DataFrame, number: dict[tuple[int, int], int]) -> Numbers:
-    """For each row, the number of its device and stream."""
-    device, stream = (frame[each].fill_null(0).cast(pl.Int64).to_numpy() for each in ("device", "stream"))
-    known = {each * _STREAMS + other: place for (each, other), place in number.items()}
-    keys = np.array(sorted(known), np.int64)
-    places = np.array([known[key] for key in keys.tolist()], np.int32)
-    found: Numbers = places[np.searchsorted(keys, device * _STREAMS + stream)]
-    return found
 
 
 def _matches(names: pl.Series, pattern: re.Pattern[str]) -> NDArray[np.bool_]:

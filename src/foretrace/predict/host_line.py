@@ -7,8 +7,10 @@ import polars as pl
 
 from foretrace.analyze.concepts.device.device_time import names_like
 from foretrace.errors import MissingDataError
-from foretrace.predict.program import Times
+from foretrace.predict.program import Numbers, Times
 from foretrace.trace import Trace
+
+_STREAMS = 1 << 32  # more than a device has
 
 
 def window(trace: Trace) -> tuple[int, int]:
@@ -89,3 +91,16 @@ def tasks(trace: Trace, calls: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame
     )
     known = nested.with_columns(call=pl.coalesce("call", "outer_call"))
     return known.drop_nulls("call"), device.filter(pl.col("launch_id").is_null())
+
+
+def stream_numbers(frame: pl.DataFrame, number: dict[tuple[int, int], int]) -> Numbers:
+    """For each row, the number of its device and stream."""
+    device, stream = (frame[column].fill_null(0).cast(pl.Int64).to_numpy() for column in ("device", "stream"))
+    known = {
+        device_number * _STREAMS + stream_number: place
+        for (device_number, stream_number), place in number.items()
+    }
+    keys = np.array(sorted(known), np.int64)
+    places = np.array([known[key] for key in keys.tolist()], np.int32)
+    found: Numbers = places[np.searchsorted(keys, device * _STREAMS + stream)]
+    return found

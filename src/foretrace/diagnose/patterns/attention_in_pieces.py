@@ -79,8 +79,8 @@ def by_size(parts: DeviceWork, work: DeviceWork) -> list[Attention]:
             continue
         width = multiplied.left.columns
         scores = multiplied.made
-        if (turned := _turned(scores)) in sizes:
-            scores = turned
+        if (other := turned(scores)) in sizes:
+            scores = other
         half = any(dtype in (dtypes or "") for dtype in _HALF)
         size = sizes.setdefault(scores, Attention(scores, width, half))
         size.width = min(size.width, width)
@@ -116,7 +116,8 @@ def sums_products(size: Attention, work: DeviceWork) -> bool:
     return products > SPARE_PRODUCTS * forward.filter(over_scores)["op_id"].n_unique()
 
 
-def _turned(scores: Matrices) -> Matrices:
+def turned(scores: Matrices) -> Matrices:
+    """The same matrices, rows for columns."""
     return Matrices(scores.batch, scores.columns, scores.rows)
 
 
@@ -145,7 +146,7 @@ def _see_mask(size: Attention, work: pl.DataFrame) -> None:
 def _touching(parts: DeviceWork, sizes: Iterable[Attention]) -> list[str]:
     """The shapes of operators that work on the scores."""
     scores = {size.scores for size in sizes}
-    scores |= {_turned(matrices) for matrices in scores}
+    scores |= {turned(matrices) for matrices in scores}
     return [
         shapes
         for shapes in parts.rows["shapes"].unique().drop_nulls()

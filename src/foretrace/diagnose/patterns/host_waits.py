@@ -25,13 +25,17 @@ from foretrace.diagnose.finding import Finding, Fix, Place
 from foretrace.diagnose.operators import torch_operators
 from foretrace.predict.changes import Change
 from foretrace.predict.numbers import Calls, RecordingTime, SpanIds
+from foretrace.predict.replay import replay
+from foretrace.predict.steady import settled
 from foretrace.predict.waits import for_sizes, waiting_calls
-from foretrace.sourced import JUDGEMENT, Nanoseconds, Share
+from foretrace.sourced import JUDGEMENT, Count, Factor, Nanoseconds, Share
 
 LEAST_SHARE = Share(0.02, "host time", JUDGEMENT)
 LONG_OP_NS = Nanoseconds(
     50_000, "an operator that launches nothing: it computes, for longer than a launch takes", JUDGEMENT
 )
+MUCH_LONGER = Factor(1.5, "the recorded wait, from which the one without a profiler is told", JUDGEMENT)
+TILES = Count(3, "times that the steps are replayed, for a queue as full as it will be", JUDGEMENT)
 # Checks for numbers that are none, and what makes one value of them.
 _CHECKS = r"^aten::(?:isnan|isinf|isfinite)$"
 _CHECKING = r"^aten::(?:isnan|isinf|isfinite|any|all|_is_any_true|_is_all_true|logical_\w+|bitwise_\w+|__\w+__|sum|is_nonzero|item)$"
@@ -64,6 +68,12 @@ class HostWaits:
     computing: HostComputing
     wait_ns: int
     host_share: float  # what reading and computing take of the host's time
+    unrecorded_share: float  # the waits in the step without a profiler, whose faster host waits longer
+
+    @property
+    def count(self) -> bool:
+        """Whether they take enough of the host's time to speak of, with a profiler or without."""
+        return max(self.host_share, self.unrecorded_share) >= LEAST_SHARE
 
 
 def host_waits(case: Case) -> HostWaits | None:
@@ -80,7 +90,18 @@ def _measured(case: Case, calls: Calls) -> HostWaits:
     reading = RecordingTime(intervals.union(host.start_ns[_checks(case, readers)], host.end_ns[readers]))
     wait_ns = int((program.call_end_ns - program.call_start_ns)[calls].sum())
     share = (reading.total_ns + computing.work_ns) / max(program.measured_host_ns, 1)
-    return HostWaits(calls, readers, reading, computing, wait_ns, share)
+    return HostWaits(calls, readers, reading, computing, wait_ns, share, _unrecorded_share(case, calls))
+
+
+def _unrecorded_share(case: Case, calls: Calls) -> float:
+    """What these calls take of the replayed step; nothing where they do not come in every step, as a log's do now and then."""
+    if len(np.unique(case.program.step[calls])) < case.step_count:
+        return 0.0
+    program = settled(case.program)
+    end = replay(program, tiles=TILES).call_end_ns
+    at = calls[calls > 0].astype(np.int64)
+    took = end[at] - end[at - 1] - program.gap_ns[at]
+    return float(took.sum()) / case.step_count / max(case.step_ns, 1.0)
 
 
 def _readers(case: Case, calls: Calls) -> SpanIds:
@@ -180,11 +201,18 @@ def sentence(case: Case, waits: HostWaits) -> str:
     makes = f" and {len(names) - 1} more make" if len(names) > 1 else " makes"
     says = (
         f"{names[0]}{makes} the host wait for the GPU {len(waits.calls) / case.step_count:.3g} times a step, "
-        f"{waits.wait_ns / case.step_count / 1e6:.3g} ms in all."
+        f"{waits.wait_ns / case.step_count / 1e6:.3g} ms in all{_unrecorded(case, waits)}."
     )
     if not waits.computing.work_ns:
         return says
     return f"{says} Operators on the host then compute on it for {waits.computing.work_ns / case.step_count / 1e6:.3g} ms."
+
+
+def _unrecorded(case: Case, waits: HostWaits) -> str:
+    """How long they wait without a profiler, where that is not about the same."""
+    without_ns = waits.unrecorded_share * case.step_ns
+    much_longer = without_ns * case.step_count > MUCH_LONGER * waits.wait_ns
+    return f" (about {without_ns / 1e6:.2g} ms without a profiler)" if much_longer else ""
 
 
 def finding(case: Case, waits: HostWaits, *, why: str, fix: Fix, change: Change, unless: str) -> Finding:

@@ -28,6 +28,13 @@ def during(case: Case, *, fusable: bool) -> ProgramTime:
     return case.during(steps.filter(has_fused == fusable))
 
 
+def name(case: Case) -> str:
+    """The class of the optimizers with a fused form that step most often."""
+    named = case.trace.spans["name"].cast(pl.String).str.extract(_OPTIMIZER)
+    counted = named.filter(named.is_in(HAVE_FUSED)).value_counts(sort=True)
+    return str(counted[named.name][0]) if counted.height else HAVE_FUSED[1]
+
+
 def calls_within(case: Case, during: ProgramTime) -> NDArray[np.bool_]:
     """For each call of the program, whether it begins in this time."""
     start = case.program.call_start_ns

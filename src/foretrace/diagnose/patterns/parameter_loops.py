@@ -32,8 +32,22 @@ LEAST_TENSORS = Count(20, "tensors that an operator comes for; fewer are no loop
 LEAST_LAUNCHES = Count(40, "launches a step: twenty tensors, two operators each", JUDGEMENT)
 MOSTLY = Share(0.75, "a run's launches, by operators that come for so many tensors", JUDGEMENT)
 IN_PLACE = Share(0.3, "a run's operators: an update changes at least weight and state", JUDGEMENT)
+LEAST_BY_HAND = Count(
+    8, "parameters that an update by hand goes over, with nothing else between them", JUDGEMENT
+)
+MOST_BY_HAND = Count(
+    4, "operators for each parameter: more than decay, momentum and the update are no plain SGD", JUDGEMENT
+)
 WHY = "Every operation on every parameter needs a separate launch."
 # Families of operators that torch._foreach_* has, or that a few of them make.
+# Operators that torch has as torch._foreach_*, and those of another name.
+FOREACH = (
+    "abs", "add", "addcdiv", "addcmul", "clamp_max", "clamp_min", "copy", "div", "exp", "lerp", "log", "max", "maximum",
+    "minimum", "mul", "neg", "norm", "pow", "reciprocal", "sigmoid", "sign", "sqrt", "sub", "tanh", "zero",
+)  # fmt: skip
+_OTHER_NAMES = {"linalg_vector_norm": "norm"}
+_UPDATES = ("aten::add_", "aten::sub_")
+_OF_SGD = (*_UPDATES, "aten::mul_", "aten::mul")
 _OVER_LISTS = ("elementwise", "copy", "reduction")
 
 
@@ -102,11 +116,60 @@ def find(case: Case) -> Loop | None:
     return Loop(work, _stretches(case, work.rows["call"].to_numpy()), tensors)
 
 
+def by_hand(case: Case) -> Loop | None:
+    """Updates of plain SGD that the program writes itself; None if there are none.
+
+    After the backward pass, outside of any optimizer's step, the gradient is added to one weight after the other.
+    """
+    runs = [run for run in _of_sgd(case).partition_by("part", maintain_order=True) if _updates_all(run)]
+    if not runs:
+        return None
+    work = DeviceWork(case, pl.concat(runs))
+    tensors = max(run.filter(pl.col("op").is_in(_UPDATES)).height for run in runs)
+    return Loop(work, _stretches(case, work.rows["call"].to_numpy()), tensors)
+
+
+def _of_sgd(case: Case) -> pl.DataFrame:
+    """Launches of the operators of plain SGD after the backward pass, with the `part` of their run that each belongs to."""
+    stepping = [optimizer_steps.during(case, fusable=fusable) for fusable in (True, False)]
+    runs = case.keep("runs over tensors", lambda: _runs(case))
+    in_steps = np.zeros(len(case.program.kind), bool)
+    for during in stepping:
+        in_steps |= optimizer_steps.calls_within(case, during)
+    chosen = runs["op"].is_in(_OF_SGD) & runs["after_backward"].fill_null(value=False)
+    chosen &= ~pl.Series(in_steps[runs["call"].to_numpy()], dtype=pl.Boolean)
+    opens = ~chosen | (runs["run"] != runs["run"].shift(1)).fill_null(value=True)
+    return runs.with_columns(part=opens.cum_sum()).filter(chosen)
+
+
+def _updates_all(run: pl.DataFrame) -> bool:
+    """Whether a run of SGD's operators goes over weights and biases, each with a gradient of its size."""
+    updates = run.filter(pl.col("op").is_in(_UPDATES))
+    pairs = [tensor_shapes(shapes or "")[:2] for shapes in updates["shapes"]]
+    alike = all(len(pair) == 2 and pair[0] == pair[1] for pair in pairs)
+    several = updates["rank"].n_unique() > 1 or updates.height >= LEAST_TENSORS
+    return (
+        alike and several and updates.height >= LEAST_BY_HAND and run.height <= MOST_BY_HAND * updates.height
+    )
+
+
 def foreach_edit(loop: Loop) -> Edit:
     """The same operators, each over as many tensors at once as a launch takes."""
     device_ns = min(_streamed_ns(loop) or loop.device_ns, loop.device_ns)
     per_launch = min(foreach.TENSORS_PER_LAUNCH, loop.tensors)
     return loop.at_once(foreach.launches(loop.launches, device_ns, per_launch=per_launch))
+
+
+def foreach_code(loop: Loop) -> str:
+    """The calls over all tensors that torch has for the loop's operators."""
+    names = loop.work.rows["op"].drop_nulls().value_counts(sort=True)["op"].str.strip_prefix("aten::")
+    known = [
+        _OTHER_NAMES.get(name, name) for name in names if _OTHER_NAMES.get(name, name).rstrip("_") in FOREACH
+    ]
+    calls = [
+        f"torch._foreach_{name}(tensors, ...)   # not: for t in tensors: t.{name}(...)" for name in known[:3]
+    ]
+    return "\n".join(calls or ["torch._foreach_mul_(moments, 0.9)   # not: for m in moments: m.mul_(0.9)"])
 
 
 def backward_of_penalty(loop: Loop) -> pl.DataFrame | None:
@@ -133,8 +196,11 @@ def _zeroed(case: Case) -> pl.DataFrame:
 
 
 def _find(case: Case) -> list[pl.DataFrame]:
-    """The runs of launches that go over parameters."""
-    runs = _runs(case)
+    """The runs of launches that go over parameters, other than updates of plain SGD, which loop-optimizer is about."""
+    runs = case.keep("runs over tensors", lambda: _runs(case))
+    sgd = by_hand(case)
+    if sgd is not None:
+        runs = runs.filter(~pl.col("task").is_in(sgd.work.rows["task"].implode()))
     often = runs.filter(pl.col("often") & (pl.col("often").mean().over("run") >= MOSTLY))
     return [run for run in often.partition_by("run", maintain_order=True) if _over_parameters(run)]
 

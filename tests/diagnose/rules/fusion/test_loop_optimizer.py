@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from builders import Recording
 
+import foretrace
 from foretrace.diagnose.rules.fusion.loop_optimizer import loop_optimizer
 from foretrace.diagnose.rules.fusion.parameter_loop import parameter_loop
 from foretrace.diagnose.rules.host.launch_bound import launch_bound
@@ -78,3 +79,62 @@ def test_a_fused_optimizer_moves_each_moment_once(tmp_path: Path, dtype: str, it
     (found,) = findings(loop_optimizer, loop(tmp_path, 1_600, body), step_us=16_000)
     assert found.predicted
     assert found.predicted.after_ns.point / 1e3 == pytest.approx(moved_us, rel=0.05)
+
+
+def plain_sgd(
+    folder: Path, ops: tuple[str, ...], shapes: tuple[list[int], ...], *, told: bool = True
+) -> Trace:
+    """400 µs of forward work, an operator of autograd's, and these operators for one parameter after the other."""
+
+    def body(recording: Recording, at: float) -> None:
+        launches(recording, at, round(FORWARD / EVERY))
+        autograd = {"Sequence number": 1, "Fwd thread id": 1} if told else {}
+        recording.op("aten::mm", at + FORWARD, at + FORWARD + EVERY, **autograd)
+        recording.launch(at + FORWARD + 7, "mm", at + FORWARD + 10, at + FORWARD + 11, call=2)
+        for number in range(len(shapes) * len(ops)):
+            start, shape = at + FORWARD + EVERY + number * EVERY, shapes[number // len(ops)]
+            arguments = {"Input Dims": [shape, shape, []], "Input type": ["float", "float", "Scalar"]}
+            recording.op(ops[number % len(ops)], start, start + EVERY, **arguments)
+            recording.launch(start + EVERY - 3, "elementwise", start + EVERY, start + EVERY + 1, call=2)
+
+    return loop(folder, FORWARD + EVERY * (1 + len(shapes) * len(ops)), body)
+
+
+WEIGHTS = ([650, 650], [650]) * 5  # of five layers
+
+
+def test_plain_sgd_by_hand_is_found_for_a_few_layers(tmp_path: Path) -> None:
+    """100 of 510 µs are the update: 10 µs for ten tensors and 10 for the launch are left."""
+    trace = plain_sgd(tmp_path, ("aten::add_",), WEIGHTS)
+    (found,) = findings(loop_optimizer, trace, step_us=510)
+    assert found.evidence["parameters_count"] == 10
+    assert "_foreach_add_" in found.fix.code
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(410 + 20, rel=0.05)
+    assert findings(parameter_loop, trace, step_us=510) == []
+
+
+def test_plain_sgd_by_hand_over_many_tensors_is_one_finding(tmp_path: Path) -> None:
+    trace = plain_sgd(tmp_path, ("aten::mul_", "aten::add_"), WEIGHTS * 5)
+    assert len(findings(loop_optimizer, trace, step_us=1_410)) == 1
+    assert findings(parameter_loop, trace, step_us=1_410) == []
+
+
+def test_sums_of_other_tensors_are_no_update(tmp_path: Path) -> None:
+    assert findings(loop_optimizer, plain_sgd(tmp_path, ("aten::add_",), WEIGHTS[:6]), step_us=470) == []
+    alike = ([650, 650],) * 10  # one tensor added to ten times, as likely
+    assert findings(loop_optimizer, plain_sgd(tmp_path, ("aten::add_",), alike), step_us=510) == []
+    before = plain_sgd(tmp_path, ("aten::add_",), WEIGHTS, told=False)  # no backward pass before it
+    assert findings(loop_optimizer, before, step_us=510) == []
+
+
+def test_the_optimizer_of_the_recording_is_named(tmp_path: Path) -> None:
+    """Fused SGD for who uses SGD: another class would train otherwise."""
+    recording = tmp_path / "trace.json"
+    training(tmp_path, "vectorized_elementwise_kernel")
+    recording.write_text(
+        recording.read_text().replace("Optimizer.step#AdamW.step", "Optimizer.step#SGD.step")
+    )
+    (found,) = findings(loop_optimizer, foretrace.open(recording, cache=False), step_us=2000)
+    assert "torch.optim.SGD(params, ..., fused=True)" in found.fix.code
+    assert "AdamW" not in found.fix.code

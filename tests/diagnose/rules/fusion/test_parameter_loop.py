@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from builders import Recording
 
+from foretrace.diagnose.patterns import parameter_loops
 from foretrace.diagnose.rules.fusion.loop_optimizer import loop_optimizer
 from foretrace.diagnose.rules.fusion.parameter_loop import parameter_loop
 from foretrace.diagnose.rules.fusion.penalty_loop import penalty_loop
@@ -131,3 +132,16 @@ def test_an_optimizer_class_of_ones_own_has_no_fused_form(tmp_path: Path) -> Non
     (found,) = findings(parameter_loop, trace, step_us=2_000)
     assert found.predicted
     assert found.predicted.after_ns.point / 1e3 == pytest.approx(FORWARD + 4 * (40 + 10), rel=0.05)
+
+
+def test_the_code_names_the_operators_of_the_loop(tmp_path: Path) -> None:
+    trace = before_the_forward(tmp_path, ("aten::linalg_vector_norm", "aten::mul_"))
+    (found,) = findings(parameter_loop, trace, step_us=FORWARD + PARAMETERS * 2 * EVERY)
+    assert "torch._foreach_norm(" in found.fix.code
+    assert "torch._foreach_mul_(" in found.fix.code
+
+
+def test_torch_has_the_operators_that_the_code_names() -> None:
+    torch = pytest.importorskip("torch")
+    for name in parameter_loops.FOREACH:
+        assert hasattr(torch, f"_foreach_{name}") or hasattr(torch, f"_foreach_{name}_"), name

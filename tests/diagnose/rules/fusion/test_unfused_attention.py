@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from diagnose.kernels import ADD, Op, device_bound
+from builders import Recording
+from diagnose.kernels import ADD, H200, Op, device_bound
 
+from foretrace.diagnose.finding import Finding
 from foretrace.diagnose.rules.fusion.unfused_attention import unfused_attention
 from tests.diagnose.loops import findings
 
@@ -184,3 +186,143 @@ def test_queries_scaled_beforehand_need_not_be(tmp_path: Path, shape: list[int])
     gated = Op("aten::mul", ADD, 300, [shape, shape], [BF16, BF16])
     after = after_us(tmp_path, [scaled, gated, *attention(1_000), rest(1_000)])
     assert after == pytest.approx(1_300 + fused_us(), rel=0.03)
+
+
+def advice(folder: Path, ops: list[Op]) -> Finding:
+    (found,) = findings(unfused_attention, device_bound(folder, ops), step_us=sum(op.dur for op in ops))
+    return found
+
+
+def pieces(
+    *, before: list[Op] | None = None, behind: list[Op] | None = None, after: list[Op] | None = None
+) -> list[Op]:
+    """Attention with these operators before the softmax, behind it, and after the product with the values."""
+    made, summed = multiply(Q, KT, 1_000), multiply(S, Q, 1_000)
+    return [made, *(before or []), softmax(S4, 1_000), *(behind or []), summed, *(after or []), rest(1_000)]
+
+
+def beside(name: str, mask: list[int], dtype: str = "bool", value: str = "-inf") -> Op:
+    return Op(name, ADD, 1_000, [S4, mask, []], [BF16, dtype, "Scalar"], inputs=["", "", value])
+
+
+SCALE = Op("aten::mul", ADD, 1_000, [S4, []], [BF16, "double"], inputs=["", ""])
+
+
+def test_without_mask_none_is_advised(tmp_path: Path) -> None:
+    found = advice(tmp_path, pieces(before=[SCALE]))
+    assert "is_causal" not in found.fix.code
+    assert "attn_mask" not in found.fix.code
+    assert "scale=scale" in found.fix.code
+    assert "math.sqrt(64)" in found.fix.code
+    assert found.evidence["mask"] == "none"
+
+
+def test_scores_that_nothing_scales_are_not_scaled_by_the_fused_kernel_either(tmp_path: Path) -> None:
+    assert "scale=1.0" in advice(tmp_path, pieces()).fix.code
+
+
+def test_a_mask_from_elsewhere_is_passed_on_and_may_be_causal(tmp_path: Path) -> None:
+    """masked_fill replaces where its mask is True; attn_mask counts where it is True."""
+    found = advice(tmp_path, pieces(before=[SCALE, beside("aten::masked_fill_", MASK)]))
+    first, *notes = found.fix.code.split("\n")
+    assert first == "y = F.scaled_dot_product_attention(q, k, v, attn_mask=~mask, scale=scale)"
+    assert any("is_causal=True instead" in note for note in notes)
+    assert found.predicted
+    assert found.predicted.verdict == "gain"
+
+
+def test_only_a_triangle_that_the_step_cuts_is_causal_for_certain(tmp_path: Path) -> None:
+    def cut(diagonal: str) -> Op:
+        return Op("aten::triu", ADD, 200, [MASK, []], ["bool", "Scalar"], inputs=["", diagonal])
+
+    masked = pieces(before=[beside("aten::masked_fill_", MASK)])
+    assert "v, is_causal=True" in advice(tmp_path, [cut("1"), *masked]).fix.code
+    assert "v, attn_mask=~mask" in advice(tmp_path, [cut("64"), *masked]).fix.code  # a window
+    joined = Op("aten::bitwise_and", ADD, 200, [MASK, MASK], ["bool", "bool"])
+    assert "v, attn_mask=~mask" in advice(tmp_path, [cut("1"), joined, *masked]).fix.code
+    batch = pieces(before=[beside("aten::masked_fill_", [4, 1, LENGTH, LENGTH])])
+    assert "v, attn_mask=~mask" in advice(tmp_path, [cut("1"), *batch]).fix.code
+
+
+def test_padding_is_never_causal(tmp_path: Path) -> None:
+    found = advice(tmp_path, pieces(before=[beside("aten::add", [4, 1, 1, LENGTH], FP32, "1")]))
+    assert "attn_mask=mask.to(q.dtype)" in found.fix.code
+    assert "is_causal" not in found.fix.code
+    assert "masked as a whole" in found.unless
+
+
+@pytest.mark.parametrize(("shapes", "argument"), [([MASK, S4, []], "=mask,"), ([MASK, [], S4], "=~mask,")])
+def test_where_keeps_or_replaces_by_the_order_of_its_arguments(
+    tmp_path: Path, shapes: list[list[int]], argument: str
+) -> None:
+    where = Op("aten::where", ADD, 1_000, shapes, ["bool", BF16, BF16])
+    assert f"attn_mask{argument}" in advice(tmp_path, pieces(before=[where])).fix.code
+
+
+def test_dropout_is_passed_on(tmp_path: Path) -> None:
+    drop = Op("aten::native_dropout", ADD, 1_000, [S4, [], []], [BF16, "Scalar", "Scalar"],
+              inputs=["", "0.10000000000000001", "True"])  # fmt: skip
+    assert "dropout_p=0.1 if self.training else 0.0" in advice(tmp_path, pieces(behind=[drop])).fix.code
+
+
+@pytest.mark.parametrize(
+    ("ops", "says"),
+    [
+        ({"before": [Op("aten::tanh", ADD, 1_000, [S4], [BF16])]}, "aten::tanh"),
+        ({"after": [Op("aten::mean", ADD, 1_000, [S4, [], [], []], [BF16])]}, "aten::mean reads the weights"),
+        ({"behind": [Op("aten::mul", ADD, 1_000, [S4, [1, 16, 1, 1]], [BF16, BF16])]}, "multiplied"),
+        ({"before": [beside("aten::masked_fill_", MASK, value="-5")]}, "become -5"),
+    ],
+    ids=["soft cap", "weights returned", "mask of heads", "not masked out"],
+)
+def test_what_a_fused_kernel_does_not_compute_is_not_promised(
+    tmp_path: Path, ops: dict[str, list[Op]], says: str
+) -> None:
+    found = advice(tmp_path, pieces(**ops))
+    assert found.predicted
+    assert found.predicted.verdict == "uncertain"
+    assert says in found.predicted.basis
+
+
+def test_a_soft_cap_is_advised_flex_attention(tmp_path: Path) -> None:
+    capped = pieces(before=[Op("aten::tanh", ADD, 1_000, [S4], [BF16])])
+    assert "flex_attention" in advice(tmp_path, capped).fix.code
+
+
+def test_single_precision_is_told_which_kernel_runs(tmp_path: Path) -> None:
+    assert (
+        "flash attention needs bf16 or fp16"
+        in advice(tmp_path, [*attention(10_000, FP32), rest(1_000)]).fix.code
+    )
+
+
+def test_a_written_out_softmax_is_no_change_of_its_weights(tmp_path: Path) -> None:
+    written = [
+        Op("aten::exp", ADD, 1_000, [S], [BF16]),
+        Op("aten::sum", ADD, 500, [S, [], [], []], [BF16], inputs=["", "[-1]", "True", ""]),
+        Op("aten::div", ADD, 1_000, [S, [HEADS, LENGTH, 1]], [BF16, BF16]),
+    ]
+    found = advice(tmp_path, [multiply(Q, KT, 1_000), *written, multiply(S, Q, 1_000), rest(1_000)])
+    assert found.predicted
+    assert found.predicted.verdict == "gain"
+
+
+def test_a_model_of_transformers_is_told_its_own_switch(tmp_path: Path) -> None:
+    """The softmax is called from transformers' file: the code there is not the user's to change."""
+    recording = Recording(deviceProperties=[H200])
+    for number in range(3):
+        at = number * 5_000.0
+        recording.step(number, at, at + 5_000)
+        recording.python("train.py(3): main", at, at + 5_000)
+        recording.python("transformers/models/gpt2/modeling_gpt2.py(40): forward", at + 1, at + 4_000)
+        for place, op in enumerate((*attention(1_000), rest(1_000))):
+            start = at + 10 + place * 20
+            told = {"Input Dims": op.shapes, "Input type": op.dtypes}
+            recording.op(
+                op.name, start, start + 20, **told, **({"Concrete Inputs": op.inputs} if op.inputs else {})
+            )
+            begin = at + 100 + place * 1_000
+            recording.launch(start + 2, op.kernel, begin, begin + 1_000, call=4)
+    (found,) = findings(unfused_attention, recording.open(tmp_path), step_us=5_000)
+    assert 'attn_implementation="sdpa"' in found.fix.code
+    assert "scaled_dot_product_attention(" not in found.fix.code

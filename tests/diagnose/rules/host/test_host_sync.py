@@ -158,3 +158,48 @@ def test_a_check_for_nan_goes_with_the_operators_that_make_it(tmp_path: Path) ->
     (found,) = findings(host_sync, loop(tmp_path, 300, body), step_us=300)
     assert found.predicted is not None
     assert found.predicted.after_ns.point / 1e3 == pytest.approx(190, rel=0.05)
+
+
+def test_a_value_that_is_logged_is_kept_on_the_device(tmp_path: Path) -> None:
+    def body(recording: Recording, at: float) -> None:
+        recording.launch(at, "gemm", at + 5, at + 998)
+        item(recording, at + 900, at + 1_000)
+
+    (found,) = findings(host_sync, loop(tmp_path, 1_000, body), step_us=1_000)
+    assert "total += loss.detach()" in found.fix.code
+
+
+def test_a_bare_synchronize_is_left_out(tmp_path: Path) -> None:
+    def body(recording: Recording, at: float) -> None:
+        recording.launch(at, "gemm", at + 5, at + 990)
+        recording.runtime("cudaDeviceSynchronize", at + 100, at + 992)
+
+    (found,) = findings(host_sync, loop(tmp_path, 1_000, body), step_us=1_000)
+    assert ".item()" not in found.fix.code
+    assert "synchronize" in found.fix.code
+
+
+def hidden_wait(folder: Path, steps: int) -> list[Finding]:
+    """90 launches in 900 µs whose kernels take 9.5 µs each; so many of the three steps then wait, for 10 µs."""
+
+    def body(recording: Recording, at: float) -> None:
+        for number in range(90):
+            start = at + 10 * number
+            recording.op("aten::add", start, start + 10)
+            recording.launch(start + 5, "add_kernel", start + 8, start + 17.5, call=2)
+        if at < 1_000 * steps:
+            item(recording, at + 900, at + 910)
+
+    return findings(host_sync, loop(folder, 1_000, body))
+
+
+def test_a_wait_that_recording_hides_is_found(tmp_path: Path) -> None:
+    """The slow host of the recording waits 10 of 1,000 µs, 1 %. Without a profiler it has launched all after about half of
+    that, while the device still takes its 900: it waits for hundreds."""
+    (found,) = hidden_wait(tmp_path, 3)
+    assert found.evidence["wait_pct"] == pytest.approx(1, rel=0.05)
+    assert "without a profiler" in found.says
+
+
+def test_a_short_wait_now_and_then_is_no_fault(tmp_path: Path) -> None:
+    assert hidden_wait(tmp_path, 1) == []

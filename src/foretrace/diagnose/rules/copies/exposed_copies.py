@@ -63,7 +63,9 @@ def exposed_copies(case: Case) -> Iterator[Finding]:
         fix=Fix(
             "Copy on a stream of its own, as soon as the source is ready or before it is needed.",
             "side.wait_stream(torch.cuda.current_stream())\n"
-            "with torch.cuda.stream(side):\n    buffer.copy_(p.grad, non_blocking=True)   # pinned",
+            "with torch.cuda.stream(side):\n    buffer.copy_(p.grad, non_blocking=True)   # pinned\n"
+            "p.grad.record_stream(side)   # its memory is in use until the copy is done\n"
+            "side.synchronize()           # before the host reads buffer, as late as can be",
         ),
         evidence={
             "exposed_ns": exposed.per_step_ns,

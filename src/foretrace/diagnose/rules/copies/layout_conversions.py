@@ -48,7 +48,8 @@ _PLANAR_ONLY_DOUBT = "group and instance norm take planar tensors alone, so that
 
 _FIX = Fix(
     "Keep model and input in channels-last order.",
-    "model = model.to(memory_format=torch.channels_last)\nx = x.to(memory_format=torch.channels_last)",
+    "model = model.to(memory_format=torch.channels_last)\nx = x.to(memory_format=torch.channels_last)\n"
+    "# for images; torch.channels_last_3d for volumes. Where the code calls .view() on activations: .reshape()",
 )
 
 

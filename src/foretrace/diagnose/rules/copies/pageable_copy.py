@@ -35,13 +35,15 @@ PREFETCH_GAIN = Factor(
 _STAGED = pl.col("pageable") & (pl.col("size_bytes") > STAGED_BYTES)
 _TO_DEVICE = Fix(
     "Pin the memory and do not wait for the copy.",
-    "loader = DataLoader(dataset, pin_memory=True)\nx = x.to(device, non_blocking=True)",
+    "loader = DataLoader(dataset, pin_memory=True)\nx = x.to(device, non_blocking=True)"
+    "   # not written to on the host before the copy is done",
 )
 _PREFETCHED = Fix(
     "Pin the memory, and copy the next batch on a stream of its own while the GPU computes on this one.",
     "with torch.cuda.stream(copying):\n"
     "    following = following.to(device, non_blocking=True)   # from pinned memory\n"
-    "torch.cuda.current_stream().wait_stream(copying)          # before it is used",
+    "torch.cuda.current_stream().wait_stream(copying)          # before it is used\n"
+    "following.record_stream(torch.cuda.current_stream())      # so that its memory is not reused too early",
 )
 _TO_HOST = Fix(
     "Copy into pinned memory, and read it a step later.",

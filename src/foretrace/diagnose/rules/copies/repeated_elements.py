@@ -53,7 +53,8 @@ def repeated_elements(case: Case) -> Iterator[Finding]:
         fix=Fix(
             "Let what follows repeat: by broadcasting, expand() in place of repeat(), or enable_gqa=True in attention.",
             "y = x[:, None] + z  # not x[:, None].repeat(1, n, 1) + z\n"
-            "y = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)  # not k.repeat_interleave(4, 1)",
+            "y = F.scaled_dot_product_attention(q, k, v, ..., enable_gqa=True)  # not k.repeat_interleave(4, 1); "
+            "other arguments as they are",
         ),
         change=Change("copies removed", without_needless(copies)),
         unless="the copy is changed in place later, or an operator after it is slower with the original order.",

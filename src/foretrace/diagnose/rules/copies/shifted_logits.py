@@ -57,7 +57,7 @@ def shifted_logits(case: Case) -> Iterator[Finding]:
         fix=Fix(
             "Shift the labels, not the logits.",
             "labels = F.pad(labels[:, 1:], (0, 1), value=-100)   # not logits[:, :-1].contiguous()\n"
-            "loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())",
+            "loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())   # -100: its ignore_index, or the one in use",
         ),
         evidence={**copies.evidence("copies"), "copies_per_step_count": len(shifted) / case.step_count},
         where=case.places([copy.op for copy in shifted]),

@@ -56,7 +56,8 @@ def gradient_accumulation(case: Case) -> Iterator[Finding]:
         why="Each part costs the host as much as the whole batch, and its kernels leave the GPU partly empty.",
         fix=Fix(
             "Run larger parts, all at once if memory allows it; scale the loss accordingly.",
-            "loss = model(batch).mean(); loss.backward()   # not: for part in batch.chunk(8)",
+            "loss = model(batch).mean(); loss.backward()   # not: for part in batch.chunk(8)\n"
+            "# batch norm, and losses over pairs of a batch, then see all of it: check that this is wanted",
         ),
         evidence={
             "parts_count": passes,

@@ -58,7 +58,7 @@ def small_batch(case: Case) -> Iterator[Finding]:
         why="A kernel that leaves multiprocessors empty takes nearly as long as one that fills them.",
         fix=Fix(
             "Give each step more items, if memory and the task allow it: compare time per item, not per step.",
-            "loader = DataLoader(dataset, batch_size=4 * batch_size)",
+            "loader = DataLoader(dataset, batch_size=4 * batch_size)   # in training, check the learning rate too",
         ),
         evidence={
             "small_ns": small.dur_ns // case.step_count,

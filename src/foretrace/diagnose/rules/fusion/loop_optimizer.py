@@ -12,8 +12,14 @@ from foretrace.analyze.concepts.work.work_models.call import parse
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
-from foretrace.diagnose.patterns import optimizer_steps
-from foretrace.diagnose.patterns.parameter_loops import LEAST_LAUNCHES, LEAST_SHARE, WHY, Loop
+from foretrace.diagnose.patterns import optimizer_steps, parameter_loops
+from foretrace.diagnose.patterns.parameter_loops import (  # LEAST_BY_HAND: named on the page
+    LEAST_BY_HAND,  # noqa: F401
+    LEAST_LAUNCHES,
+    LEAST_SHARE,
+    WHY,
+    Loop,
+)
 from foretrace.diagnose.rule import KERNELS, healthy, needs, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import foreach, streaming  # noqa: F401  # streaming: named on the page
@@ -21,6 +27,11 @@ from foretrace.predict.edits import Edit
 from foretrace.sourced import JUDGEMENT, Share
 
 FUSED_BELOW = Share(0.3, "launches that are already of many tensors or compiled", JUDGEMENT)
+LEAST_OF_HAND = Share(
+    0.02,
+    "the step, on the host or on the GPU, that an update by hand takes: few parameters, but no other work hides them",
+    JUDGEMENT,
+)
 _FUSED = "multi_tensor|^triton_"
 
 
@@ -32,14 +43,24 @@ def loop_optimizer(case: Case) -> Iterator[Finding]:
 
     Looks at `Optimizer.step#` ranges of the optimizers that have a fused form. Speaks where they launch at least
     {LEAST_LAUNCHES} kernels a step, less than {FUSED_BELOW} of them over many tensors at once, and take at least
-    {LEAST_SHARE} of the step, on the host or on the GPU. Other loops over parameters have a rule of their own
-    (parameter-loop).
+    {LEAST_SHARE} of the step, on the host or on the GPU.
+
+    Also finds plain SGD that the program writes itself: after the backward pass and outside of any optimizer's step, the
+    gradient is added to at least {LEAST_BY_HAND} weights and biases in turn, which takes at least {LEAST_OF_HAND} of the step. Other
+    loops over parameters have a rule of their own (parameter-loop).
 
     Slow
         optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
 
+        for p in model.parameters():
+            p.data.add_(p.grad, alpha=-lr)
+
     Fast
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)  # or foreach=True
+
+        params = list(model.parameters())
+        with torch.no_grad():
+            torch._foreach_add_(params, [p.grad for p in params], alpha=-lr)
 
     Why
     A parameter's update is tiny, and Adam launches ten kernels for it: host and GPU do little but launch.
@@ -47,11 +68,18 @@ def loop_optimizer(case: Case) -> Iterator[Finding]:
     How the worth is predicted
     The fused optimizer takes a launch for every {foreach.TENSORS_PER_LAUNCH} parameters. It moves weight, gradient and
     moments once, at {streaming.MULTI_TENSOR_SHARE} of the bandwidth. On the host it takes {foreach.HOST_NS_PER_TENSOR} for
-    each parameter and {foreach.HOST_NS_PER_LAUNCH} for each launch.
+    each parameter and {foreach.HOST_NS_PER_LAUNCH} for each launch. An update by hand keeps its operators, each over all
+    parameters at once.
 
     When not
     The optimizer is one of your own that has no fused or foreach form.
     """
+    yield from _of_torch(case)
+    yield from _by_hand(case)
+
+
+def _of_torch(case: Case) -> Iterator[Finding]:
+    """The steps of torch's optimizers."""
     steps = optimizer_steps.during(case, fusable=True)
     within = optimizer_steps.calls_within(case, steps)[case.tasks["call"].to_numpy()]
     work = DeviceWork(case, case.tasks.filter(pl.Series(within, dtype=pl.Boolean)))
@@ -68,12 +96,36 @@ def loop_optimizer(case: Case) -> Iterator[Finding]:
         f"{loop.takes()}.",
         why=WHY,
         fix=Fix(
-            "Use the fused optimizer.", "optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)"
+            "Use the fused optimizer.",
+            f"optimizer = torch.optim.{optimizer_steps.name(case)}(params, ..., fused=True)   # other arguments as they are",
         ),
         evidence=loop.evidence(),
         where=work.places(),
         change=Change("the optimizer fused", _fused(loop, moved)),
         unless="the optimizer is one of your own that has no fused or foreach form.",
+    )
+
+
+def _by_hand(case: Case) -> Iterator[Finding]:
+    """Plain SGD that the program writes itself."""
+    loop = parameter_loops.by_hand(case)
+    if loop is None or loop.step_share < LEAST_OF_HAND:
+        return
+    yield Finding(
+        says=f"An update by hand launches {loop.launches} operators a step, one after the other, for {loop.tensors} "
+        f"parameters: {loop.takes()}.",
+        why=WHY,
+        fix=Fix(
+            "Update all parameters at once, or let torch.optim.SGD do it.",
+            "params = [p for p in model.parameters() if p.grad is not None]\n"
+            "with torch.no_grad():\n"
+            "    torch._foreach_add_(params, [p.grad for p in params], alpha=-lr)   # with the same lr\n"
+            "# or: optimizer = torch.optim.SGD(model.parameters(), lr=lr, fused=True); optimizer.step()",
+        ),
+        evidence=loop.evidence(),
+        where=loop.work.places(),
+        change=Change("the update over all parameters at once", parameter_loops.foreach_edit(loop)),
+        unless="what is done to one parameter depends on what was done to another.",
     )
 
 

@@ -63,8 +63,7 @@ def parameter_loop(case: Case) -> Iterator[Finding]:
         why=WHY,
         fix=Fix(
             "Apply each operator to all tensors at once, or use one of torch's optimizers, fused or with foreach=True.",
-            "torch._foreach_mul_(moments, 0.9)   # not: for m in moments: m.mul_(0.9)\n"
-            "torch._foreach_add_(moments, grads, alpha=0.1)",
+            parameter_loops.foreach_code(loop),
         ),
         evidence=loop.evidence(),
         where=loop.work.places(),

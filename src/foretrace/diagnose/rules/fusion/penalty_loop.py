@@ -57,8 +57,10 @@ def penalty_loop(case: Case) -> Iterator[Finding]:
         why=WHY,
         fix=Fix(
             "Use the optimizer's weight_decay rather than a penalty in the loss; or compute it over all tensors at once.",
-            "optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01, fused=True)\n"
-            "norms = torch._foreach_norm(list(model.parameters()))   # or",
+            "# factor * sum of squares in the loss has the gradient 2 * factor * p, which SGD and Adam add themselves:\n"
+            "optimizer = torch.optim.SGD(model.parameters(), lr=lr, weight_decay=2 * factor)   # AdamW decays otherwise\n"
+            "# or, where the value is needed or the penalty is another:\n"
+            "penalty = torch.stack(torch._foreach_norm(list(model.parameters()))).square().sum()",
         ),
         evidence=loop.evidence(),
         where=loop.work.places(),

@@ -11,9 +11,10 @@ import polars as pl
 from foretrace.analyze.concepts.device.attention_pieces import NO_PART, PARTS, SOFTMAX
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
-from foretrace.diagnose.finding import Finding, Fix
-from foretrace.diagnose.patterns import attention_in_pieces
+from foretrace.diagnose.finding import Finding
+from foretrace.diagnose.patterns import attention_advice, attention_in_pieces, attention_seen
 from foretrace.diagnose.patterns.attention_in_pieces import Attention
+from foretrace.diagnose.patterns.attention_seen import Seen
 from foretrace.diagnose.removal import host_time
 from foretrace.diagnose.rule import SHAPES, headline, healthy, needs, rule
 from foretrace.hardware import Device
@@ -52,13 +53,16 @@ def unfused_attention(case: Case) -> Iterator[Finding]:
     Masks of [Tq, Tk], copies of the heads that only the product needs, and the copy of the result that puts the heads
     side by side belong to it.
 
+    The code that a finding proposes is for the mask, scale and dropout that the recording shows, and says what it does not
+    show: only a triangle that the step itself cuts is known to be causal.
+
     Slow
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
         scores = scores.masked_fill(mask, float("-inf"))
         y = scores.softmax(-1) @ v
 
     Fast
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=~mask)
 
     Why
     Every operator reads and writes the whole matrix of scores, whose size grows with the square of the sequence. A fused
@@ -74,8 +78,9 @@ def unfused_attention(case: Case) -> Iterator[Finding]:
     {attention.MASK_COST} times as long. On the host, each fused call takes {attention.HOST_NS}.
 
     When not
-    The scores themselves are needed, or the mask is one that the fused kernels do not take. Where several products are
-    added up to make the scores, as for relative positions, nothing is promised.
+    The scores themselves are needed, or the mask is one that the fused kernels do not take. Nothing is promised where several
+    products are added up to make the scores, as for relative positions, where another function such as tanh stands between the
+    scores and the softmax, or where something else reads the weights or multiplies them.
     """
     work = attention_in_pieces.device_work(case)
     parts = work.where(pl.col("part") != NO_PART)
@@ -87,19 +92,24 @@ def unfused_attention(case: Case) -> Iterator[Finding]:
         return
     unfused = attention_in_pieces.whole_work(work, parts, sizes)
     softmax = unfused.where(pl.col("part") == PARTS.index(SOFTMAX))
+    seen = attention_seen.seen(case, work, sizes)
     yield Finding(
         says=f"Unfused attention takes {unfused.gpu_pct:.0f} % of GPU time: {unfused.per_step_count:.0f} kernels and "
         f"{unfused.per_step_ms:.3g} ms a step.",
         why="Each operator reads and writes the whole matrix of scores, which a fused kernel keeps on the chip.",
-        fix=Fix("Use fused attention.", "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)"),
-        evidence={**unfused.evidence("attention", counted="kernels"), "spans": softmax.spans()},
+        fix=attention_advice.fix(case, seen),
+        evidence={
+            **unfused.evidence("attention", counted="kernels"),
+            "mask": attention_advice.mask_in_words(seen),
+            "spans": softmax.spans(),
+        },
         where=case.places(softmax.rows["op_id"].unique().to_list()),
-        change=_change(case, device, unfused, sizes),
-        unless="the scores themselves are needed, or the mask is one that the fused kernels do not take.",
+        change=_change(case, device, unfused, sizes, seen),
+        unless=attention_advice.unless(seen),
     )
 
 
-def _change(case: Case, device: Device, unfused: DeviceWork, sizes: list[Attention]) -> Change:
+def _change(case: Case, device: Device, unfused: DeviceWork, sizes: list[Attention], seen: Seen) -> Change:
     """One fused kernel in place of each product that makes scores; all other work goes, with the operators' host time."""
     kept = _times_ns(device, sizes, None)
     stays = pl.col("task").is_in(list(kept))
@@ -116,7 +126,8 @@ def _change(case: Case, device: Device, unfused: DeviceWork, sizes: list[Attenti
         () if known else tuple(replace(edit, durations_ns=_times_ns(device, sizes, mask)) for mask in Mask)
     )
     doubtful = any(attention_in_pieces.sums_products(size, unfused) for size in sizes)
-    return Change("attention fused", edit, others=others, doubt=_SUMS_PRODUCTS if doubtful else "")
+    doubt = _SUMS_PRODUCTS if doubtful else seen.doubt
+    return Change("attention fused", edit, others=others, doubt=doubt)
 
 
 def _times_ns(device: Device, sizes: list[Attention], unknown: Mask | None) -> dict[int, int]:

@@ -67,7 +67,8 @@ def zeroed_gradients(case: Case) -> Iterator[Finding]:
         why=WHY,
         fix=Fix(
             "Free gradients instead of zeroing them.",
-            "optimizer.zero_grad(set_to_none=True)   # the default; or p.grad = None",
+            "optimizer.zero_grad(set_to_none=True)   # the default; or p.grad = None\n"
+            "# check that nothing reads p.grad between this and the backward pass: it is None there, not zeros",
         ),
         evidence=loop.evidence(),
         where=work.places(),

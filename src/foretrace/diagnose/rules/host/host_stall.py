@@ -21,7 +21,8 @@ _ONCE = "with fewer than two recorded steps it may be what happens once, such as
 
 _FIX = Fix(
     "Move it to another thread or process, do it less often, or after the step's launches.",
-    "threading.Thread(target=work, daemon=True).start()",
+    "threading.Thread(target=work, args=(copy_of_values,), daemon=True).start()\n"
+    "# check that no step needs its result, and that work reads nothing that the step changes",
 )
 
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import host_waits, launches_for_waits
-from foretrace.diagnose.patterns.host_waits import LEAST_SHARE, LONG_OP_NS  # noqa: F401  # named on the page
+from foretrace.diagnose.patterns.host_waits import (  # noqa: F401  # named on the page
+    LEAST_SHARE,
+    LONG_OP_NS,
+    HostWaits,
+)
 from foretrace.diagnose.patterns.launches_for_waits import MOST_LAUNCHES
 from foretrace.diagnose.rule import RUNTIME_CALLS, healthy, needs, rule
 from foretrace.predict.changes import Change
+from foretrace.sourced import JUDGEMENT, Count
+
+LOGGED = Count(2, "values read a step: a loss or a norm that is logged, rather than a condition", JUDGEMENT)
+_COPIES = ("aten::to", "aten::_to_copy", "aten::copy_")
+_BARE = re.compile(r"(cuda|hip|cu)(Device|Ctx|Stream|Event)Synchronize")
 
 
 @needs(RUNTIME_CALLS)
@@ -20,18 +30,20 @@ def host_sync(case: Case) -> Iterator[Finding]:
     """Calls such as .item(), .cpu(), nonzero and synchronize, in which the host waits for the GPU.
 
     Finds calls within steps that wait for the device, other than copies to it and calls that free memory, where they and
-    the operators around them take at least {LEAST_SHARE} of the host's time. Waits in the passes of a loop are reported
+    the operators around them take at least {LEAST_SHARE} of the host's time, in the recording or in the replayed step without a
+    profiler: a host that is not slowed by recording is further ahead of the GPU, and waits longer. Waits in the passes of a loop are reported
     by waiting-loop, and those of autograd's anomaly detection by anomaly-mode.
 
     Slow
         if x.max().item() > limit:
             x = x / limit
-        print(loss.item())
+        total += loss.item()
 
     Fast
         x = torch.where(x.max() > limit, x / limit, x)
+        total += loss.detach()
         if step % 100 == 0:
-            print(loss.item())
+            print(total.item())
 
     Why
     While the host waits it launches nothing. When the GPU has finished, it waits in turn until the host has launched
@@ -53,17 +65,13 @@ def host_sync(case: Case) -> Iterator[Finding]:
     The program needs the value to decide what to do next.
     """
     waits = host_waits.host_waits(case)
-    if waits is None or waits.host_share < LEAST_SHARE:
+    if waits is None or not waits.count:
         return
     yield host_waits.finding(
         case,
         waits,
         why="While it waits it launches nothing, and afterwards the GPU waits for the next launch.",
-        fix=Fix(
-            "Keep the value on the device, or read it rarely.",
-            "x = torch.where(x.max() > limit, x / limit, x)   # not: if x.max().item() > limit\n"
-            "if step % 100 == 0: print(loss.item())",
-        ),
+        fix=_fix(case, waits),
         change=Change(
             "waits replaced by one launch each",
             launches_for_waits.one_launch_each(case, waits),
@@ -74,4 +82,36 @@ def host_sync(case: Case) -> Iterator[Finding]:
             doubt=launches_for_waits.doubt(case, waits),
         ),
         unless="the program needs the value to decide what to do next.",
+    )
+
+
+def _fix(case: Case, waits: HostWaits) -> Fix:
+    """What to write instead, by what waits most often."""
+    first = str(host_waits.reader_names(case, waits)[0])
+    if _BARE.match(first):
+        return Fix(
+            "Leave the synchronize out: torch waits by itself where the host needs a value.",
+            "# torch.cuda.synchronize() belongs around what is timed, not into every step",
+        )
+    if host_waits.for_sizes_mostly(case, waits):
+        return Fix(
+            "Compute on all rows and leave those out that do not count, so that no size has to be known.",
+            "loss = (loss_of_rows * mask).sum() / mask.sum()   # not: loss_of_rows[mask].mean()",
+        )
+    if first in _COPIES:
+        return Fix(
+            "Compute on the device, and copy only what the program prints or saves.",
+            "score = metric(y)   # on the device, not: metric(y.cpu())\n"
+            "if step % 100 == 0: print(score.item())",
+        )
+    if len(waits.calls) <= LOGGED * case.step_count:
+        return Fix(
+            "Keep the value on the device, and read it where it is printed.",
+            "total += loss.detach()   # a tensor, not: total += loss.item()\n"
+            "if step % 100 == 0: print(total.item())",
+        )
+    return Fix(
+        "Keep the values on the device, or read them rarely.",
+        "x = torch.where(x.max() > limit, x / limit, x)   # not: if x.max().item() > limit\n"
+        "if step % 100 == 0: print(loss.item())",
     )

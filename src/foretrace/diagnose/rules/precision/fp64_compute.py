@@ -60,7 +60,8 @@ def fp64_compute(case: Case) -> Iterator[Finding]:
         why="Every tensor is twice as large as in fp32, and TF32 and bf16 are out of reach.",
         fix=Fix(
             "Convert data and model to fp32; NumPy's arrays are fp64 unless told otherwise.",
-            "x = torch.from_numpy(array).float()\nmodel = model.float()",
+            "x = torch.from_numpy(array).float()\nmodel = model.float()\n"
+            "# check the results: 23 bits of mantissa, not 52; long sums and solvers may need fp64",
         ),
         evidence=products.evidence("products", counted="kernels"),
         where=longest_first.places(),

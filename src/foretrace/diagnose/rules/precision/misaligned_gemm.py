@@ -112,7 +112,8 @@ def misaligned_gemm(case: Case) -> Iterator[Finding]:
         why="Tensor cores load 16 bytes at once; such rows are loaded piece by piece.",
         fix=Fix(
             f"Pad to a multiple of {PADDED}: {largest} to {_padded(largest)}.",
-            f"size = {_padded(largest)}  # was {largest}",
+            f"size = {_padded(largest)}  # was {largest}\n"
+            "# what is added must not count: for a vocabulary, logits[..., :size_before] before the loss",
         ),
         evidence={**evidence, "sizes": sizes[-5:], "spans": spans},
         where=work.places(),

@@ -68,6 +68,7 @@ def weight_casts(case: Case) -> Iterator[Finding]:
         fix=Fix(
             "Cast the weights once.",
             "model = model.to(torch.bfloat16)   # for inference; not torch.autocast around fp32 weights\n"
+            "# check the results: autocast keeps norms, softmax and losses in fp32, this does not\n"
             "weight = quantised.to(x.dtype) * scale   # once, not at every step",
         ),
         change=Change(

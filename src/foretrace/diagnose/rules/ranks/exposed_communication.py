@@ -16,8 +16,8 @@ LEAST_SHARE = Share(0.05, "the step", JUDGEMENT)
 
 _FIX = Fix(
     "Overlap it with computation, or send less.",
-    "model = DDP(model, bucket_cap_mb=50, gradient_as_bucket_view=True)\n"
-    "with model.no_sync(): loss.backward()   # while gradients accumulate",
+    "model = DDP(model, bucket_cap_mb=50, gradient_as_bucket_view=True)   # if nothing replaces p.grad\n"
+    "with model.no_sync(): loss.backward()   # while gradients accumulate: all passes but the last",
 )
 
 
