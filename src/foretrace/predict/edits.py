@@ -55,6 +55,7 @@ def merge(edits: Iterable[Edit]) -> Edit:
         _left_to_fuse(edit, set().union(*gone[:place], *gone[place + 1 :])) if edit.fused else edit
         for place, edit in enumerate(listed)
     ]
+    captured = set(_together(edit.captured_calls for edit in listed).tolist())
     durations: dict[int, int] = {}
     added: dict[int, int] = {}
     stretched: dict[int, float] = {}
@@ -62,7 +63,8 @@ def merge(edits: Iterable[Edit]) -> Edit:
         for task, dur in edit.durations_ns.items():
             durations[task] = min(dur, durations.get(task, dur))
         for call, extra in edit.added_host_ns.items():
-            added[call] = added.get(call, 0) + extra
+            if call not in captured - set(edit.captured_calls.tolist()):  # what a graph replays costs the host nothing
+                added[call] = added.get(call, 0) + extra
         for task, factor in edit.stretched.items():
             stretched[task] = stretched.get(task, 1.0) * factor
     return Edit(

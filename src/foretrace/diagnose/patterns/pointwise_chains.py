@@ -7,7 +7,7 @@ goes on across a product that makes the other operand of a gate.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -21,12 +21,10 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Place
 from foretrace.diagnose.patterns import spelled_out_operators
 from foretrace.diagnose.patterns.spelled_out_operators import SpelledOut
-from foretrace.diagnose.removal import host_time
 from foretrace.diagnose.rule import SHAPES
 from foretrace.hardware import Device
 from foretrace.predict import fusion
-from foretrace.predict.costs import compiled, gemm
-from foretrace.predict.edits import Edit
+from foretrace.predict.costs import gemm
 from foretrace.predict.fusion import Fused, Link
 from foretrace.predict.program import BLOCKING_COPY, SYNC
 from foretrace.sourced import JUDGEMENT, Share
@@ -128,24 +126,6 @@ class Chains:
         return self.case.places(
             [link.op_id for chain in self.listed if 2 * chain.saved_ns >= most_ns for link in chain.links]
         )
-
-    def fused(self) -> Edit:
-        """One kernel for each chain; the host's time stays."""
-        return fusion.edit(chain.fused for chain in self.listed)
-
-    def compiled(self) -> Edit | None:
-        """The same with the host of compiled code; None where its launches cost more than the fewer ones save."""
-        fused = sum(len(chain.links) for chain in self.listed)
-        kernels = (pl.col("phase") != PHASES.index(OPTIMIZER)) & (pl.col("kind") == "kernel")
-        others = self.work.filter(kernels).height - fused
-        # In launches of operators.
-        dearer = compiled.LAUNCH_COST * len(self.listed) + (compiled.LAUNCH_COST - 1) * others
-        if dearer >= fused:
-            return None
-        calls = self.case.tasks["call"].gather([chain.links[-1].task for chain in self.listed]).to_list()
-        added = dict.fromkeys(calls, round(launch_ns(self.case) * dearer / len(self.listed)))
-        host = host_time(self.case, {link.op_id for chain in self.listed for link in chain.links})
-        return replace(self.fused(), removed_host=host, added_host_ns=added)
 
 
 def find(case: Case, *, least_share: float) -> Chains | None:

@@ -10,7 +10,7 @@ import polars as pl
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
-from foretrace.diagnose.patterns import pointwise_chains
+from foretrace.diagnose.patterns import compiling, pointwise_chains
 from foretrace.diagnose.patterns.pointwise_chains import LEAST_SAVED, LEAST_SHARE, Chains, launch_ns
 from foretrace.diagnose.removal import host_time
 from foretrace.diagnose.rule import KERNELS, needs, rule
@@ -60,10 +60,16 @@ def spelled_out_operators(case: Case) -> Iterator[Finding]:
         where=chains.places(),
         change=Change(
             "spelled-out operators called as one", _by_operators(chains),
-            others=(chains.compiled() or chains.fused(),),
+            others=_compiled(case),
         ),
         unless="the formula differs from torch's in a way that matters.",
     )  # fmt: skip
+
+
+def _compiled(case: Case) -> tuple[Edit, ...]:
+    """The model compiled, which does more."""
+    found = compiling.find(case)
+    return () if found is None else (found.likely.default(),)
 
 
 def _by_operators(chains: Chains) -> Edit:

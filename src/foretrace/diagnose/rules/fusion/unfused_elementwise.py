@@ -1,81 +1,134 @@
-"""Chains of pointwise kernels each read and write whole tensors that one fused kernel would keep in registers."""
+"""Operators run one by one, each with launches of its own and whole tensors to read and write: torch.compile fuses them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding, Fix
-from foretrace.diagnose.patterns import pointwise_chains
-from foretrace.diagnose.patterns.pointwise_chains import LEAST_SAVED, LEAST_SHARE, Chains
-from foretrace.diagnose.rule import KERNELS, headline, healthy, needs, rule
+from foretrace.diagnose.finding import Alternative, Finding, Fix
+from foretrace.diagnose.patterns import compiling, pointwise_chains
+from foretrace.diagnose.patterns.compiling import COMPILED, FEWER, LEAST_SAVED, MOST_READS, Compiling  # noqa: F401  # named on the page
+from foretrace.diagnose.patterns.pointwise_chains import LEAST_SHARE
+from foretrace.diagnose.rule import KERNELS, SHAPES, headline, healthy, needs, rule
+from foretrace.predict import graph_capture
 from foretrace.predict.changes import Change
-from foretrace.predict.costs import compiled, streaming  # noqa: F401  # named on the page
+from foretrace.predict.costs import compiled, graph  # noqa: F401  # named on the page
+
+_DEFAULT, _GRAPHS, _WHOLE = "default", "reduce-overhead", "whole-step"
 
 
 @needs(KERNELS)
-@headline("{chains_pct:.0f} % of GPU time goes to chains of pointwise kernels")
+@headline("{fusable_pct:.0f} % of GPU time goes to operators that torch.compile would fuse")
 @healthy("sequences", "{candidate_count:,} short chains, little to save")
-@rule("Pointwise operators run one kernel each", "Pointwise chains", see="sequences")
+@rule("Operators run one by one: the model is not compiled", "torch.compile", see="sequences")
 def unfused_elementwise(case: Case) -> Iterator[Finding]:
-    """Chains of pointwise operators, casts, norms and reductions over the same elements, one kernel each.
+    """What torch.compile would make of the step: fewer operators for the host, fewer bytes for the GPU.
 
-    Takes together all pointwise work, norms and reductions over equally many elements that lie between two kernels that
-    cannot be fused (matrix products, attention, indexing), in one phase of the step; also across a product that makes the
-    other operand of a gate. Speaks where such work takes at least {LEAST_SHARE} of GPU time and fusing it saves at least
-    {LEAST_SAVED} of the step.
+    Takes each step apart as the compiler does. Products, convolutions, attention, sorts and what has no model stay. Pointwise
+    operators, casts, fills, dropout, norms, softmax, reductions, losses and indexing between them are fused, as far as what
+    one makes flows into the next, forward and backward. Speaks where that saves at least {LEAST_SAVED} of the step on the
+    GPU, or where the step follows the host and at most {FEWER} of the operators are left. A program whose kernels are
+    compiled to more than {COMPILED} is left alone.
 
-    Left out are torch's own losses, which are often computed outside the compiled model, the optimizer, and what already
-    is compiled. Attention has a rule of its own (unfused-attention), and so have chains that spell out one of torch's
-    operators where the step follows the host (spelled-out-operators).
+    The optimizer stays as it is. So does a loss that is computed outside of the model, if the rich recording tells so.
+    Attention has a rule of its own (unfused-attention), and so have operators that spell out one of torch's where the step
+    follows the host (spelled-out-operators).
 
     Slow
-        def forward(self, x):
-            return torch.sigmoid(self.gate(x)) * self.scale + self.shift
+        for x, y in loader:
+            loss = F.cross_entropy(model(x), y)
 
     Fast
         model = torch.compile(model)
+        for x, y in loader:
+            loss = F.cross_entropy(model(x), y)
 
     Why
-    A pointwise kernel does next to nothing with each element but move it. Ten in a row move it twenty times.
+    A pointwise kernel does next to nothing with each element but move it. Ten in a row move it twenty times, and cost the
+    host ten launches.
 
     How the worth is predicted
-    One kernel replaces each chain. It takes the longest of three times: to move its outside operands, what lives on and its
-    result at {streaming.BANDWIDTH_SHARE} of the bandwidth; to run its instructions (a tanh has 22) at the peak rate; and
-    the slowest reduction in it as recorded, but for a layer norm of rows of at most {compiled.SHORT_ROW} values. A batch
-    norm keeps all its kernels.
+    Which tensor an operator reads follows from sizes, types and order. A fused kernel reads what comes from outside and
+    writes what others need, at {compiled.POINTWISE_SHARE} of the bandwidth, {compiled.ROWS_SHARE} if it reduces rows,
+    {compiled.COLUMNS_SHARE} if columns; or it takes what its instructions take, if that is longer. Batch and group norm
+    read their input once more. It never takes longer than what it replaces. Convolutions lose their layout conversions
+    where the compiler's own rules choose channels-last order.
 
-    Where the step follows the host, compiled code launches fewer kernels, but each launch costs {compiled.LAUNCH_COST} times
-    as much. Elsewhere the host's time stays.
+    An operator costs the host as much as one does now ({compiled.CHEAPEST} to {compiled.DEAREST} times, in the range), but
+    fewer are left; entering a compiled graph costs {compiled.GRAPH_NS}, once forward and once backward.
+
+    Where the step follows the host, two further levels are predicted: reduce-overhead replays the compiled part as CUDA
+    graphs, at {graph.GUARDED_LAUNCH_NS} each, and whole-step captures everything, the optimizer too, as one graph.
 
     When not
-    Shapes change from step to step, so that the model is compiled over and over, or operators between the chains keep the
-    compiler from fusing them.
+    Nothing is promised where sizes depend on values, the forward pass reads more than {MOST_READS} values a step, or shapes
+    differ from step to step: the compiler breaks its graph or compiles again. Breaks elsewhere cannot be seen in a recording.
     """
-    chains = pointwise_chains.find(case, least_share=LEAST_SHARE)
-    if chains is None or chains.saved_share < LEAST_SAVED or chains.mostly_spelled_out:
+    if _spelled_out(case):
         return
-    calls = chains.spelled_out.calls
+    SHAPES.check(case)
+    found = compiling.find(case)
+    if found is None or not found.pays:
+        return
     yield Finding(
-        says=chains.says(),
-        why="Each kernel of a chain reads and writes whole tensors that a fused one keeps in registers.",
+        says=found.says() + (f" In its way: {found.doubt}." if found.doubt else ""),
+        why="Each operator costs the host a launch, and reads and writes whole tensors that a fused kernel keeps in registers.",
         fix=Fix(
-            "Compile the model, or the function that holds the chain"
-            + ("; or call what torch has as one operator." if calls else "."),
-            "\n".join(["model = torch.compile(model)", *(f"y = {call}   # or" for call in calls)]),
+            "Compile the model." + _advice(found),
+            "model = torch.compile(model)   # the first steps take a minute or more",
         ),
-        evidence=chains.evidence(),
-        where=chains.places(),
-        change=_change(chains),
-        unless="shapes change from step to step, so that it is compiled over and over, or operators between hinder "
-        "the compiler.",
+        label=_DEFAULT,
+        evidence=found.evidence(),
+        where=found.places(),
+        change=_default(found),
+        alternatives=tuple(_levels(found)),
+        unless="shapes change from step to step, so that it is compiled over and over, or code between operators breaks the "
+        "graph: TORCH_LOGS=graph_breaks,recompiles tells.",
     )
 
 
-def _change(chains: Chains) -> Change:
-    """One kernel for each chain. Where the step follows the host: fewer launches, each of which costs more."""
-    fused = chains.fused()
-    with_host = chains.compiled() if chains.case.calibration.host_bound else None
-    if with_host is None:
-        return Change("pointwise chains fused", fused)
-    return Change("pointwise chains fused", with_host, others=(fused,))
+def _spelled_out(case: Case) -> bool:
+    """Whether spelled-out-operators speaks of what could be saved."""
+    chains = pointwise_chains.find(case, least_share=LEAST_SHARE)
+    return chains is not None and chains.saved_share >= LEAST_SAVED and chains.mostly_spelled_out
+
+
+def _advice(found: Compiling) -> str:
+    if found.loss_inside is False:
+        return " The loss is computed outside of it: a compiled function that returns the loss fuses that too."
+    return ""
+
+
+def _default(found: Compiling) -> Change:
+    likely = found.likely
+    others = (*likely.default_range(), *(less.default() for less in found.less))
+    return Change("compiled: operators fused, fewer of them launched", likely.default(), others=others, doubt=found.doubt)
+
+
+def _levels(found: Compiling) -> Iterator[Alternative]:
+    """CUDA graphs of the compiled steps, where the host is the limit."""
+    case = found.case
+    if not case.calibration.host_bound or not case.trace.steps:
+        return
+    capturable = graph_capture.capturable(case.trace, case.program)
+    if not graph_capture.between_waits(case.trace, case.program, capturable):
+        doubt = found.doubt or graph_capture.doubt(case.trace, case.program)
+        yield Alternative(
+            _GRAPHS,
+            Fix("Compile the model, and replay it as CUDA graphs.", 'model = torch.compile(model, mode="reduce-overhead")'),
+            Change("compiled, and replayed as CUDA graphs", found.likely.graphs(capturable, whole=False), doubt=doubt),
+            "inputs change their shape, or results are kept beyond the next step: a graph writes to the same memory.",
+            may_lead=False,
+        )
+    if graph_capture.obstacle(case.trace, case.program) is None:
+        yield Alternative(
+            _WHOLE,
+            Fix(
+                "Compile the model, and capture the whole step, optimizer and all, as one CUDA graph.",
+                "g = torch.cuda.CUDAGraph()   # optimizer with capturable=True; new data is copied into x and y\n"
+                "with torch.cuda.graph(g): step(x, y)\nx.copy_(new_x); y.copy_(new_y); g.replay()",
+            ),
+            Change("compiled, and every step one CUDA graph", found.likely.graphs(capturable, whole=True), doubt=found.doubt),
+            "anything in the step depends on values or on the step's number.",
+            may_lead=False,
+        )

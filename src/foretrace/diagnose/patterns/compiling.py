@@ -1,0 +1,163 @@
+"""Compiling: what torch.compile would make of the recorded steps, and what stands in its way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from foretrace.analyze.concepts.device.phases import OPTIMIZER, PHASES
+from foretrace.diagnose.case import Case
+from foretrace.diagnose.finding import Place
+from foretrace.predict import graph_capture
+from foretrace.predict.compiler.levels import Compilation
+from foretrace.predict.compiler.steps import CompiledStep, compiled_steps
+from foretrace.sourced import JUDGEMENT, Count, Share
+
+FEWER = Share(0.9, "the operators that launch work, left after compiling, where the host is the limit", JUDGEMENT)
+LEAST_SAVED = Share(0.03, "the step, saved on the GPU", JUDGEMENT)
+COMPILED = Share(0.1, "the kernels, made by the compiler: such a program is compiled already", JUDGEMENT)
+MOST_READS = Count(3, "values that the forward pass reads a step: the compiler breaks its graph at each", JUDGEMENT)
+# Their results' sizes depend on values: the compiler breaks its graph there, and compiles anew for other sizes.
+_SIZES = r"^(aten::(nonzero|masked_select|unique\w*|_unique\w*)|torchvision::nms)$"
+_READS = "aten::_local_scalar_dense"
+_LOSS = r"_loss|log_softmax"
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Compiling:
+    """The steps of a case, compiled."""
+
+    case: Case
+    steps: list[CompiledStep]
+
+    @cached_property
+    def loss_inside(self) -> bool | None:
+        """Whether the model computes its loss itself; None where no recording tells."""
+        rich = self.case.rich or self.case
+        return _loss_inside(rich)
+
+    @cached_property
+    def likely(self) -> Compilation:
+        """As far as is known: a loss of unknown place is taken to be the model's own."""
+        return Compilation(self.case.program, self.steps, loss=0.0 if self.loss_inside is False else 1.0)
+
+    @property
+    def less(self) -> tuple[Compilation, ...]:
+        """With less of the loss in it, where its place is not known."""
+        if self.loss_inside is not None:
+            return ()
+        return (Compilation(self.case.program, self.steps, loss=0.5),)
+
+    @property
+    def saved_share(self) -> float:
+        """The part of the step, or of GPU time where that is longer, that fusing saves."""
+        longest_ns = max(self.case.device_ns, self.case.step_ns * self.case.step_count)
+        return (self.likely.recorded_ns - self.likely.fused_ns) / longest_ns
+
+    @property
+    def pays(self) -> bool:
+        """Whether there is anything to save."""
+        before, after = self.likely.operators
+        return self.saved_share >= LEAST_SAVED or (self.case.calibration.host_bound and after <= FEWER * before)
+
+    @cached_property
+    def doubt(self) -> str:
+        """What stands in the compiler's way; empty where nothing is seen."""
+        forward = _launching(self.case)
+        sizes = Counter(forward.filter(forward.str.contains(_SIZES)).to_list())
+        if sizes:
+            name = sizes.most_common(1)[0][0]
+            return f"sizes depend on values ({name}): the compiler breaks its graph there, or compiles again and again"
+        reads = int((forward == _READS).sum()) / self.case.step_count
+        if reads > MOST_READS:
+            return f"the forward pass reads {reads:.0f} values a step, and the compiler breaks its graph at each"
+        if graph_capture.differ(self.case.trace, self.case.program):
+            return "shapes differ from step to step, so that it may be compiled again and again"
+        return ""
+
+    def says(self) -> str:
+        """What compiling would change."""
+        before, after = self.likely.operators
+        recorded, fused = (
+            100 * part / self.case.device_ns for part in (self.likely.recorded_ns, self.likely.fused_ns)
+        )
+        return (
+            f"{before:,.0f} operators a step launch work. Compiled, {after:,.0f} would, and what can be fused, "
+            f"{recorded:.0f} % of GPU time, would take {fused:.0f} %."
+        )
+
+    def evidence(self) -> dict[str, Any]:
+        """The same in numbers, and the kernel that saves most."""
+        before, after = self.likely.operators
+        tasks = list(self._most_saving[0][1]) if self._most_saving else []
+        work = self.case.tasks[tasks]
+        return {
+            "operators_before_count": before,
+            "operators_after_count": after,
+            "fusable_ns": self.likely.recorded_ns // self.case.step_count,
+            "fused_ns": self.likely.fused_ns // self.case.step_count,
+            "fusable_pct": 100 * self.likely.recorded_ns / self.case.device_ns,
+            "most_saving": self.case.op_names(work["op_id"])[:_SHOWN].to_list(),
+            "spans": work["id"].to_list()[:5],
+        } | ({} if self.loss_inside is None else {"loss_in_model": self.loss_inside})
+
+    @cached_property
+    def _most_saving(self) -> list[tuple[int, tuple[int, ...]]]:
+        dur = self.case.program.task_dur_ns
+        saved = [(int(dur[list(fused.tasks)].sum()) - fused.dur_ns, fused.tasks) for fused in self.likely.kernels]
+        return sorted(saved, key=lambda one: -one[0])
+
+    def places(self) -> tuple[Place, ...]:
+        """The source lines of those that save most."""
+        most = self._most_saving[0][0] if self._most_saving else 0
+        tasks = [task for saved, tasks in self._most_saving if 2 * saved >= most for task in tasks]
+        return self.case.places(self.case.tasks["op_id"].gather(tasks).drop_nulls().to_list())
+
+
+def find(case: Case) -> Compiling | None:
+    """What compiling would do; None where the program is compiled already.
+
+    Raises MissingDataError if the recording does not tell what operators move.
+    """
+    kernels = case.tasks.filter(pl.col("kind") == "kernel")["name"].cast(pl.String)
+    if not len(kernels) or kernels.str.starts_with("triton_").sum() > COMPILED * len(kernels):
+        return None
+    return case.keep(
+        "compiling", lambda: Compiling(case, compiled_steps(case.trace, case.program, case.known_device))
+    )
+
+
+def _launching(case: Case) -> pl.Series:
+    """The operators that launched work, outside of the optimizer: once for each call."""
+    work = case.tasks.join(case.roles.select("id", "phase"), on="id", how="left", maintain_order="left")
+    work = work.filter(pl.col("phase").fill_null(0) != PHASES.index(OPTIMIZER)).unique("op_id", maintain_order=True)
+    return case.op_names(work["op_id"].drop_nulls())
+
+
+def _loss_inside(case: Case) -> bool | None:
+    """Whether operators of a loss lie in the module that holds most of the others; None where modules were not recorded."""
+    modules, ops = case.trace.modules, case.trace.ops
+    if modules.is_empty() or "module_id" not in ops.columns:
+        return None
+    root: dict[int, int] = {}
+    for number, parent in modules.select("id", "parent_id").iter_rows():  # parents come before children
+        root[number] = number if parent is None else root[parent]
+    located = ops.select("span_id", "module_id").with_columns(name=case.op_names(ops["span_id"]))
+    forward = located.filter(~pl.col("name").str.contains("backward|Backward|autograd"))
+    losses = forward.filter(pl.col("name").str.contains(_LOSS))
+    within = forward.drop_nulls("module_id")["module_id"].to_list()
+    if losses.is_empty() or not within:
+        return None
+    names = dict(modules.select("id", "name").iter_rows())
+    counted = Counter(str(names[root[module]]) for module in within)
+    main = counted.most_common(1)[0][0]
+    inside = [
+        module is not None and names[root[module]] == main for module in losses["module_id"].to_list()
+    ]
+    return bool(np.mean(inside) >= 0.5)  # noqa: PLR2004  # most of them

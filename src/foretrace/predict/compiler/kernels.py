@@ -1,0 +1,271 @@
+"""Operators fused into kernels, as torch's compiler does: by what flows between them.
+
+A recording does not tell which tensor an operator reads. It tells how many elements and how wide: an operand is taken to
+be the newest result of that kind that nobody has read, else the newest at all, else something from outside the step.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from foretrace.predict.compiler.nodes import BARRIER, COLUMNS, FREE, PLANES, POINTWISE, ROWS, Made, Node
+from foretrace.sourced import Count
+
+MOST_NODES = Count(64, "operators of one kernel", "torch._inductor.config.max_fusion_size")
+_HALF_BYTES = 2
+
+
+@dataclass(eq=False)
+class Token:
+    """A result of an operator that stays, or of a kernel."""
+
+    made: Made
+    group: int
+    in_kernel: bool
+    reduced: bool = False  # ready only when its kernel has ended
+    readers: set[int] = field(default_factory=set)
+
+
+@dataclass(eq=False)
+class Kernel:
+    """A kernel of compiled code."""
+
+    group: int
+    count: int
+    nodes: list[Node] = field(default_factory=list)
+    reads: dict[int, tuple[Token, int]] = field(default_factory=dict)  # results of others, and bytes read of each
+    outside: list[Made] = field(default_factory=list)  # operands from outside the step, or saved by the forward
+    tokens: list[Token] = field(default_factory=list)
+    apart: set[int] = field(default_factory=set)  # groups whose results it reads in parts: from memory
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether it only computes element by element."""
+        return all(node.shape.kind in (POINTWISE, FREE) for node in self.nodes)
+
+    @property
+    def reduces_rows(self) -> bool:
+        """Whether it holds a reduction along rows, or a norm."""
+        return any(node.shape.kind in (ROWS, PLANES) for node in self.nodes)
+
+    @property
+    def longest_row(self) -> int:
+        """Elements of the longest row that it reduces."""
+        return max((node.shape.row for node in self.nodes if node.shape.kind == ROWS), default=0)
+
+    @property
+    def tasks(self) -> list[int]:
+        """The recorded tasks that it replaces, in order."""
+        return sorted(task for node in self.nodes for task in node.tasks)
+
+    @property
+    def recorded_ns(self) -> int:
+        """How long those take."""
+        return sum(node.dur_ns for node in self.nodes)
+
+    @property
+    def written(self) -> list[Token]:
+        """Its results that others read, or nobody in this step."""
+        return [token for token in self.tokens if token.readers != {self.group}]
+
+    @property
+    def read_bytes(self) -> int:
+        """What it reads."""
+        return sum(size for _, size in self.reads.values()) + sum(made.bytes for made in self.outside)
+
+    @property
+    def moved_bytes(self) -> int:
+        """What it reads and writes."""
+        beside = sum(node.shape.saved_bytes for node in self.nodes)
+        return self.read_bytes + sum(token.made.bytes for token in self.written) + beside
+
+    @property
+    def half_elements(self) -> int:
+        """Elements of half precision that it reads or writes."""
+        made = [*self.outside, *(token.made for token, _ in self.reads.values())]
+        made += [token.made for token in self.written]
+        return sum(each.count for each in made if each.item_bytes == _HALF_BYTES)
+
+
+Operand = tuple[Token | None, Made]
+
+
+class Flow:
+    """Fuses the operators of one step, in their order."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self.kernels: dict[int, Kernel] = {}
+        self.barriers: list[Node] = []
+        self._tokens: dict[int, list[Token]] = defaultdict(list)  # by number of elements, oldest first
+        self._parents: dict[int, set[int]] = {}  # of each group, a kernel or an operator that stays: what it reads
+        self._last: dict[int, int] = {}  # place of the last operator of each group
+        self._merged: dict[int, int] = {}
+        for node in nodes:
+            if node.shape.kind == BARRIER:
+                self._leave(node)
+            else:
+                self._fuse(node)
+
+    # --- what flows ------------------------------------------------------------------------------------------
+
+    def _operands(self, node: Node) -> list[Operand]:
+        return [
+            (None if node.saved(number) else self._token(made), made)
+            for number, made in enumerate(node.shape.reads)
+            if made.count
+        ]
+
+    def _token(self, made: Made) -> Token | None:
+        for count in filter(None, (made.whole, made.count)):
+            alike = [token for token in self._tokens[count] if token.made.item_bytes == made.item_bytes]
+            if alike:
+                unread = [token for token in alike if not token.readers] if count == made.count else []
+                return (unread or alike)[-1]
+        return None
+
+    def _new_group(self, node: Node) -> int:
+        group = len(self._parents) + 1
+        self._parents[group], self._last[group] = set(), node.place
+        return group
+
+    def _root(self, group: int) -> int:
+        while group in self._merged:
+            group = self._merged[group]
+        return group
+
+    def _leave(self, node: Node) -> None:
+        operands = self._operands(node)
+        group = self._new_group(node)
+        for token, _ in operands:
+            if token:
+                self._parents[group].add(self._root(token.group))
+                token.readers.add(group)
+        self.barriers.append(node)
+        if node.shape.makes.count:
+            self._tokens[node.shape.makes.count].append(Token(node.shape.makes, group, in_kernel=False))
+
+    # --- what is fused ---------------------------------------------------------------------------------------
+
+    def _fuse(self, node: Node) -> None:
+        operands = self._operands(node)
+        kernel = None
+        for found in self._candidates(node, operands):
+            found = self.kernels[self._root(found.group)]
+            if kernel is None:
+                kernel = found
+            elif found is not kernel and self._may_merge(kernel, found):
+                self._merge(kernel, found)
+        if kernel is None:
+            kernel = Kernel(self._new_group(node), node.shape.count)
+            self.kernels[kernel.group] = kernel
+        self._add(kernel, node, operands)
+
+    def _candidates(self, node: Node, operands: list[Operand]) -> Iterator[Kernel]:
+        """Kernels that made an operand, and could run the operator too."""
+        if node.shape.kind == COLUMNS:
+            return
+        groups = {self._root(token.group) for token, _ in operands if token}
+        apart = {self._root(token.group) for token, made in operands if token and token.made.count != made.count}
+        for token, made in operands:
+            if token is None or not token.in_kernel or token.made.count != made.count:
+                continue
+            found = self.kernels[self._root(token.group)]
+            if found.group in apart or not self._fits(found, token, node):
+                continue
+            if not any(self._depends(other, found) for other in groups - {found.group}):
+                yield found
+
+    def _fits(self, kernel: Kernel, token: Token, node: Node) -> bool:
+        """Whether an operator that reads this result can run in its kernel."""
+        if len(kernel.nodes) >= MOST_NODES or node.backward != kernel.nodes[-1].backward:
+            return False
+        count = node.shape.count
+        if token.reduced:  # only what goes on with the small result
+            return node.shape.kind == POINTWISE and count == token.made.count
+        if node.shape.kind == PLANES and kernel.reduces_rows:
+            return False
+        if count > kernel.count:
+            return kernel.pointwise  # computed where it is read
+        return count == kernel.count or (kernel.reduces_rows and count == token.made.count)
+
+    def _may_merge(self, one: Kernel, other: Kernel) -> bool:
+        if one.count != other.count and not (one.pointwise and other.pointwise):
+            return False
+        if one.nodes[-1].backward != other.nodes[-1].backward:
+            return False
+        if len(one.nodes) + len(other.nodes) > MOST_NODES:
+            return False
+        if other.group in map(self._root, one.apart) or one.group in map(self._root, other.apart):
+            return False
+        return not self._depends_through_others(one, other) and not self._depends_through_others(other, one)
+
+    def _depends(self, group: int, kernel: Kernel) -> bool:
+        """Whether a group needs results of a kernel."""
+        first = kernel.nodes[0].place
+        seen: set[int] = set()
+        ahead = [group]
+        while ahead:
+            here = self._root(ahead.pop())
+            if here == kernel.group:
+                return True
+            if here not in seen and self._last[here] >= first:
+                seen.add(here)
+                ahead.extend(self._parents[here])
+        return False
+
+    def _depends_through_others(self, one: Kernel, other: Kernel) -> bool:
+        parents = {self._root(parent) for parent in self._parents[one.group]} - {other.group, one.group}
+        return any(self._depends(parent, other) for parent in parents)
+
+    def _merge(self, kernel: Kernel, other: Kernel) -> None:
+        self._merged[other.group] = kernel.group
+        parents = self._parents[kernel.group] | self._parents[other.group]
+        self._parents[kernel.group] = {self._root(parent) for parent in parents} - {kernel.group}
+        self._last[kernel.group] = max(self._last[kernel.group], self._last[other.group])
+        kernel.nodes = sorted(kernel.nodes + other.nodes, key=lambda node: node.place)
+        kernel.count = max(kernel.count, other.count)
+        kernel.tokens += other.tokens
+        kernel.outside += other.outside
+        kernel.apart |= other.apart
+        kernel.reads.update(other.reads)
+        kernel.reads = {
+            key: (token, size)
+            for key, (token, size) in kernel.reads.items()
+            if self._root(token.group) != kernel.group
+        }
+        for tokens in self._tokens.values():
+            for token in tokens:
+                if other.group in token.readers:
+                    token.readers.remove(other.group)
+                    token.readers.add(kernel.group)
+        del self.kernels[other.group]
+
+    def _add(self, kernel: Kernel, node: Node, operands: list[Operand]) -> None:
+        of_node: set[int] = set()
+        for token, made in operands:
+            if token is None:
+                kernel.outside.append(made)
+                continue
+            token.readers.add(kernel.group)
+            root = self._root(token.group)
+            if token.made.count != made.count and token.in_kernel:
+                kernel.apart.add(root)
+            if root == kernel.group:
+                continue
+            # One operator with several results, such as attention's gradients, has one token: read twice by one operator.
+            before = kernel.reads[id(token)][1] if id(token) in of_node else 0
+            kernel.reads[id(token)] = (token, before + made.bytes)
+            of_node.add(id(token))
+            self._parents[kernel.group].add(root)
+        kernel.nodes.append(node)
+        kernel.count = max(kernel.count, node.shape.count)
+        self._last[kernel.group] = node.place
+        changed = operands[0][0] if node.op.endswith("_") and node.op != "aten::copy_" and operands else None
+        if changed in (listed := self._tokens[node.shape.makes.count]):
+            listed.remove(changed)  # changed in place: what it was is gone
+        made = Token(node.shape.makes, kernel.group, in_kernel=True, reduced=node.shape.kind == COLUMNS)
+        kernel.tokens.append(made)
+        if made.made.count:
+            listed.append(made)

@@ -1,0 +1,129 @@
+"""A step compiled, as edits: as torch.compile does by default, replayed as CUDA graphs, or all of it one graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace import intervals
+from foretrace.predict import fusion, graph_capture
+from foretrace.predict.calibrate import dense_ns
+from foretrace.predict.compiler.steps import CompiledStep, Fused
+from foretrace.predict.costs import compiled, graph
+from foretrace.predict.edits import Edit
+from foretrace.predict.numbers import ProgramTime, Tasks
+from foretrace.predict.program import BLOCKING_COPY, SYNC, Program
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """All steps of a program, compiled."""
+
+    program: Program
+    steps: list[CompiledStep]
+    loss: float  # how much of the loss is in the compiled model: 1 all of it, 0 none; between, it is not known
+
+    @cached_property
+    def kernels(self) -> list[Fused]:
+        """Kernels of all steps in place of operators; those of a loss outside the model stay as they are."""
+        found = []
+        for step in self.steps:
+            for kernel in step.kernels:
+                if not kernel.of_loss or self.loss == 1:
+                    found.append(kernel)
+                elif self.loss > 0:
+                    recorded = int(self.program.task_dur_ns[list(kernel.tasks)].sum())
+                    between = round(self.loss * kernel.dur_ns + (1 - self.loss) * recorded)
+                    found.append(replace(kernel, dur_ns=between, launches=max(kernel.launches, 1)))
+        return found
+
+    @property
+    def recorded_ns(self) -> int:
+        """What the kernels' tasks take as they are, in all steps."""
+        return sum(int(self.program.task_dur_ns[list(kernel.tasks)].sum()) for kernel in self.kernels)
+
+    @property
+    def fused_ns(self) -> int:
+        """What the kernels take."""
+        return sum(kernel.dur_ns for kernel in self.kernels)
+
+    @property
+    def operators(self) -> tuple[float, float]:
+        """Operators a step that launch work, before and after."""
+        before = sum(step.operators for step in self.steps)
+        after = sum(len(step.kept) for step in self.steps) + sum(kernel.launches for kernel in self.kernels)
+        return before / max(len(self.steps), 1), after / max(len(self.steps), 1)
+
+    @cached_property
+    def _device(self) -> Edit:
+        runs = [kernel for kernel in self.kernels if kernel.computes]
+        edit = fusion.edit(fusion.Fused(list(run.tasks), run.dur_ns, modelled=True) for run in runs)
+        constants = [task for kernel in self.kernels if not kernel.computes for task in kernel.tasks]
+        converting = [task for step in self.steps for task in step.converting]
+        gone = np.array([*constants, *converting], np.int64)
+        return replace(edit, removed_tasks=Tasks(np.concatenate((edit.removed_tasks, gone))))
+
+    @cached_property
+    def _calls(self) -> NDArray[np.bool_]:
+        """Calls of the compiled part: those that launch, and those that lead to them."""
+        inside = np.zeros(len(self.program.kind) + 1, bool)
+        owner = self.program.task_call
+        for kernel in self.kernels:
+            inside[owner[list(kernel.tasks)]] = True
+        for step in self.steps:
+            for tasks in step.kept:
+                inside[owner[list(tasks)]] = True
+            inside[owner[list(step.converting)]] = True
+        starts = np.diff(self.program.task_from) > 0
+        following = np.where(starts, np.arange(len(starts)), len(starts))  # the next call that launches
+        following = np.minimum.accumulate(following[::-1])[::-1]
+        waits = np.isin(self.program.kind, (SYNC, BLOCKING_COPY))
+        leads: NDArray[np.bool_] = inside[following] & ~waits
+        return leads
+
+    def default(self, cost: float = compiled.OPERATOR_COST) -> Edit:
+        """Fewer operators for the host, each at `cost` times what one takes now."""
+        program, inside = self.program, self._calls
+        dense = dense_ns(program)
+        begin = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)[:-1]))
+        recorded = np.maximum(program.call_start_ns - begin, 0)
+        part = np.divide(dense, program.gap_ns, out=np.zeros(len(dense)), where=program.gap_ns > 0)
+        removed = intervals.union(begin[inside], (begin + recorded * np.minimum(part, 1))[inside].astype(np.int64))
+        before = sum(step.operators for step in self.steps)
+        operator_ns = cost * float(dense[inside].sum()) / max(before, 1)
+        added: dict[int, float] = {}
+        owner = program.task_call
+        for kernel in self.kernels:
+            if kernel.computes:
+                call = int(owner[kernel.tasks[-1]])
+                added[call] = added.get(call, 0.0) + kernel.launches * operator_ns
+        for step in self.steps:
+            for tasks in step.kept:
+                call = int(owner[tasks[0]])
+                added[call] = added.get(call, 0.0) + operator_ns
+        for call in program.step_calls:
+            if call < len(program.kind):
+                added[int(call)] = added.get(int(call), 0.0) + 2 * compiled.GRAPH_NS
+        return replace(
+            self._device,
+            removed_host=ProgramTime(removed),
+            added_host_ns={call: round(extra) for call, extra in added.items()},
+        )
+
+    def default_range(self) -> tuple[Edit, ...]:
+        """The same where an operator of compiled code costs the host less, or more."""
+        return self.default(compiled.CHEAPEST), self.default(compiled.DEAREST)
+
+    def graphs(self, capturable: NDArray[np.bool_], *, whole: bool) -> Edit:
+        """Compiled, and replayed as CUDA graphs: the compiled part, or every step as a whole."""
+        captured = capturable if whole else capturable & self._calls
+        replayed = graph_capture.edit(self.program, captured)
+        heads = graph.LAUNCH_NS if whole else graph.GUARDED_LAUNCH_NS
+        return replace(
+            self._device,
+            captured_calls=replayed.captured_calls,
+            added_host_ns=dict.fromkeys(replayed.added_host_ns, int(heads)),
+        )

@@ -1,0 +1,157 @@
+"""Recorded steps compiled: the operators of each, fused, with what every kernel would take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import polars as pl
+
+from foretrace.analyze.concepts.device.device_roles import classified
+from foretrace.analyze.concepts.device.phases import BACKWARD, OPTIMIZER, PHASES
+from foretrace.hardware import Device
+from foretrace.predict.compiler import nodes as shapes
+from foretrace.predict.compiler.kernels import Flow
+from foretrace.predict.compiler.nodes import BARRIER, NOTHING, Node, Shape
+from foretrace.predict.compiler.prices import launches, price_ns
+from foretrace.predict.program import Program
+from foretrace.predict.tasks import task_table
+from foretrace.trace import Trace
+
+_CONVERTS = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|convertTensor_kernel|batched_transpose_\d+x\d+"
+_ACROSS_ROWS = "GammaBeta"  # the kernel of a norm's backward that makes the gradients of its parameters
+_HEAVY = re.compile(r"mm$|conv|attention|rnn|_linear")
+_LOSS = re.compile(r"_loss|log_softmax")
+_SMALL = 64  # channels: torch/_inductor/graph.py, decide_layout_opt
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A kernel of compiled code in place of recorded tasks."""
+
+    tasks: tuple[int, ...]
+    dur_ns: int
+    launches: int
+    of_loss: bool
+
+    @property
+    def computes(self) -> bool:
+        """Whether there is a kernel at all: constants are made where they are read."""
+        return self.launches > 0
+
+
+@dataclass(frozen=True)
+class CompiledStep:
+    """One step: kernels in place of operators, and what stays."""
+
+    kernels: tuple[Fused, ...]
+    kept: tuple[tuple[int, ...], ...]  # tasks of each operator that stays, without conversions that go
+    converting: tuple[int, ...]  # tasks that change layouts, where the compiler keeps one
+    operators: int  # before
+
+
+def compiled_steps(trace: Trace, program: Program, device: Device) -> list[CompiledStep]:
+    """Each recorded step, compiled."""
+    tasks = task_table(trace, program)
+    converts = frozenset(tasks.filter(pl.col("name").cast(pl.String).str.contains(_CONVERTS))["task"])
+    compiled, known = [], {}
+    for nodes in _steps(_work(trace, tasks)):
+        alike = tuple((node.op, node.shape, len(node.tasks), node.backward) for node in nodes)
+        if alike not in known:
+            known[alike] = (_plan(nodes, device), _loss(nodes), _one_layout(nodes))
+        compiled.append(_compiled(nodes, *known[alike], converts))
+    return compiled
+
+
+def _work(trace: Trace, tasks: pl.DataFrame) -> pl.DataFrame:
+    """All tasks in order, with operator, arguments and phase; without the optimizer's."""
+    arguments = trace.ops.select(
+        pl.col("span_id").alias("op_id"), pl.col("shapes", "dtypes", "strides", "inputs").cast(pl.String)
+    )
+    phases = classified(trace).select("id", "phase")
+    work = tasks.join(phases, on="id", how="left", maintain_order="left")
+    work = work.join(arguments, on="op_id", how="left", maintain_order="left")
+    work = work.with_columns(op=trace.spans["name"].gather(work["op_id"]).cast(pl.String))
+    return work.filter(pl.col("phase").fill_null(0) != PHASES.index(OPTIMIZER))
+
+
+def _steps(work: pl.DataFrame) -> Iterator[list[Node]]:
+    """The operators of each step, in order."""
+    backward = PHASES.index(BACKWARD)
+    columns = ("op_id", "op", "shapes", "dtypes", "strides", "inputs", "name", "kind", "task", "dur_ns", "phase")
+    for (_,), part in work.group_by("step", maintain_order=True):
+        nodes: list[Node] = []
+        last_op = None
+        for op_id, *call, name, kind, task, dur_ns, phase in part.select(columns).iter_rows():
+            across = _ACROSS_ROWS in name
+            if op_id is not None and op_id == last_op and not across:
+                last = nodes[-1]
+                nodes[-1] = Node(
+                    last.place, last.op, (*last.tasks, task), last.dur_ns + dur_ns, last.shape, last.backward
+                )
+                continue
+            shape = _seen(call, name, kind)
+            if across and op_id == last_op and shape.kind != BARRIER:
+                shape = shapes.columns_of(shape)
+            nodes.append(Node(len(nodes), call[0] or "", (task,), dur_ns, shape, phase == backward))
+            last_op = op_id
+        yield nodes
+
+
+def _seen(call: list[str | None], name: str, kind: str) -> Shape:
+    """How the compiler sees an operator: copies from and to the host and Triton kernels stay as they are."""
+    if call[0] is None or name.startswith("triton_") or (kind == "copy" and "DtoD" not in name):
+        return NOTHING
+    op, *arguments = call
+    return shapes.shape_of(op, *arguments)
+
+
+Plan = list[tuple[list[int], int, int]]  # places of a kernel's operators, its duration and launches
+
+
+def _plan(nodes: list[Node], device: Device) -> Plan:
+    kernels = Flow(nodes).kernels.values()
+    return [
+        ([node.place for node in kernel.nodes], price_ns(device, kernel), launches(kernel))
+        for kernel in kernels
+    ]
+
+
+def _compiled(
+    nodes: list[Node], plan: Plan, loss: frozenset[int], one_layout: bool, converts: frozenset[int]
+) -> CompiledStep:
+    kernels = []
+    for places, dur_ns, started in plan:
+        tasks = sorted(task for place in places for task in nodes[place].tasks)
+        recorded = sum(nodes[place].dur_ns for place in places)
+        of_loss = loss.issuperset(places)
+        kernels.append(Fused(tuple(tasks), min(dur_ns, recorded), started, of_loss))
+    staying = [node for node in nodes if node.shape.kind == BARRIER and node.op]
+    gone = converts if one_layout else frozenset()
+    kept = [tuple(task for task in node.tasks if task not in gone) for node in staying]
+    converting = tuple(task for node in staying for task in node.tasks if task in gone)
+    return CompiledStep(tuple(kernels), tuple(filter(None, kept)), converting, sum(bool(node.op) for node in nodes))
+
+
+def _loss(nodes: list[Node]) -> frozenset[int]:
+    """Operators of the loss: behind the last product of the forward and before the first of the backward."""
+    first = next((place for place, node in enumerate(nodes) if node.backward), None)
+    if first is None:
+        return frozenset()
+    heavy = [bool(_HEAVY.search(node.op)) for node in nodes]
+    last = max((place for place in range(first) if heavy[place]), default=-1)
+    next_ = next((place for place in range(first, len(nodes)) if heavy[place]), len(nodes))
+    places = range(last + 1, next_)
+    return frozenset(places) if any(_LOSS.search(nodes[place].op) for place in places) else frozenset()
+
+
+def _one_layout(nodes: list[Node]) -> bool:
+    """Whether the compiler keeps convolutions in channels-last order, by the rules of its decide_layout_opt."""
+    weights = [node.shape.weight for node in nodes if node.shape.weight]
+    if not weights or any(len(weight) != 5 for weight in weights):  # noqa: PLR2004  # four, and the groups
+        return False
+    grouped = any(groups > 1 and inner > 1 for _, inner, *_, groups in weights)
+    narrowing = any(2 * outer <= inner and height > 1 for outer, inner, height, *_ in weights)
+    small = all(outer <= _SMALL and inner <= _SMALL for outer, inner, *_ in weights)
+    return not (grouped or narrowing or small)
