@@ -16,13 +16,14 @@ import foretrace
 from foretrace.commands import main
 from foretrace.diagnose import RULES
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.diagnosis import Diagnosis, diagnose
-from foretrace.diagnose.finding import Finding, Fix
+from foretrace.diagnose.diagnosis import Diagnosis, diagnose, fix_of
+from foretrace.diagnose.finding import Alternative, Finding, Fix
 from foretrace.diagnose.rule import SECTIONS, Rule
-from foretrace.errors import MissingDataError
+from foretrace.errors import MissingDataError, UsageError
 from foretrace.intervals import Intervals
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
+from foretrace.present.text.findings import finding_lines, to_markdown
 
 SAMPLE = next((Path(foretrace.__file__).parent / "samples").glob("*.json.gz"))
 
@@ -79,6 +80,69 @@ def test_all_gains_together_are_replayed_together(sample: foretrace.Trace) -> No
     found = diagnose(case, rules)
     assert found.combined is not None
     assert found.combined.speedup.point == pytest.approx(2, rel=0.05)
+
+
+def _choices(case: Case, plain: float, **others: tuple[float, bool]) -> Rule:
+    """A rule with a plain fix and alternatives: what is left of every kernel's time, and whether each may lead."""
+    dur = case.program.task_dur_ns
+
+    def change(label: str, left: float) -> Change:
+        return Change(label, Edit(durations_ns={task: int(dur[task] * left) for task in range(len(dur))}))
+
+    alternatives = tuple(
+        Alternative(label, Fix(f"Do {label}.", label), change(label, left), may_lead=may_lead)
+        for label, (left, may_lead) in others.items()
+    )
+    finding = _finding("unfused-attention", change("plain", plain))
+    return _rule(
+        finding.rule,
+        replace(finding, fix=Fix("Do plain.", "plain"), label="plain", alternatives=alternatives),
+    )
+
+
+def test_of_alternatives_the_one_that_promises_most_is_the_fix(sample: foretrace.Trace) -> None:
+    case = Case(sample)
+    (found,) = diagnose(case, (_choices(case, 0.8, slower=(1.2, True), half=(0.5, True)),)).findings
+    assert (found.label, found.fix.code, found.severity) == ("half", "half", "high")
+    assert [other.label for other in found.alternatives] == ["plain", "slower"]
+    assert found.predicted is not None
+    assert found.predicted.speedup.point == pytest.approx(2, rel=0.05)
+    plain, slower = (other.predicted for other in found.alternatives)
+    assert plain is not None
+    assert plain.speedup.point == pytest.approx(1.25, rel=0.05)
+    assert slower is not None
+    assert slower.verdict == "no gain"
+    assert slower.speedup.point < 1
+
+
+def test_the_plain_fix_leads_where_another_is_hardly_better_or_needs_a_check(sample: foretrace.Trace) -> None:
+    case = Case(sample)
+    (close,) = diagnose(case, (_choices(case, 0.5, close=(0.495, True)),)).findings
+    assert (close.label, [other.label for other in close.alternatives]) == ("plain", ["close"])
+    (checked,) = diagnose(case, (_choices(case, 0.8, unsafe=(0.4, False)),)).findings
+    assert checked.label == "plain"
+    assert checked.change is not None
+    assert checked.change.says == "plain"
+
+
+def test_any_alternative_can_be_predicted_by_its_label(sample: foretrace.Trace) -> None:
+    case = Case(sample)
+    rules = (_choices(case, 0.8, half=(0.5, True)), _rule("silent"))
+    assert fix_of(case, "unfused-attention", rules).says == "half"
+    assert fix_of(case, "unfused-attention:plain", rules).says == "plain"
+    with pytest.raises(UsageError, match="no fix named 'third' here; there are: half, plain"):
+        fix_of(case, "unfused-attention:third", rules)
+    with pytest.raises(MissingDataError):
+        fix_of(case, "silent:plain", rules)
+
+
+def test_alternatives_are_printed_below_the_fix(sample: foretrace.Trace) -> None:
+    case = Case(sample)
+    found = diagnose(case, (_choices(case, 0.8, half=(0.5, True)),))
+    lines = ["".join(text for text, _ in line) for line in finding_lines(found, case.step_ns, 100)]
+    place = lines.index("    Do plain.")
+    assert lines[place - 1].startswith("  or plain  gain, × 1.2")
+    assert "   - or plain (gain, × 1.2" in to_markdown(found, case.step_ns, "sample")
 
 
 def test_two_findings_about_the_same_time_of_the_host_say_so(sample: foretrace.Trace) -> None:

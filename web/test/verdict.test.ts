@@ -3,7 +3,7 @@ import assert from "node:assert/strict"
 import { test } from "node:test"
 import { verdictText } from "../src/base/verdict"
 import type { Finding } from "../src/data/types"
-import { findingMarkdown } from "../src/views/pieces/finding_text"
+import { alternativeText, findingMarkdown } from "../src/views/pieces/finding_text"
 
 test("the scale is gain, maybe, none", () => {
   assert.deepEqual((["gain", "uncertain", "no gain"] as const).map(verdictText), ["gain", "maybe", "none"])
@@ -13,9 +13,18 @@ test("a finding to paste says its verdict on that scale", () => {
   const range = { point: 0, low: -1, high: 1 }
   const finding: Finding = {
     number: 1, rule: "launch-bound", severity: "low", title: "Title", says: "Says.", why: "Why.", unless: "", where: [], bars: [], facts: [], fix: null,
+    label: "", alternatives: [],
     predicted: { verdict: "no gain", step_ms: 10, after_ms: range, saved_ms: range, speedup: { point: 1, low: 0.9, high: 1.05 }, basis: "basis" },
     confidence: "Low", spans: [], from_ns: null, to_ns: null, manual: "",
   }
   assert.match(findingMarkdown(finding), /verdict: none\); basis/)
   assert.doesNotMatch(findingMarkdown(finding), /no gain/)
+})
+
+test("another fix says its worth on that scale", () => {
+  const range = { point: 0, low: -1, high: 1 }
+  const predicted = { verdict: "uncertain", step_ms: 10, after_ms: range, saved_ms: range, speedup: { point: 1.4, low: 1.2, high: 1.6 }, basis: "basis" } as const
+  const other = { label: "bf16-autocast", fix: { says: "Cast.", code: "" }, unless: "", predicted }
+  assert.equal(alternativeText(other), "1.2–1.6×, maybe")
+  assert.equal(alternativeText({ ...other, predicted: null }), "not predicted")
 })

@@ -27,6 +27,7 @@ changes (several --change options are applied together and replayed once):
   fuse kernel:~elementwise       merge neighbouring kernels on a stream into one
   scale batch 2                  twice the items in every step; the speed-up is then per item
   fix unfused-attention          what `foretrace diagnose` proposes for this rule
+  fix no-tensor-cores:tf32       one of the alternatives that it lists for this rule
 Names follow kernel:, copy:, set:, op: or call:; after ~ they are regular expressions.
 under: selects only what runs inside a module or annotation of that name.
 """

@@ -8,15 +8,16 @@ import numpy as np
 
 from foretrace import intervals
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.finding import Finding
+from foretrace.diagnose.finding import Alternative, Finding
 from foretrace.diagnose.rule import Rule
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.predict.changes import Change
 from foretrace.predict.prediction import Prediction
-from foretrace.sourced import JUDGEMENT, Share
+from foretrace.sourced import JUDGEMENT, Factor, Share
 
 _HIGH = Share(0.10, "the step, saved by a finding of high severity", JUDGEMENT)
 _MEDIUM = Share(0.03, "the step, saved by a finding of medium severity", JUDGEMENT)
+_BETTER = Factor(1.03, "the speed-up of a rule's plainest fix, from which another one leads", JUDGEMENT)
 _SAME = Share(0.95, "the host's time that two findings about the same thing would both take out", JUDGEMENT)
 
 
@@ -97,7 +98,12 @@ def _placed(finding: Finding, found: Diagnosis, other: Diagnosis) -> Finding:
 def _from(rich: Case, finding: Finding) -> Finding:
     """A finding of the rich recording: its spans, and what it would edit, are not in the light one."""
     evidence = {name: value for name, value in finding.evidence.items() if name != "spans"}
-    return replace(finding, change=None, evidence={**evidence, "recording": rich.whole.path.name})
+    return replace(
+        finding,
+        change=None,
+        alternatives=tuple(replace(other, change=None) for other in finding.alternatives),
+        evidence={**evidence, "recording": rich.whole.path.name},
+    )
 
 
 def _located(case: Case, finding: Finding) -> Finding:
@@ -111,8 +117,45 @@ def _located(case: Case, finding: Finding) -> Finding:
 def _judged(case: Case, finding: Finding) -> Finding:
     if finding.change is None:
         return finding
-    predicted = case.predict((finding.change,))
-    return replace(finding, predicted=predicted, severity=_severity(predicted))
+    finding = replace(
+        finding,
+        predicted=case.predict((finding.change,)),
+        alternatives=tuple(
+            replace(other, predicted=case.predict((other.change,))) if other.change else other
+            for other in finding.alternatives
+        ),
+    )
+    finding = _best_first(finding)
+    assert finding.predicted is not None  # the plainest fix has one, and none without leads
+    return replace(finding, severity=_severity(finding.predicted))
+
+
+def _best_first(finding: Finding) -> Finding:
+    """The finding with the alternative that promises most as its fix, and the others behind it in order of worth."""
+    own = Alternative(finding.label, finding.fix, finding.change, finding.unless, predicted=finding.predicted)
+    leads = own
+    for other in sorted(finding.alternatives, key=_worth):
+        if other.may_lead and _leads(other.predicted, leads.predicted):
+            leads = other
+    rest = sorted((other for other in (own, *finding.alternatives) if other is not leads), key=_worth)
+    return replace(
+        finding,
+        label=leads.label,
+        fix=leads.fix,
+        change=leads.change,
+        unless=leads.unless,
+        predicted=leads.predicted,
+        alternatives=tuple(rest),
+    )
+
+
+def _leads(one: Prediction | None, other: Prediction | None) -> bool:
+    """Whether one fix promises enough more than another, plainer or better, to stand before it."""
+    if one is None or other is None or one.verdict == "no gain":
+        return False
+    if (one.verdict == "gain") != (other.verdict == "gain"):
+        return one.verdict == "gain"
+    return one.speedup.point > _BETTER * other.speedup.point
 
 
 def _severity(predicted: Prediction) -> str:
@@ -130,6 +173,11 @@ def _order(finding: Finding) -> tuple[int, float]:
     if finding.predicted.verdict == "no gain":
         return 1, -speedup.high  # what it could be worth at best: its point is noise around 1
     return (0 if finding.predicted.verdict == "gain" else 1), -speedup.point
+
+
+def _worth(alternative: Alternative) -> float:
+    """Alternatives by what they promise, most first; those without a prediction last."""
+    return -alternative.predicted.speedup.point if alternative.predicted else 0.0
 
 
 def _apart(findings: list[Finding]) -> list[Finding]:
@@ -162,11 +210,17 @@ def _combined(case: Case, findings: list[Finding]) -> Prediction | None:
 
 
 def fix_of(case: Case, name: str, rules: tuple[Rule, ...]) -> Change:
-    """The change of the first finding of a rule, as the diagnosis has it."""
+    """The change of the first finding of a rule, as the diagnosis has it; RULE:LABEL is one of its alternatives."""
+    name, _, label = name.partition(":")
     if name not in (rule.name for rule in rules):
         raise UsageError(f"no rule named {name!r}; there are: {', '.join(rule.name for rule in rules)}")
     findings = [finding for finding in diagnose(case, rules).findings if finding.rule == name]
-    change = next((finding.change for finding in findings if finding.change is not None), None)
-    if change is None:
+    finding = next((finding for finding in findings if finding.change is not None), None)
+    if finding is None or finding.change is None:
         raise MissingDataError(f"{case.whole.path.name}: {name} finds nothing here whose fix can be replayed")
-    return change
+    changes = {finding.label: finding.change}
+    changes |= {other.label: other.change for other in finding.alternatives if other.change is not None}
+    if label and label not in changes:
+        there = ", ".join(changes) if any(changes) else "none"
+        raise UsageError(f"{name} has no fix named {label!r} here; there are: {there}")
+    return changes[label or finding.label]

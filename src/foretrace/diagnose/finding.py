@@ -29,8 +29,26 @@ class Fix:
 
 
 @dataclass(frozen=True)
+class Alternative:
+    """Another fix of the same cause, with a prediction of its own, which the diagnosis fills in."""
+
+    label: str  # one word, as `predict --change 'fix RULE:LABEL'` takes it
+    fix: Fix
+    change: Change | None
+    unless: str = ""  # what would make this wrong
+    may_lead: bool = (
+        True  # whether it may stand first where it promises most: not if its results need a check
+    )
+    predicted: Prediction | None = None
+
+
+@dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong. The rule that yields it fills in `rule`; the diagnosis, `predicted` and `severity`."""
+    """One thing that is wrong. The rule that yields it fills in `rule`; the diagnosis, `predicted` and `severity`.
+
+    A rule that knows several fixes gives the plainest as `fix`, with a `label`, and the others as `alternatives`. The
+    diagnosis predicts each and puts first what promises most: `fix`, `change` and `predicted` are then of that one.
+    """
 
     says: str
     why: str
@@ -44,3 +62,5 @@ class Finding:
     rule: str = ""
     predicted: Prediction | None = None
     severity: str = "low"
+    label: str = ""  # of the fix, among its alternatives
+    alternatives: tuple[Alternative, ...] = ()

@@ -100,12 +100,21 @@ export interface Finding {
   readonly bars: readonly { readonly label: string; readonly kind: Kind | HostKind; readonly ns: number }[] // evidence, drawn
   readonly facts: readonly { readonly label: string; readonly value: string }[] // evidence, written
   readonly fix: { readonly says: string; readonly code: string } | null
+  readonly label: string // of the fix, among its alternatives
+  readonly alternatives: readonly Alternative[] // other fixes of the same cause, the better ones first
   readonly predicted: Predicted | null
   readonly confidence: "High" | "Medium" | "Low"
   readonly spans: readonly number[]
   readonly from_ns: number | null // where on the timeline it is seen best
   readonly to_ns: number | null
   readonly manual: string // the rule's manual page, Markdown
+}
+
+export interface Alternative {
+  readonly label: string // "bf16-autocast"
+  readonly fix: { readonly says: string; readonly code: string }
+  readonly unless: string
+  readonly predicted: Predicted | null
 }
 
 export interface Predicted {

@@ -9,7 +9,7 @@ from foretrace import diagnose
 from foretrace._version import __version__
 from foretrace.analyze.result import Result
 from foretrace.diagnose.diagnosis import Diagnosis
-from foretrace.diagnose.finding import Finding, Place
+from foretrace.diagnose.finding import Alternative, Finding, Place
 from foretrace.predict.prediction import Prediction, to_dict
 from foretrace.present.text import tables
 from foretrace.present.text.summary_page import Line
@@ -67,9 +67,18 @@ def _one(number: int, finding: Finding, width: int) -> Iterator[Line]:
         yield [("  ", ""), (line, "quiet")]
     for line in finding.fix.code.splitlines():
         yield [("    ", ""), (shorten(visible(line), width - 4), "accent")]
+    for other in finding.alternatives:
+        yield from _other(other, width)
     if finding.rule:
         name, _, options = diagnose.find(finding.rule).see.partition(" ")
         yield [("  details: ", "quiet"), (f"foretrace show {name} PATH {options}".rstrip(), "quiet")]
+
+
+def _other(other: Alternative, width: int) -> Iterator[Line]:
+    """Another fix, with its worth: its code is in the page and in the JSON."""
+    yield [("  or ", "quiet"), (other.label, "accent"), (f"  {_worth(other.predicted)}", "strong")]
+    for line in tables.wrap(visible(other.fix.says), width - 4):
+        yield [("    ", ""), (line, "quiet")]
 
 
 def _worth(predicted: Prediction | None) -> str:
@@ -123,6 +132,12 @@ def _finding_dict(finding: Finding) -> dict[str, Any]:
         "evidence": dict(finding.evidence),
         "fix": {"says": finding.fix.says, "code": finding.fix.code},
         "unless": finding.unless,
+        "label": finding.label,
+        "alternatives": [
+            {"label": other.label, "fix": {"says": other.fix.says, "code": other.fix.code}, "unless": other.unless,
+             "predicted": None if other.predicted is None else to_dict(other.predicted)}
+            for other in finding.alternatives
+        ],
         "limits": {
             name: {"value": limit, "of": limit.of, "source": limit.source}
             for name, limit in diagnose.find(finding.rule).limits.items()
@@ -142,6 +157,11 @@ def to_markdown(diagnosis: Diagnosis, step_ns: float, name: str) -> str:
         lines += [f"   - {finding.fix.says}", "", "   ```python"]
         lines += [f"   {line}" for line in finding.fix.code.splitlines()]
         lines += ["   ```", ""]
+        lines += [
+            f"   - or {other.label} ({_worth(other.predicted) or 'not predicted'}): {other.fix.says}"
+            for other in finding.alternatives
+        ]
+        lines += [""] * bool(finding.alternatives)
     if diagnosis.checked:
         lines += ["Checked, no issue: " + ", ".join(diagnosis.checked) + ".", ""]
     lines += [f"Not checked: {each.rule}: {each.why}" for each in diagnosis.unchecked]

@@ -1,11 +1,11 @@
 /** What a finding rests on, and what to change. */
 import type { JSX } from "preact"
 import { addressOf, linkTo } from "../../data/state"
-import type { Finding } from "../../data/types"
+import type { Alternative, Finding } from "../../data/types"
 import { copyText } from "../../components/copy"
 import { formatNs } from "../../base/format"
 import { LinkButton, colourOf } from "../../components/parts"
-import { findingMarkdown } from "./finding_text"
+import { alternativeText, findingMarkdown } from "./finding_text"
 
 export function Evidence(props: { readonly finding: Finding; readonly barsOnly?: boolean }): JSX.Element {
   const { bars, facts, says, why } = props.finding
@@ -61,6 +61,9 @@ export function Change(props: { readonly finding: Finding; readonly manualLink?:
       ) : (
         <p>No known change would help here.</p>
       )}
+      {finding.alternatives.map((other) => (
+        <Other key={other.label} other={other} />
+      ))}
       <p class="links">
         {finding.from_ns !== null && <a href={timelineLink(finding)}>Show on timeline</a>}
         {props.manualLink && <a href={linkTo({ view: "findings", rest: { finding: String(finding.number), manual: "open" } })}>About this rule</a>}
@@ -68,6 +71,23 @@ export function Change(props: { readonly finding: Finding; readonly manualLink?:
         <LinkButton onClick={() => copyText(findingAddress(finding), `a link to finding ${finding.number}`)}>Link</LinkButton>
       </p>
     </div>
+  )
+}
+
+/** Another fix of the same cause, closed: the best one is shown. */
+function Other(props: { readonly other: Alternative }): JSX.Element {
+  const { label, fix, unless } = props.other
+  return (
+    <details class="alternative">
+      <summary>
+        or <code>{label}</code>: {alternativeText(props.other)}
+      </summary>
+      <Code code={fix.code} />
+      <p>
+        {fix.says}
+        {unless && ` Unless ${unless}`}
+      </p>
+    </details>
   )
 }
 

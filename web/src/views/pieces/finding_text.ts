@@ -1,6 +1,6 @@
 /** Findings as text: what a prediction says, and the finding as Markdown. */
 import { verdictText } from "../../base/verdict"
-import type { Finding, Predicted } from "../../data/types"
+import type { Alternative, Finding, Predicted } from "../../data/types"
 import { formatNs, formatSpeedup, timeScale } from "../../base/format"
 
 /** What was assumed, in a few words; the whole basis is shown where there is room. */
@@ -18,6 +18,12 @@ export function savingText(predicted: Predicted): string {
   return `${text} ${scale.unit}`
 }
 
+/** What another fix is worth: "1.2–1.6×, gain". */
+export function alternativeText(other: Alternative): string {
+  const { predicted } = other
+  return predicted ? `${formatSpeedup(predicted.speedup)}, ${verdictText(predicted.verdict)}` : "not predicted"
+}
+
 export function findingMarkdown(finding: Finding): string {
   const { predicted, fix } = finding
   const where = finding.where.map((place) => `${place.file ?? ""}${place.line === null ? "" : `:${place.line}`} ${place.function}`.trim())
@@ -30,6 +36,7 @@ export function findingMarkdown(finding: Finding): string {
     ...finding.bars.map((bar) => `- ${bar.label}: ${formatNs(bar.ns)}`),
     ...finding.facts.map((fact) => `- ${fact.label}: ${fact.value}`),
     ...(fix ? [`Change: ${fix.says}`, `\`\`\`\n${fix.code}\n\`\`\``] : []),
+    ...finding.alternatives.map((other) => `- or ${other.label} (${alternativeText(other)}): ${other.fix.says}`),
   ]
   return `${lines.join("\n\n").replaceAll("\n\n- ", "\n- ")}\n`
 }

@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace import diagnose
-from foretrace.diagnose.finding import Finding
+from foretrace.diagnose.finding import Alternative, Finding
 from foretrace.predict.prediction import Prediction, to_dict
 from foretrace.present.web import kinds
 from foretrace.present.web.recording_view import RecordingView
@@ -44,12 +44,24 @@ def finding(view: RecordingView, number: int) -> dict[str, Any]:
         "bars": _bars(view, each, spans),
         "facts": facts(each.evidence),
         "fix": {"says": each.fix.says, "code": each.fix.code},
+        "label": each.label,
+        "alternatives": [_alternative(other) for other in each.alternatives],
         "predicted": None if each.predicted is None else predicted(each.predicted),
         "confidence": confidence(view, each.predicted),
         "spans": spans[:_SPANS].tolist(),
         "from_ns": start,
         "to_ns": end,
         "manual": diagnose.find(each.rule).manual,
+    }
+
+
+def _alternative(other: Alternative) -> dict[str, Any]:
+    """Another fix of the same cause."""
+    return {
+        "label": other.label,
+        "fix": {"says": other.fix.says, "code": other.fix.code},
+        "unless": other.unless,
+        "predicted": None if other.predicted is None else predicted(other.predicted),
     }
 
 
