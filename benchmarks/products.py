@@ -63,7 +63,9 @@ def gemm(rng: random.Random) -> Case:
     if rng.random() < 0.6:
         hidden = rng.choice(HIDDEN)
         wide = round(hidden * rng.choice((1, 1, 2, 3, 4, 4, 8 / 3)))
-        out, given = rng.choice(((hidden, wide), (wide, hidden), (rng.choice((32000, 50304, 1000)), hidden)))
+        out, given = rng.choice(
+            ((hidden, wide), (wide, hidden), (rng.choice((32000, 50257, 50304, 1000)), hidden))
+        )
         tokens = rng.choice((128, 197, 256, 512, 1000, 1024, 2048, 4096, 8192, 12608, 16384, 32768))
     else:
         tokens, out, given = (log_uniform(rng, 16, 16384, rng.choice((1, 8, 64))) for _ in range(3))
