@@ -52,6 +52,31 @@ CONVS_1D = (  # channels in, out, length, kernel, stride, groups
 )  # fmt: skip
 
 
+# Layers of programs that people run, measured before the random ones with --real: GPT-2's head with its gradients (and its
+# attention), and wav2vec 2.0's positions.
+REAL_PRODUCTS = (  # batch, m, n, k, layout
+    (1, 4096, 50257, 768, "NT"), (1, 4096, 768, 50257, "NN"), (1, 50257, 768, 4096, "TN"), (1, 4096, 50304, 768, "NT"),
+    (1, 4096, 768, 50304, "NN"), (1, 50304, 768, 4096, "TN"), (96, 512, 512, 64, "NN"), (96, 512, 512, 64, "NT"),
+    (96, 512, 64, 512, "NN"), (96, 64, 512, 512, "TN"), (1, 4096, 2304, 768, "NN"), (1, 4096, 768, 3072, "NT"),
+    (1, 3992, 768, 768, "NT"), (1, 3992, 3072, 768, "NT"), (1, 768, 3072, 3992, "TN"), (1, 8192, 32001, 1024, "NT"),
+)  # fmt: skip
+REAL_CONVS = (  # dimensions, batch, channels in, out, side, kernel, stride, groups
+    (1, 8, 768, 768, 499, 128, 1, 16), (1, 8, 512, 512, 31999, 3, 2, 1), (1, 8, 1, 512, 160000, 10, 5, 1),
+    (2, 128, 64, 64, 56, 3, 1, 1), (2, 128, 1024, 256, 14, 1, 1, 1), (2, 64, 96, 96, 56, 7, 1, 96),
+)  # fmt: skip
+
+
+def real() -> Iterator[Case]:
+    """Those layers as cases."""
+    for batch, m, n, k, layout in REAL_PRODUCTS:
+        kind = "gemm" if batch == 1 else "bmm"
+        yield {"kind": kind, "batch": batch, "m": m, "n": n, "k": k, "layout": layout, "bias": False}
+    names = ("dims", "batch", "given", "out", "side", "kernel", "stride", "groups")
+    for sizes in REAL_CONVS:
+        for part in ("forward", "input", "weight"):
+            yield {"kind": "conv", **dict(zip(names, sizes, strict=True)), "last": False, "part": part}
+
+
 def log_uniform(rng: random.Random, low: int, high: int, multiple: int = 1) -> int:
     """A size between two, as likely in every octave."""
     value = low * (high / low) ** rng.random()
@@ -368,11 +393,15 @@ def machine(device: str) -> Case:
 
 
 def measured(bench: Bench, rng: random.Random) -> Iterator[Case]:
-    """One case in every type."""
+    """One random case in every type."""
     case = rng.choices(tuple(KINDS), tuple(KINDS.values()))[0](rng)
+    if flops(case) <= MOST_FLOPS and items(case) <= MOST_ITEMS:
+        yield from in_every_type(bench, case, rng)
+
+
+def in_every_type(bench: Bench, case: Case, rng: random.Random) -> Iterator[Case]:
+    """The case in every type."""
     case = case if bench.cuda else small(case)
-    if flops(case) > MOST_FLOPS or items(case) > MOST_ITEMS:
-        return
     cold = rng.random() < (0.5 if case["kind"] == "stream" else 0.25) and 0 < items(case) * 4 < COLD_BYTES
     copies = min(max(COLD_BYTES // (8 * items(case)), 2), 32) if cold else 1
     types = TYPES.get(case["kind"], ("fp32", "tf32", "bf16"))
@@ -403,6 +432,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60, help="how long to measure (default %(default)s)")
     parser.add_argument("--out", type=Path, required=True, help="the file to write, one JSON object a line")
     parser.add_argument("--cpu", action="store_true", help="small sizes on the CPU, to try the program")
+    parser.add_argument("--real", action="store_true", help="layers of programs that people run first")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     device = "cpu" if args.cpu else "cuda"
@@ -411,8 +441,9 @@ def main() -> None:
     count, end = 0, time.monotonic() + args.seconds
     with args.out.open("w") as out:
         print(json.dumps(machine(device)), file=out, flush=True)
-        while time.monotonic() < end:
-            for case in measured(bench, rng):
+        layers = list(real()) if args.real else []
+        while layers or time.monotonic() < end:
+            for case in in_every_type(bench, layers.pop(0), rng) if layers else measured(bench, rng):
                 print(json.dumps(case), file=out, flush=True)
                 count += 1
     print(f"{count} timings in {args.out}")
