@@ -38,24 +38,36 @@ _OPTIMIZER = "Optimizer."
 
 
 @dataclass(frozen=True)
+class Cast:
+    """A cast that autocast adds."""
+
+    count: int  # elements
+    widens: bool  # from half precision to fp32
+
+
+def _all(counts: Iterable[int], *, widens: bool) -> tuple[Cast, ...]:
+    return tuple(Cast(count, widens) for count in counts)
+
+
+@dataclass(frozen=True)
 class Under:
     """One operator of the forward pass under autocast."""
 
     product: bool = False
     half: bool = False  # whether its result is in half precision
-    casts: tuple[int, ...] = ()  # elements of what is cast before it
-    casts_back: tuple[int, ...] = ()  # and of the gradients that are cast behind it, in the backward pass
+    casts: tuple[Cast, ...] = ()  # before it
+    casts_back: tuple[Cast, ...] = ()  # of gradients, behind it in the backward pass
     bytes_share: float = 1.0  # of what it moves in fp32
 
 
 @dataclass
 class Autocast:
-    """What becomes of the kernels, and how many elements are cast before which."""
+    """What becomes of the kernels, and what is cast beside which."""
 
     products: set[int] = field(default_factory=set)  # tasks of products, in half precision
     shares: dict[int, float] = field(default_factory=dict)  # of other tasks' bytes, less than 1
-    casts: dict[int, tuple[int, ...]] = field(default_factory=dict)  # before a task of the forward pass
-    casts_back: dict[int, tuple[int, ...]] = field(default_factory=dict)  # before one of the backward pass
+    casts: dict[int, tuple[Cast, ...]] = field(default_factory=dict)  # beside a task of the forward pass
+    casts_back: dict[int, tuple[Cast, ...]] = field(default_factory=dict)  # beside one of the backward pass
 
     @property
     def cast_count(self) -> int:
@@ -147,7 +159,7 @@ class _Flow:
         if _IN_FP32.search(name):
             casts = tuple(count for count in taken[:1] if self.half.get(count, False))
             self._made(taken[0], half=False)
-            return Under(casts=casts, casts_back=casts)
+            return Under(casts=_all(casts, widens=True), casts_back=_all(casts, widens=False))
         return self._other(name, taken)
 
     def _made(self, count: int, *, half: bool) -> None:
@@ -175,7 +187,9 @@ class _Flow:
             self.half[taken[0]] = True
         else:
             self.unsized = True
-        return Under(product=True, half=True, casts=casts, casts_back=casts)
+        return Under(
+            product=True, half=True, casts=_all(casts, widens=False), casts_back=_all(casts, widens=True)
+        )
 
     def _other(self, name: str, taken: list[int]) -> Under:
         """The wider type wins; norms over the batch take their weights in fp32 beside an input in half precision."""
@@ -189,7 +203,8 @@ class _Flow:
         moved = sum(counted) + made
         share = 1 - 0.5 * (sum(halves) + (made if half else 0)) / moved
         # Nothing is cast before it, but the gradient of a narrower operand is.
-        return Under(half=half, casts_back=() if half else tuple(halves), bytes_share=share)
+        narrowed = () if half else _all(halves, widens=False)
+        return Under(half=half, casts_back=narrowed, bytes_share=share)
 
 
 def _tensors(shapes: str, dtypes: str) -> Iterator[int]:

@@ -10,11 +10,12 @@ import polars as pl
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
-from foretrace.diagnose.patterns.autocast import Autocast, under_autocast
+from foretrace.diagnose.patterns.autocast import Autocast, Cast, under_autocast
 from foretrace.hardware import Device, peak_flops
 from foretrace.predict.costs import convolution, gemm, streaming
 from foretrace.predict.costs.operator_calls import CAST_BACK_NS, CAST_NS
 from foretrace.predict.costs.precision import (
+    HALF_ATTENTION_NS,
     HALF_ATTENTION_TIME,
     HALF_BYTES_ROWS_TIME,
     HALF_BYTES_TIME,
@@ -66,14 +67,13 @@ class Narrower:
         dur_ns = self.case.program.task_dur_ns
         for task, share in told.shares.items():
             durations[task] = _on_fewer_bytes(int(dur_ns[task]), share)
-        for task, counts in _all_casts(told):
-            durations[task] = durations.get(task, int(dur_ns[task])) + sum(map(self._cast_ns, counts))
         added: dict[int, int] = {}
         calls = self.case.program.task_call
-        for casts, cost in ((told.casts, CAST_NS), (told.casts_back, CAST_BACK_NS)):
-            for task, counts in casts.items():
+        for by_task, cost in ((told.casts, CAST_NS), (told.casts_back, CAST_BACK_NS)):
+            for task, casts in by_task.items():
+                durations[task] = durations.get(task, int(dur_ns[task])) + sum(map(self._cast_ns, casts))
                 call = int(calls[task])
-                added[call] = added.get(call, 0) + len(counts) * cost
+                added[call] = added.get(call, 0) + len(casts) * cost
         return Edit(durations_ns=durations, modelled=frozenset(durations), added_host_ns=added)
 
     def weights(self, dtype: str = "bf16") -> Edit:
@@ -98,15 +98,17 @@ class Narrower:
         faster = self.device.fp32_flops / (peak_flops(self.device, dtype) or self.device.fp32_flops)
         return (
             {
-                task: round(dur * max(faster, HALF_ATTENTION_TIME))
+                task: min(dur, HALF_ATTENTION_NS + round(dur * max(faster, HALF_ATTENTION_TIME)))
                 for task, dur in attention.rows.select("task", "dur_ns").iter_rows()
             }
             | _products_ns(work, self.device, dtype)
             | _convolutions_ns(work, self.device, dtype)
         )
 
-    def _cast_ns(self, count: int) -> int:
-        return round(streaming.moving_s(self.device, count * _CAST_BYTES) * 1e9) + streaming.START_NS
+    def _cast_ns(self, cast: Cast) -> int:
+        share = streaming.WIDENING_SHARE if cast.widens else streaming.BANDWIDTH_SHARE
+        moving = streaming.moving_s(self.device, cast.count * _CAST_BYTES, share)
+        return round(moving * 1e9) + streaming.START_NS
 
 
 def narrower(case: Case) -> Narrower | None:
@@ -115,10 +117,6 @@ def narrower(case: Case) -> Narrower | None:
         return None
     wide = pl.col("operand_dtype").fill_null("fp32").is_in(("fp32", "tf32"))
     return Narrower(case, case.device, case.products.filter(wide))
-
-
-def _all_casts(told: Autocast) -> list[tuple[int, tuple[int, ...]]]:
-    return [*told.casts.items(), *told.casts_back.items()]
 
 
 def _on_fewer_bytes(dur_ns: int, share: float) -> int:
@@ -157,14 +155,11 @@ def _convolutions_ns(products: DeviceWork, device: Device, dtype: str) -> dict[i
     """
     kernels = _of_convolutions(products.rows.drop_nulls(("op_flops", "op_id")))
     planar = pl.col("text").str.contains(r"(?i)nchw").any()
-    by_op = kernels.group_by("op_id").agg(
-        pl.col("op_flops", "op_bytes").max(), pl.first("shapes"), planar=planar
-    )
-    peak = peak_flops(device, dtype) or device.fp32_flops
-    bytes_share = ITEM_BYTES[dtype] / ITEM_BYTES["fp32"]
+    by_op = kernels.group_by("op_id").agg(pl.col("op_flops").max(), pl.first("shapes"), planar=planar)
     needed_ns = {
-        op: convolution.time_ns(device, peak, flops, moved * bytes_share, shapes=shapes, planar=is_planar)
-        for op, flops, moved, shapes, is_planar in by_op.iter_rows()
+        op: convolution.time_ns(device, dtype, size, planar=is_planar)
+        for op, flops, shapes, is_planar in by_op.iter_rows()
+        if (size := convolution.size(shapes, flops))
     }
     work = products.case.tasks.filter(pl.col("op_id").is_in(list(needed_ns)))
     work = work.with_columns(of_op_ns=pl.col("dur_ns").sum().over("op_id"))
