@@ -26,6 +26,7 @@ from foretrace.predict.edits import Edit
 _FP32 = '"float"'  # among the types of an operator's arguments
 _ATTENTION = "attention"
 _KERNEL_LAYOUT = re.compile(r"_[nt][nt](?=_|$)")
+_CONVOLUTION = re.compile("conv")
 _OF_ROWS = re.compile(r"norm|softmax")
 _CAST_BYTES = ITEM_BYTES["fp32"] + ITEM_BYTES["bf16"]  # of an element: one read, one written
 
@@ -85,6 +86,7 @@ class Narrower:
             for task, dur, op in zip(
                 work.rows["task"], work.rows["dur_ns"], self.case.op_names(work.rows["op_id"]), strict=True
             )
+            if not _CONVOLUTION.search(op or "")  # in groups they do not gain
         }
         durations |= self._in_half(dtype)
         return Edit(durations_ns=durations, modelled=frozenset(durations))
@@ -155,11 +157,11 @@ def _convolutions_ns(products: DeviceWork, device: Device, dtype: str) -> dict[i
     """
     kernels = _of_convolutions(products.rows.drop_nulls(("op_flops", "op_id")))
     planar = pl.col("text").str.contains(r"(?i)nchw").any()
-    by_op = kernels.group_by("op_id").agg(pl.col("op_flops").max(), pl.first("shapes"), planar=planar)
+    by_op = kernels.group_by("op_id").agg(pl.col("op_flops").max(), pl.first("op", "shapes"), planar=planar)
     needed_ns = {
-        op: convolution.time_ns(device, dtype, size, planar=is_planar)
-        for op, flops, shapes, is_planar in by_op.iter_rows()
-        if (size := convolution.size(shapes, flops))
+        op_id: convolution.time_ns(device, dtype, size, planar=is_planar)
+        for op_id, flops, op, shapes, is_planar in by_op.iter_rows()
+        if (size := convolution.size(op, shapes, flops))
     }
     work = products.case.tasks.filter(pl.col("op_id").is_in(list(needed_ns)))
     work = work.with_columns(of_op_ns=pl.col("dur_ns").sum().over("op_id"))

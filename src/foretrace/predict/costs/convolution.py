@@ -63,7 +63,7 @@ class Size:
     backward: bool
 
 
-def size(shapes: str | None, flops: float) -> Size | None:
+def size(op: str, shapes: str | None, flops: float) -> Size | None:
     """The size of a convolution on tensor cores; None where it is none for them, or its shapes are not known.
 
     Groups stay as they are: of those measured none gained in TF32, and in bf16 some took twenty times as long.
@@ -71,8 +71,9 @@ def size(shapes: str | None, flops: float) -> Size | None:
     try:
         *grad, given, weight = (shape for shape in json.loads(shapes or "") if len(shape) > 2)
         made, channels, *sides = map(int, weight)
-        if int(given[1]) not in (channels, made):
-            return None
+        transposed = int(grad[0][1]) == channels if grad else "transpose" in op
+        if int(given[1]) != (made if transposed else channels):
+            return None  # in groups
         given_positions = int(given[0]) * prod(map(int, given[2:]))
         covered = prod(sides)
         per_position = 2 * made * channels * covered
