@@ -80,9 +80,9 @@ def no_tensor_cores(case: Case) -> Iterator[Finding]:
     `tf32`: each product is replaced by a TF32 product of its size. It takes the larger of two times: its FLOPs at what
     cuBLAS reaches for how its operands lie in memory, less what the last wave of tiles leaves idle, with its result
     written; and its bytes at {BANDWIDTH_SHARE} of the bandwidth. It gains no more than the ratio of the peaks. Products of
-    few rows, which wait for memory, products whose rows are no multiple of 16 bytes, and groups of few channels stay.
-    A convolution reaches {CONVOLUTION_SHARE} of the peak; its tiles are filled as far as its channels reach, and planar
-    (NCHW) tensors are read and written once more, for they are converted. Where some run in TF32 already, all may.
+    few rows, which wait for memory, stay; rows that are no multiple of 16 bytes are loaded piece by piece, in more than
+    twice the time. A convolution is a product too, at {CONVOLUTION_SHARE} of the peak; planar (NCHW) tensors are converted
+    for it, there and back. Convolutions in groups stay, and so do all where some run in TF32 already: all may.
 
     `bf16-autocast`: products in bf16. Parameters and what is not in bf16 yet are cast before each, which costs the GPU
     their bytes and the host {CAST_NS} a cast; the gradients are cast back, {CAST_BACK_NS} each. Norms, softmax and losses
