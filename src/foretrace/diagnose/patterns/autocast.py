@@ -18,6 +18,8 @@ import polars as pl
 
 from foretrace.diagnose.case import Case
 from foretrace.predict.costs import gemm
+from foretrace.predict.costs.precision import ITEM_BYTES
+from foretrace.sourced import JUDGEMENT, Count
 
 _FLOAT = "float"
 _CONVOLUTION = re.compile(r"convolution|conv_depthwise")
@@ -32,8 +34,9 @@ _IN_FP32 = re.compile(
 # Which tensors of a product are parameters, kept in fp32.
 _WEIGHTS = {"aten::addmm": (0, 2), "aten::_addmm_activation": (0, 2), "aten::mm": (1,)}
 _ADDS = re.compile(r"^aten::(?:add|add_|sub|sub_)$")
-_PARTS = (1, 2, 3)  # of a result that is split: gate and value, or queries, keys and values
-_OUTER = 4  # operators around one that count as the same call
+_PARTS = Count(3, "parts of a result that is split: gate and value, or queries, keys and values", JUDGEMENT)
+_OUTER = Count(4, "operators around one that count as the same call", JUDGEMENT)
+_NARROWER = ITEM_BYTES["bf16"] / ITEM_BYTES["fp32"]
 _OPTIMIZER = "Optimizer."
 
 
@@ -182,7 +185,7 @@ class _Flow:
         size = gemm.size(name, shapes)
         if size is not None:
             made = size.batch * size.m * size.n
-            self.half |= {made // parts: True for parts in _PARTS if made % parts == 0}
+            self.half |= {made // parts: True for parts in range(1, _PARTS + 1) if made % parts == 0}
         elif _ATTENTION.search(name):
             self.half[taken[0]] = True
         else:
@@ -201,7 +204,7 @@ class _Flow:
         half = len(halves) == len(counted)
         self._made(made, half=half)
         moved = sum(counted) + made
-        share = 1 - 0.5 * (sum(halves) + (made if half else 0)) / moved
+        share = 1 - (1 - _NARROWER) * (sum(halves) + (made if half else 0)) / moved
         # Nothing is cast before it, but the gradient of a narrower operand is.
         narrowed = () if half else _all(halves, widens=False)
         return Under(half=half, casts_back=narrowed, bytes_share=share)

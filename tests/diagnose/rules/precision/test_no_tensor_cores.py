@@ -244,13 +244,12 @@ def test_rows_that_are_no_multiple_of_16_bytes_are_loaded_piece_by_piece() -> No
     aligned = Size(1, 4096, 50304, 768, "NT")
     odd = Size(1, 4096, 50257, 768, "NT")
     assert (aligned.aligned, odd.aligned, Size(1, 64, 64, 12, "NN").aligned) == (128, 1, 4)
-    for dtype, item_bytes, times in (("tf32", 4, 3.1), ("bf16", 2, 7.2)):
+    for dtype, item_bytes, start, times in (("tf32", 4, 5_000, 3.1), ("bf16", 2, 2_000, 7.2)):
         whole, pieces = (time_ns(h200, dtype, each, item_bytes) for each in (aligned, odd))
         assert whole
         assert pieces
-        assert pieces / whole == pytest.approx(
-            times, rel=0.15
-        )  # less the result that is written, and the start
+        otherwise = item_bytes * 4096 * 50257 / 4.8e12 * 1e9 + start  # the result written, and the start
+        assert (pieces - otherwise) / (whole - otherwise) == pytest.approx(times, rel=0.02)
         assert narrowed_ns(h200, 50_000_000, odd, "fp32", dtype) >= pieces
 
 
