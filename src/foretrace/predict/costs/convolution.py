@@ -15,7 +15,7 @@ from foretrace.predict.costs import gemm, streaming
 from foretrace.predict.costs.precision import ITEM_BYTES
 from foretrace.sourced import Count, Factor, Nanoseconds, Share
 
-_MEASURED = "93 sizes of known networks in TF32 and bf16, benchmarks/products.py; of those not fitted to, half are within 20 %"
+_MEASURED = "fitted to 93 sizes of known networks in TF32 and bf16, benchmarks/products.py, and rounded: half are within 30 %"
 PEAK_SHARE = Share(0.7, "the tensor cores' peak, reached by convolutions", _MEASURED, devices="H200")
 _INPUT_SHARE = Share(0.6, "the peak, reached by the gradient of the input", _MEASURED, devices="H200")
 _FILTER_SHARE = Share(0.45, "the peak, reached by the gradient of the filter", _MEASURED, devices="H200")
