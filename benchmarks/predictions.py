@@ -4,9 +4,10 @@
 
 The pairs of several folders are judged as one set. A folder holds NAME.slow.lite.json.gz or .zst (and rich) and
 NAME.truth.json with `slow.step_ms`, `speedup_range` and `truth.label`, or `truth.rule` to name the rule that is the fix,
-"together" where all that promise a gain are. For every pair it prints the prediction of that rule beside what was
-measured, with the step time known and unknown, and beside two baselines that other tools use: the savings added up as if
-nothing overlapped, and the idle time taken off. A program whose recording was not kept is skipped.
+"together" where all that promise a gain are; `truth.alternative` names one of that rule's alternatives. For every pair it
+prints the prediction of that rule beside what was measured, with the step time known and unknown, and beside two baselines
+that other tools use: the savings added up as if nothing overlapped, and the idle time taken off. A program whose recording
+was not kept is skipped.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ RULE_OF = {
     "data loading": "input-bound", "python gap": "host-stall", "host-device copies": "pageable-copy",
     "sync": "host-sync", "healthy": "unfused-elementwise",
 }  # fmt: skip
+# Of several fixes of one cause, the one that was measured, unless `truth.alternative` names another.
+FIX_OF = {"no-tensor-cores": "tf32"}
 NO_GAIN = 1.03
 TOGETHER = "together"
 
@@ -128,6 +131,7 @@ def judge(path: Path, form: str, *, known: bool) -> Row | None:
         return None
     first = found.findings[0].rule if found.findings else "-"
     findings = [each for each in found.findings if each.rule == rule and each.predicted][:1]
+    findings = [each.led_by(truth["truth"].get("alternative") or FIX_OF.get(rule, "")) for each in findings]
     predicted = findings[0].predicted if findings else None
     if rule == TOGETHER:
         findings = [each for each in found.findings if each.predicted and each.predicted.verdict == "gain"]

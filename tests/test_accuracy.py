@@ -29,6 +29,7 @@ def load(path: str) -> Any:
 
 
 predictions = load("predictions.py")
+product_costs = load("product_costs.py")
 trim = load("pairs/trim.py")
 
 
@@ -101,3 +102,16 @@ def test_a_recording_that_would_be_read_otherwise_is_left_alone(
     monkeypatch.setattr(trim, "DROPPED", frozenset(("grid",)))
     assert trim.trim(path) == path
     assert [each.name for each in tmp_path.iterdir()] == ["sample.json.gz"]
+
+
+def test_products_are_modelled_as_they_were_measured() -> None:
+    """On an H200, by benchmarks/products.py: what the costs say in their sources."""
+    found = product_costs.errors(product_costs.MEASURED)
+    bars = {
+        ("product", "bf16"): 0.08, ("product", "tf32"): 0.10, ("product in pieces", "bf16"): 0.20,
+        ("product in pieces", "tf32"): 0.20, ("convolution", "bf16"): 0.35, ("convolution", "tf32"): 0.30,
+    }  # fmt: skip
+    assert set(found) == set(bars)
+    for key, logs in found.items():
+        assert len(logs) >= 30
+        assert float(np.median(np.expm1(np.abs(logs)))) <= bars[key], key

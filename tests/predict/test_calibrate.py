@@ -151,3 +151,31 @@ def test_of_two_recordings_the_shorter_step_is_taken(tmp_path: Path) -> None:
     assert calibrate_pair(made[0], made[1]).step_ns == pytest.approx(short, rel=1e-6)
     assert not pair.known
     assert "light and a rich" in pair.basis
+
+
+def waited_for(folder: Path) -> Trace:
+    """250 operators, then a kernel of 10 ms that the host waits for: the device rests while the operators are called."""
+
+    def body(recording: Recording, at: float) -> None:
+        launches(recording, at, 250)
+        recording.op("aten::mm", at + 2_500, at + 2_510)
+        recording.launch(at + 2_502, "gemm", at + 2_512, at + 12_512, call=4)
+        recording.wait(at + 2_515)
+
+    return loop(folder, 12_700, body)
+
+
+def test_a_step_that_the_estimate_meets_and_that_hardly_follows_the_host_says_nothing_about_it(
+    tmp_path: Path,
+) -> None:
+    """1 % more is no sign of a host that is a tenth slower; 4 % more is no longer met."""
+    trace = waited_for(tmp_path)
+    estimated = calibrate(trace, build(trace))
+    host_us = estimated.step_ns / 1e3 - 10_000
+    assert 1_000 < host_us < 1_500
+    met = calibrate(trace, build(trace), step_ns=estimated.step_ns * 1.01)
+    assert met.representative
+    assert not met.host_bound
+    assert "the device's work is scaled by 1.01" in met.basis
+    further = calibrate(trace, build(trace), step_ns=estimated.step_ns * 1.04)
+    assert "the host is fitted" in further.basis

@@ -132,21 +132,12 @@ def _judged(case: Case, finding: Finding) -> Finding:
 
 def _best_first(finding: Finding) -> Finding:
     """The finding with the alternative that promises most as its fix, and the others behind it in order of worth."""
-    own = Alternative(finding.label, finding.fix, finding.change, finding.unless, predicted=finding.predicted)
-    leads = own
+    label, most = finding.label, finding.predicted
     for other in sorted(finding.alternatives, key=_worth):
-        if other.may_lead and _leads(other.predicted, leads.predicted):
-            leads = other
-    rest = sorted((other for other in (own, *finding.alternatives) if other is not leads), key=_worth)
-    return replace(
-        finding,
-        label=leads.label,
-        fix=leads.fix,
-        change=leads.change,
-        unless=leads.unless,
-        predicted=leads.predicted,
-        alternatives=tuple(rest),
-    )
+        if other.may_lead and _leads(other.predicted, most):
+            label, most = other.label, other.predicted
+    finding = finding.led_by(label)
+    return replace(finding, alternatives=tuple(sorted(finding.alternatives, key=_worth)))
 
 
 def _leads(one: Prediction | None, other: Prediction | None) -> bool:

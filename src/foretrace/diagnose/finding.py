@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from foretrace.predict.changes import Change
@@ -64,3 +64,19 @@ class Finding:
     severity: str = "low"
     label: str = ""  # of the fix, among its alternatives
     alternatives: tuple[Alternative, ...] = ()
+
+    def led_by(self, label: str) -> Finding:
+        """The same finding with this alternative as its fix, and its fix among the alternatives; itself if there is none."""
+        leads = next((other for other in self.alternatives if other.label == label), None)
+        if leads is None:
+            return self
+        own = Alternative(self.label, self.fix, self.change, self.unless, predicted=self.predicted)
+        return replace(
+            self,
+            label=leads.label,
+            fix=leads.fix,
+            change=leads.change,
+            unless=leads.unless,
+            predicted=leads.predicted,
+            alternatives=(own, *(other for other in self.alternatives if other is not leads)),
+        )

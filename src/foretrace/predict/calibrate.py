@@ -184,6 +184,7 @@ def _to_known(program: Program, wanted: float, staged: NDArray[np.bool_]) -> Cal
     fastest, slowest = (steady_step_ns(host.scaled(factor)) for factor in (low, high))
     without_host = steady_step_ns(host.scaled(low, pure=0.0))
     device_fills_it = without_host > _DEVICE_BOUND * wanted  # then a slower host explains nothing
+    device_fills_it = device_fills_it or _met_without_host(program, wanted)
     if fastest <= wanted <= slowest and slowest > fastest * 1.01 and not device_fills_it:
         for _ in range(30):
             middle = (low * high) ** 0.5
@@ -209,6 +210,15 @@ def _to_known(program: Program, wanted: float, staged: NDArray[np.bool_]) -> Cal
             host.dense_told,
         )
     return _by_device(program, wanted, fastest, slowest)
+
+
+def _met_without_host(program: Program, wanted: float) -> bool:
+    """Whether the estimate meets the measured step, which hardly follows the host: what is left tells nothing of it.
+
+    A host fitted to the last hundredth of such a step may be half as fast again, and would bound what the device gains.
+    """
+    estimated = steady_step_ns(program)
+    return abs(estimated / wanted - 1) < _REACHED and not _host_bound(program, estimated)
 
 
 _PURE_FACTORS = (

@@ -10,7 +10,7 @@ from foretrace.trace import Trace
 
 
 def product_kernels(trace: Trace, tasks: pl.DataFrame) -> pl.DataFrame:
-    """Tasks that multiply matrices or convolve: with tensor_cores, op, shapes, operand_dtype, op_flops and op_bytes."""
+    """Tasks that multiply matrices or convolve: with tensor_cores, op, shapes, strides, operand_dtype, op_flops and op_bytes."""
     names = tasks["name"].unique().cast(pl.String)
     facts = [decode(name) for name in names]
     decoded = pl.DataFrame(
@@ -30,6 +30,8 @@ def product_kernels(trace: Trace, tasks: pl.DataFrame) -> pl.DataFrame:
     )
     products = products.join(owners.select("id", "owner_id"), on="id", how="left", maintain_order="left")
     products = products.join(work, on="owner_id", how="left", maintain_order="left")
-    arguments = trace.ops.select(pl.col("span_id").alias("owner_id"), pl.col("shapes").cast(pl.String))
+    arguments = trace.ops.select(
+        pl.col("span_id").alias("owner_id"), pl.col("shapes", "strides").cast(pl.String)
+    )
     products = products.join(arguments, on="owner_id", how="left", maintain_order="left")
     return products.with_columns(op=trace.spans["name"].gather(products["owner_id"]).cast(pl.String))

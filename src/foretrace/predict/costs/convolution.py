@@ -1,48 +1,110 @@
-"""Convolutions: how long one takes on the tensor cores."""
+"""Convolutions: how long one takes on the tensor cores.
+
+A convolution, and each of its two gradients, is a matrix product: of the positions by the channels that it makes, over what
+the filter covers; the gradient of the filter, of the channels by the filter, over the positions.
+"""
 
 from __future__ import annotations
 
 import json
-from math import inf
+from dataclasses import dataclass
+from math import prod
 
-from foretrace.hardware import Device
-from foretrace.predict.costs import streaming
-from foretrace.predict.costs.gemm import TILE
-from foretrace.sourced import Count, Share
+from foretrace.hardware import Device, peak_flops
+from foretrace.predict.costs import gemm, streaming
+from foretrace.predict.costs.precision import ITEM_BYTES
+from foretrace.sourced import Count, Factor, Nanoseconds, Share
 
-PEAK_SHARE = Share(
-    0.65, "the tensor cores' peak, reached by convolutions", "benchmarks/pairs", devices="H200"
-)
-LEAST_CHANNELS = Count(
+_MEASURED = "fitted to 93 sizes of known networks in TF32 and bf16, benchmarks/products.py, and rounded: half are within 30 %"
+PEAK_SHARE = Share(0.7, "the tensor cores' peak, reached by convolutions", _MEASURED, devices="H200")
+_INPUT_SHARE = Share(0.6, "the peak, reached by the gradient of the input", _MEASURED, devices="H200")
+_FILTER_SHARE = Share(0.45, "the peak, reached by the gradient of the filter", _MEASURED, devices="H200")
+FEW_CHANNELS = Count(
     16,
-    "channels of a group: the depth of one step of the tensor cores",
+    "channels on either side, below which a tile is filled only so far: the depth of one step of the tensor cores",
     "PTX ISA, mma.m16n8k16 of half precision",
 )
+CONVERTED = Factor(
+    2.5,
+    "times the bytes of a convolution, moved to convert planar tensors there and back",
+    _MEASURED,
+    devices="H200",
+)
+_CONVERTED_NS = Nanoseconds(10_000, "the kernels that convert, whatever the size", _MEASURED, devices="H200")
+_RATES = gemm.Rates(
+    ((128, 128), (128, 256), (256, 128), (64, 128), (128, 64), (64, 64), (256, 64)),
+    {},
+    Factor(
+        0.4,
+        "a block of half the usual area multiplies at 2 to the minus this of the rate",
+        _MEASURED,
+        devices="H200",
+    ),
+    Count(1, "K that a block loads at once: padding is in the share", _MEASURED, devices="H200"),
+    Count(
+        1024,
+        "K that each part takes at least where a small grid is split along it",
+        _MEASURED,
+        devices="H200",
+    ),
+    Nanoseconds(6_500, "a convolution, whatever its size", _MEASURED, devices="H200"),
+)
 
 
-def time_ns(
-    device: Device, peak_flops: float, flops: float, moved_bytes: float, *, shapes: str | None, planar: bool
-) -> float:
-    """How long a convolution takes; infinite where it is none for the tensor cores.
+@dataclass(frozen=True)
+class Size:
+    """What a convolution, or its gradients, work on."""
 
-    Tensor cores want channels last: `planar` tensors are converted, read and written once more.
-    """
-    used = used_share(shapes)
-    computing = flops / (peak_flops * PEAK_SHARE * used) if used else inf
-    moving = streaming.moving_s(device, moved_bytes)
-    return (max(computing, moving) + (2 * moving if planar else 0.0)) * 1e9
+    given: int  # channels
+    made: int
+    filter: int  # elements of one channel of the filter
+    positions: int  # of the result
+    given_positions: int
+    backward: bool
 
 
-def used_share(shapes: str | None) -> float:
-    """Of a tile, what the narrower side of a convolution's weight fills: few channels leave most of it idle.
+def size(op: str, shapes: str | None, flops: float) -> Size | None:
+    """The size of a convolution on tensor cores; None where it is none for them, or its shapes are not known.
 
-    Groups of few channels, as in depthwise convolutions, use the tensor cores for nothing.
+    Groups stay as they are: of those measured none gained in TF32, and in bf16 some took twenty times as long.
     """
     try:
-        *_, given, weight = (shape for shape in json.loads(shapes or "") if len(shape) > 2)
-        out, channels = int(weight[0]), int(weight[1])
-        if channels < LEAST_CHANNELS and int(given[1]) > channels:
-            return 0.0
-        return min(min(out, channels) / TILE, 1.0)
+        *grad, given, weight = (shape for shape in json.loads(shapes or "") if len(shape) > 2)
+        made, channels, *sides = map(int, weight)
+        transposed = int(grad[0][1]) == channels if grad else "transpose" in op
+        if int(given[1]) != (made if transposed else channels):
+            return None  # in groups
+        given_positions = int(given[0]) * prod(map(int, given[2:]))
+        covered = prod(sides)
+        per_position = 2 * made * channels * covered
+        positions = int(grad[0][0]) * prod(map(int, grad[0][2:])) if grad else round(flops / per_position)
     except (ValueError, TypeError, LookupError):
-        return 1.0
+        return None
+    return Size(channels, made, covered, max(positions, 1), max(given_positions, 1), bool(grad))
+
+
+def time_ns(device: Device, dtype: str, product: Size, *, planar: bool) -> float:
+    """How long a convolution takes, or both its gradients.
+
+    Tensor cores want channels last: `planar` tensors are converted.
+    """
+    covered, positions = product.filter, product.positions
+    elements = product.given * product.given_positions + product.made * (positions + product.given * covered)
+    moving = streaming.moving_s(device, ITEM_BYTES[dtype] * elements)
+    parts = [(gemm.Size(1, positions, product.made, product.given * covered), PEAK_SHARE)]
+    if product.backward:
+        spread = max(product.made * covered * positions // product.given_positions, 1)
+        parts = [
+            (gemm.Size(1, product.given_positions, product.given, spread), _INPUT_SHARE),
+            (gemm.Size(1, product.made, product.given * covered, positions), _FILTER_SHARE),
+        ]
+    peak = peak_flops(device, dtype) or device.fp32_flops
+    needed = 0.0
+    narrow = min(product.given, product.made)
+    for part, share in parts:
+        few = narrow < FEW_CHANNELS
+        used = narrow / gemm.TILE if few else gemm.used(part, device.sm_count, _RATES)
+        computing = part.flops / (peak * share * used)
+        needed += max(computing, moving) * 1e9 + _RATES.start_ns
+        needed += CONVERTED * moving * 1e9 + _CONVERTED_NS if planar else 0.0
+    return needed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretrace.sourced import Share
+from foretrace.sourced import Nanoseconds, Share
 
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}  # of an element in memory
 
@@ -22,5 +22,11 @@ HALF_ATTENTION_TIME = Share(
     0.1,
     "the time in fp32 that fused attention takes in half precision, at least",
     "fp32's fused kernels reach 55 % of their peak, bf16's 75 % less an exponential per score",
+    devices="H200",
+)
+HALF_ATTENTION_NS = Nanoseconds(
+    4_000,
+    "a kernel of fused attention in half precision, whatever its size",
+    "benchmarks/products.py",
     devices="H200",
 )

@@ -14,6 +14,12 @@ BANDWIDTH_SHARE = Share(
 MULTI_TENSOR_SHARE = Share(
     0.75, "the memory's bandwidth, reached by multi-tensor kernels (costs/foreach.py)", JUDGEMENT
 )
+WIDENING_SHARE = Share(
+    0.40,
+    "the memory's bandwidth, reached by a cast from half precision to fp32: half of what the other way reaches",
+    "benchmarks/products.py, torch 2.11",
+    devices="H200",
+)
 START_NS = Nanoseconds(
     2_000, "a kernel from its start to its first work, and back", "benchmarks/pairs", devices="H200"
 )

@@ -11,7 +11,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.rules.precision.misaligned_gemm import misaligned_gemm
 from foretrace.errors import MissingDataError
 from foretrace.hardware import match
-from foretrace.predict.costs.gemm import Size, time_ns
+from foretrace.predict.costs.gemm import PEAK_SHARE, Size, time_ns
 from tests.diagnose.loops import findings
 
 ALIGNED = "nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN"
@@ -48,7 +48,7 @@ def test_tf32_loads_four_at_once(tmp_path: Path) -> None:
     )
     h200 = match(str(H200["name"]))
     assert h200
-    padded = (time_ns(h200, "tf32", Size(1, 8192, 4032, 4096), 4) or 0) / 1e3
+    padded = (time_ns(h200, "tf32", Size(1, 8192, 4032, 4096), 4, share=PEAK_SHARE) or 0) / 1e3
     assert found.predicted
     assert found.predicted.after_ns.point / 1e3 == pytest.approx(padded, rel=0.02)
     assert found.evidence["sizes"] == [4003]

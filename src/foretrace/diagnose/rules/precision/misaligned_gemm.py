@@ -157,7 +157,12 @@ def _aligned_rate(device: Device, aligned: list[_Product]) -> float:
 def _padded_ns(device: Device, product: _Product, rate: float) -> int:
     """How long the padded product takes; no longer than the recorded one."""
     assert product.size is not None
-    size = replace(product.size, **{side: _padded(extent) for side, extent in product.odd_sides.items()})
+    size, odd = product.size, product.odd_sides
+    m, n, k = (
+        _padded(odd[side]) if side in odd else extent
+        for side, extent in zip("mnk", (size.m, size.n, size.k), strict=True)
+    )
+    size = replace(size, m=m, n=n, k=k)
     return min(product.dur_ns, _time_ns(device, product.dtype, size, share=rate) or product.dur_ns)
 
 

@@ -2,46 +2,54 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import polars as pl
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
-from foretrace.diagnose.finding import Finding, Fix
+from foretrace.diagnose.finding import Alternative, Finding, Fix
 from foretrace.diagnose.patterns.costly_products import (  # noqa: F401  # named on the page
     LEAST_BUSY,
     LEAST_SHARE,
     costly_products,
 )
+from foretrace.diagnose.patterns.narrower_types import Narrower, narrower
 from foretrace.diagnose.rule import KERNELS, healthy, needs, rule
-from foretrace.hardware import Device, peak_flops
 from foretrace.predict.changes import Change
-from foretrace.predict.costs import convolution, gemm
 from foretrace.predict.costs.convolution import PEAK_SHARE as CONVOLUTION_SHARE  # noqa: F401  # named on the page
-from foretrace.predict.costs.gemm import PEAK_SHARE, TURNED_SHARE
-from foretrace.predict.costs.operator_calls import AUTOCAST_NS
-from foretrace.predict.costs.precision import HALF_ATTENTION_TIME, HALF_BYTES_TIME, ITEM_BYTES
+from foretrace.predict.costs.operator_calls import CAST_BACK_NS, CAST_NS  # noqa: F401  # named on the page
+from foretrace.predict.costs.precision import HALF_BYTES_TIME  # noqa: F401  # named on the page
 from foretrace.predict.costs.streaming import BANDWIDTH_SHARE  # noqa: F401  # named on the page
-from foretrace.predict.edits import Edit
 from foretrace.sourced import JUDGEMENT, Share
 
 LEAST_SAVED = Share(0.03, "the step, saved by tensor cores", JUDGEMENT)
 _TF32 = Fix(
-    "Let single precision use the tensor cores (TF32), or compute in bf16 under autocast, which is faster still.",
-    'torch.set_float32_matmul_precision("high")\n'
-    "torch.backends.cudnn.allow_tf32 = True\n"
-    "# or, faster still:\n"
-    'with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = model(x)',
+    "Let single precision use the tensor cores (TF32): one line, before the model runs.",
+    'torch.set_float32_matmul_precision("high")',
+)
+_TF32_CONVOLUTIONS = Fix(_TF32.says, f"{_TF32.code}\ntorch.backends.cudnn.allow_tf32 = True")
+_AUTOCAST = Fix(
+    "Compute in bf16 under autocast: parameters stay in fp32, and are cast in every step.",
+    'with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = model(x)\nloss.backward()  # not under autocast',
+)
+_AUTOCAST_SERVING = Fix(
+    _AUTOCAST.says, 'with torch.autocast("cuda", dtype=torch.bfloat16):\n    y = model(x)'
+)
+_WEIGHTS = Fix(
+    "Keep the model in bf16, optimizer included: half the bytes everywhere, and no casts.",
+    "model.to(torch.bfloat16)  # before the optimizer is made\nloss = model(x.to(torch.bfloat16))",
+)
+_WEIGHTS_SERVING = Fix(
+    "Keep the model in bf16: half the bytes everywhere, and no casts.",
+    "model.to(torch.bfloat16)\ny = model(x.to(torch.bfloat16))",
 )
 _FP16 = Fix(
     "Compute in fp16 under autocast: this GPU's tensor cores take nothing else.",
     'scaler = torch.amp.GradScaler("cuda")\nwith torch.autocast("cuda", dtype=torch.float16):\n    loss = model(x)',
 )
-# In names of cuBLAS's kernels: neither operand lies as the tensor cores load TF32.
-_TURNED = re.compile(r"_nt_|_nt$")
-_FP32 = '"float"'  # among the types of an operator's arguments
+_NOT_BF16 = "the results need more than bf16's 8 bits of mantissa."
+_NOT_TRAINED = "training needs more: updates smaller than 1/256 of a weight are lost in bf16. Compare the loss over a whole run."
 
 
 @needs(KERNELS)
@@ -67,17 +75,21 @@ def no_tensor_cores(case: Case) -> Iterator[Finding]:
     uses them for fp32 products only if it is told that TF32's ten bits of mantissa are enough.
 
     How the worth is predicted
-    Each product is replaced by a TF32 product of its size (fp16 where the GPU has no TF32). It takes the larger of two
-    times: its FLOPs at {PEAK_SHARE} of the peak ({TURNED_SHARE} where both operands must be transposed, as for a
-    weight's gradient), less what the last wave of tiles leaves idle, with its result written; and its bytes at
-    {BANDWIDTH_SHARE} of the bandwidth. It gains no more than the ratio of the peaks: what a kernel loses otherwise, it
-    loses on tensor cores too. Products of few rows, which wait for memory, and groups of few channels stay.
+    Three changes are predicted, and the one that promises most stands first (fp16 autocast alone where the GPU has no TF32).
 
-    A convolution reaches {CONVOLUTION_SHARE} of the peak; its tiles are filled as far as its channels reach, and planar
-    (NCHW) tensors are read and written once more, for they are converted.
+    `tf32`: each product is replaced by a TF32 product of its size. It takes the larger of two times: its FLOPs at what
+    cuBLAS reaches for how its operands lie in memory, less what the last wave of tiles leaves idle, with its result
+    written; and its bytes at {BANDWIDTH_SHARE} of the bandwidth. It gains no more than the ratio of the peaks. Products of
+    few rows, which wait for memory, stay; rows that are no multiple of 16 bytes are loaded piece by piece, in more than
+    twice the time. A convolution is a product too, at {CONVOLUTION_SHARE} of the peak; planar (NCHW) tensors are converted
+    for it, there and back. Convolutions in groups stay, and so do all where some run in TF32 already: all may.
 
-    Where nothing is trained, a model may as well be kept in bf16: the better end of the range is that, with
-    {HALF_BYTES_TIME} of the time for every other kernel of fp32.
+    `bf16-autocast`: products in bf16. Parameters and what is not in bf16 yet are cast before each, which costs the GPU
+    their bytes and the host {CAST_NS} a cast; the gradients are cast back, {CAST_BACK_NS} each. Norms, softmax and losses
+    stay in fp32; other operators move half the bytes where all that they take is in bf16. A step that waits for the host
+    becomes longer.
+
+    `bf16-weights`: everything in bf16 and nothing is cast: {HALF_BYTES_TIME} of the time for every other kernel of fp32.
 
     When not
     The results need all of fp32's 23 bits of mantissa; in fp16, the values may leave its range.
@@ -87,23 +99,24 @@ def no_tensor_cores(case: Case) -> Iterator[Finding]:
     device = case.device
     if not len(products) or not (device is None or device.tf32_flops or device.fp16_flops):
         return
-    tf32 = device is None or device.tf32_flops is not None
-    durations = {} if device is None else _on_tensor_cores(products, device, "tf32" if tf32 else "fp16")
-    before_ns = products.where(pl.col("task").is_in(list(durations))).dur_ns
-    if durations and before_ns - sum(durations.values()) < LEAST_SAVED * case.step_ns * case.step_count:
+    work = narrower(case)
+    if work and work.convolves_in_tf32 and not len(products.where(~pl.col("op").str.contains("conv"))):
+        return
+    plain, *others = _choices(case, work, products) if work else (_unpredicted(),)
+    if plain.change and _saved_ns(case, plain.change) < LEAST_SAVED * case.step_ns * case.step_count:
         return
     longest_first = DeviceWork(case, products.rows.sort("dur_ns", descending=True))
     yield Finding(
         says=f"{products.per_step_count:.0f} matrix products a step run in fp32 on the CUDA cores: "
         f"{products.gpu_pct:.0f} % of GPU time.",
         why="The tensor cores, which multiply several times faster, idle.",
-        fix=_TF32 if tf32 else _FP16,
+        fix=plain.fix,
         evidence=products.evidence("products", counted="kernels") | _reached(products),
         where=longest_first.places(),
-        change=_change(products, device, durations, tf32=tf32) if device and durations else None,
-        unless="the results need all of fp32's 23 bits of mantissa."
-        if tf32
-        else "the values leave fp16's range; casts of weights and activations cost time that is not counted here.",
+        change=plain.change,
+        unless=plain.unless,
+        label=plain.label,
+        alternatives=tuple(others),
     )
 
 
@@ -114,77 +127,48 @@ def _reached(products: DeviceWork) -> dict[str, float]:
     return {"flops_per_s": flops / max(known.dur_ns, 1) * 1e9} if flops else {}
 
 
-def _change(products: DeviceWork, device: Device, durations: dict[int, int], *, tf32: bool) -> Change:
-    """The products on tensor cores, with autocast's casts on the host where there is no TF32."""
-    calls = products.where(pl.col("task").is_in(list(durations))).rows["call"].to_list()
-    casts = {} if tf32 else dict.fromkeys(calls, int(AUTOCAST_NS))
-    edit = Edit(durations_ns=durations, modelled=frozenset(durations), added_host_ns=casts)
-    says = f"matrix products in {'tf32' if tf32 else 'fp16'} on tensor cores"
-    if not tf32 or products.case.trains:
-        return Change(says, edit)
-    half = _all_in_half(products, device)
-    return Change(
-        f"{says}; at the better end of the range, all in bf16",
-        edit,
-        others=(Edit(durations_ns=half, modelled=frozenset(half)),),
+def _saved_ns(case: Case, change: Change) -> int:
+    """What the GPU works less, in all steps."""
+    dur_ns = case.program.task_dur_ns
+    return sum(int(dur_ns[task]) - new for task, new in change.edit.durations_ns.items())
+
+
+def _unpredicted() -> Alternative:
+    return Alternative("tf32", _TF32, None, "the results need all of fp32's 23 bits of mantissa.")
+
+
+def _choices(case: Case, work: Narrower, products: DeviceWork) -> tuple[Alternative, ...]:
+    """What could be done, the plainest first: each with its change."""
+    if not work.device.tf32_flops:
+        edit = work.autocast("fp16")
+        change = (
+            Change("matrix products in fp16 on tensor cores, with autocast's casts", edit)
+            if edit.durations_ns
+            else None
+        )
+        return (Alternative("fp16-autocast", _FP16, change, "the values leave fp16's range."),)
+    convolves = bool(products.rows["op"].str.contains("conv").any())
+    tf32, cast, kept = work.tf32(), work.autocast(), work.weights()
+    if not tf32.durations_ns:
+        return (_unpredicted(),)
+    return (
+        Alternative(
+            "tf32",
+            _TF32_CONVOLUTIONS if convolves and not work.convolves_in_tf32 else _TF32,
+            Change("matrix products in tf32 on tensor cores", tf32),
+            "the results need all of fp32's 23 bits of mantissa.",
+        ),
+        Alternative(
+            "bf16-autocast",
+            _AUTOCAST if case.trains else _AUTOCAST_SERVING,
+            Change(f"matrix products in bf16 under autocast, with {work.cast_count:.0f} casts a step", cast),
+            _NOT_BF16,
+        ),
+        Alternative(
+            "bf16-weights",
+            _WEIGHTS if case.trains else _WEIGHTS_SERVING,
+            Change("all that computes in fp32 in bf16, parameters included", kept),
+            _NOT_TRAINED if case.trains else _NOT_BF16,
+            may_lead=not case.trains,
+        ),
     )
-
-
-def _on_tensor_cores(products: DeviceWork, device: Device, dtype: str) -> dict[int, int]:
-    """The tasks with their time on tensor cores; without those whose shapes are not known."""
-    peak = peak_flops(device, dtype) or 1.0
-    durations: dict[int, int] = {}
-    for task, dur, op, shapes, kernel in products.rows.select(
-        "task", "dur_ns", "op", "shapes", "text"
-    ).iter_rows():
-        size = gemm.size(op or "", shapes)
-        if size is None:
-            continue
-        turned = dtype == "tf32" and _TURNED.search(kernel)
-        share = TURNED_SHARE if turned else PEAK_SHARE
-        needed_ns = gemm.time_ns(device, dtype, size, ITEM_BYTES[dtype], share=share) or dur
-        needed_ns = max(needed_ns, round(dur * device.fp32_flops / peak))
-        durations[task] = dur if _waits_for_memory(device, size) else min(dur, needed_ns)
-    return durations | _convolutions(products, device, peak)
-
-
-def _waits_for_memory(device: Device, size: gemm.Size) -> bool:
-    """Whether the CUDA cores multiply faster than the memory delivers: few rows, such as those of one request."""
-    computing = size.flops / device.fp32_flops
-    return size.bytes(ITEM_BYTES["fp32"]) / device.memory_bandwidth_bytes > computing
-
-
-def _convolutions(products: DeviceWork, device: Device, peak: float) -> dict[int, int]:
-    """Convolutions on tensor cores, with every kernel of theirs.
-
-    A convolution in fp32 may run as a Fourier transform or Winograd's, in many kernels: one replaces them all.
-    """
-    kernels = products.rows.drop_nulls(("op_flops", "op_id")).filter(pl.col("op").str.contains("conv"))
-    planar = pl.col("text").str.contains(r"(?i)nchw").any()
-    by_op = kernels.group_by("op_id").agg(
-        pl.col("op_flops", "op_bytes").max(), pl.first("shapes"), planar=planar
-    )
-    needed_ns = {
-        op: convolution.time_ns(device, peak, flops, moved_bytes, shapes=shapes, planar=is_planar)
-        for op, flops, moved_bytes, shapes, is_planar in by_op.iter_rows()
-    }
-    work = products.case.tasks.filter(pl.col("op_id").is_in(list(needed_ns)))
-    work = work.with_columns(of_op_ns=pl.col("dur_ns").sum().over("op_id"))
-    return {
-        task: round(dur * (needed_ns[op] / of_op_ns))
-        for task, dur, op, of_op_ns in work.select("task", "dur_ns", "op_id", "of_op_ns").iter_rows()
-        if needed_ns[op] < of_op_ns
-    }
-
-
-def _all_in_half(products: DeviceWork, device: Device) -> dict[int, int]:
-    """All that computes in fp32, in bf16: products and attention on tensor cores, the rest on half the bytes."""
-    work = products.case.device_work(pl.col("kind") == "kernel").with_arguments()
-    work = work.where(pl.col("dtypes").str.contains(_FP32))
-    attends = products.case.op_names(work.rows["op_id"]).str.contains("attention")
-    faster = device.fp32_flops / (peak_flops(device, "bf16") or device.fp32_flops)
-    durations = {
-        task: round(dur * (max(faster, HALF_ATTENTION_TIME) if attention else HALF_BYTES_TIME))
-        for task, dur, attention in zip(work.rows["task"], work.rows["dur_ns"], attends, strict=True)
-    }
-    return durations | _on_tensor_cores(products, device, "bf16")
