@@ -301,10 +301,12 @@ _EDITS: dict[str, Callable[[_Chosen, str | None, str], Edit]] = {
 }  # fmt: skip
 
 
-def with_durations_scaled(change: Change, factor: float) -> Change:
-    """The change with its modelled durations this much longer."""
-    durations = {
-        task: round(dur * factor) if task in change.edit.modelled else dur
-        for task, dur in change.edit.durations_ns.items()
+def with_times_scaled(change: Change, *, durations: float, host: float) -> Change:
+    """The change with its modelled durations this much longer, and the host work that it adds."""
+    edit = change.edit
+    scaled = {
+        task: round(dur * durations) if task in edit.modelled else dur
+        for task, dur in edit.durations_ns.items()
     }
-    return replace(change, edit=replace(change.edit, durations_ns=durations))
+    added = {call: round(extra * host) for call, extra in edit.added_host_ns.items()}
+    return replace(change, edit=replace(edit, durations_ns=scaled, added_host_ns=added))

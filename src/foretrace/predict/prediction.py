@@ -11,7 +11,7 @@ import numpy as np
 
 from foretrace.errors import UsageError
 from foretrace.predict.calibrate import Calibration, scaled_host
-from foretrace.predict.changes import Change, apply, with_durations_scaled
+from foretrace.predict.changes import Change, apply, with_times_scaled
 from foretrace.predict.program import Program
 from foretrace.predict.steady import step_ns
 from foretrace.sourced import JUDGEMENT, Factor, Share
@@ -59,7 +59,7 @@ def predict(calibration: Calibration, changes: tuple[Change, ...]) -> Prediction
     for host in (1 - spread, 1 + spread):
         program = scaled_host(calibration.program, host)
         for model in (1 - MODEL, 1 + MODEL):
-            tried = tuple(with_durations_scaled(change, model) for change in changes)
+            tried = tuple(with_times_scaled(change, durations=model, host=host) for change in changes)
             ratios.append(items * step_ns(program) / _after_ns(program, tried))
     ratios += [before / _after_ns(calibration.program, tried) for tried in _at_ends(changes)]
     low, high = min(ratios), max(ratios)

@@ -18,7 +18,7 @@ from foretrace.predict.compiler.levels import Compilation
 from foretrace.predict.compiler.steps import CompiledStep, compiled_steps
 from foretrace.sourced import JUDGEMENT, Count, Share
 
-FEWER = Share(0.9, "the operators that launch work, left after compiling, where the host is the limit", JUDGEMENT)
+FEWER = Share(0.9, "the operators that launch work, left after compiling", JUDGEMENT)
 LEAST_SAVED = Share(0.03, "the step, saved on the GPU", JUDGEMENT)
 COMPILED = Share(0.1, "the kernels, made by the compiler: such a program is compiled already", JUDGEMENT)
 MOST_READS = Count(3, "values that the forward pass reads a step: the compiler breaks its graph at each", JUDGEMENT)
@@ -64,7 +64,7 @@ class Compiling:
     def pays(self) -> bool:
         """Whether there is anything to save."""
         before, after = self.likely.operators
-        return self.saved_share >= LEAST_SAVED or (self.case.calibration.host_bound and after <= FEWER * before)
+        return self.saved_share >= LEAST_SAVED or after <= FEWER * before
 
     @cached_property
     def doubt(self) -> str:

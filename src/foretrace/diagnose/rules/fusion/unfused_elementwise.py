@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Alternative, Finding, Fix
-from foretrace.diagnose.patterns import compiling, pointwise_chains
+from foretrace.diagnose.patterns import compiling
 from foretrace.diagnose.patterns.compiling import COMPILED, FEWER, LEAST_SAVED, MOST_READS, Compiling  # noqa: F401  # named on the page
-from foretrace.diagnose.patterns.pointwise_chains import LEAST_SHARE
 from foretrace.diagnose.rule import KERNELS, SHAPES, headline, healthy, needs, rule
 from foretrace.predict import graph_capture
 from foretrace.predict.changes import Change
@@ -27,12 +26,12 @@ def unfused_elementwise(case: Case) -> Iterator[Finding]:
     Takes each step apart as the compiler does. Products, convolutions, attention, sorts and what has no model stay. Pointwise
     operators, casts, fills, dropout, norms, softmax, reductions, losses and indexing between them are fused, as far as what
     one makes flows into the next, forward and backward. Speaks where that saves at least {LEAST_SAVED} of the step on the
-    GPU, or where the step follows the host and at most {FEWER} of the operators are left. A program whose kernels are
+    GPU, or leaves at most {FEWER} of the operators. A program whose kernels are
     compiled to more than {COMPILED} is left alone.
 
     The optimizer stays as it is. So does a loss that is computed outside of the model, if the rich recording tells so.
-    Attention has a rule of its own (unfused-attention), and so have operators that spell out one of torch's where the step
-    follows the host (spelled-out-operators).
+    Attention has a rule of its own (unfused-attention), and so have operators that spell out one of torch's
+    (spelled-out-operators).
 
     Slow
         for x, y in loader:
@@ -64,8 +63,6 @@ def unfused_elementwise(case: Case) -> Iterator[Finding]:
     Nothing is promised where sizes depend on values, the forward pass reads more than {MOST_READS} values a step, or shapes
     differ from step to step: the compiler breaks its graph or compiles again. Breaks elsewhere cannot be seen in a recording.
     """
-    if _spelled_out(case):
-        return
     SHAPES.check(case)
     found = compiling.find(case)
     if found is None or not found.pays:
@@ -85,12 +82,6 @@ def unfused_elementwise(case: Case) -> Iterator[Finding]:
         unless="shapes change from step to step, so that it is compiled over and over, or code between operators breaks the "
         "graph: TORCH_LOGS=graph_breaks,recompiles tells.",
     )
-
-
-def _spelled_out(case: Case) -> bool:
-    """Whether spelled-out-operators speaks of what could be saved."""
-    chains = pointwise_chains.find(case, least_share=LEAST_SHARE)
-    return chains is not None and chains.saved_share >= LEAST_SAVED and chains.mostly_spelled_out
 
 
 def _advice(found: Compiling) -> str:
