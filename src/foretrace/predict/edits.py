@@ -62,8 +62,9 @@ def merge(edits: Iterable[Edit]) -> Edit:
     for edit in listed:
         for task, dur in edit.durations_ns.items():
             durations[task] = min(dur, durations.get(task, dur))
+        replayed = captured - set(edit.captured_calls.tolist())  # in graphs of others: no work for the host
         for call, extra in edit.added_host_ns.items():
-            if call not in captured - set(edit.captured_calls.tolist()):  # what a graph replays costs the host nothing
+            if call not in replayed:
                 added[call] = added.get(call, 0) + extra
         for task, factor in edit.stretched.items():
             stretched[task] = stretched.get(task, 1.0) * factor

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
 
 from foretrace.analyze.concepts.work import work_models
 from foretrace.analyze.concepts.work.work_models.call import Call, Tensor, broadcast, parse, promoted
 
 # How the compiler treats an operator.
-BARRIER = "barrier"  # stays as it is: a product, a convolution, attention, a sort, or an operator without a model
+BARRIER = (
+    "barrier"  # stays as it is: a product, a convolution, attention, a sort, or an operator without a model
+)
 FREE = "free"  # a constant, made where it is read
 POINTWISE = "pointwise"
 ROWS = "rows"  # reduces along rows, or normalises them
@@ -34,7 +35,8 @@ _FUSES = ("elementwise", "copy", "dropout")
 _JOINS = _named("add", "add_", "copy_", "cat", "sum", "where", "mul_", "div", "sub", "neg", "masked_fill")
 
 
-class Made(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Made:
     """A tensor by what a recording tells of it: how many elements, and how wide."""
 
     count: int
@@ -147,9 +149,7 @@ def _with_parts(shape: Shape, call: Call, strides: Sequence[Sequence[int]]) -> S
         return shape
     if len(given) == len(shape.reads) and call.name != "aten::copy_":
         return replace(shape, reads=tuple(given))
-    return replace(
-        shape, reads=tuple(parts.get((made.count, made.item_bytes), made) for made in shape.reads)
-    )
+    return replace(shape, reads=tuple(parts.get((made.count, made.item_bytes), made) for made in shape.reads))
 
 
 def _pointwise(op: str, call: Call) -> Shape:
