@@ -55,15 +55,17 @@ def merge(edits: Iterable[Edit]) -> Edit:
         _left_to_fuse(edit, set().union(*gone[:place], *gone[place + 1 :])) if edit.fused else edit
         for place, edit in enumerate(listed)
     ]
-    captured = set(_together(edit.captured_calls for edit in listed).tolist())
+    # Calls that are gone, or replayed from a graph, cost the host nothing, whatever another edit makes of them.
+    free = set(_together([*(edit.captured_calls for edit in listed), *(edit.removed_calls for edit in listed)]).tolist())
     durations: dict[int, int] = {}
     added: dict[int, int] = {}
     stretched: dict[int, float] = {}
     for edit in listed:
+        own = {*edit.captured_calls.tolist(), *edit.removed_calls.tolist()}
         for task, dur in edit.durations_ns.items():
             durations[task] = min(dur, durations.get(task, dur))
         for call, extra in edit.added_host_ns.items():
-            if call not in captured - set(edit.captured_calls.tolist()):  # what a graph replays costs the host nothing
+            if call not in free - own:
                 added[call] = added.get(call, 0) + extra
         for task, factor in edit.stretched.items():
             stretched[task] = stretched.get(task, 1.0) * factor
