@@ -18,6 +18,11 @@ from foretrace.sourced import JUDGEMENT, Factor, Share
 _HIGH = Share(0.10, "the step, saved by a finding of high severity", JUDGEMENT)
 _MEDIUM = Share(0.03, "the step, saved by a finding of medium severity", JUDGEMENT)
 _BETTER = Factor(1.03, "the speed-up of a rule's plainest fix, from which another one leads", JUDGEMENT)
+_SPECIFIC = Factor(
+    1.35,
+    "times the worth of a specific fix: as much more a general one must be worth to stand before it",
+    JUDGEMENT,
+)
 _SAME = Share(0.95, "the host's time that two findings about the same thing would both take out", JUDGEMENT)
 
 
@@ -157,13 +162,14 @@ def _severity(predicted: Prediction) -> str:
 
 
 def _order(finding: Finding) -> tuple[int, float]:
-    """Gains first, by what they save; findings without a prediction last."""
+    """Gains first, by what they save, then what is uncertain, then the rest; findings without a prediction last."""
     if finding.predicted is None:
-        return 2, 0.0
+        return 3, 0.0
     speedup = finding.predicted.speedup
     if finding.predicted.verdict == "no gain":
-        return 1, -speedup.high  # what it could be worth at best: its point is noise around 1
-    return (0 if finding.predicted.verdict == "gain" else 1), -speedup.point
+        return 2, -speedup.high  # what it could be worth at best: its point is noise around 1
+    worth = speedup.point / _SPECIFIC if finding.general else speedup.point
+    return (0 if finding.predicted.verdict == "gain" else 1), -worth
 
 
 def _worth(alternative: Alternative) -> float:

@@ -62,6 +62,7 @@ class Finding:
     rule: str = ""
     predicted: Prediction | None = None
     severity: str = "low"
+    general: bool = False  # whether its fix cures many things at once: a specific one stands before it
     label: str = ""  # of the fix, among its alternatives
     alternatives: tuple[Alternative, ...] = ()
 

@@ -55,16 +55,22 @@ def merge(edits: Iterable[Edit]) -> Edit:
         _left_to_fuse(edit, set().union(*gone[:place], *gone[place + 1 :])) if edit.fused else edit
         for place, edit in enumerate(listed)
     ]
-    captured = set(_together(edit.captured_calls for edit in listed).tolist())
+    # Calls that are gone, or replayed from a graph, cost the host nothing, whatever another edit makes of them.
+    free = {
+        call
+        for edit in listed
+        for calls in (edit.captured_calls, edit.removed_calls)
+        for call in calls.tolist()
+    }
     durations: dict[int, int] = {}
     added: dict[int, int] = {}
     stretched: dict[int, float] = {}
     for edit in listed:
+        others = free - {*edit.captured_calls.tolist(), *edit.removed_calls.tolist()}
         for task, dur in edit.durations_ns.items():
             durations[task] = min(dur, durations.get(task, dur))
-        replayed = captured - set(edit.captured_calls.tolist())  # in graphs of others: no work for the host
         for call, extra in edit.added_host_ns.items():
-            if call not in replayed:
+            if call not in others:
                 added[call] = added.get(call, 0) + extra
         for task, factor in edit.stretched.items():
             stretched[task] = stretched.get(task, 1.0) * factor
@@ -148,9 +154,18 @@ def _gaps(program: Program, edit: Edit) -> NDArray[np.int64]:
     gap = (program.gap_ns * (1 - gone / recorded)).astype(np.int64)
     captured = edit.captured_calls
     gap[captured] = np.maximum(gap[captured] - dense_ns(program)[captured], 0)
+    emptied = _emptied(program, edit)
     for call, extra in edit.added_host_ns.items():
-        gap[call] += extra
+        gap[call] += 0 if emptied[call] else extra
     return gap
+
+
+def _emptied(program: Program, edit: Edit) -> NDArray[np.bool_]:
+    """Calls all of whose tasks are removed: nothing is launched there any more."""
+    started = np.diff(program.task_from)
+    removed = np.bincount(program.task_call[edit.removed_tasks], minlength=len(started))
+    emptied: NDArray[np.bool_] = (started > 0) & (removed == started)
+    return emptied
 
 
 def _tail(program: Program, edit: Edit) -> int:

@@ -27,6 +27,7 @@ MOST_READS = Count(
 # Their results' sizes depend on values: the compiler breaks its graph there, and compiles anew for other sizes.
 _SIZES = r"^(aten::(nonzero|masked_select|unique\w*|_unique\w*)|torchvision::nms)$"
 _READS = "aten::_local_scalar_dense"
+_RECURRENT = r"_cudnn_rnn|_thnn_fused_(lstm|gru)|miopen_rnn"  # torch._dynamo.config.allow_rnn is off
 _LOSS = r"_loss|log_softmax"
 _SHOWN = Count(20, "operators named as evidence", JUDGEMENT)
 _SPANS = Count(5, "kernels named as evidence", JUDGEMENT)
@@ -78,6 +79,8 @@ class Compiling:
         if sizes:
             name = sizes.most_common(1)[0][0]
             return f"sizes depend on values ({name}): the compiler breaks its graph there, or compiles again and again"
+        if forward.str.contains(_RECURRENT).any():
+            return "the compiler leaves recurrent layers (LSTM, GRU) as they are, and breaks its graph there"
         reads = int((forward == _READS).sum()) / self.case.step_count
         if reads > MOST_READS:
             return (

@@ -71,24 +71,36 @@ class Compilation:
     @cached_property
     def _calls(self) -> NDArray[np.bool_]:
         """Calls of the compiled part: those that launch, and those that lead to them."""
-        inside = np.zeros(len(self.program.kind) + 1, bool)
         owner = self.program.task_call
-        for kernel in self.kernels:
-            inside[owner[list(kernel.tasks)]] = True
-        for step in self.steps:
-            for tasks in step.kept:
-                inside[owner[list(tasks)]] = True
-            inside[owner[list(step.converting)]] = True
+        kept = [task for step in self.steps for tasks in step.kept for task in tasks]
+        return self._leading_to(np.union1d(owner[kept], owner[self._replaced]))
+
+    @cached_property
+    def _dispatched(self) -> NDArray[np.bool_]:
+        """Those of them that torch, not a library such as cuDNN, leads to: of an operator that stays, only the first."""
+        owner = self.program.task_call
+        first = [tasks[0] for step in self.steps for tasks in step.kept]
+        return self._leading_to(np.union1d(owner[first], owner[self._replaced]))
+
+    @cached_property
+    def _replaced(self) -> list[int]:
+        """Tasks of operators that are fused, or that go."""
+        fused = [task for kernel in self.kernels for task in kernel.tasks]
+        return fused + [task for step in self.steps for task in step.converting]
+
+    def _leading_to(self, calls: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """The calls, with those before each that launch nothing and wait for nothing."""
+        chosen = np.zeros(len(self.program.kind) + 1, bool)
+        chosen[calls] = True
         starts = np.diff(self.program.task_from) > 0
         following = np.where(starts, np.arange(len(starts)), len(starts))  # the next call that launches
         following = np.minimum.accumulate(following[::-1])[::-1]
-        waits = np.isin(self.program.kind, (SYNC, BLOCKING_COPY))
-        leads: NDArray[np.bool_] = inside[following] & ~waits
-        return leads
+        leading: NDArray[np.bool_] = chosen[following]
+        return leading & ~np.isin(self.program.kind, (SYNC, BLOCKING_COPY))
 
     def default(self, cost: float = compiled.OPERATOR_COST) -> Edit:
         """Fewer operators for the host, each at `cost` times what one takes now."""
-        program, inside = self.program, self._calls
+        program, inside = self.program, self._dispatched
         dense = dense_ns(program)
         begin = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)[:-1]))
         recorded = np.maximum(program.call_start_ns - begin, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foretrace.hardware import Device
 from foretrace.predict.compiler.kernels import Kernel
-from foretrace.predict.compiler.nodes import COLUMNS, FREE, PLANES, ROWS
+from foretrace.predict.compiler.nodes import COLUMNS, FREE, PLANES, POINTWISE, ROWS
 from foretrace.predict.costs import compiled, streaming
 
 
@@ -41,7 +41,13 @@ def _one_pass_ns(device: Device, kernel: Kernel, kinds: set[str]) -> float:
 
 
 def _instructions(kernel: Kernel) -> float:
-    own = sum(node.shape.count * compiled.instructions(node.op) for node in kernel.nodes)
+    """What it computes; the parts of a concatenation are computed for all its elements, and chosen from."""
+    joins = any(node.op == "aten::cat" for node in kernel.nodes)
+    own = sum(
+        (kernel.count if joins and node.shape.kind == POINTWISE else node.shape.count)
+        * compiled.instructions(node.op)
+        for node in kernel.nodes
+    )
     return own + compiled.HALF * kernel.half_elements
 
 

@@ -112,7 +112,13 @@ def _steps(work: pl.DataFrame) -> Iterator[list[Node]]:
                 shape = shapes.columns_of(shape)
             nodes.append(Node(len(nodes), call[0] or "", (task,), dur_ns, shape, phase == backward))
             last_op = op_id
-        yield nodes
+        yield _of_model(nodes)
+
+
+def _of_model(nodes: list[Node]) -> list[Node]:
+    """The operators without what follows the backward pass: clipping, logging, updates by hand."""
+    last = max((node.place for node in nodes if node.backward), default=len(nodes) - 1)
+    return nodes[: last + 1]
 
 
 def _seen(call: list[str | None], name: str, kind: str) -> Shape:

@@ -75,6 +75,7 @@ def unfused_elementwise(case: Case) -> Iterator[Finding]:
             "model = torch.compile(model)   # the first steps take a minute or more",
         ),
         label=_DEFAULT,
+        general=True,
         evidence=found.evidence(),
         where=found.places(),
         change=_default(found),
