@@ -57,7 +57,7 @@ class Compiling:
         """With less of the loss in it, where its place is not known."""
         if self.loss_inside is not None:
             return ()
-        return (Compilation(self.case.program, self.steps, loss=0.5),)
+        return (Compilation(self.case.program, self.steps, loss=1 / 2),)
 
     @property
     def saved_share(self) -> float:

@@ -117,18 +117,20 @@ class Flow:
     # --- what flows ------------------------------------------------------------------------------------------
 
     def _operands(self, node: Node) -> list[Operand]:
-        return [
-            (None if node.saved(number) else self._token(made), made)
-            for number, made in enumerate(node.shape.reads)
-            if made.count
-        ]
+        found: list[Operand] = []
+        for number, made in enumerate(node.shape.reads):
+            if made.count:
+                token = None if node.saved(number) else self._token(made, {id(token) for token, _ in found})
+                found.append((token, made))
+        return found
 
-    def _token(self, made: Made) -> Token | None:
+    def _token(self, made: Made, taken: set[int]) -> Token | None:
         for count in filter(None, (made.whole, made.count)):
             alike = [token for token in self._tokens[count] if token.made.item_bytes == made.item_bytes]
             if alike:
                 unread = [token for token in alike if not token.readers] if count == made.count else []
-                return (unread or alike)[-1]
+                another = [token for token in unread if id(token) not in taken]
+                return (another or unread or alike)[-1]
         return None
 
     def _new_group(self, node: Node) -> int:

@@ -83,13 +83,18 @@ class Node:
 
 @lru_cache(maxsize=32768)
 def shape_of(
-    op: str, shapes: str | None, dtypes: str | None, strides: str | None, inputs: str | None
+    op: str,
+    shapes: str | None,
+    dtypes: str | None,
+    strides: str | None,
+    inputs: str | None,
+    kernel: str | None = None,
 ) -> Shape:
     """How the compiler sees a call; one that it leaves alone where the recording does not tell."""
     if shapes is None:
         return NOTHING
     try:
-        call = parse(op, shapes, dtypes, strides, inputs, None)
+        call = parse(op, shapes, dtypes, strides, inputs, kernel)
         shape = _shape(op, call)
         return _with_parts(shape, call, json.loads(strides)) if strides and shape.kind == POINTWISE else shape
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError):
@@ -167,10 +172,11 @@ def _pointwise(op: str, call: Call) -> Shape:
 
 
 def _joined(call: Call) -> Shape:
-    """A concatenation; the recording does not tell the type of a list's tensors: as wide as half precision."""
-    parts = [Made(prod(shape), 2) for shape in call.lists[0]]
+    """A concatenation; only its kernel tells the type of a list's tensors, and without it they are taken for halves."""
+    width = call.kernel_dtype()[1] if call.kernel else 2
+    parts = [Made(prod(shape), width) for shape in call.lists[0]]
     count = sum(part.count for part in parts)
-    return Shape(POINTWISE, tuple(parts), Made(count, 2), count)
+    return Shape(POINTWISE, tuple(parts), Made(count, width), count)
 
 
 def _lookup(op: str, call: Call) -> Shape:

@@ -21,6 +21,7 @@ from foretrace.sourced import Count
 from foretrace.trace import Trace
 
 _CONVERTS = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|convertTensor_kernel|batched_transpose_\d+x\d+"
+_JOINS = "CatArray"  # kernels of concatenations, which alone tell the type
 _ACROSS_ROWS = "GammaBeta"  # the kernel of a norm's backward that makes the gradients of its parameters
 _HEAVY = re.compile(r"mm$|conv|attention|rnn|_linear")
 _LOSS = re.compile(r"_loss|log_softmax")
@@ -126,7 +127,7 @@ def _seen(call: list[str | None], name: str, kind: str) -> Shape:
     if call[0] is None or name.startswith("triton_") or (kind == "copy" and "DtoD" not in name):
         return NOTHING
     op, *arguments = call
-    return shapes.shape_of(op, *arguments)
+    return shapes.shape_of(op, *arguments, name if _JOINS in name else None)
 
 
 Plan = list[tuple[list[int], int, int]]  # places of a kernel's operators, its duration and launches
