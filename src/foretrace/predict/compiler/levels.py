@@ -120,9 +120,10 @@ class Compilation:
             for tasks in step.kept:
                 call = int(owner[tasks[0]])
                 added[call] = added.get(call, 0.0) + operator_ns
+        graphs = max((step.graphs for step in self.steps), default=0)
         for call in program.step_calls:
             if call < len(program.kind):
-                added[int(call)] = added.get(int(call), 0.0) + 2 * compiled.GRAPH_NS
+                added[int(call)] = added.get(int(call), 0.0) + graphs * compiled.GRAPH_NS
         return replace(
             self._device,
             removed_host=ProgramTime(removed),
