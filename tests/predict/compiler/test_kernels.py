@@ -133,3 +133,24 @@ def test_a_kernel_ends_where_the_compilers_do() -> None:
     for _ in range(MOST_NODES + 1):
         step.add("relu", X)
     assert [len(kernel.nodes) for kernel in kernels(step)] == [MOST_NODES, 1]
+
+
+def test_two_equal_operands_are_two_tensors() -> None:
+    """relu(x) + y: y is none of this step's results."""
+    (kernel,) = kernels(Step().add("relu", X).add("add", X, X, "1"))
+    assert kernel.read_bytes == 2 * 4 * COUNT
+
+
+def test_where_older_results_fit_too_the_other_operand_counts_half() -> None:
+    """x + relu(relu(x)) or y + it: the recording does not tell."""
+    (kernel,) = kernels(Step().add("relu", X).add("relu", X).add("add", X, X, "1"))
+    assert kernel.read_bytes == 1.5 * 4 * COUNT
+
+
+def test_results_of_one_operator_may_be_several() -> None:
+    """The gradients of queries, keys and values are one token: an attention's backward makes all three."""
+    attention = Step().back().add("_flash_attention_backward", H, H, H, H)
+    attention.add("cat", ([[ROWS, WIDTH]] * 3, "TensorList"), "-1")
+    (kernel,) = kernels(attention)
+    assert kernel.outside == []
+    assert kernel.read_bytes == 3 * 2 * COUNT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foretrace.hardware import match
-from foretrace.predict.costs.compiled import instructions, kernel_ns
+from foretrace.predict.costs.compiled import START_NS, instructions, kernel_ns
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_the_longest_counts(
     kernel = kernel_ns(
         h200, moved_bytes=moved_bytes, instruction_count=instruction_count, at_least_ns=at_least_ns
     )
-    assert kernel == pytest.approx(longest_ns + 1_000, rel=1e-6)
+    assert kernel == pytest.approx(longest_ns + START_NS, rel=1e-6)
 
 
 def test_functions_take_more_instructions_than_arithmetic() -> None:

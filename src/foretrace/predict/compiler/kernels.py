@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from foretrace.predict.compiler.nodes import BARRIER, COLUMNS, FREE, PLANES, POINTWISE, ROWS, Made, Node
+from foretrace.predict.costs import compiled
 from foretrace.sourced import Count
 
 MOST_NODES = Count(64, "operators of one kernel", "torch._inductor.config.max_fusion_size")
@@ -119,19 +120,30 @@ class Flow:
     def _operands(self, node: Node) -> list[Operand]:
         found: list[Operand] = []
         for number, made in enumerate(node.shape.reads):
-            if made.count:
-                token = None if node.saved(number) else self._token(made, {id(token) for token, _ in found})
-                found.append((token, made))
+            if not made.count:
+                continue
+            token = None if node.saved(number) else self._token(made, [token for token, _ in found if token])
+            if token and token.in_kernel and any(token is other for other, _ in found):
+                token, made = None, self._other(made)
+            found.append((token, made))
         return found
 
-    def _token(self, made: Made, taken: set[int]) -> Token | None:
+    def _token(self, made: Made, taken: list[Token]) -> Token | None:
+        """What an operand is: another result than those that the operator reads already, where nobody has read it."""
         for count in filter(None, (made.whole, made.count)):
-            alike = [token for token in self._tokens[count] if token.made.item_bytes == made.item_bytes]
-            if alike:
+            if alike := self._alike(made, count):
                 unread = [token for token in alike if not token.readers] if count == made.count else []
-                another = [token for token in unread if id(token) not in taken]
+                another = [token for token in unread if not any(token is other for other in taken)]
                 return (another or unread or alike)[-1]
         return None
+
+    def _other(self, made: Made) -> Made:
+        """What is read as the second of two equal operands: not the first again, but from outside or made here before."""
+        within = len(self._alike(made, made.count)) > 1
+        return replace(made, count=round(made.count * compiled.UNKNOWN_OPERAND)) if within else made
+
+    def _alike(self, made: Made, count: int) -> list[Token]:
+        return [token for token in self._tokens[count] if token.made.item_bytes == made.item_bytes]
 
     def _new_group(self, node: Node) -> int:
         group = len(self._parents) + 1
