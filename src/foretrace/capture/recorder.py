@@ -1,8 +1,9 @@
 """The Recorder: told at each step's end, it times steps without a profiler and then records passes of them.
 
 settle -> time unprofiled steps -> device pass (how long the device works) -> light pass (used for timing) ->
-rich pass (used for names and lines) -> memory.
-The order matters: once a profiler has run, the host of that process may stay slower. What was measured is written
+rich pass (used for names and lines) -> memory -> time again -> watch.
+The order matters: once a profiler has run, the host of that process may stay slower. Where steps are clearly shorter
+after the passes, the program had not settled, and what depends on it is recorded anew. What was measured is written
 after each part, so a program that dies leaves what came before. No fault in here may reach the program.
 One class in one file: its phases are one state machine over one set of facts.
 """
@@ -15,27 +16,42 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from foretrace.capture import environment
+from foretrace.capture import environment, settled
 from foretrace.capture.device_pass import DeviceTime
-from foretrace.capture.options import DEVICE, LIGHT, MEMORY, CaptureOptions
+from foretrace.capture.options import AGAIN, DEVICE, LIGHT, MEMORY, RICH, CaptureOptions
 from foretrace.capture.passes import Pass, open_pass, peak_host_bytes, synchronize
-from foretrace.capture.plan import Plan, PlannedPass, make_plan, read_plan, write_plan
+from foretrace.capture.plan import (
+    AGAIN_S,
+    Plan,
+    PlannedPass,
+    make_plan,
+    read_plan,
+    recorded_anew,
+    timed_again,
+    write_plan,
+)
+from foretrace.capture.rich_size import RichSize, fitting
 from foretrace.capture.run_folder import RunFolder
+from foretrace.capture.settled import Settling
 from foretrace.capture.timing import BlockTimer, Pace, StepTimes, summarise, unlike
+from foretrace.capture.timing_pass import TimingPass
+from foretrace.capture.watch import Watch
 
 COMPLETE, PARTIAL = "complete", "partial"
 _SETTLED_RATIO = 1.5  # a step this much longer than its neighbours still belongs to the program's start
 _SETTLE_LIMIT = 15  # times settle_s: some programs never settle
 _LOOK_EVERY_NS = 50_000_000
-_RICH_TO_LIGHT = 12  # bytes of a rich file for each of a light one, generously
 _TOO_LONG = 5  # times record_s: a pass that holds a validation or a checkpoint is closed early
 _LET_GO_S = 0.2  # for torch's threads, before a rank is stopped
 _CALM_LIMIT_S = 2.0  # beyond warm_s, for steps to take what was measured
 _MOST_AGAIN = 2  # times that a light pass is recorded anew
+_WATCH_S = 60.0  # after the capture, in a program that goes on
+_MOST_LOOKS = 2  # times that a program which seems to have become faster is timed once more
 
 
 class Recorder:
@@ -50,6 +66,7 @@ class Recorder:
         step_source: str = "p.step()",
         world_size: int | None = None,
         silent: bool = False,
+        watch: bool = False,
     ) -> None:
         self.options, self.rank = options, rank
         self.finished = False
@@ -58,19 +75,25 @@ class Recorder:
         self.notes: list[str] = []
         self._folder = folder
         self._world_size = world_size if world_size is not None else environment.rank_of_process()[1]
+        self._watches = watch  # goes on looking at the steps when all is recorded
         self._silent = silent  # follows the plan, to stop where the others do, and writes nothing
         self._thread: int | None = None
         self._count = -1  # boundaries passed; the first one begins step 1
         self._began_ns = self._last_ns = time.perf_counter_ns()
         self._intervals: list[int] = []
         self._timer: BlockTimer | None = None
-        self._times: StepTimes | None = None
+        self._times: StepTimes | None = None  # those to use
+        self._first_times: StepTimes | None = None
+        self._later_times: StepTimes | None = None
+        self._settling: Settling | None = None
+        self._watch: Watch | None = None
+        self._looks = 0
         self._plan: Plan | None = None
         self._looked_ns = 0
         self._next = 0  # the planned pass that comes, or is open
         self._pass: Pass | None = None
         self._passes: list[dict[str, Any]] = []
-        self._profiled: list[dict[str, Any]] = []  # those, and what did not stay
+        self._slowed_s = 0.0  # how much longer the steps under a profiler took
         self._pace: Pace | None = None
         self._again = 0  # times that the light pass was recorded anew, since the device's clock had moved
         self._device_time: DeviceTime | None = None
@@ -85,13 +108,18 @@ class Recorder:
         """Whether the boundary may still be moved: no pass has begun."""
         return not self.finished and self._plan is None
 
+    @property
+    def done(self) -> bool:
+        """Whether nothing more is looked at."""
+        return self.finished and self._watch is None
+
     def watch_foreign(self, running: Callable[[], bool]) -> None:
         """Passes wait while this says that the program's own profiler runs: there can be only one."""
         self._foreign = running
 
     def step(self) -> None:
         """A step of the program ended here."""
-        if self.finished:
+        if self.done:
             return
         here = threading.get_ident()
         if self._thread is None:
@@ -101,10 +129,10 @@ class Recorder:
         began = time.perf_counter_ns()
         self._count += 1
         try:
-            if self._foreign():
-                self._stand_back()
-            else:
+            if not self._foreign():
                 self._phase()
+            elif not self.finished:
+                self._stand_back()
         except Exception as error:
             self._fail(error)
         self._cost_ns += time.perf_counter_ns() - began
@@ -128,6 +156,7 @@ class Recorder:
     def close(self, reason: str = "") -> None:
         """Ends the capture and writes what there is."""
         if self.finished:
+            self._end_watch(reason)
             return
         try:
             self._interrupt_pass(reason or "the program ended")
@@ -135,7 +164,10 @@ class Recorder:
                 self._times = self._timer.result(reason or "the program ended")
         except Exception as error:
             reason = f"{reason}; {type(error).__name__}: {error}"
-        self._finish(PARTIAL, self._why_partial(reason or "the program ended"))
+        if self._plan is not None and all(each.extra for each in self._plan.passes[self._next :]):
+            self._finish_all()
+        else:
+            self._finish(PARTIAL, self._why_partial(reason or "the program ended"))
 
     def yield_to_program(self) -> None:
         """The program starts its own profiler: ours makes way."""
@@ -222,6 +254,7 @@ class Recorder:
 
     def _make_plan(self) -> None:
         step_ns = self._times.median_ns if self._times else None
+        self._first_times = self._times
         self._plan = make_plan(
             self.options, at=self._count, step_ns=step_ns, ranks=self._world_size, device=_has_cuda()
         )
@@ -243,6 +276,7 @@ class Recorder:
             self.notes.append(f"saw the plan {late} steps late")
         if self._timer is not None:
             self._times = self._timer.result("the first rank began to record")
+        self._first_times = self._times
         self._save()
         self._begin_plan()
         return True
@@ -263,7 +297,11 @@ class Recorder:
             self._within(self._plan.passes[self._next])
         if self._pass is None and self._next < len(self._plan.passes):
             self._maybe_begin(self._plan.passes[self._next])
-        if self._pass is None and self._next >= len(self._plan.passes) and not self.finished:
+        if self._pass is not None or self._next < len(self._plan.passes):
+            return
+        if self.finished:
+            self._phase = self._look
+        elif self._world_size <= 1 or self._count >= self._plan.end:  # ranks end at the same step
             self._finish_all()
 
     def _maybe_begin(self, planned: PlannedPass) -> None:
@@ -273,17 +311,50 @@ class Recorder:
             return
         skipped = self._why_not(planned)
         if skipped:
-            if planned.kind != DEVICE and not self._again:
+            if not planned.extra and not self._again:
                 self.notes.append(f"{planned.kind} pass left out: {skipped}")
             self._go_on()
             return
-        path = self._path(planned)
-        if self._again:
-            path = path.with_name(f".{path.name}")
-        self._pass = open_pass(planned, self.options, path, self._count, self._facts_in_trace())
+        self._pass = self._opened(planned)
         self._pace = self._pace_of(planned)
         if self._pass.warmed(self._count):
             self._pass.open(self._count)
+
+    def _opened(self, planned: PlannedPass) -> Pass:
+        path = self._path(planned)
+        if self._again or planned.anew:
+            path = path.with_name(f".{path.name}")
+        if planned.kind == AGAIN:
+            assert self._times is not None
+            light_ns, limit_s = self._light_ns, self.options.time_s
+            doubtful = light_ns is not None and settled.beats(light_ns, self._times)
+            brief_s = limit_s if doubtful else min(AGAIN_S, limit_s)
+            counted = self._world_size > 1
+            return TimingPass(
+                planned, path, first=self._times, brief_s=brief_s, limit_s=limit_s, counted=counted
+            )
+        size = self._size_of(planned)
+        return open_pass(
+            replace(planned, active=size.steps),
+            self.options,
+            path,
+            self._count,
+            self._facts_in_trace(),
+            switches=size.switches,
+            lead=size.lead,
+        )
+
+    def _size_of(self, planned: PlannedPass) -> RichSize:
+        """What to record in a pass: all that was asked for, but for a rich pass whose file would be too large."""
+        switches = self.options.switches(planned.kind)
+        if planned.kind != RICH:
+            return RichSize(planned.active, switches)
+        size = fitting(
+            steps=planned.active, switches=switches, passes=self._passes, limit_bytes=self.options.file_bytes
+        )
+        if size.left_out:
+            self.notes.append(f"rich pass of {size.left_out}")
+        return size
 
     def _within(self, planned: PlannedPass) -> None:
         assert self._pass is not None
@@ -295,7 +366,7 @@ class Recorder:
         too_long = self._pass.recorded_s > _TOO_LONG * self.options.record_s
         if not self._pass.step(self._count) and not too_long:
             return
-        if too_long:
+        if too_long and planned.kind != AGAIN:
             self.notes.append(f"{planned.kind} pass closed early: it took longer than planned")
         self._keep_pass()
         if not too_long and self._clock_moved(planned):
@@ -311,7 +382,9 @@ class Recorder:
         """Whether the light pass shows a device that was not as fast as while it was timed; then, once more."""
         if planned.kind != LIGHT or self._pace is None or self._times is None or self._again == _MOST_AGAIN:
             return False
-        return self._times.wander and unlike(self._passes[-1]["step_ns"], self._times.median_ns)
+        place = self._place(planned)
+        recorded = self._passes[-1 if place is None else place]
+        return self._times.wander and unlike(recorded["step_ns"], self._times.median_ns)
 
     def _pace_of(self, planned: PlannedPass) -> Pace | None:
         """What the opening of a pass waits for; ranks count steps and do not wait."""
@@ -323,19 +396,38 @@ class Recorder:
     def _keep_pass(self) -> None:
         done, self._pass = self._pass, None
         assert done is not None
-        stays, facts = done.close(), done.facts()
-        self._profiled.append(facts)
-        self._device_time = done.device_time or self._device_time
-        if not stays:
+        stays = done.close()
+        if isinstance(done, TimingPass):
+            self._judge(done.times)
             return
-        if not self._again:
+        facts = done.facts()
+        self._slowed_s += self._slowed_by(facts)
+        self._device_time = done.device_time or self._device_time
+        if stays:
+            self._keep_file(done, facts)
+
+    def _keep_file(self, done: Pass, facts: dict[str, Any]) -> None:
+        place, kept = self._place(done.planned), self._path(done.planned)
+        if place is None:
             self._passes.append(facts)
-        elif self._nearer(facts, self._passes[-1]):
-            kept = self._path(done.planned)
-            done.path.replace(kept)
-            self._passes[-1] = {**facts, "file": kept.name}
-        else:
+        elif self._again and not self._nearer(facts, self._passes[place]):
             done.path.unlink()
+        else:
+            done.path.replace(kept)
+            self._passes[place] = {**facts, "file": kept.name}
+        if done.planned.anew and self._settling is not None:
+            self._settling = replace(self._settling, light_settled=True)
+        if done.planned.kind == RICH and facts["file_bytes"] > self.options.file_bytes:
+            self.notes.append(
+                f"the rich pass's file of {facts['file_bytes'] / 2**20:.3g} MiB stays: the limit of "
+                f"{self.options.file_bytes / 2**20:.3g} MiB did not hold"
+            )
+
+    def _place(self, planned: PlannedPass) -> int | None:
+        """Where this pass stands among those that were kept."""
+        files = [each["file"] for each in self._passes]
+        name = self._path(planned).name
+        return files.index(name) if name in files else None
 
     def _nearer(self, one: dict[str, Any], two: dict[str, Any]) -> bool:
         """Whether the steps of one pass are nearer to what was measured than those of the other."""
@@ -347,11 +439,13 @@ class Recorder:
             return
         kind = self._pass.planned.kind
         complete_steps = self._pass.steps_recorded
-        spare = self._again or kind == DEVICE
+        spare = self._again or self._pass.planned.extra
         self._go_on()
         if spare:
             lost, self._pass = self._pass, None
             lost.abandon()
+            if isinstance(lost, TimingPass):
+                self._judge(lost.result(why))
             return
         if complete_steps < 1 or threading.get_ident() != self._thread:
             lost, self._pass = self._pass, None
@@ -367,22 +461,82 @@ class Recorder:
             return f"the limit of {self.options.total_s:g} s was reached"
         if planned.kind == MEMORY and not _has_cuda():
             return "memory history needs CUDA"
-        sizes = [
-            each["file_bytes"] / max(each["steps"], 1) for each in self._passes if each["kind"] == "light"
-        ]
-        if planned.kind == "rich" and sizes:
-            expected = sizes[-1] * planned.active * _RICH_TO_LIGHT
-            if expected > self.options.file_bytes:
-                return (
-                    f"its file would be about {expected / 2**20:.0f} MiB, the limit is "
-                    f"{self.options.file_bytes / 2**20:.0f} MiB: record fewer steps (--active)"
-                )
+        if planned.kind == AGAIN and self._times is None:
+            return "nothing was timed before"
         return ""
 
     def _path(self, planned: PlannedPass) -> Path:
         suffix = "pickle" if planned.kind == MEMORY else "json"
         number = f"-{planned.number + 1}" if planned.number else ""
         return self._folder.rank_folder(self.rank) / f"{planned.kind}{number}.{suffix}"
+
+    # --- settled or not --------------------------------------------------------------------------------------
+
+    @property
+    def _light_ns(self) -> float | None:
+        """What a step took in the light pass."""
+        return next((each["step_ns"] for each in reversed(self._passes) if each["kind"] == LIGHT), None)
+
+    def _judge(self, again: StepTimes | None) -> None:
+        """Steps were timed once more: what follows if they have become shorter."""
+        assert self._plan is not None
+        if again is None or self._times is None:
+            return
+        found = settled.compare(self._times, again, light_ns=self._light_ns)
+        fell = found.verdict == settled.FASTER
+        if self._settling is not None and not fell:
+            return  # what was found before the watch stands
+        self._later_times, self._settling = again, found
+        if found.says:
+            self.notes.append(found.says)
+        if not fell:
+            return
+        self._times = again
+        unsettled = self._recorded_unsettled(again)
+        self._settling = replace(found, light_settled=not unsettled)
+        if self._world_size > 1:  # they count steps
+            return
+        kinds = (DEVICE, LIGHT) if unsettled else (DEVICE,)
+        anew = recorded_anew(self.options, self._plan, at=self._count, step_ns=again.median_ns, kinds=kinds)
+        self._plan = self._plan.then(*anew)
+
+    def _recorded_unsettled(self, now: StepTimes) -> bool:
+        """Whether the light pass is of steps that were longer than they are now."""
+        return self._light_ns is not None and self._light_ns > (1 + settled.CLEARLY) * now.median_ns
+
+    def _look(self) -> None:
+        """All is recorded: does the program become faster?"""
+        assert self._watch is not None
+        assert self._plan is not None
+        now = time.perf_counter_ns()
+        if self._watch.over(now) or self._times is None:
+            self._end_watch("")
+        elif self._watch.step(now):
+            self._looks += 1
+            self._plan = self._plan.then(
+                timed_again(self.options, at=self._count, step_ns=self._times.median_ns)
+            )
+            self._phase = self._record
+
+    def _begin_watch(self) -> None:
+        """A program may warm up for longer than a capture takes."""
+        alone = self._world_size <= 1 and not self.options.stop_after_capture and self.options.wait is None
+        if not self._watches or not alone or self._times is None or self._looks == _MOST_LOOKS:
+            return
+        now = time.perf_counter_ns()
+        until_ns = min(now + _WATCH_S * 1e9, self._began_ns + self.options.total_s * 1e9)
+        self._watch = Watch(low_ns=self._times.low_ns, began_ns=now, until_ns=until_ns)
+        self._phase = self._look
+
+    def _end_watch(self, reason: str) -> None:
+        if self._watch is None:
+            return
+        self._watch = None
+        try:
+            self._interrupt_pass(reason or "the program ended")
+            self._save()
+        except Exception as error:
+            sys.stderr.write(f"foretrace: the last steps were not looked at: {error!r}\n")
 
     # --- writing ---------------------------------------------------------------------------------------------
 
@@ -409,13 +563,17 @@ class Recorder:
         return reason
 
     def _finish_all(self) -> None:
-        wanted = {each.kind for each in self._plan.passes} - {DEVICE} if self._plan else set()
+        wanted = {each.kind for each in self._plan.passes if not each.extra} if self._plan else set()
         missing = wanted - {each["kind"] for each in self._passes}
+        if self._settling is None and self._first_times is not None and not self._silent:
+            self._settling = settled.compare(self._first_times, None, light_ns=self._light_ns)
+            self.notes += [self._settling.says] if self._settling.says else []
         if missing and not self._silent:
             reason = "; ".join(self.notes) or f"{', '.join(sorted(missing))} not recorded"
             self._finish(PARTIAL, reason)
         else:
             self._finish(COMPLETE, "")
+            self._begin_watch()
 
     def _finish(self, status: str, reason: str) -> None:
         self.finished, self.status, self.reason = True, status, reason
@@ -434,7 +592,10 @@ class Recorder:
             **self._process,
             "world_size": self._world_size,
             "step_source": self.step_source,
-            "unprofiled": self._times.to_dict() if self._times else None,
+            "unprofiled": _figures(self._times),
+            "timed_first": _figures(self._first_times or self._times),
+            "timed_again": _figures(self._later_times),
+            "settling": self._settling.to_dict() if self._settling else None,
             "device_time": self._device_time.to_dict() if self._device_time else None,
             "passes": self._passes,
             "cost_s": round(self._cost_s(), 3),
@@ -448,12 +609,13 @@ class Recorder:
 
     def _cost_s(self) -> float:
         """Time in here, and how much longer the profiled steps took than unprofiled ones."""
-        cost = self._cost_ns / 1e9
-        for each in self._profiled if self._times else ():
-            assert self._times is not None
-            steps = each["steps"] + each["warmup_steps"]
-            cost += max(0.0, each["warmup_s"] + each["record_s"] - steps * self._times.median_ns / 1e9)
-        return cost
+        return self._cost_ns / 1e9 + self._slowed_s
+
+    def _slowed_by(self, facts: dict[str, Any]) -> float:
+        if self._times is None:
+            return 0.0
+        unprofiled_s = (facts["steps"] + facts["warmup_steps"]) * self._times.median_ns / 1e9
+        return float(max(0.0, facts["warmup_s"] + facts["record_s"] - unprofiled_s))
 
     def _fail(self, error: Exception) -> None:
         if os.environ.get("FORETRACE_DEBUG"):
@@ -466,6 +628,10 @@ class Recorder:
                 lost.abandon()
             except Exception as second:
                 self.notes.append(f"{type(second).__name__}: {second}")
+        if self.finished:  # all is recorded, and the program was only watched
+            self.notes.append(f"not watched any longer: {type(error).__name__}: {error}")
+            self._end_watch("")
+            return
         self._finish(PARTIAL, f"recording failed, the program went on: {type(error).__name__}: {error}")
 
     def _stop_the_program(self) -> None:
@@ -475,6 +641,10 @@ class Recorder:
                 # thread waits for the GIL, torch aborts the process: it gets the GIL now.
                 time.sleep(_LET_GO_S)
             raise SystemExit(0)
+
+
+def _figures(times: StepTimes | None) -> dict[str, Any] | None:
+    return times.to_dict() if times else None
 
 
 def _has_cuda() -> bool:

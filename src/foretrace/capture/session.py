@@ -107,7 +107,13 @@ class Session:
         self, options: CaptureOptions, rank: int, source: str, world_size: int, *, silent: bool = False
     ) -> None:
         self.recorder = Recorder(
-            options, self._folder, rank, step_source=source, world_size=world_size, silent=silent
+            options,
+            self._folder,
+            rank,
+            step_source=source,
+            world_size=world_size,
+            silent=silent,
+            watch=True,
         )
         self.recorder.watch_foreign(self._finder.hooks.foreign_profiler)
 
@@ -123,7 +129,7 @@ class Session:
         try:
             recorder.take(self._finder.fix)
         finally:
-            if recorder.finished:
+            if recorder.done:
                 self._end_quietly()
 
     def _make_way(self) -> None:

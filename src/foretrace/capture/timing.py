@@ -71,6 +71,13 @@ class BlockTimer:
         self._end_block(now())
         return bool(self.stopped_because)
 
+    def extend(self, limit_s: float) -> bool:
+        """Goes on up to another limit; whether that is longer."""
+        if limit_s * 1e9 <= self._limit_ns:
+            return False
+        self._limit_ns, self.stopped_because = limit_s * 1e9, ""
+        return True
+
     def _end_block(self, at_ns: int) -> None:
         elapsed = at_ns - self._block_began_ns
         each = elapsed // self._in_block
