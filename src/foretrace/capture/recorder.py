@@ -21,6 +21,7 @@ from typing import Any
 
 from foretrace.capture import environment
 from foretrace.capture.device_pass import DeviceTime
+from foretrace.capture.loader_waits import LoaderWaits
 from foretrace.capture.options import DEVICE, LIGHT, MEMORY, CaptureOptions
 from foretrace.capture.passes import Pass, open_pass, peak_host_bytes, synchronize
 from foretrace.capture.plan import Plan, PlannedPass, make_plan, read_plan, write_plan
@@ -65,6 +66,8 @@ class Recorder:
         self._intervals: list[int] = []
         self._timer: BlockTimer | None = None
         self._times: StepTimes | None = None
+        self._waits = LoaderWaits()
+        self._loader: dict[str, Any] | None = None  # how long the timed steps waited for their data
         self._plan: Plan | None = None
         self._looked_ns = 0
         self._next = 0  # the planned pass that comes, or is open
@@ -132,6 +135,7 @@ class Recorder:
         try:
             self._interrupt_pass(reason or "the program ended")
             if self._timer is not None and self._times is None:
+                self._keep_waits()
                 self._times = self._timer.result(reason or "the program ended")
         except Exception as error:
             reason = f"{reason}; {type(error).__name__}: {error}"
@@ -172,9 +176,13 @@ class Recorder:
         elif self._settled(now):
             expected = median(self._intervals[-3:])
             self._timer = BlockTimer(
-                expected_ns=expected, limit_s=self.options.time_s, synchronize=synchronize
+                expected_ns=expected,
+                limit_s=self.options.time_s,
+                synchronize=synchronize,
+                unsure=lambda: self._waits.uneven,
             )
             self._phase = self._time
+            self._waits.begin()
             self._timer.step(time.perf_counter_ns)
 
     def _settled(self, now: int) -> bool:
@@ -206,6 +214,7 @@ class Recorder:
             return
         if self._timer.stopped_because:
             return  # a follower that waits for the plan
+        self._waits.step()
         if self._timer.step(time.perf_counter_ns):
             self._times = self._timer.result()
             if not self._follower:
@@ -220,7 +229,13 @@ class Recorder:
         alone = self._world_size <= 1 and not self._silent
         return not alone and self.rank != leader and self.options.wait is None
 
+    def _keep_waits(self) -> None:
+        """What the timed steps waited for their data; nothing more is written down."""
+        self._waits.end()
+        self._loader = self._waits.facts() or self._loader
+
     def _make_plan(self) -> None:
+        self._keep_waits()
         step_ns = self._times.median_ns if self._times else None
         self._plan = make_plan(
             self.options, at=self._count, step_ns=step_ns, ranks=self._world_size, device=_has_cuda()
@@ -243,6 +258,7 @@ class Recorder:
             self.notes.append(f"saw the plan {late} steps late")
         if self._timer is not None:
             self._times = self._timer.result("the first rank began to record")
+            self._keep_waits()
         self._save()
         self._begin_plan()
         return True
@@ -435,6 +451,7 @@ class Recorder:
             "world_size": self._world_size,
             "step_source": self.step_source,
             "unprofiled": self._times.to_dict() if self._times else None,
+            "loader": self._loader,
             "device_time": self._device_time.to_dict() if self._device_time else None,
             "passes": self._passes,
             "cost_s": round(self._cost_s(), 3),

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from foretrace.errors import ForetraceError, InputError, UsageError
+from foretrace.ingest.timed import Timed, bursty_step_ns, read_timed
 
 _RUN, _RANK = "run.json", "rank.json"
 _LISTED = 8
+_WAITING = 0.05  # of the step: waits for data that make it an uneven one
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Recorded:
     path: Path  # the recording that times are taken from
     rich: Path | None = None  # the one that names are taken from
     step_ns: float | None = None  # measured without a profiler
+    timed: Timed | None = None  # what else is known of the unprofiled steps
 
 
 def find_recorded(path: Path) -> Recorded | None:
@@ -60,7 +63,7 @@ def _of_rank(folder: Path) -> Recorded:
     if chosen is None:
         reason = facts.get("reason") or "it ended too early"
         raise InputError(f"{folder}: this rank recorded nothing: {reason}")
-    return Recorded(chosen, rich if light else None, _step_ns(facts))
+    return Recorded(chosen, rich if light else None, _step_ns(facts), _timed(folder, facts))
 
 
 def _of_file(path: Path) -> Recorded | None:
@@ -72,7 +75,8 @@ def _of_file(path: Path) -> Recorded | None:
     if path.name not in {str(each.get("file")) for each in _passes(facts)}:
         return None
     is_light = path == _recording(path.parent, facts, "light")
-    return Recorded(path, _recording(path.parent, facts, "rich") if is_light else None, _step_ns(facts))
+    rich = _recording(path.parent, facts, "rich") if is_light else None
+    return Recorded(path, rich, _step_ns(facts), _timed(path.parent, facts))
 
 
 def other_ranks(path: Path) -> tuple[Path, ...] | None:
@@ -107,7 +111,17 @@ def _step_ns(facts: dict[str, Any]) -> float | None:
     value = times.get("median_ns") if isinstance(times, dict) else None
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
+    value = bursty_step_ns(facts, _WAITING) or value
     return float(value) if math.isfinite(value) and value > 0 else None
+
+
+def _timed(folder: Path, facts: dict[str, Any]) -> Timed:
+    """With what run.json says of the machine; a rank's folder may lie alone."""
+    try:
+        run = _read(folder.parent / _RUN)
+    except ForetraceError:
+        run = {}
+    return read_timed(facts, run)
 
 
 def _rank_number(folder: Path) -> int:
