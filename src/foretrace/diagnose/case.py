@@ -154,25 +154,20 @@ class Case:
     @cached_property
     def loaded(self) -> Loaded | None:
         """The recorded steps with the waits for data of unprofiled ones; None where no more is known of them."""
-        return calibrate_loaded(self.trace, self._built, self.measured_step_ns, self.timed)
-
-    @cached_property
-    def _built(self) -> Program:
-        return build(self.trace)
+        program = self.keep("built", lambda: build(self.trace))
+        return calibrate_loaded(self.trace, program, self.measured_step_ns, self.timed)
 
     @cached_property
     def calibration(self) -> Calibration:
         """The recorded steps on an unprofiled host."""
-        program = self._built
+        program = self.keep("built", lambda: build(self.trace))
         if self.loaded is not None:
             made = self.loaded.calibration
         elif self.measured_step_ns is None and self.rich is not None:
             made = calibrate_pair((self.trace, program), (self.rich.trace, build(self.rich.trace)))
         else:
             made = calibrate(self.trace, program, step_ns=self.measured_step_ns)
-        if self.looked_at is None:
-            return made
-        return replace(made, basis=f"{made.basis}; looked at: {self.looked_at}")
+        return replace(made, basis=f"{made.basis}; looked at: {self.looked_at}") if self.looked_at else made
 
     def require_replay(self) -> None:
         """Raises MissingDataError where the recording holds nothing that could be replayed."""

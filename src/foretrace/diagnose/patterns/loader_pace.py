@@ -112,10 +112,19 @@ def more_workers(case: Case, found: Pace) -> Change:
     )
 
 
+@dataclass(frozen=True)
+class First:
+    """Workers where the main process loads now: how many, what they would leave, and what a batch's way takes them."""
+
+    change: Change
+    workers: int
+    sent_ns: float
+
+
 def first_workers(
     case: Case, found: Pace, slower: tuple[float, float], otherwise: tuple[int, int, int]
-) -> Change:
-    """Workers where the main process loads. `slower` is how much longer a worker needs, likely and at worst.
+) -> First:
+    """`slower` is how much longer a worker needs, likely and at worst, where the threads of loading were not counted.
 
     `otherwise` are workers, at worst and at best, where the cores are not known.
     """
@@ -125,16 +134,17 @@ def first_workers(
         threads = max(loader.made_cpu_ns / loader.made_ns, 1.0)  # measured: so many cores worked
         slower = (threads, threads)
     likely, worst = (made * factor + sent for factor in slower)
-    workers, fewest, most = first_count(found, likely) or otherwise
-    idle = loader is not None and bool(loader.made_ns) and _waits_itself(loader)
-    return Change(
-        f"data loaded by {workers} workers ({1 if idle else fewest} to {most})",
+    workers, fewest, most = _first_count(found, likely) or otherwise
+    fewest = 1 if loader and _waits_itself(loader) else fewest
+    change = Change(
+        f"data loaded by {workers} workers ({fewest} to {most})",
         found.after(case, likely, workers),
-        others=(found.after(case, worst, 1 if idle else fewest), found.after(case, made + sent, most)),
+        others=(found.after(case, worst, fewest), found.after(case, made + sent, most)),
     )
+    return First(change, workers, sent)
 
 
-def first_count(found: Pace, made_ns: float) -> tuple[int, int, int] | None:
+def _first_count(found: Pace, made_ns: float) -> tuple[int, int, int] | None:
     """How many workers to begin with, and as how many they may count; `None` where the cores are not known."""
     if found.most is None:
         return None
@@ -166,13 +176,13 @@ def sentence(case: Case, found: Pace) -> str:
     return f"{some} steps wait {long} for the DataLoader ({mean} on average)"
 
 
-def evidence(case: Case, found: Pace) -> dict[str, float | int | str]:
+def evidence(case: Case, found: Pace, wanted: int | None) -> dict[str, float | int]:
     """What was measured, as numbers."""
     timed = case.timed
     loader = timed.loader if timed else None
     known = {
         "workers_count": found.workers,
-        "workers_wanted_count": found.wanted,
+        "workers_wanted_count": wanted,
         "cores_count": timed.cores if timed else None,
         "input_made_ns": found.made_ns,
         "rest_ns": found.rest_ns,

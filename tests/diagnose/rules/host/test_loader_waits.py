@@ -144,6 +144,7 @@ def test_a_slow_loader_in_the_main_process_gets_workers_by_its_pace(tmp_path: Pa
     assert finding.predicted
     assert finding.predicted.verdict == "gain"
     assert "5 workers (2 to 5)" in finding.predicted.basis
+    assert "num_workers=5" in finding.fix.code
     assert finding.predicted.after_ns.point / MS == pytest.approx(20.1, rel=0.03)
 
 
@@ -173,6 +174,8 @@ def test_items_that_cost_less_than_sending_them_stay(tmp_path: Path) -> None:
     assert finding.predicted
     assert finding.predicted.speedup.point == pytest.approx(22 / 63, rel=0.05)
     assert finding.predicted.verdict == "no gain"
+    assert "Sending it from a worker takes about 61.0 ms, making it 2.00 ms" in finding.fix.says
+    assert "num_workers" not in finding.fix.code
 
 
 BLOCKS = tuple(ms * 1e6 for ms in (20, 100, 20.1, 90, 70, 20.2, 60))

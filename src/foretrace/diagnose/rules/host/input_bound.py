@@ -31,7 +31,10 @@ _MORE = "Use more workers, or prepare less."
 _LESS = (
     "Prepare less for each item, or on the GPU: every core has a worker, and more would slow them all down."
 )
-_WHAT_IS_SLOW = "python -m cProfile -s cumtime -c 'from train import dataset; [dataset[i] for i in range(100)]'  # what takes long"
+_CHEAP = "Make the batch cheaper, or leave it as it is: workers would make the program slower."
+_WHAT_IS_SLOW = (
+    'cProfile.run("for i in range(100): loader.dataset[i]", sort="cumtime")  # what takes long in an item'
+)
 _WHY = "Nothing is launched until the batch is there."
 _LOADER = (
     "loader = DataLoader(dataset, num_workers=8, persistent_workers=True, pin_memory=True, prefetch_factor=4)"
@@ -132,35 +135,49 @@ def _timed(case: Case, waits: pl.DataFrame, found: Pace) -> Iterator[Finding]:
     if share < LEAST_SHARE:
         return
     by_workers = found.workers != 0
-    if by_workers:
-        change, wanted = loader_pace.more_workers(case, found), found.wanted
-    else:
-        operators = _operators_share(case, case.during(waits))
-        slower = (1 + (ONE_THREAD - 1) * operators, 1 + (ONE_THREAD_MOST - 1) * operators)
-        counts = (WORKERS, FEWEST_WORKERS, MOST_WORKERS)
-        change = loader_pace.first_workers(case, found, slower, counts)
-        wanted = (loader_pace.first_count(found, slower[0] * (found.made_ns or found.wait_ns)) or counts)[0]
     some = f"its {found.workers} workers are" if found.workers else "its workers are"
-    full = bool(found.workers and found.most is not None and found.workers >= found.most)
+    change, wanted, fix = _with_more(case, found) if by_workers else _with_some(case, waits, found)
     yield Finding(
         says=f"{loader_pace.sentence(case, found)}: "
         + (f"{some} too slow." if by_workers else "the main process loads it."),
         why=_WHY,
-        fix=Fix(
-            _LESS if full else _MORE if by_workers else _SOME,
-            _WHAT_IS_SLOW if full else _LOADER.replace("=8", f"={wanted or WORKERS}"),
-        ),
+        fix=fix,
         evidence={
             "wait_ns": round(found.wait_ns),
             "wait_pct": 100 * share,
             "loader": "by workers" if by_workers else "in the main process",
             "spans": waits["id"].head(SHOWN_SPANS).to_list(),
-            **loader_pace.evidence(case, found),
+            **loader_pace.evidence(case, found, wanted),
         },
         where=_callers(case, waits) if waits.height else (),
         change=change,
         unless=_unless(found),
     )
+
+
+def _with_more(case: Case, found: Pace) -> tuple[Change, int | None, Fix]:
+    """More workers, as many as are wanted, where some load already."""
+    change, wanted = loader_pace.more_workers(case, found), found.wanted
+    if found.workers and found.most is not None and found.workers >= found.most:
+        return change, None, Fix(_LESS, _WHAT_IS_SLOW)
+    return change, wanted, Fix(_MORE, _loader(wanted or 2 * (found.workers or WORKERS)))
+
+
+def _with_some(case: Case, waits: pl.DataFrame, found: Pace) -> tuple[Change, int, Fix]:
+    """Workers where the main process loads."""
+    operators = _operators_share(case, case.during(waits))
+    slower = (1 + (ONE_THREAD - 1) * operators, 1 + (ONE_THREAD_MOST - 1) * operators)
+    first = loader_pace.first_workers(case, found, slower, (WORKERS, FEWEST_WORKERS, MOST_WORKERS))
+    made = found.made_ns or found.wait_ns
+    if first.sent_ns > made:
+        sent, there = (format_value("_ns", time) for time in (first.sent_ns, made))
+        fix = Fix(f"{_CHEAP} Sending it from a worker takes about {sent}, making it {there}.", _WHAT_IS_SLOW)
+        return first.change, first.workers, fix
+    return first.change, first.workers, Fix(_SOME, _loader(first.workers))
+
+
+def _loader(workers: int) -> str:
+    return _LOADER.replace("num_workers=8", f"num_workers={workers}")
 
 
 def _unless(found: Pace) -> str:
