@@ -146,6 +146,36 @@ def test_hooks_go_when_nobody_needs_them(waits: loader_waits.LoaderWaits) -> Non
     assert [dict(owner.__dict__) for owner in owners] == before
 
 
+def test_waits_are_uneven_until_their_mean_is_known(waits: loader_waits.LoaderWaits) -> None:
+    """Every tenth step of about 20 ms waits half of the time."""
+    waits.begin()
+    assert not waits.uneven
+    for step in range(20):
+        waits._in_step = 10_000_000 * (step % 10 == 0)
+        waits.step()
+    waits._began_ns = waits._last_ns - 20 * 20_000_000
+    assert waits.uneven  # 3 ms of scatter over the root of 20 steps: 0.7 ms
+    for step in range(480):
+        waits._in_step = 10_000_000 * (step % 10 == 0)
+        waits.step()
+    waits._began_ns = waits._last_ns - 500 * 20_000_000
+    assert not waits.uneven  # over the root of 500: 0.13 ms
+
+
+def test_a_loader_of_another_make_is_left_alone(
+    waits: loader_waits.LoaderWaits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch.utils.data import dataloader
+    from torch.utils.data._utils import fetch
+
+    monkeypatch.delattr(fetch, "_IterableDatasetFetcher")
+    before = dataloader._BaseDataLoaderIter.__next__
+    waits.begin()
+    waits.step()
+    assert waits.facts() is None
+    assert dataloader._BaseDataLoaderIter.__next__ is before
+
+
 def test_calls_of_other_threads_hold_nobody_up(waits: loader_waits.LoaderWaits) -> None:
     import torch
     from torch.utils.data import DataLoader, TensorDataset

@@ -26,6 +26,7 @@ from foretrace.capture.step_hooks import drop_own_frame
 
 KEPT = 100  # values that the waits of all steps are kept as
 WAITS_FROM = 0.05  # of the step: a step that waits longer than this is one that waits
+_KNOWN = 0.01  # of the step: so well the mean wait should be known
 _MOST_STEPS = 100_000
 _DEEP = 4  # of a batch made of lists and dicts, how deep its tensors are looked for
 # For each process: batches, their nanoseconds, batches whose work was looked at, and a processor's nanoseconds for those.
@@ -39,7 +40,10 @@ def install() -> None:
     """Hooks into torch's DataLoader, once; workers that are forked from here on can tell their pace."""
     global _installed
     if _installed is None:
-        _installed = _Hook()
+        try:
+            _installed = _Hook()
+        except (ImportError, AttributeError, KeyError):
+            _installed = None  # a torch whose loader is built in another way: its waits are not known
 
 
 def remove() -> None:
@@ -87,13 +91,14 @@ class _Hook:
         self.waits: LoaderWaits | None = None
         self._slots = mmap.mmap(-1, _SLOTS * _SLOT.size)  # shared with the children of a fork
         self._undo: list[Callable[[], None]] = []
-        self._wrap(dataloader._BaseDataLoaderIter, "__next__", self._timed_next)
-        for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-            self._wrap(fetcher, "fetch", self._timed_fetch)
+        fetchers = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
+        wrapped = [(dataloader._BaseDataLoaderIter, "__next__", self._timed_next)]
+        wrapped += [(fetcher, "fetch", self._timed_fetch) for fetcher in fetchers]
+        made = [(owner, name, owner.__dict__[name], wrapping) for owner, name, wrapping in wrapped]
+        for owner, name, original, wrapping in made:
+            self._wrap(owner, name, original, wrapping(original))
 
-    def _wrap(self, owner: type, name: str, wrapping: Callable[[Any], Any]) -> None:
-        original = owner.__dict__[name]
-        wrapped = wrapping(original)
+    def _wrap(self, owner: type, name: str, original: Any, wrapped: Any) -> None:
         setattr(owner, name, wrapped)
 
         def undo() -> None:
@@ -163,6 +168,7 @@ class LoaderWaits:
         self._own = False  # whether the hooks are there for this alone
         self._thread = self._in_step = 0
         self._steps: list[int] = []
+        self._sum = self._squares = 0
         self._loaders: dict[int, Loader] = {}
         self._began_ns = self._last_ns = 0
         self._made: tuple[tuple[int, ...], tuple[int, ...]] | None = None
@@ -171,8 +177,9 @@ class LoaderWaits:
         """From here on the steps of this thread are timed; what was written down before is forgotten."""
         own = self._own or _installed is None
         install()
-        assert _installed is not None
         self.__init__()  # type: ignore[misc]
+        if _installed is None:
+            return
         self._own, self._thread = own, threading.get_ident()
         self._made = _installed.made()
         self._began_ns = self._last_ns = time.perf_counter_ns()
@@ -201,17 +208,19 @@ class LoaderWaits:
         """A boundary."""
         if len(self._steps) < _MOST_STEPS:
             self._steps.append(self._in_step)
+            self._sum += self._in_step
+            self._squares += self._in_step**2
             self._last_ns = time.perf_counter_ns()
         self._in_step = 0
 
     @property
     def uneven(self) -> bool:
         """Whether the mean wait is not known yet within 1 % of the step: more steps would tell."""
-        if len(self._steps) < 2 or not any(self._steps):
+        count = len(self._steps)
+        if count < 2 or not self._sum:
             return False
-        mean, step = fmean(self._steps), self._step_ns
-        variance = sum((wait - mean) ** 2 for wait in self._steps) / (len(self._steps) - 1)
-        return sqrt(variance / len(self._steps)) > 0.01 * step
+        variance = max(self._squares - self._sum * self._sum / count, 0.0) / (count - 1)
+        return sqrt(variance / count) > _KNOWN * self._step_ns
 
     @property
     def _step_ns(self) -> float:

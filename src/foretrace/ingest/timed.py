@@ -41,6 +41,12 @@ class Timed:
     loader: LoaderTimes | None = None  # Runs made before waits were measured have none
     cores: float | None = None  # for each rank
     named_workers: int | None = None  # as the command says, such as --num-workers 4
+    ranks: int = 1
+
+    @property
+    def machine_cores(self) -> float:
+        """Those of all ranks; 0 where they are not known."""
+        return (self.cores or 0.0) * self.ranks
 
 
 def read_timed(rank: Mapping[str, Any], run: Mapping[str, Any]) -> Timed:
@@ -52,6 +58,7 @@ def read_timed(rank: Mapping[str, Any], run: Mapping[str, Any]) -> Timed:
         loader=_loader(_mapping(rank.get("loader"))),
         cores=_cores(_mapping(run.get("limits")), rank.get("world_size")),
         named_workers=named_workers(rank.get("command")),
+        ranks=max(int(_number(rank.get("world_size")) or 1), 1),
     )
 
 

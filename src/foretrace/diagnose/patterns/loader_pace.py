@@ -78,7 +78,11 @@ def pace(case: Case) -> Pace | None:
 def _doubt(timed: Timed, workers: int | None) -> str:
     """Why more workers may not help, by what was measured beside the waits."""
     loader, cores = timed.loader, timed.cores
-    if loader is None or not workers:
+    if loader is None:
+        return ""
+    if cores is not None and loader.load_average is not None and loader.load_average > timed.machine_cores:
+        return f"{loader.load_average:.0f} processes or threads compete for {timed.machine_cores:g} cores already"
+    if not workers:
         return ""
     if cores is not None and workers >= max(int(cores) - 1, 1):
         return f"{workers} workers have all of the {cores:g} cores already"
@@ -140,6 +144,7 @@ def first_workers(
         f"data loaded by {workers} workers ({fewest} to {most})",
         found.after(case, likely, workers),
         others=(found.after(case, worst, fewest), found.after(case, made + sent, most)),
+        doubt=found.doubt,
     )
     return First(change, workers, sent)
 
@@ -190,6 +195,6 @@ def evidence(case: Case, found: Pace, wanted: int | None) -> dict[str, float | i
         "waiting_steps_count": loader.waiting_steps if loader else None,
         "waiting_step_ns": loader.waiting_mean_ns if loader else None,
         "longest_wait_ns": max(loader.waits_ns) if loader else None,
-        "load_average": loader.load_average if loader else None,
+        "runnable_count": loader.load_average if loader else None,
     }
     return {name: value for name, value in known.items() if value is not None}

@@ -15,7 +15,7 @@ SENT_NS = Nanoseconds(600_000, "a worker, to send a batch", f"{_MEASURED}: 0.63 
 SENT_NS_PER_BYTE = Factor(
     0.9,
     "nanoseconds a byte of a batch, to write it to shared memory",
-    f"{_MEASURED}: 0.8 to 1.6 for 1 to 64 MiB",
+    f"{_MEASURED}: 0.4 to 1.6 for 1 to 64 MiB",
 )
 LEAST_OF_A_CORE = Share(
     0.5, "a worker's pace that a further one brings at least: two threads share a core", JUDGEMENT

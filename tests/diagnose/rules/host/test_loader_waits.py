@@ -103,6 +103,14 @@ def test_workers_that_wait_themselves_are_not_promised(tmp_path: Path) -> None:
     assert "10 % of the time" in finding.predicted.basis
 
 
+def test_cores_that_others_use_are_not_promised(tmp_path: Path) -> None:
+    trace = recorded(tmp_path, WORKERS, 100, 100, 100, length=20_200)
+    (finding,) = found(trace, Timed((), replace(BURSTS, load_average=20.2), cores=16), 60)
+    assert finding.predicted
+    assert finding.predicted.verdict == "uncertain"
+    assert "20 processes or threads compete for 16 cores" in finding.predicted.basis
+
+
 def test_without_the_cores_twice_the_workers_are_tried(tmp_path: Path) -> None:
     trace = recorded(tmp_path, WORKERS, 100, 100, 100, length=20_200)
     (finding,) = found(trace, Timed((), BURSTS), 60)
