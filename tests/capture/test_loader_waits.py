@@ -84,10 +84,10 @@ def test_bursts_of_workers_that_are_too_slow(tmp_path: Path) -> None:
     assert (loader["persistent_workers"], loader["pin_memory"]) == (True, False)
     assert loader["batch_bytes"] == 2 * (16 * 4 + 2 * 8)
     assert loader["steps"] >= 20
-    assert loader["made"]["mean_ns"] == pytest.approx(80e6, rel=0.25)
+    assert loader["made"]["mean_ns"] >= 80e6  # a busy machine sleeps longer, never shorter
     assert loader["made"]["mean_cpu_ns"] < 0.5 * loader["made"]["mean_ns"]  # it sleeps
-    assert loader["step_ns"] == pytest.approx(loader["made"]["mean_ns"] / 2, rel=0.15)
-    assert loader["mean_ns"] == pytest.approx(loader["step_ns"] - 12e6, rel=0.3)
+    assert loader["step_ns"] == pytest.approx(loader["made"]["mean_ns"] / 2, rel=0.3)
+    assert 0.3 * loader["step_ns"] < loader["mean_ns"] <= loader["step_ns"] - 10e6
     assert 0 < loader["waiting_steps"] <= loader["steps"]
     assert loader["max_ns"] >= loader["p90_ns"] >= loader["median_ns"]
     assert sum(loader["waits_ns"]) / len(loader["waits_ns"]) == pytest.approx(loader["mean_ns"], rel=0.1)
@@ -97,7 +97,7 @@ def test_a_slow_loader_in_the_main_process(tmp_path: Path) -> None:
     loader = loader_of(tmp_path, program(tmp_path, item_s=0.01, step_s=0.01, num_workers=0))
     assert (loader["workers"], loader["prefetch_factor"]) == (0, None)
     assert loader["waiting_steps"] == loader["steps"]
-    assert loader["mean_ns"] == pytest.approx(20e6, rel=0.25)
+    assert loader["median_ns"] >= 20e6  # a busy machine sleeps longer, never shorter
     assert loader["made"]["mean_ns"] == pytest.approx(loader["mean_ns"], rel=0.1)
     assert loader["made"]["batches"] == pytest.approx(loader["steps"], abs=2)
 
