@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ def times(*blocks_ms: float) -> StepTimes:
         ([80, 81, 79, 80, 45, 15, 15, 15, 15], [15] * 5, 23, "faster"),  # the timing held both
         ([20] * 5, [20] * 5, 30, "steady"),  # recording costs time
         ([20] * 5, [28] * 5, 30, "slower"),  # the profiler may have left the host slower
+        ([0.93, 1.01, 1.08], [0.9, 0.92, 0.88], 1.5, "steady"),  # a busy machine: they vary by more than that
+        ([100, 80, 60], [20] * 5, 30, "faster"),
         ([20] * 5, [19] * 5, 30, "steady"),  # a host differs by a few percent from second to second
         ([60, 180, 70, 160, 65], [90, 62, 85], 110, "steady"),  # bursts
         ([60, 180, 70, 160, 75], [90, 62, 85], 15, "beaten"),  # the loader's buffer was still full
@@ -74,8 +77,63 @@ def test_what_two_timings_say_of_each_other(
 def test_what_was_found_is_said_with_its_figures() -> None:
     found = compare(times(*[80.0] * 5), times(*[15.0] * 5), light_ns=23e6)
     assert found.says == (
-        "a step took 80 ms when it was timed first, 15 ms after the passes: the program was still warming up, and "
-        "the last time is used"
+        "steps took 80 ms without the profiler at first, 15 ms after the passes: the program was still warming up, "
+        "and the later time is used"
+    )
+    found = compare(times(60, 180, 75, 160, 70), times(90, 62, 85), light_ns=15e6)
+    assert found.says == (
+        "steps took 75 ms without the profiler at first, 85 ms after the passes, 15 ms under it: the machine was "
+        "busy, steps differ, or it had not settled; the first time is used"
+    )
+
+
+def waiting(step_ms: float, wait_ms: float, *, workers: int = 2, waiting_steps: int = 20) -> StepTimes:
+    """A timing of 50 steps, some of which wait for data; `wait_ms` is the mean of all."""
+    loader = {
+        "workers": workers, "steps": 50, "waiting_steps": waiting_steps,
+        "step_ns": step_ms * 1e6, "mean_ns": wait_ms * 1e6,
+    }  # fmt: skip
+    return replace(times(*[step_ms] * 5), loader=loader)
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "light_ms", "verdict"),
+    [
+        (
+            waiting(80, 60),
+            waiting(25, 5),
+            30,
+            "waited",
+        ),  # workers filled their buffers while a pass was written
+        (waiting(80, 60), times(*[20.0] * 5), 30, "waited"),  # all batches were there
+        (waiting(80, 60, workers=0), waiting(25, 5, workers=0), 30, "waited"),  # bursts of the main process
+        (waiting(80, 20), waiting(20, 5), 90, "faster"),  # its work took 60 ms, and takes 15 ms
+        (waiting(80, 60, workers=0, waiting_steps=50), waiting(25, 5, workers=0), 90, "waited"),
+        (
+            waiting(80, 60, workers=0, waiting_steps=50),
+            waiting(25, 5, workers=0, waiting_steps=50),
+            90,
+            "faster",  # the program makes each batch itself, and has become faster at it
+        ),
+        (waiting(25, 5), waiting(80, 60), 30, "waited"),
+        (waiting(25, 5), waiting(80, 5), 90, "slower"),
+        (waiting(80, 60), waiting(80, 60), 22, "waited"),  # recorded while there were enough batches
+        (waiting(80, 60), waiting(80, 60), 15, "beaten"),  # shorter than what a step takes besides its wait
+        (waiting(80, 60), None, 22, "waited"),
+        (waiting(80, 60), waiting(78, 58), 85, "steady"),
+    ],
+)
+def test_waits_for_data_are_no_warm_up(
+    first: StepTimes, again: StepTimes | None, light_ms: float, verdict: str
+) -> None:
+    assert compare(first, again, light_ns=light_ms * 1e6).verdict == verdict
+
+
+def test_waits_that_differ_are_said() -> None:
+    found = compare(waiting(80, 60), waiting(25, 5), light_ns=30e6)
+    assert found.says == (
+        "steps took 80 ms without the profiler at first, 25 ms after the passes, 30 ms under it: waits for data "
+        "differ (60 ms a step at first), and the first time is used"
     )
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from foretrace.capture import environment, settled
 from foretrace.capture.device_pass import DeviceTime
+from foretrace.capture.loader_waits import LoaderWaits
 from foretrace.capture.options import AGAIN, DEVICE, LIGHT, MEMORY, RICH, CaptureOptions
 from foretrace.capture.passes import Pass, open_pass, peak_host_bytes, synchronize
 from foretrace.capture.plan import (
@@ -82,6 +83,7 @@ class Recorder:
         self._began_ns = self._last_ns = time.perf_counter_ns()
         self._intervals: list[int] = []
         self._timer: BlockTimer | None = None
+        self._waits = LoaderWaits()
         self._times: StepTimes | None = None  # those to use
         self._first_times: StepTimes | None = None
         self._later_times: StepTimes | None = None
@@ -160,8 +162,7 @@ class Recorder:
             return
         try:
             self._interrupt_pass(reason or "the program ended")
-            if self._timer is not None and self._times is None:
-                self._times = self._timer.result(reason or "the program ended")
+            self._keep_times(reason or "the program ended")
         except Exception as error:
             reason = f"{reason}; {type(error).__name__}: {error}"
         if self._plan is not None and all(each.extra for each in self._plan.passes[self._next :]):
@@ -202,11 +203,15 @@ class Recorder:
         if self.options.wait is not None:
             self._count_wait()
         elif self._settled(now):
-            expected = median(self._intervals[-3:])
+            expected, self._times = median(self._intervals[-3:]), None
             self._timer = BlockTimer(
-                expected_ns=expected, limit_s=self.options.time_s, synchronize=synchronize
+                expected_ns=expected,
+                limit_s=self.options.time_s,
+                synchronize=synchronize,
+                unsure=lambda: self._waits.uneven,
             )
             self._phase = self._time
+            self._waits.begin()
             self._timer.step(time.perf_counter_ns)
 
     def _settled(self, now: int) -> bool:
@@ -238,10 +243,17 @@ class Recorder:
             return
         if self._timer.stopped_because:
             return  # a follower that waits for the plan
+        self._waits.step()
         if self._timer.step(time.perf_counter_ns):
-            self._times = self._timer.result()
+            self._keep_times("")
             if not self._follower:
                 self._make_plan()
+
+    def _keep_times(self, because: str) -> None:
+        """What was timed so far, and how long those steps waited for their data."""
+        if self._timer is not None and self._times is None:
+            self._times = self._waits.told(self._timer.result(because))
+            self._waits.end()
 
     # --- plan ------------------------------------------------------------------------------------------------
 
@@ -274,8 +286,7 @@ class Recorder:
         late = self._count - self._plan.passes[0].start
         if late:
             self.notes.append(f"saw the plan {late} steps late")
-        if self._timer is not None:
-            self._times = self._timer.result("the first rank began to record")
+        self._keep_times("the first rank began to record")
         self._first_times = self._times
         self._save()
         self._begin_plan()
@@ -327,7 +338,7 @@ class Recorder:
         if planned.kind == AGAIN:
             assert self._times is not None
             light_ns, limit_s = self._light_ns, self.options.time_s
-            doubtful = light_ns is not None and settled.beats(light_ns, self._times)
+            doubtful = settled.doubtful(self._times, light_ns)
             brief_s = limit_s if doubtful else min(AGAIN_S, limit_s)
             counted = self._world_size > 1
             return TimingPass(
@@ -577,6 +588,7 @@ class Recorder:
 
     def _finish(self, status: str, reason: str) -> None:
         self.finished, self.status, self.reason = True, status, reason
+        self._waits.end()
         try:
             self._save()
         except OSError as error:
@@ -596,6 +608,7 @@ class Recorder:
             "timed_first": _figures(self._first_times or self._times),
             "timed_again": _figures(self._later_times),
             "settling": self._settling.to_dict() if self._settling else None,
+            "loader": self._times.loader if self._times else None,
             "device_time": self._device_time.to_dict() if self._device_time else None,
             "passes": self._passes,
             "cost_s": round(self._cost_s(), 3),

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from foretrace.capture import api, environment
+from foretrace.capture import api, environment, loader_waits
 from foretrace.capture.on_demand import Trigger
 from foretrace.capture.options import VARIABLE, CaptureOptions
 from foretrace.capture.recorder import Recorder
@@ -51,6 +51,7 @@ class Session:
 
     def install(self) -> None:
         """From now on steps are looked for."""
+        loader_waits.install()
         self._finder.install()
         if self.options.on_demand or self.options.trigger:
             self._trigger = Trigger(self.options.trigger)
@@ -139,6 +140,7 @@ class Session:
     def _end_quietly(self) -> None:
         self.ended = True
         self._finder.end()
+        loader_waits.remove()
 
     def _claim(self, rank: int) -> bool:
         """Whether this process is the one of its rank: it made the file."""

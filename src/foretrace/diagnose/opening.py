@@ -33,6 +33,7 @@ def open_case(
     return Case(
         recorded.told(read(recorded.path)),
         step_ns=step_ms * 1e6 if step_ms else None,
+        timed=recorded.timed,
         open_rich=partial(read, rich) if rich else None,
         open_ranks=lambda: [read(other) for other in find_others(recorded.path)],
     )

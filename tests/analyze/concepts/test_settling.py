@@ -13,7 +13,7 @@ from foretrace.analyze.trust import judge
 from foretrace.diagnose.opening import open_case
 from tests.builders import Recording
 
-CODES = ("warming-up", "slower-later", "faster-profiled")
+CODES = ("warming-up", "slower-later", "faster-profiled", "waits-differ")
 
 
 def notes(folder: Path, **facts: Any) -> list[Note]:
@@ -64,7 +64,17 @@ def test_a_slower_second_time_is_said_and_proves_nothing(tmp_path: Path) -> None
 def test_a_step_that_is_shorter_under_the_profiler(tmp_path: Path, again_ms: float | None) -> None:
     (note,) = notes(tmp_path, **timings("beaten", 75, again_ms))
     assert (note.code, note.severity) == ("faster-profiled", "care")
-    assert ("76.0 ms after the passes" in note.says) == (again_ms is not None)
+    later = ", 76.0 ms after the passes" if again_ms else ""
+    assert note.says == (
+        f"Steps took 75.0 ms without the profiler at first{later}, 23.0 ms under it: the machine was busy, steps "
+        "differ, or the program had not settled; the first time is used."
+    )
+
+
+def test_waits_for_data_that_differ_are_no_reason_for_doubt(tmp_path: Path) -> None:
+    (note,) = notes(tmp_path, **timings("waited", 75, 30))
+    assert (note.code, note.severity) == ("waits-differ", "info")
+    assert note.says.startswith("Steps took 75.0 ms without the profiler at first, 30.0 ms after the passes")
 
 
 @pytest.mark.parametrize(

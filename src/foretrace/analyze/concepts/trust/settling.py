@@ -12,6 +12,15 @@ from typing import Any
 from foretrace.analyze.concepts.trust.evidence import Evidence, Note
 from foretrace.units import format_value
 
+# For a verdict that the light pass has a part in: the note's code, its severity, and why.
+_BESIDE: dict[object, tuple[str, str, str]] = {
+    "beaten": (
+        "faster-profiled",
+        "care",
+        "the machine was busy, steps differ, or the program had not settled",
+    ),
+    "waited": ("waits-differ", "info", "they waited longer for data in one than in the other"),
+}
 _STALE = "; the recorded steps are of the time before: record again with a longer --settle-s"
 
 
@@ -22,12 +31,13 @@ def settling(evidence: Evidence) -> Iterator[Note]:
         return
     first, again, light = (_time(found, name) for name in ("timed_first_ns", "timed_again_ns", "light_ns"))
     verdict = found.get("verdict")
-    if verdict == "beaten" and first and light:
-        later = f", and {format_value('_ns', again)} after the passes" if again else ""
+    if verdict in _BESIDE and first and light:
+        code, severity, why = _BESIDE[verdict]
+        later = f", {format_value('_ns', again)} after the passes" if again else ""
         yield Note(
-            "faster-profiled", "care",
-            f"A step took {format_value('_ns', light)} under the profiler, but {format_value('_ns', first)} without"
-            f"{later}: its steps differ, or it was timed before it had settled.",
+            code, severity,
+            f"Steps took {format_value('_ns', first)} without the profiler at first{later}, "
+            f"{format_value('_ns', light)} under it: {why}; the first time is used.",
             {"timed_first_ns": first, "timed_again_ns": again, "light_ns": light},
         )  # fmt: skip
     if verdict not in ("faster", "slower") or not first or not again:
