@@ -241,13 +241,13 @@ def test_a_light_pass_of_another_clock_is_recorded_anew(
         made.append(MadeUpPass(planned, path, round(next(lengths) * 1e6)))
         return made[-1]
 
-    monkeypatch.setattr("foretrace.capture.recorder.open_pass", open_pass)
-    monkeypatch.setattr("foretrace.capture.recorder._has_cuda", lambda: True)
+    monkeypatch.setattr("foretrace.capture.recording.open_pass", open_pass)
+    monkeypatch.setattr("foretrace.capture.recording.has_cuda", lambda: True)
     monkeypatch.setattr("foretrace.capture.environment.describe_process", dict)
     folder = RunFolder(tmp_path / "run").create()
     recorder = Recorder(fast(folder.path), folder, 0, world_size=1)
-    recorder._times = StepTimes(20_000_000, round(low_ms * 1e6), 20_100_000, 10, (20_000_000,), "")
-    recorder._plan = Plan((PlannedPass("light", 0, 0, 0, 1),))
+    recorder._timings.used = StepTimes(20_000_000, round(low_ms * 1e6), 20_100_000, 10, (20_000_000,), "")
+    recorder._recording.plan = Plan((PlannedPass("light", 0, 0, 0, 1),))
     recorder._phase = recorder._record
     for _ in range(20):
         recorder.step()
@@ -324,7 +324,7 @@ def test_a_fault_of_ours_never_reaches_the_program(
         raise RuntimeError("no CUPTI")
 
     monkeypatch.delenv("FORETRACE_DEBUG", raising=False)
-    monkeypatch.setattr("foretrace.capture.recorder.open_pass", breaks)
+    monkeypatch.setattr("foretrace.capture.recording.open_pass", breaks)
     recorder = Recorder(fast(folder.path), folder, 0)
     drive(recorder)
     facts = rank_facts(folder)
@@ -404,13 +404,13 @@ def test_followers_wait_for_the_first_rank(folder: RunFolder) -> None:
             break
         work()
         leader.step()
-        if leader._pass is None:  # one process has one profiler: here they take turns
+        if leader._recording.open_kind is None:  # one process has one profiler: here they take turns
             follower.step()
         else:
             follower._count += 1
     assert leader.status == "complete"
     plan = read_plan(folder.path)
     assert plan is not None
-    assert leader._passes[0]["first_step"] == plan.passes[0].opens + 1
+    assert leader._kept.passes[0]["first_step"] == plan.passes[0].opens + 1
     assert follower.status == "complete"
-    assert follower._times is not None
+    assert follower._timings.used is not None

@@ -259,7 +259,7 @@ def test_steps_that_only_the_profiler_slows_down_are_left_alone(folder: RunFolde
 
 def test_a_program_that_ends_before_it_is_timed_again_is_complete(folder: RunFolder) -> None:
     recorder = Recorder(fast(folder.path), folder, 0)
-    while len(recorder._passes) < 2:
+    while len(recorder._kept.passes) < 2:
         work()
         recorder.step()
     recorder.close("the program ended")
@@ -271,7 +271,7 @@ def test_a_program_that_ends_before_it_is_timed_again_is_complete(folder: RunFol
 
 def test_a_program_that_ends_while_it_is_timed_again_keeps_what_was_timed(folder: RunFolder) -> None:
     recorder = Recorder(fast(folder.path, time_s=1.0), folder, 0)
-    while len(recorder._passes) < 2:
+    while len(recorder._kept.passes) < 2:
         work(0.02)
         recorder.step()
     ends_at = time.monotonic() + 0.6
@@ -288,7 +288,7 @@ def test_a_program_that_ends_while_it_is_timed_again_keeps_what_was_timed(folder
 
 def test_ranks_time_again_by_counted_steps_and_record_nothing_anew(folder: RunFolder) -> None:
     recorder = Recorder(fast(folder.path, time_s=0.4, passes=("light",)), folder, 0, world_size=2)
-    while not recorder._passes:
+    while not recorder._kept.passes:
         work(0.02)
         recorder.step()
     drive(recorder, pause_s=0.004)

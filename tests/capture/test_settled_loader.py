@@ -48,7 +48,7 @@ def timed_again_s(recorder: Recorder, data: Iterator[Any], step_s: Callable[[], 
         next(data)
         work(step_s())
         recorder.step()
-        if recorder._pass is not None and recorder._pass.planned.kind == AGAIN:
+        if recorder._recording.open_kind == AGAIN:
             began, ended = began or time.monotonic(), time.monotonic()
     assert recorder.done
     return ended - began
@@ -58,7 +58,7 @@ def test_the_waits_are_those_of_the_timing_that_is_used(folder: RunFolder) -> No
     """Its work takes 30 ms until the light pass is over, and then 4 ms; each batch takes 2 ms all the time."""
     recorder = Recorder(fast(folder.path, time_s=1.0, passes=("light",)), folder, 0)
     data = batches(lambda _: 0.002)
-    timed_again_s(recorder, data, lambda: 0.004 if recorder._passes else 0.03)
+    timed_again_s(recorder, data, lambda: 0.004 if recorder._kept.passes else 0.03)
     facts = rank_facts(folder)
     assert facts["settling"]["verdict"] == "faster"
     assert facts["unprofiled"] == facts["timed_again"] != facts["timed_first"]
@@ -72,7 +72,7 @@ def test_the_waits_are_those_of_the_timing_that_is_used(folder: RunFolder) -> No
 def test_bursts_are_timed_again_for_a_second_and_are_no_warm_up(folder: RunFolder) -> None:
     """Every tenth batch takes 100 ms at first, and none does after the light pass: the step falls from 16 to 6 ms."""
     recorder = Recorder(fast(folder.path, time_s=2.0, passes=("light",)), folder, 0)
-    data = batches(lambda number: 0.1 if number % 10 == 0 and not recorder._passes else 0)
+    data = batches(lambda number: 0.1 if number % 10 == 0 and not recorder._kept.passes else 0)
     seconds = timed_again_s(recorder, data, lambda: 0.006)
     facts = rank_facts(folder)
     assert facts["timed_again"]["median_ns"] < facts["timed_first"]["median_ns"]
@@ -103,9 +103,9 @@ def test_a_settled_time_stays_where_no_loader_was_seen(folder: RunFolder) -> Non
     recorder = Recorder(fast(folder.path, time_s=1.0, passes=("light",)), folder, 0)
     data = batches(lambda number: 0.02 if number % 2 else 0)
     while not recorder.done:
-        if not recorder._passes:
+        if not recorder._kept.passes:
             next(data)
-        work(0.004 if recorder._passes else 0.04)
+        work(0.004 if recorder._kept.passes else 0.04)
         recorder.step()
     facts = rank_facts(folder)
     assert facts["settling"]["verdict"] == "faster"

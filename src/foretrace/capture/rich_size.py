@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from foretrace.capture.options import LIGHT, Switches
+from foretrace.capture.options import LIGHT, RICH, CaptureOptions, Switches
+from foretrace.capture.plan import PlannedPass
 
 # Bytes of a step in a rich file for each in a light one. Measured: 1.6 (an RNN) and 1.7 (a plain encoder) to about 14
 # (transformers, diffusers), by how many Python calls a step makes. 12 lets what is 75 to 240 MB through, by default.
@@ -25,6 +26,24 @@ class RichSize:
     switches: Switches
     lead: bool = True  # whether the step before the first one is in the file too
     left_out: str = ""
+
+
+def size_of(planned: PlannedPass, options: CaptureOptions, passes: Iterable[Mapping[str, Any]]) -> RichSize:
+    """What to record in a pass: all that was asked for, but for a rich pass whose file would be too large."""
+    switches = options.switches(planned.kind)
+    if planned.kind != RICH:
+        return RichSize(planned.active, switches)
+    return fitting(steps=planned.active, switches=switches, passes=passes, limit_bytes=options.file_bytes)
+
+
+def too_large(facts: Mapping[str, Any], limit_bytes: int) -> str:
+    """What to say of a pass whose file is larger than a rich one should be."""
+    if facts["kind"] != RICH or facts["file_bytes"] <= limit_bytes:
+        return ""
+    return (
+        f"the rich pass's file of {facts['file_bytes'] / 2**20:.3g} MiB stays: the limit of "
+        f"{limit_bytes / 2**20:.3g} MiB did not hold"
+    )
 
 
 def fitting(

@@ -6,9 +6,10 @@ import time
 from pathlib import Path
 
 from foretrace.capture.loader_waits import LoaderWaits
+from foretrace.capture.options import CaptureOptions
 from foretrace.capture.passes import Pass, synchronize
-from foretrace.capture.plan import PlannedPass
-from foretrace.capture.settled import CLEARLY, only_waits
+from foretrace.capture.plan import AGAIN_S, PlannedPass
+from foretrace.capture.settled import CLEARLY, doubtful, only_waits
 from foretrace.capture.timing import BlockTimer, StepTimes, summarise
 
 _COUNTED_BLOCKS = 5
@@ -26,15 +27,16 @@ class TimingPass(Pass):
         self,
         planned: PlannedPass,
         path: Path,
+        options: CaptureOptions,
         *,
         first: StepTimes,
-        brief_s: float,
-        limit_s: float,
+        light_ns: float | None,
         counted: bool,
     ) -> None:
         super().__init__(planned, path)
         self.times: StepTimes | None = None
-        self._first, self._limit_s, self._counted = first, limit_s, counted
+        self._first, self._limit_s, self._counted = first, options.time_s, counted
+        brief_s = self._limit_s if doubtful(first, light_ns) else min(AGAIN_S, self._limit_s)
         self._waits = LoaderWaits()
         self._prolonged = False
         self._timer = BlockTimer(
