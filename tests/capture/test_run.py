@@ -163,6 +163,7 @@ def test_a_run_is_diagnosed_with_its_measured_step(tmp_path: Path, record: Calla
     assert recorded is not None
     assert (recorded.path.name, recorded.rich and recorded.rich.name) == ("light.json", "rich.json")
     assert recorded.step_ns == done.rank()["unprofiled"]["median_ns"]
+    assert done.rank()["timed_again"]["steps"] > 0, "it was ended after that"
     for path in (done.path / "rank0", done.path / "rank0" / "rich.json"):
         found = find_recorded(path)
         assert found is not None

@@ -303,10 +303,18 @@ def test_ranks_time_again_by_counted_steps_and_record_nothing_anew(folder: RunFo
 
 
 def test_the_program_is_ended_after_it_was_timed_again(folder: RunFolder) -> None:
-    recorder = Recorder(fast(folder.path, stop_after_capture=True, passes=("light",)), folder, 0, watch=True)
+    options = fast(folder.path, stop_after_capture=True, passes=("light",), time_s=3.0)
+    recorder = Recorder(options, folder, 0, watch=True)
+    while not recorder._kept.passes:
+        work(0.01)
+        recorder.step()
+    began = time.monotonic()
     with pytest.raises(SystemExit):
-        drive(recorder)
-    assert rank_facts(folder)["timed_again"]["steps"] > 0
+        drive(recorder, pause_s=0.01)
+    assert 0.5 < time.monotonic() - began < 3, "about a second"
+    facts = rank_facts(folder)
+    assert facts["timed_again"]["steps"] > 20
+    assert facts["status"] == "complete"
 
 
 def test_a_schedule_in_steps_is_kept_to(folder: RunFolder) -> None:

@@ -32,8 +32,9 @@ class Recorded:
 
     def told(self, trace: Trace) -> Trace:
         """The recording, read, with what only the Run knows of it in its `meta`."""
-        if self.settling is not None:
-            trace.meta = {**trace.meta, "settling": self.settling}
+        loader = self.timed.loader if self.timed is not None else None
+        known = {"settling": self.settling, "loader": loader}
+        trace.meta = {**trace.meta, **{name: value for name, value in known.items() if value is not None}}
         return trace
 
 

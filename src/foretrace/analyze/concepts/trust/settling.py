@@ -9,11 +9,11 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from foretrace.analyze.concepts.trust.evidence import Evidence, Note
+from foretrace.analyze.concepts.trust.evidence import Evidence, Note, Severity
 from foretrace.units import format_value
 
 # For a verdict that the light pass has a part in: the note's code, its severity, and why.
-_BESIDE: dict[object, tuple[str, str, str]] = {
+_BESIDE: dict[object, tuple[str, Severity, str]] = {
     "beaten": (
         "faster-profiled",
         "care",
