@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from foretrace.predict.changes import Change
     from foretrace.predict.prediction import Prediction
 
+_COMPILING = "unfused-elementwise"  # the rule whose fixes are the ways to compile
 _EXAMPLES = """\
 changes (several --change options are applied together and replayed once):
   scale kernel:~flash 0.5        kernels whose name matches `flash` take half as long
@@ -26,6 +27,8 @@ changes (several --change options are applied together and replayed once):
   graph step                     launch every step as CUDA graphs
   fuse kernel:~elementwise       merge neighbouring kernels on a stream into one
   scale batch 2                  twice the items in every step; the speed-up is then per item
+  compile                        torch.compile of the model, as `foretrace diagnose` predicts it
+  compile reduce-overhead        the same replayed as CUDA graphs; `compile whole-step`: the whole step as one graph
   fix unfused-attention          what `foretrace diagnose` proposes for this rule
   fix no-tensor-cores:tf32       one of the alternatives that it lists for this rule
 Names follow kernel:, copy:, set:, op: or call:; after ~ they are regular expressions.
@@ -68,8 +71,10 @@ def _change(case: Case, text: str) -> Change:
     from foretrace.diagnose.diagnosis import fix_of
     from foretrace.predict.changes import parse
 
-    verb, _, rule = text.strip().partition(" ")
-    return fix_of(case, rule.strip(), RULES) if verb == "fix" else parse(text, case.trace, case.program)
+    verb, _, rest = text.strip().partition(" ")
+    if verb == "compile":
+        return fix_of(case, f"{_COMPILING}:{rest.strip() or 'default'}", RULES)
+    return fix_of(case, rest.strip(), RULES) if verb == "fix" else parse(text, case.trace, case.program)
 
 
 def _per_item(prediction: Prediction) -> str:

@@ -19,7 +19,9 @@ _HIGH = Share(0.10, "the step, saved by a finding of high severity", JUDGEMENT)
 _MEDIUM = Share(0.03, "the step, saved by a finding of medium severity", JUDGEMENT)
 _BETTER = Factor(1.03, "the speed-up of a rule's plainest fix, from which another one leads", JUDGEMENT)
 _SPECIFIC = Factor(
-    1.35, "times the worth of a specific fix: as much more a general one must be worth to stand before it", JUDGEMENT
+    1.35,
+    "times the worth of a specific fix: as much more a general one must be worth to stand before it",
+    JUDGEMENT,
 )
 _SAME = Share(0.95, "the host's time that two findings about the same thing would both take out", JUDGEMENT)
 

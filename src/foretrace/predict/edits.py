@@ -56,16 +56,21 @@ def merge(edits: Iterable[Edit]) -> Edit:
         for place, edit in enumerate(listed)
     ]
     # Calls that are gone, or replayed from a graph, cost the host nothing, whatever another edit makes of them.
-    free = set(_together([*(edit.captured_calls for edit in listed), *(edit.removed_calls for edit in listed)]).tolist())
+    free = {
+        call
+        for edit in listed
+        for calls in (edit.captured_calls, edit.removed_calls)
+        for call in calls.tolist()
+    }
     durations: dict[int, int] = {}
     added: dict[int, int] = {}
     stretched: dict[int, float] = {}
     for edit in listed:
-        own = {*edit.captured_calls.tolist(), *edit.removed_calls.tolist()}
+        others = free - {*edit.captured_calls.tolist(), *edit.removed_calls.tolist()}
         for task, dur in edit.durations_ns.items():
             durations[task] = min(dur, durations.get(task, dur))
         for call, extra in edit.added_host_ns.items():
-            if call not in free - own:
+            if call not in others:
                 added[call] = added.get(call, 0) + extra
         for task, factor in edit.stretched.items():
             stretched[task] = stretched.get(task, 1.0) * factor

@@ -21,13 +21,17 @@ from foretrace.sourced import JUDGEMENT, Count, Share
 FEWER = Share(0.9, "the operators that launch work, left after compiling", JUDGEMENT)
 LEAST_SAVED = Share(0.03, "the step, saved on the GPU", JUDGEMENT)
 COMPILED = Share(0.1, "the kernels, made by the compiler: such a program is compiled already", JUDGEMENT)
-MOST_READS = Count(3, "values that the forward pass reads a step: the compiler breaks its graph at each", JUDGEMENT)
+MOST_READS = Count(
+    3, "values that the forward pass reads a step: the compiler breaks its graph at each", JUDGEMENT
+)
 # Their results' sizes depend on values: the compiler breaks its graph there, and compiles anew for other sizes.
 _SIZES = r"^(aten::(nonzero|masked_select|unique\w*|_unique\w*)|torchvision::nms)$"
 _READS = "aten::_local_scalar_dense"
 _RECURRENT = r"_cudnn_rnn|_thnn_fused_(lstm|gru)|miopen_rnn"  # torch._dynamo.config.allow_rnn is off
 _LOSS = r"_loss|log_softmax"
-_SHOWN = 20
+_SHOWN = Count(20, "operators named as evidence", JUDGEMENT)
+_SPANS = Count(5, "kernels named as evidence", JUDGEMENT)
+MOST = Share(0.5, "the operators of a loss, in the module that holds most others", JUDGEMENT)
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class Compiling:
         """With less of the loss in it, where its place is not known."""
         if self.loss_inside is not None:
             return ()
-        return (Compilation(self.case.program, self.steps, loss=0.5),)
+        return (Compilation(self.case.program, self.steps, loss=1 / 2),)
 
     @property
     def saved_share(self) -> float:
@@ -79,7 +83,9 @@ class Compiling:
             return "the compiler leaves recurrent layers (LSTM, GRU) as they are, and breaks its graph there"
         reads = int((forward == _READS).sum()) / self.case.step_count
         if reads > MOST_READS:
-            return f"the forward pass reads {reads:.0f} values a step, and the compiler breaks its graph at each"
+            return (
+                f"the forward pass reads {reads:.0f} values a step, and the compiler breaks its graph at each"
+            )
         if graph_capture.differ(self.case.trace, self.case.program):
             return "shapes differ from step to step, so that it may be compiled again and again"
         return ""
@@ -107,13 +113,15 @@ class Compiling:
             "fused_ns": self.likely.fused_ns // self.case.step_count,
             "fusable_pct": 100 * self.likely.recorded_ns / self.case.device_ns,
             "most_saving": self.case.op_names(work["op_id"])[:_SHOWN].to_list(),
-            "spans": work["id"].to_list()[:5],
+            "spans": work["id"].to_list()[:_SPANS],
         } | ({} if self.loss_inside is None else {"loss_in_model": self.loss_inside})
 
     @cached_property
     def _most_saving(self) -> list[tuple[int, tuple[int, ...]]]:
         dur = self.case.program.task_dur_ns
-        saved = [(int(dur[list(fused.tasks)].sum()) - fused.dur_ns, fused.tasks) for fused in self.likely.kernels]
+        saved = [
+            (int(dur[list(fused.tasks)].sum()) - fused.dur_ns, fused.tasks) for fused in self.likely.kernels
+        ]
         return sorted(saved, key=lambda one: -one[0])
 
     def places(self) -> tuple[Place, ...]:
@@ -139,7 +147,9 @@ def find(case: Case) -> Compiling | None:
 def _launching(case: Case) -> pl.Series:
     """The operators that launched work, outside of the optimizer: once for each call."""
     work = case.tasks.join(case.roles.select("id", "phase"), on="id", how="left", maintain_order="left")
-    work = work.filter(pl.col("phase").fill_null(0) != PHASES.index(OPTIMIZER)).unique("op_id", maintain_order=True)
+    work = work.filter(pl.col("phase").fill_null(0) != PHASES.index(OPTIMIZER)).unique(
+        "op_id", maintain_order=True
+    )
     return case.op_names(work["op_id"].drop_nulls())
 
 
@@ -160,7 +170,5 @@ def _loss_inside(case: Case) -> bool | None:
     names = dict(modules.select("id", "name").iter_rows())
     counted = Counter(str(names[root[module]]) for module in within)
     main = counted.most_common(1)[0][0]
-    inside = [
-        module is not None and names[root[module]] == main for module in losses["module_id"].to_list()
-    ]
-    return bool(np.mean(inside) >= 0.5)  # noqa: PLR2004  # most of them
+    inside = [module is not None and names[root[module]] == main for module in losses["module_id"].to_list()]
+    return bool(np.mean(inside) >= MOST)

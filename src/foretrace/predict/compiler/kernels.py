@@ -35,8 +35,12 @@ class Kernel:
     group: int
     count: int
     nodes: list[Node] = field(default_factory=list)
-    reads: dict[int, tuple[Token, int]] = field(default_factory=dict)  # results of others, and bytes read of each
-    outside: list[Made] = field(default_factory=list)  # operands from outside the step, or saved by the forward
+    reads: dict[int, tuple[Token, int]] = field(
+        default_factory=dict
+    )  # results of others, and bytes read of each
+    outside: list[Made] = field(
+        default_factory=list
+    )  # operands from outside the step, or saved by the forward
     tokens: list[Token] = field(default_factory=list)
     apart: set[int] = field(default_factory=set)  # groups whose results it reads in parts: from memory
 
@@ -86,7 +90,7 @@ class Kernel:
         """Elements of half precision that it reads or writes."""
         made = [*self.outside, *(token.made for token, _ in self.reads.values())]
         made += [token.made for token in self.written]
-        return sum(each.count for each in made if each.item_bytes == _HALF_BYTES)
+        return sum(tensor.count for tensor in made if tensor.item_bytes == _HALF_BYTES)
 
 
 Operand = tuple[Token | None, Made]
@@ -99,7 +103,9 @@ class Flow:
         self.kernels: dict[int, Kernel] = {}
         self.barriers: list[Node] = []
         self._tokens: dict[int, list[Token]] = defaultdict(list)  # by number of elements, oldest first
-        self._parents: dict[int, set[int]] = {}  # of each group, a kernel or an operator that stays: what it reads
+        self._parents: dict[
+            int, set[int]
+        ] = {}  # of each group, a kernel or an operator that stays: what it reads
         self._last: dict[int, int] = {}  # place of the last operator of each group
         self._merged: dict[int, int] = {}
         for node in nodes:
@@ -111,18 +117,20 @@ class Flow:
     # --- what flows ------------------------------------------------------------------------------------------
 
     def _operands(self, node: Node) -> list[Operand]:
-        return [
-            (None if node.saved(number) else self._token(made), made)
-            for number, made in enumerate(node.shape.reads)
-            if made.count
-        ]
+        found: list[Operand] = []
+        for number, made in enumerate(node.shape.reads):
+            if made.count:
+                token = None if node.saved(number) else self._token(made, {id(token) for token, _ in found})
+                found.append((token, made))
+        return found
 
-    def _token(self, made: Made) -> Token | None:
+    def _token(self, made: Made, taken: set[int]) -> Token | None:
         for count in filter(None, (made.whole, made.count)):
             alike = [token for token in self._tokens[count] if token.made.item_bytes == made.item_bytes]
             if alike:
                 unread = [token for token in alike if not token.readers] if count == made.count else []
-                return (unread or alike)[-1]
+                another = [token for token in unread if id(token) not in taken]
+                return (another or unread or alike)[-1]
         return None
 
     def _new_group(self, node: Node) -> int:
@@ -167,7 +175,9 @@ class Flow:
         if node.shape.kind == COLUMNS:
             return
         groups = {self._root(token.group) for token, _ in operands if token}
-        apart = {self._root(token.group) for token, made in operands if token and token.made.count != made.count}
+        apart = {
+            self._root(token.group) for token, made in operands if token and token.made.count != made.count
+        }
         for token, made in operands:
             if token is None or not token.in_kernel or token.made.count != made.count:
                 continue
@@ -265,7 +275,7 @@ class Flow:
         changed = operands[0][0] if node.op.endswith("_") and node.op != "aten::copy_" and operands else None
         if changed in (listed := self._tokens[node.shape.makes.count]):
             listed.remove(changed)  # changed in place: what it was is gone
-        made = Token(node.shape.makes, kernel.group, in_kernel=True, reduced=node.shape.kind == COLUMNS)
-        kernel.tokens.append(made)
-        if made.made.count:
-            listed.append(made)
+        result = Token(node.shape.makes, kernel.group, in_kernel=True, reduced=node.shape.kind == COLUMNS)
+        kernel.tokens.append(result)
+        if result.made.count:
+            listed.append(result)

@@ -24,7 +24,9 @@ class Compilation:
 
     program: Program
     steps: list[CompiledStep]
-    loss: float  # how much of the loss is in the compiled model: 1 all of it, 0 none; between, it is not known
+    loss: (
+        float  # how much of the loss is in the compiled model: 1 all of it, 0 none; between, it is not known
+    )
 
     @cached_property
     def kernels(self) -> list[Fused]:
@@ -103,7 +105,9 @@ class Compilation:
         begin = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)[:-1]))
         recorded = np.maximum(program.call_start_ns - begin, 0)
         part = np.divide(dense, program.gap_ns, out=np.zeros(len(dense)), where=program.gap_ns > 0)
-        removed = intervals.union(begin[inside], (begin + recorded * np.minimum(part, 1))[inside].astype(np.int64))
+        removed = intervals.union(
+            begin[inside], (begin + recorded * np.minimum(part, 1))[inside].astype(np.int64)
+        )
         before = sum(step.operators for step in self.steps)
         operator_ns = cost * float(dense[inside].sum()) / max(before, 1)
         added: dict[int, float] = {}

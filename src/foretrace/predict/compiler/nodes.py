@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
 
 from foretrace.analyze.concepts.work import work_models
 from foretrace.analyze.concepts.work.work_models.call import Call, Tensor, broadcast, parse, promoted
 
 # How the compiler treats an operator.
-BARRIER = "barrier"  # stays as it is: a product, a convolution, attention, a sort, or an operator without a model
+BARRIER = (
+    "barrier"  # stays as it is: a product, a convolution, attention, a sort, or an operator without a model
+)
 FREE = "free"  # a constant, made where it is read
 POINTWISE = "pointwise"
 ROWS = "rows"  # reduces along rows, or normalises them
@@ -34,7 +35,8 @@ _FUSES = ("elementwise", "copy", "dropout")
 _JOINS = _named("add", "add_", "copy_", "cat", "sum", "where", "mul_", "div", "sub", "neg", "masked_fill")
 
 
-class Made(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Made:
     """A tensor by what a recording tells of it: how many elements, and how wide."""
 
     count: int
@@ -81,13 +83,18 @@ class Node:
 
 @lru_cache(maxsize=32768)
 def shape_of(
-    op: str, shapes: str | None, dtypes: str | None, strides: str | None, inputs: str | None
+    op: str,
+    shapes: str | None,
+    dtypes: str | None,
+    strides: str | None,
+    inputs: str | None,
+    kernel: str | None = None,
 ) -> Shape:
     """How the compiler sees a call; one that it leaves alone where the recording does not tell."""
     if shapes is None:
         return NOTHING
     try:
-        call = parse(op, shapes, dtypes, strides, inputs, None)
+        call = parse(op, shapes, dtypes, strides, inputs, kernel)
         shape = _shape(op, call)
         return _with_parts(shape, call, json.loads(strides)) if strides and shape.kind == POINTWISE else shape
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError):
@@ -147,9 +154,7 @@ def _with_parts(shape: Shape, call: Call, strides: Sequence[Sequence[int]]) -> S
         return shape
     if len(given) == len(shape.reads) and call.name != "aten::copy_":
         return replace(shape, reads=tuple(given))
-    return replace(
-        shape, reads=tuple(parts.get((made.count, made.item_bytes), made) for made in shape.reads)
-    )
+    return replace(shape, reads=tuple(parts.get((made.count, made.item_bytes), made) for made in shape.reads))
 
 
 def _pointwise(op: str, call: Call) -> Shape:
@@ -167,10 +172,11 @@ def _pointwise(op: str, call: Call) -> Shape:
 
 
 def _joined(call: Call) -> Shape:
-    """A concatenation; the recording does not tell the type of a list's tensors: as wide as half precision."""
-    parts = [Made(prod(shape), 2) for shape in call.lists[0]]
+    """A concatenation; only its kernel tells the type of a list's tensors, and without it they are taken for halves."""
+    width = call.kernel_dtype()[1] if call.kernel else 2
+    parts = [Made(prod(shape), width) for shape in call.lists[0]]
     count = sum(part.count for part in parts)
-    return Shape(POINTWISE, tuple(parts), Made(count, 2), count)
+    return Shape(POINTWISE, tuple(parts), Made(count, width), count)
 
 
 def _lookup(op: str, call: Call) -> Shape:

@@ -17,13 +17,18 @@ from foretrace.predict.compiler.nodes import BARRIER, NOTHING, Node, Shape
 from foretrace.predict.compiler.prices import launches, price_ns
 from foretrace.predict.program import Program
 from foretrace.predict.tasks import task_table
+from foretrace.sourced import Count
 from foretrace.trace import Trace
 
 _CONVERTS = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|convertTensor_kernel|batched_transpose_\d+x\d+"
+_JOINS = "CatArray"  # kernels of concatenations, which alone tell the type
 _ACROSS_ROWS = "GammaBeta"  # the kernel of a norm's backward that makes the gradients of its parameters
 _HEAVY = re.compile(r"mm$|conv|attention|rnn|_linear")
 _LOSS = re.compile(r"_loss|log_softmax")
-_SMALL = 64  # channels: torch/_inductor/graph.py, decide_layout_opt
+_SMALL = Count(
+    64, "channels, up to which convolutions keep their order", "torch/_inductor/graph.py, decide_layout_opt"
+)
+_PLANAR = 5  # extents of the weight of a convolution over planes: four, and the groups
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,19 @@ def _work(trace: Trace, tasks: pl.DataFrame) -> pl.DataFrame:
 def _steps(work: pl.DataFrame) -> Iterator[list[Node]]:
     """The operators of each step, in order."""
     backward = PHASES.index(BACKWARD)
-    columns = ("op_id", "op", "shapes", "dtypes", "strides", "inputs", "name", "kind", "task", "dur_ns", "phase")
+    columns = (
+        "op_id",
+        "op",
+        "shapes",
+        "dtypes",
+        "strides",
+        "inputs",
+        "name",
+        "kind",
+        "task",
+        "dur_ns",
+        "phase",
+    )
     for (_,), part in work.group_by("step", maintain_order=True):
         nodes: list[Node] = []
         last_op = None
@@ -110,7 +127,7 @@ def _seen(call: list[str | None], name: str, kind: str) -> Shape:
     if call[0] is None or name.startswith("triton_") or (kind == "copy" and "DtoD" not in name):
         return NOTHING
     op, *arguments = call
-    return shapes.shape_of(op, *arguments)
+    return shapes.shape_of(op, *arguments, name if _JOINS in name else None)
 
 
 Plan = list[tuple[list[int], int, int]]  # places of a kernel's operators, its duration and launches
@@ -137,7 +154,9 @@ def _compiled(
     gone = converts if one_layout else frozenset()
     kept = [tuple(task for task in node.tasks if task not in gone) for node in staying]
     converting = tuple(task for node in staying for task in node.tasks if task in gone)
-    return CompiledStep(tuple(kernels), tuple(filter(None, kept)), converting, sum(bool(node.op) for node in nodes))
+    return CompiledStep(
+        tuple(kernels), tuple(filter(None, kept)), converting, sum(bool(node.op) for node in nodes)
+    )
 
 
 def _loss(nodes: list[Node]) -> frozenset[int]:
@@ -155,7 +174,7 @@ def _loss(nodes: list[Node]) -> frozenset[int]:
 def _one_layout(nodes: list[Node]) -> bool:
     """Whether the compiler keeps convolutions in channels-last order, by the rules of its decide_layout_opt."""
     weights = [node.shape.weight for node in nodes if node.shape.weight]
-    if not weights or any(len(weight) != 5 for weight in weights):  # noqa: PLR2004  # four, and the groups
+    if not weights or any(len(weight) != _PLANAR for weight in weights):
         return False
     grouped = any(groups > 1 and inner > 1 for _, inner, *_, groups in weights)
     narrowing = any(2 * outer <= inner and height > 1 for outer, inner, height, *_ in weights)

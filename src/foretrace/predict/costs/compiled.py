@@ -22,11 +22,17 @@ COLUMNS_SHARE = Share(
     0.62, "the memory's bandwidth, reached by fused kernels that reduce columns", _KERNELS, devices="H200"
 )
 PLANES_SHARE = Share(
-    0.75, "the memory's bandwidth, reached by the statistics of batch and group norm", _KERNELS, devices="H200"
+    0.75,
+    "the memory's bandwidth, reached by the statistics of batch and group norm",
+    _KERNELS,
+    devices="H200",
 )
 LONG_ROW = Count(8_192, "values of a row, from which on it is read a second time", _KERNELS, devices="H200")
 STATISTICS = Count(
-    80, "instructions for each element of a batch norm's statistics", "ResNet-50 and the corpus's nchw_conv, compiled", devices="H200"
+    80,
+    "instructions for each element of a batch norm's statistics",
+    "ResNet-50 and the corpus's nchw_conv, compiled",
+    devices="H200",
 )
 GROUPED = Factor(
     2.5, "times as many for a group norm's", "two U-Nets of benchmarks/pairs, compiled", devices="H200"
@@ -46,7 +52,10 @@ CHEAPEST, DEAREST = (
     Factor(1.12, "the same, at worst", "the same four programs", devices="H200's host"),
 )
 GRAPH_NS = Nanoseconds(
-    80_000, "the host to check guards and enter a compiled graph: one forward, one backward", "compile.md's trial", devices="H200's host"
+    80_000,
+    "the host to check guards and enter a compiled graph: one forward, one backward",
+    "compile.md's trial",
+    devices="H200's host",
 )
 # Instructions for each element in fp32, as CUDA's mathematical functions compile.
 _INSTRUCTIONS = {

@@ -87,14 +87,21 @@ def unfused_elementwise(case: Case) -> Iterator[Finding]:
 
 def _advice(found: Compiling) -> str:
     if found.loss_inside is False:
-        return " The loss is computed outside of it: a compiled function that returns the loss fuses that too."
+        return (
+            " The loss is computed outside of it: a compiled function that returns the loss fuses that too."
+        )
     return ""
 
 
 def _default(found: Compiling) -> Change:
     likely = found.likely
     others = (*likely.default_range(), *(less.default() for less in found.less))
-    return Change("compiled: operators fused, fewer of them launched", likely.default(), others=others, doubt=found.doubt)
+    return Change(
+        "compiled: operators fused, fewer of them launched",
+        likely.default(),
+        others=others,
+        doubt=found.doubt,
+    )
 
 
 def _levels(found: Compiling) -> Iterator[Alternative]:
@@ -107,8 +114,15 @@ def _levels(found: Compiling) -> Iterator[Alternative]:
         doubt = found.doubt or graph_capture.doubt(case.trace, case.program)
         yield Alternative(
             _GRAPHS,
-            Fix("Compile the model, and replay it as CUDA graphs.", 'model = torch.compile(model, mode="reduce-overhead")'),
-            Change("compiled, and replayed as CUDA graphs", found.likely.graphs(capturable, whole=False), doubt=doubt),
+            Fix(
+                "Compile the model, and replay it as CUDA graphs.",
+                'model = torch.compile(model, mode="reduce-overhead")',
+            ),
+            Change(
+                "compiled, and replayed as CUDA graphs",
+                found.likely.graphs(capturable, whole=False),
+                doubt=doubt,
+            ),
             "inputs change their shape, or results are kept beyond the next step: a graph writes to the same memory.",
             may_lead=False,
         )
@@ -120,7 +134,11 @@ def _levels(found: Compiling) -> Iterator[Alternative]:
                 "g = torch.cuda.CUDAGraph()   # optimizer with capturable=True; new data is copied into x and y\n"
                 "with torch.cuda.graph(g): step(x, y)\nx.copy_(new_x); y.copy_(new_y); g.replay()",
             ),
-            Change("compiled, and every step one CUDA graph", found.likely.graphs(capturable, whole=True), doubt=found.doubt),
+            Change(
+                "compiled, and every step one CUDA graph",
+                found.likely.graphs(capturable, whole=True),
+                doubt=found.doubt,
+            ),
             "anything in the step depends on values or on the step's number.",
             may_lead=False,
         )
