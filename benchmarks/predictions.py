@@ -131,7 +131,7 @@ def judge(path: Path, form: str, *, known: bool) -> Row | None:
         return None
     first = found.findings[0].rule if found.findings else "-"
     findings = [each for each in found.findings if each.rule == rule and each.predicted][:1]
-    findings = [each.led_by(truth["truth"].get("alternative") or FIX_OF.get(rule, "")) for each in findings]
+    findings = fixed_by(findings, truth["truth"].get("alternative") or FIX_OF.get(rule, ""))
     predicted = findings[0].predicted if findings else None
     if rule == TOGETHER:
         findings = [each for each in found.findings if each.predicted and each.predicted.verdict == "gain"]
@@ -140,6 +140,12 @@ def judge(path: Path, form: str, *, known: bool) -> Row | None:
         name, rule, known, first, tuple(truth["speedup_range"]),
         predicted.verdict if predicted else "no gain", *_speedup(predicted), summed(case, findings), idle(case),
     )  # fmt: skip
+
+
+def fixed_by(findings: list[Finding], label: str) -> list[Finding]:
+    """The findings with the fix that was measured in front; without those that know it among others but do not offer it."""
+    led = [finding.led_by(label) for finding in findings]
+    return [finding for finding in led if not label or finding.label in ("", label)]
 
 
 def _speedup(predicted: Any) -> tuple[float, float, float]:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from foretrace.diagnose.finding import Alternative, Finding, Fix
+
 ROOT = Path(__file__).parents[1]
 SETS = ROOT / "benchmarks" / "pairs" / "recordings"
 
@@ -52,6 +54,16 @@ def test_an_error_is_the_distance_to_the_measured_range() -> None:
     assert predictions.distance(2.0, (1.5, 2.5)) == 0
     assert predictions.distance(2.0, (2.5, 3.0)) == pytest.approx(0.25)
     assert predictions.distance(3.0, (1.0, 2.0)) == pytest.approx(0.5)
+
+
+def test_a_fix_that_is_not_offered_is_not_judged() -> None:
+    fix = Fix("", "")
+    several = Finding("", "", fix, {}, label="bf16-autocast", alternatives=(Alternative("tf32", fix, None),))
+    assert [found.label for found in predictions.fixed_by([several], "tf32")] == ["tf32"]
+    assert predictions.fixed_by([several], "other") == []
+    assert predictions.fixed_by([several], "") == [several]
+    alone = Finding("", "", fix, {})
+    assert predictions.fixed_by([alone], "tf32") == [alone]
 
 
 def test_frozen_sets_and_every_rule_keep_a_recording() -> None:

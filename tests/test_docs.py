@@ -35,6 +35,7 @@ NOT_IN_THE_REPOSITORY = (
     "../shared",
     "src/foretrace/present/web/static",
     "zero_fill.py",
+    "real/wheels",
 )
 # Options of other programs that the guide explains: scripts/check, the notebook's magic, torchrun, nsys, ncu, examples
 # of secrets.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import foretrace
 from foretrace import analyze
 from foretrace.errors import MissingDataError
+from foretrace.ingest.run import find_recorded
 from tests.builders import Recording
 from tests.corpus import CORPUS, needs_corpus
 
@@ -31,6 +33,35 @@ def test_waits_by_step_and_what_the_gpu_did(tmp_path: Path) -> None:
     assert table["device_idle_pct"].to_list() == [100, 50]
     assert (result.values["wait_pct"], result.values["device_idle_pct"]) == (25, 90)
     assert result.values["loader"] == "in the main process"
+
+
+def test_a_run_adds_the_waits_of_its_unprofiled_steps(tmp_path: Path) -> None:
+    """Ten steps of which four wait 90 ms; the two that were recorded waited for nothing."""
+    rank = tmp_path / "rank0"
+    rank.mkdir()
+    recording = Recording().step(1, 0, 100).step(2, 100, 200).op("aten::mm", 10, 20)
+    recording.write(rank, "light.json")
+    loader = {
+        "workers": 2, "steps": 10, "step_ns": 90e6, "mean_ns": 36e6, "waiting_steps": 4, "waiting_mean_ns": 90e6,
+        "waits_ns": [0] * 6 + [90_000_000] * 4,
+    }  # fmt: skip
+    facts = {
+        "passes": [{"kind": "light", "file": "light.json"}],
+        "unprofiled": {"median_ns": 90e6},
+        "loader": loader,
+    }
+    (rank / "rank.json").write_text(json.dumps(facts))
+    recorded = find_recorded(tmp_path)
+    assert recorded is not None
+    result = analyze.run(recorded.told(foretrace.open(recorded.path)), "input")
+    assert result.values["unprofiled_wait_pct"] == 40
+    assert result.says == (
+        "the program did not wait for a DataLoader; without the profiler 4 of 10 steps waited, on average 36.0 ms a "
+        "step (40.0 % of it)"
+    )
+    alone = analyze.run(foretrace.open(recorded.path), "input")
+    assert "unprofiled_wait_pct" not in alone.values
+    assert alone.says == "the program did not wait for a DataLoader"
 
 
 def test_nested_waits_count_once(tmp_path: Path) -> None:

@@ -122,11 +122,12 @@ def test_the_warm_up_is_by_time_and_the_window_by_steps() -> None:
     assert [(each.kind, each.start, each.warm, each.active) for each in short] == [
         ("light", 100, 25, 10),
         ("rich", 136, 25, 3),
+        ("again", 164, 2, 50),
     ]
     long = make_plan(CaptureOptions("x"), at=3, step_ns=10e9, ranks=1).passes
-    assert [(each.warm, each.active) for each in long] == [(1, 1), (1, 1)]
+    assert [(each.warm, each.active) for each in long] == [(1, 1), (1, 1), (0, 1)]
     tiny = make_plan(CaptureOptions("x"), at=3, step_ns=100e3, ranks=1).passes
-    assert [(each.warm, each.active) for each in tiny] == [(5000, 10), (5000, 3)]
+    assert [(each.warm, each.active) for each in tiny] == [(5000, 10), (5000, 3), (2, 10_000)]
 
 
 def test_ranks_get_the_plan_ahead_of_time(tmp_path: Path) -> None:
@@ -153,9 +154,10 @@ def test_a_device_is_timed_alone_first() -> None:
         ("device", 25, 50),
         ("light", 25, 10),
         ("rich", 25, 3),
+        ("again", 2, 50),
     ]
     given = make_plan(CaptureOptions("x", warmup=1), at=0, step_ns=20e6, ranks=1, device=True)
-    assert [each.kind for each in given.passes] == ["light", "rich"]
+    assert [each.kind for each in given.passes] == ["light", "rich", "again"]
 
 
 def test_how_long_a_device_works_in_a_step(tmp_path: Path) -> None:
@@ -233,17 +235,19 @@ def test_a_light_pass_of_another_clock_is_recorded_anew(
     lengths = iter(windows_ms)
     made: list[MadeUpPass] = []
 
-    def open_pass(planned: PlannedPass, options: CaptureOptions, path: Path, *_: object) -> MadeUpPass:
+    def open_pass(
+        planned: PlannedPass, options: CaptureOptions, path: Path, *_: object, **__: object
+    ) -> MadeUpPass:
         made.append(MadeUpPass(planned, path, round(next(lengths) * 1e6)))
         return made[-1]
 
-    monkeypatch.setattr("foretrace.capture.recorder.open_pass", open_pass)
-    monkeypatch.setattr("foretrace.capture.recorder._has_cuda", lambda: True)
+    monkeypatch.setattr("foretrace.capture.recording.open_pass", open_pass)
+    monkeypatch.setattr("foretrace.capture.recording.has_cuda", lambda: True)
     monkeypatch.setattr("foretrace.capture.environment.describe_process", dict)
     folder = RunFolder(tmp_path / "run").create()
     recorder = Recorder(fast(folder.path), folder, 0, world_size=1)
-    recorder._times = StepTimes(20_000_000, round(low_ms * 1e6), 20_100_000, 10, (20_000_000,), "")
-    recorder._plan = Plan((PlannedPass("light", 0, 0, 0, 1),))
+    recorder._timings.used = StepTimes(20_000_000, round(low_ms * 1e6), 20_100_000, 10, (20_000_000,), "")
+    recorder._recording.plan = Plan((PlannedPass("light", 0, 0, 0, 1),))
     recorder._phase = recorder._record
     for _ in range(20):
         recorder.step()
@@ -316,11 +320,11 @@ def test_too_short_a_program_is_told_what_to_do(folder: RunFolder) -> None:
 def test_a_fault_of_ours_never_reaches_the_program(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def breaks(*_: object) -> None:
+    def breaks(*_: object, **__: object) -> None:
         raise RuntimeError("no CUPTI")
 
     monkeypatch.delenv("FORETRACE_DEBUG", raising=False)
-    monkeypatch.setattr("foretrace.capture.recorder.open_pass", breaks)
+    monkeypatch.setattr("foretrace.capture.recording.open_pass", breaks)
     recorder = Recorder(fast(folder.path), folder, 0)
     drive(recorder)
     facts = rank_facts(folder)
@@ -329,13 +333,13 @@ def test_a_fault_of_ours_never_reaches_the_program(
     assert facts["unprofiled"]["median_ns"] > 0, "what was measured before stays"
 
 
-def test_limits_leave_passes_out(folder: RunFolder) -> None:
-    recorder = Recorder(fast(folder.path, file_bytes=1000), folder, 0)
+def test_no_pass_begins_after_the_limit(folder: RunFolder) -> None:
+    recorder = Recorder(fast(folder.path, total_s=0.3), folder, 0)
     drive(recorder)
     facts = rank_facts(folder)
-    assert [each["kind"] for each in facts["passes"]] == ["light"]
-    assert "the limit is" in facts["reason"]
-    assert facts["status"] == "partial"
+    assert "rich" not in [each["kind"] for each in facts["passes"]]
+    assert "the limit of 0.3 s" in facts["reason"]
+    assert (facts["status"], facts["timed_again"]) == ("partial", None)
 
 
 def test_memory_history_needs_a_gpu(folder: RunFolder) -> None:
@@ -400,13 +404,13 @@ def test_followers_wait_for_the_first_rank(folder: RunFolder) -> None:
             break
         work()
         leader.step()
-        if leader._pass is None:  # one process has one profiler: here they take turns
+        if leader._recording.open_kind is None:  # one process has one profiler: here they take turns
             follower.step()
         else:
             follower._count += 1
     assert leader.status == "complete"
     plan = read_plan(folder.path)
     assert plan is not None
-    assert leader._passes[0]["first_step"] == plan.passes[0].opens + 1
+    assert leader._kept.passes[0]["first_step"] == plan.passes[0].opens + 1
     assert follower.status == "complete"
-    assert follower._times is not None
+    assert follower._timings.used is not None

@@ -44,6 +44,35 @@ def test_a_run_brings_its_step_time_and_its_rich_pass(run_folder: Path, named: s
     assert case.rich.whole.path.name == "rich.json"
 
 
+def test_a_run_brings_the_waits_for_its_loader_and_its_cores(run_folder: Path) -> None:
+    """Waits in bursts: the step is the mean of all, not the median of blocks."""
+    rank = run_folder / "rank0" / "rank.json"
+    loader = {
+        "workers": 2, "steps": 100, "calls": 200, "step_ns": 900_000, "mean_ns": 300_000, "waits_ns": [0, 600_000],
+        "waiting_steps": 50, "waiting_mean_ns": 600_000, "made": {"mean_ns": 850_000, "mean_cpu_ns": 800_000},
+    }  # fmt: skip
+    rank.write_text(json.dumps({**json.loads(rank.read_text()), "loader": loader, "world_size": 2}))
+    limits = {"usable_cpu_count": 16, "quota_cpu_count": 12.0}
+    (run_folder / "run.json").write_text(json.dumps({"limits": limits}))
+    case = open_case(run_folder)
+    assert case.measured_step_ns == 900_000
+    assert case.timed is not None
+    assert case.timed.cores == 6
+    assert case.timed.loader is not None
+    assert (case.timed.loader.batches, case.timed.loader.made_ns) == (2, 850_000)
+
+
+def test_damaged_waits_are_not_known(run_folder: Path) -> None:
+    rank = run_folder / "rank0" / "rank.json"
+    loader = {"workers": "two", "steps": -1, "waits_ns": "none"}
+    rank.write_text(json.dumps({**json.loads(rank.read_text()), "loader": loader, "command": 3}))
+    (run_folder / "run.json").write_text("{")
+    case = open_case(run_folder / "rank0")
+    assert case.measured_step_ns == 800_000
+    assert case.timed is not None
+    assert (case.timed.loader, case.timed.cores, case.timed.named_workers) == (None, None, None)
+
+
 def test_the_rich_pass_named_itself_is_not_its_own_rich_pass(run_folder: Path) -> None:
     case = open_case(run_folder / "rank0" / "rich.json")
     assert (case.measured_step_ns, case.rich) == (800_000, None)

@@ -11,6 +11,7 @@ from foretrace.analyze.concepts.host import runtime_calls
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import step_windows
 from foretrace.errors import MissingDataError
+from foretrace.ingest.timed import LoaderTimes
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value
 
@@ -21,6 +22,7 @@ _COLUMNS = ("step", "calls_count", "wait_ns", "host_ns", "wait_pct", "device_idl
     denominators={
         "wait_pct": "of the host's time in steps (host_ns); not known without steps",
         "device_idle_pct": "of wait_ns: the part in which every GPU was idle",
+        "unprofiled_wait_pct": "of the mean step without the profiler; only Runs know it",
     }
 )
 def input(trace: Trace) -> Result:
@@ -38,6 +40,10 @@ def input(trace: Trace) -> Result:
     Values are sums over the steps. `loader` says how the data is loaded: "in the main process" (num_workers=0: loading
     itself is in the wait) or "by workers" (the wait is for a worker to finish); the number of workers is not recorded.
 
+    Ten recorded steps are no sample of waits that come in bursts. A Run has measured those of all steps that it timed
+    without the profiler: `unprofiled_steps_count` of them waited `unprofiled_wait_per_step_ns` on average,
+    `unprofiled_waiting_steps_count` of them for more than 5 % of a step.
+
     dataloader_pct of `steps` is smaller: it counts only the part of the step's wall time without GPU or runtime work.
     Data that a program fetches without a DataLoader is not seen here.
     """
@@ -48,7 +54,7 @@ def input(trace: Trace) -> Result:
     on_host = trace.tracks.filter(pl.col("device").is_null() & pl.col("stream").is_null())["id"]
     waits = waits.filter(pl.col("track_id").is_in(on_host.implode()))
     table = _table(trace, waits)
-    values = _values(table, waits)
+    values = {**_values(table, waits), **_unprofiled(trace.meta.get("loader"))}
     return Result(says=_says(values), table=table, values=values, notes=_notes(trace, waits))
 
 
@@ -106,6 +112,18 @@ def _values(table: pl.DataFrame, waits: pl.DataFrame) -> dict[str, Value]:
     }
 
 
+def _unprofiled(loader: object) -> dict[str, Value]:
+    """What a Run has measured of its unprofiled steps."""
+    if not isinstance(loader, LoaderTimes):
+        return {}
+    return {
+        "unprofiled_steps_count": loader.steps,
+        "unprofiled_waiting_steps_count": loader.waiting_steps,
+        "unprofiled_wait_per_step_ns": round(loader.mean_ns),
+        "unprofiled_wait_pct": 100 * loader.mean_ns / loader.step_ns,
+    }
+
+
 def _loader(waits: pl.DataFrame) -> str | None:
     names = waits["name"].unique().cast(pl.String)
     kinds = []
@@ -118,8 +136,9 @@ def _loader(waits: pl.DataFrame) -> str | None:
 
 def _says(values: dict[str, Value]) -> str:
     count = int(values["calls_count"] or 0)
+    beside = _says_unprofiled(values)
     if not count:
-        return "the program did not wait for a DataLoader"
+        return f"the program did not wait for a DataLoader{beside}"
     share = (
         f" ({format_value('_pct', values['wait_pct'])} of the host's time)"
         if values["wait_pct"] is not None
@@ -129,7 +148,20 @@ def _says(values: dict[str, Value]) -> str:
     meanwhile = f"; the GPU was idle for {format_value('_pct', idle)} of that" if idle is not None else ""
     steps = int(values["steps_count"] or 0)
     where = f" in {counted(steps, 'step')}" if steps else ""
-    return f"waited {format_value('_ns', values['wait_ns'])} for the DataLoader{where}{share}{meanwhile}"
+    return (
+        f"waited {format_value('_ns', values['wait_ns'])} for the DataLoader{where}{share}{meanwhile}{beside}"
+    )
+
+
+def _says_unprofiled(values: dict[str, Value]) -> str:
+    if "unprofiled_steps_count" not in values:
+        return ""
+    waiting, steps = values["unprofiled_waiting_steps_count"], int(values["unprofiled_steps_count"] or 0)
+    wait, share = values["unprofiled_wait_per_step_ns"], values["unprofiled_wait_pct"]
+    return (
+        f"; without the profiler {waiting} of {counted(steps, 'step')} waited, on average "
+        f"{format_value('_ns', wait)} a step ({format_value('_pct', share)} of it)"
+    )
 
 
 def _notes(trace: Trace, waits: pl.DataFrame) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import polars as pl
 
 from foretrace.analyze.concepts.trust import completeness, disturbance
 from foretrace.analyze.concepts.trust.evidence import Evidence, Note, Severity, some
+from foretrace.analyze.concepts.trust.settling import settling
 from foretrace.analyze.result import Result, analysis
 from foretrace.trace import Trace
 
@@ -27,6 +28,7 @@ _CHECKS = (
     completeness.launches,
     completeness.orphans,
     completeness.steps,
+    settling,
     disturbance.first_step,
     disturbance.overhead,
     disturbance.durations,

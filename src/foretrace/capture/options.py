@@ -11,6 +11,7 @@ from foretrace.errors import UsageError
 VARIABLE = "FORETRACE_CAPTURE"  # the environment variable that carries the options into the program
 LIGHT, RICH, MEMORY = "light", "rich", "memory"
 DEVICE = "device"  # only what the device does, so that the host runs nearly as fast as ever; leaves no file
+AGAIN = "again"  # no profiler at all: steps are timed once more, after the passes; leaves no file
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class CaptureOptions:
     warm_s: float = 0.5  # each pass is warmed for so long
     record_s: float = 3.0  # a window closes after so long, whatever `active` says
     total_s: float = 300.0  # nothing new begins after so long since the first step
-    file_bytes: int = 512 << 20  # a later pass is left out if an earlier file was larger
+    file_bytes: int = 512 << 20  # a rich pass whose file would be larger is recorded with less in it
 
     def to_json(self) -> str:
         """The text for the environment variable."""

@@ -25,8 +25,17 @@ _HISTORY_ENTRIES = 200_000
 ours = threading.local()  # `ours.profiler` is set while the profiler that is started or stopped is ours
 
 
-def open_pass(planned: PlannedPass, options: CaptureOptions, path: Path, count: int, facts: str) -> Pass:
-    """The pass that was planned, its warm-up begun."""
+def open_pass(
+    planned: PlannedPass,
+    options: CaptureOptions,
+    path: Path,
+    count: int,
+    facts: str,
+    *,
+    switches: Switches | None = None,
+    lead: bool = True,
+) -> Pass:
+    """The pass that was planned, its warm-up begun; with other switches than the options' where they are given."""
     if planned.kind == MEMORY:
         return MemoryPass(planned, path)
     if planned.kind == DEVICE:
@@ -34,7 +43,8 @@ def open_pass(planned: PlannedPass, options: CaptureOptions, path: Path, count: 
     labels = ModuleLabels() if options.labels and planned.kind != LIGHT else None
     if planned.kind in external.TOOLS:
         return ExternalPass(planned, path, labels)
-    return ProfilerPass(planned, options.switches(planned.kind), path, count, facts, labels)
+    chosen = switches or options.switches(planned.kind)
+    return ProfilerPass(planned, chosen, path, count, facts, labels, lead=lead)
 
 
 class Pass(ABC):
@@ -158,6 +168,8 @@ class ProfilerPass(Pass):
         count: int,
         facts: str,
         labels: ModuleLabels | None = None,
+        *,
+        lead: bool = True,
     ) -> None:
         super().__init__(planned, path, labels)
         import torch
@@ -181,7 +193,7 @@ class ProfilerPass(Pass):
             **quiet,
         )
         # A recording's first step pays for its beginning: it is in the file, but not among the steps.
-        self._lead = 1 if planned.warm > 1 else 0
+        self._lead = 1 if lead and planned.warm > 1 else 0
         self._profiler.record_steps = not self._lead
         self._profiler.step_num = count  # so that the recording names steps as the program counts them
         with _Ours(), _quiet_kineto():

@@ -11,13 +11,14 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from foretrace.capture.options import DEVICE, LIGHT, MEMORY, RICH, CaptureOptions
+from foretrace.capture.options import AGAIN, DEVICE, LIGHT, MEMORY, RICH, CaptureOptions
 
 FILE = "plan.json"
 _ACTIVE = {DEVICE: 50, LIGHT: 10, RICH: 3, MEMORY: 3}  # steps recorded, of short steps
 # Steps that are longer are recorded fewer times. A device's clock moves up and down within about a second.
 _WINDOW_S = {DEVICE: 1.0, LIGHT: 2.0, RICH: 1.0, MEMORY: 1.0}
 _LEAST_WARM = 2
+AGAIN_S = 1.0  # steps are timed for so long after the passes
 _LEAD_S, _LEAST_LEAD = 1.0, 5  # so far ahead of the leader the plan begins, for the others to see it in time
 
 
@@ -30,6 +31,12 @@ class PlannedPass:
     start: int
     warm: int
     active: int
+    anew: bool = False  # takes the place of one that was recorded before the program had settled
+
+    @property
+    def extra(self) -> bool:
+        """Whether a capture is complete without it."""
+        return self.anew or self.kind in (AGAIN, DEVICE)
 
     @property
     def opens(self) -> int:
@@ -53,6 +60,10 @@ class Plan:
         """The boundary at which nothing is left to do."""
         return self.passes[-1].closes if self.passes else 0
 
+    def then(self, *more: PlannedPass) -> Plan:
+        """This one, with further passes behind it."""
+        return Plan((*self.passes, *more))
+
 
 def make_plan(
     options: CaptureOptions, *, at: int, step_ns: float | None, ranks: int, device: bool = False
@@ -74,7 +85,32 @@ def make_plan(
         number = sum(each.kind == kind for each in passes)
         passes.append(PlannedPass(kind, number, start, warm, active))
         start = passes[-1].closes + (options.wait if options.wait is not None else 1)
+    if options.wait is None and step_ns is not None and {LIGHT, RICH} & set(kinds):
+        passes.append(timed_again(options, at=passes[-1].closes, step_ns=step_ns))
     return Plan(tuple(passes))
+
+
+def timed_again(options: CaptureOptions, *, at: int, step_ns: float) -> PlannedPass:
+    """Steps that are timed once more; long ones are not first let go by."""
+    step_s = step_ns / 1e9
+    active = max(1, math.ceil(min(AGAIN_S, options.time_s) / step_s))
+    return PlannedPass(AGAIN, 0, at, _LEAST_WARM if step_s < AGAIN_S / 4 else 0, active)
+
+
+def recorded_anew(
+    options: CaptureOptions, done: Plan, *, at: int, step_ns: float, kinds: tuple[str, ...]
+) -> list[PlannedPass]:
+    """Of these kinds the last pass of a plan again, with the length of steps as it is now."""
+    found: list[PlannedPass] = []
+    for kind in kinds:
+        before = next((each for each in reversed(done.passes) if each.kind == kind), None)
+        if before is None:
+            continue
+        warm = options.warmup if options.warmup is not None else _warm_steps(options, kind, step_ns / 1e9)
+        active = options.active or _active_steps(kind, step_ns / 1e9)
+        start = found[-1].closes + 1 if found else at
+        found.append(PlannedPass(kind, before.number, start, warm, active, anew=True))
+    return found
 
 
 def _warm_steps(options: CaptureOptions, kind: str, step_s: float) -> int:

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from foretrace.capture.secret_shapes import mask_in_file, secrets_among, without_secrets
+from foretrace.capture.secret_shapes import mask_in_file, secrets_among, without_issued_in, without_secrets
 from foretrace.errors import InputError, UsageError
 
 SCHEMA = 1
@@ -155,8 +155,15 @@ class RunFolder:
 
 def script_name(command: Sequence[str]) -> str:
     """What to call a Run of this command: the program's own name, not the interpreter's or the launcher's."""
+    name, of_python = _program(command)
+    cleaned = without_issued_in(name) if of_python else str(without_secrets(name))
+    return _NOT_IN_NAMES.sub("-", cleaned).strip("-.")[:_NAME_CHARACTERS] or "program"
+
+
+def _program(command: Sequence[str]) -> tuple[str, bool]:
+    """The program's name, and whether it is that of a Python file or module."""
     words = iter(command)
-    name = Path(next(words, "")).name.removesuffix(".py")
+    name = Path(next(words, "")).name
     for word in words:
         if word in ("-m", "-c"):
             # `python -c` has no name; `torchrun` and `python -m torch.distributed.run` start another program.
@@ -165,16 +172,10 @@ def script_name(command: Sequence[str]) -> str:
                 break
             if following.startswith("torch.distributed"):
                 continue
-            name = (
-                following.rpartition(".")[2]
-                if not following.endswith(".__main__")
-                else following.split(".")[-2]
-            )
-            break
+            return following.removesuffix(".__main__").rpartition(".")[2], True
         if word.endswith(".py"):
-            name = Path(word).stem
-            break
-    return _NOT_IN_NAMES.sub("-", str(without_secrets(name))).strip("-.")[:_NAME_CHARACTERS] or "program"
+            return Path(word).stem, True
+    return name.removesuffix(".py"), name.endswith(".py")
 
 
 def write_json(path: Path, facts: Mapping[str, Any]) -> Path:

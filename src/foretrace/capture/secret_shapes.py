@@ -13,6 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from foretrace.capture.program_names import NAME_FIELDS, named_in_program
+
 LEFT_OUT = "<left out>"
 
 
@@ -124,6 +126,11 @@ def _unpronounceable(text: str) -> bool:
     return len(pairs) >= 8 and common < _PAIRS_SHARE * len(pairs)
 
 
+def without_issued_in(text: str) -> str:
+    """The text without what has a known issuer's format: enough for the name of a file or a module."""
+    return _FORMATS.sub(LEFT_OUT, text)
+
+
 def without_secrets_in(text: str) -> str:
     """The text with every word left out that looks like a secret."""
     if len(text) < 4:
@@ -138,7 +145,7 @@ def without_secrets_in(text: str) -> str:
 def without_secrets(value: Any, *, name: str = "") -> Any:
     """A value of JSON's kinds with every text checked, and those under a name that promises a secret left out."""
     if isinstance(value, str):
-        if name == "commit" and _COMMIT.fullmatch(value):
+        if name in NAME_FIELDS or (name == "commit" and _COMMIT.fullmatch(value)):
             return value
         return LEFT_OUT if value and secret_name(name) else without_secrets_in(value)
     if isinstance(value, Mapping):
@@ -173,15 +180,20 @@ def secrets_among(environ: Mapping[str, str], arguments: Sequence[str] = ()) -> 
     named = {value for name, value in environ.items() if secret_name(name) and not _ordinary(value)}
     shaped = {value for value in environ.values() if without_secrets_in(value) == LEFT_OUT}
     cleaned = zip(arguments, without_secret_arguments(arguments), strict=True)
-    given = {
-        argument.rpartition("=")[2] if after != LEFT_OUT else argument
-        for argument, after in cleaned
-        if after.endswith(LEFT_OUT)
-    }
-    found = named | shaped | {value for value in given if not _ordinary(value)}
+    given = {_given(argument, after) for argument, after in cleaned if after.endswith(LEFT_OUT)}
+    looking_so = shaped | {value for value in given if not _ordinary(value)}
+    found = named | (looking_so - named_in_program(looking_so))
     return sorted(
         (value for value in found if len(value) >= _MASKED_CHARACTERS), key=lambda each: (-len(each), each)
     )
+
+
+def _given(argument: str, cleaned: str) -> str:
+    """The value of an argument that was left out, or whose end was."""
+    if cleaned != LEFT_OUT:
+        return argument.rpartition("=")[2]
+    name, sign, value = argument.partition("=")
+    return value if sign and name.startswith("-") else argument
 
 
 def mask_in_file(path: Path, secrets: Sequence[str]) -> int:

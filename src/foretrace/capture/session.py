@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from foretrace.capture import api, environment
+from foretrace.capture import api, environment, loader_waits
 from foretrace.capture.on_demand import Trigger
 from foretrace.capture.options import VARIABLE, CaptureOptions
 from foretrace.capture.recorder import Recorder
@@ -51,6 +51,7 @@ class Session:
 
     def install(self) -> None:
         """From now on steps are looked for."""
+        loader_waits.install()
         self._finder.install()
         if self.options.on_demand or self.options.trigger:
             self._trigger = Trigger(self.options.trigger)
@@ -107,7 +108,13 @@ class Session:
         self, options: CaptureOptions, rank: int, source: str, world_size: int, *, silent: bool = False
     ) -> None:
         self.recorder = Recorder(
-            options, self._folder, rank, step_source=source, world_size=world_size, silent=silent
+            options,
+            self._folder,
+            rank,
+            step_source=source,
+            world_size=world_size,
+            silent=silent,
+            watch=True,
         )
         self.recorder.watch_foreign(self._finder.hooks.foreign_profiler)
 
@@ -123,7 +130,7 @@ class Session:
         try:
             recorder.take(self._finder.fix)
         finally:
-            if recorder.finished:
+            if recorder.done:
                 self._end_quietly()
 
     def _make_way(self) -> None:
@@ -133,6 +140,7 @@ class Session:
     def _end_quietly(self) -> None:
         self.ended = True
         self._finder.end()
+        loader_waits.remove()
 
     def _claim(self, rank: int) -> bool:
         """Whether this process is the one of its rank: it made the file."""

@@ -51,7 +51,8 @@ def open_path(path: Path, *, no_cache: bool) -> Trace:
     """The recording that PATH means, with a progress bar if it is large."""
     from foretrace.ingest.recordings import find_recording
 
-    return read(find_recording(path).path, no_cache=no_cache)
+    recorded = find_recording(path)
+    return recorded.told(read(recorded.path, no_cache=no_cache))
 
 
 def open_case(path: Path, *, no_cache: bool, step_ms: float | None = None, rich: Path | None = None) -> Case:

@@ -162,7 +162,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         default=defaults.file_bytes >> 20,
         metavar="MIB",
-        help=f"skip the rich pass above this file size (default: {defaults.file_bytes >> 20})",
+        help=f"above this file size, record one step and less of it in the rich pass (default: {defaults.file_bytes >> 20})",
     )
 
 
@@ -256,6 +256,9 @@ def _say_what_was_recorded(recorded: Run, elapsed_s: float, say: Callable[[str],
             f"({times['low_ns'] / 1e6:.4g} to {times['high_ns'] / 1e6:.4g}, {times['steps']} steps; "
             f"a step ends at {source})"
         )
+        said = (first.get("settling") or {}).get("says")
+        if said:
+            say(said)
         device = first.get("device_time")
         if device:
             share = device["busy_ns"] / device["step_ns"]

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
         name.removeprefix(_PREFIX): value for name, value in vars(args).items() if name.startswith(_PREFIX)
     }
     recorded = find_recording(args.path)
-    trace = _input.read(recorded.path, no_cache=args.no_cache)
+    trace = recorded.told(_input.read(recorded.path, no_cache=args.no_cache))
     try:
         result = analyze.run(trace, args.name, **options)
     except MissingDataError:

@@ -24,10 +24,12 @@ from foretrace.diagnose.finding import Place
 from foretrace.diagnose.source_lines import exact_line
 from foretrace.errors import ForetraceError, MissingDataError
 from foretrace.hardware import Device
+from foretrace.ingest.timed import Timed
 from foretrace.predict.builder import build
 from foretrace.predict.calibrate import Calibration, calibrate, calibrate_pair
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import clock
+from foretrace.predict.loading import Loaded, calibrate_loaded
 from foretrace.predict.matrix_products import product_kernels
 from foretrace.predict.numbers import Calls, ProgramTime
 from foretrace.predict.prediction import Prediction, predict
@@ -60,13 +62,13 @@ class Case:
         trace: Trace,
         *,
         step_ns: float | None = None,
+        timed: Timed | None = None,
         open_rich: Callable[[], Trace] | None = None,
         open_ranks: Callable[[], Sequence[Trace]] | None = None,
     ) -> None:
         self.whole = trace
-        self.measured_step_ns = step_ns
-        self._open_rich = open_rich
-        self._open_ranks = open_ranks
+        self.measured_step_ns, self.timed = step_ns, timed
+        self._open_rich, self._open_ranks = open_rich, open_ranks
         self._results: dict[str, Result] = {}
         self._kept: dict[str, Any] = {}
         self._callers: dict[int, list[int]] = {}
@@ -134,10 +136,7 @@ class Case:
         return Case(self._open_rich(), step_ns=self.measured_step_ns) if self._open_rich else None
 
     def other_ranks(self) -> tuple[Case, ...]:
-        """The other ranks of the same job, with the same steps: opened here, and not kept, for they may be many.
-
-        Raises MissingDataError where one cannot be read.
-        """
+        """The other ranks, with the same steps, not kept: they may be many. MissingDataError where one cannot be read."""
         try:
             others = self._open_ranks() if self._open_ranks else ()
         except ForetraceError as error:
@@ -153,16 +152,22 @@ class Case:
         return excerpt(other, steps).trace if steps else other
 
     @cached_property
+    def loaded(self) -> Loaded | None:
+        """The recorded steps with the waits for data of unprofiled ones; None where no more is known of them."""
+        program = self.keep("built", lambda: build(self.trace))
+        return calibrate_loaded(self.trace, program, self.measured_step_ns, self.timed)
+
+    @cached_property
     def calibration(self) -> Calibration:
         """The recorded steps on an unprofiled host."""
-        program = build(self.trace)
-        if self.measured_step_ns is None and self.rich is not None:
+        program = self.keep("built", lambda: build(self.trace))
+        if self.loaded is not None:
+            made = self.loaded.calibration
+        elif self.measured_step_ns is None and self.rich is not None:
             made = calibrate_pair((self.trace, program), (self.rich.trace, build(self.rich.trace)))
         else:
             made = calibrate(self.trace, program, step_ns=self.measured_step_ns)
-        if self.looked_at is None:
-            return made
-        return replace(made, basis=f"{made.basis}; looked at: {self.looked_at}")
+        return replace(made, basis=f"{made.basis}; looked at: {self.looked_at}") if self.looked_at else made
 
     def require_replay(self) -> None:
         """Raises MissingDataError where the recording holds nothing that could be replayed."""
@@ -229,6 +234,7 @@ class Case:
     def predict(self, changes: tuple[Change, ...]) -> Prediction:
         """What the changes, made together, would make of the step: all predictions are made here."""
         predicted = predict(self.calibration, self.with_clock(changes))
+        predicted = self.loaded.limited(predicted, changes) if self.loaded else predicted
         if predicted.verdict == "gain" and self.result("trust").values["verdict"] == "no":
             return replace(predicted, verdict="uncertain", basis=f"{predicted.basis} {_NOT_TRUSTED}")
         return predicted
@@ -381,10 +387,7 @@ class Case:
         return None if stack is None else self.user_frame(stack)
 
     def _with_forward_stack(self, ops: pl.DataFrame) -> pl.DataFrame:
-        """Operators with the stack of their forward operator where they have none: autograd's thread runs no Python.
-
-        `asked_id` is the operator whose stack it is.
-        """
+        """Operators with their stack, or that of the forward operator (`asked_id`): autograd's thread runs no Python."""
         forward = self.trace.ops.select(
             pl.col("span_id").alias("forward_id"), pl.col("stack_id").alias("_forward")
         )

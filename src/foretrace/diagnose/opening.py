@@ -31,8 +31,9 @@ def open_case(
     if step_ms is None and recorded.step_ns is not None:
         step_ms = recorded.step_ns / 1e6
     return Case(
-        read(recorded.path),
+        recorded.told(read(recorded.path)),
         step_ns=step_ms * 1e6 if step_ms else None,
+        timed=recorded.timed,
         open_rich=partial(read, rich) if rich else None,
         open_ranks=lambda: [read(other) for other in find_others(recorded.path)],
     )

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from foretrace.errors import ForetraceError, InputError, UsageError
+from foretrace.ingest.timed import Timed, bursty_step_ns, read_timed
+from foretrace.trace import Trace
 
 _RUN, _RANK = "run.json", "rank.json"
 _LISTED = 8
+_WAITING = 0.05  # of the step: waits for data that make it an uneven one
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,17 @@ class Recorded:
     path: Path  # the recording that times are taken from
     rich: Path | None = None  # the one that names are taken from
     step_ns: float | None = None  # measured without a profiler
+    timed: Timed | None = None  # what else is known of those steps
+    settling: Mapping[str, Any] | None = (
+        None  # what the timings before and after the passes say of each other
+    )
+
+    def told(self, trace: Trace) -> Trace:
+        """The recording, read, with what only the Run knows of it in its `meta`."""
+        loader = self.timed.loader if self.timed is not None else None
+        known = {"settling": self.settling, "loader": loader}
+        trace.meta = {**trace.meta, **{name: value for name, value in known.items() if value is not None}}
+        return trace
 
 
 def find_recorded(path: Path) -> Recorded | None:
@@ -60,7 +75,7 @@ def _of_rank(folder: Path) -> Recorded:
     if chosen is None:
         reason = facts.get("reason") or "it ended too early"
         raise InputError(f"{folder}: this rank recorded nothing: {reason}")
-    return Recorded(chosen, rich if light else None, _step_ns(facts))
+    return Recorded(chosen, rich if light else None, _step_ns(facts), _timed(folder, facts), _settling(facts))
 
 
 def _of_file(path: Path) -> Recorded | None:
@@ -72,7 +87,8 @@ def _of_file(path: Path) -> Recorded | None:
     if path.name not in {str(each.get("file")) for each in _passes(facts)}:
         return None
     is_light = path == _recording(path.parent, facts, "light")
-    return Recorded(path, _recording(path.parent, facts, "rich") if is_light else None, _step_ns(facts))
+    rich = _recording(path.parent, facts, "rich") if is_light else None
+    return Recorded(path, rich, _step_ns(facts), _timed(path.parent, facts), _settling(facts))
 
 
 def other_ranks(path: Path) -> tuple[Path, ...] | None:
@@ -103,11 +119,32 @@ def _recording(folder: Path, facts: dict[str, Any], kind: str) -> Path | None:
 
 
 def _step_ns(facts: dict[str, Any]) -> float | None:
+    """Of the timing that the recorder chose; `loader` is of that one too."""
     times = facts.get("unprofiled")
     value = times.get("median_ns") if isinstance(times, dict) else None
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
+    value = bursty_step_ns(facts, _WAITING) or value
     return float(value) if math.isfinite(value) and value > 0 else None
+
+
+def _settling(facts: dict[str, Any]) -> dict[str, Any] | None:
+    """As the recorder wrote it, with both times; `None` for Runs of versions that timed only once."""
+    found = facts.get("settling")
+    if not isinstance(found, dict):
+        return None
+    times = {name: facts.get(name) for name in ("timed_first", "timed_again")}
+    known = {f"{name}_ns": each.get("median_ns") for name, each in times.items() if isinstance(each, dict)}
+    return {**found, **known}
+
+
+def _timed(folder: Path, facts: dict[str, Any]) -> Timed:
+    """With what run.json says of the machine; a rank's folder may lie alone."""
+    try:
+        run = _read(folder.parent / _RUN)
+    except ForetraceError:
+        run = {}
+    return read_timed(facts, run)
 
 
 def _rank_number(folder: Path) -> int:

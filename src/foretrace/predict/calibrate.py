@@ -57,8 +57,17 @@ class Calibration:
     dense_told: bool = True  # whether the step says how fast the dense host is: where it is most of it
 
 
-def calibrate(trace: Trace, program: Program, *, step_ns: float | None = None) -> Calibration:
-    """The program on an unprofiled host; with the measured `step_ns` where there is one."""
+def calibrate(
+    trace: Trace,
+    program: Program,
+    *,
+    step_ns: float | None = None,
+    waits: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
+) -> Calibration:
+    """The program on an unprofiled host; with the measured `step_ns` where there is one.
+
+    `waits` are calls and how long the host waits before them: they were measured without a profiler, and stay as they are.
+    """
     rich = trace.python.height > 0 or trace.allocations.height > 0
     program = _threads_ready(trace, program)
     dense = dense_ns(program)
@@ -70,7 +79,10 @@ def calibrate(trace: Trace, program: Program, *, step_ns: float | None = None) -
             f"the step time without a profiler is estimated from {'a rich' if rich else 'a light'} recording"
         )
         return Calibration(light, step, basis, False, True, _host_bound(light, step))
-    return _to_known(light, step_ns, _staged(trace, program))
+    waited = np.zeros(len(program.kind), np.int64)
+    if waits is not None:
+        np.add.at(waited, *waits)
+    return _to_known(light, step_ns, _staged(trace, program), waited)
 
 
 def calibrate_pair(light: tuple[Trace, Program], rich: tuple[Trace, Program]) -> Calibration:
@@ -177,9 +189,12 @@ _SLOWEST_HOST = Factor(
 _DEVICE_BOUND = Share(0.95, "the measured step, filled by the device's work alone", JUDGEMENT)
 
 
-def _to_known(program: Program, wanted: float, staged: NDArray[np.bool_]) -> Calibration:
+def _to_known(
+    program: Program, wanted: float, staged: NDArray[np.bool_], waited: NDArray[np.int64]
+) -> Calibration:
     """The program whose steady step is the measured one: by its host if that moves it, else by its device."""
-    host = _Host(program, staged)
+    host = _Host(program, staged, waited)
+    program = replace(program, gap_ns=program.gap_ns + waited)
     low, high = _HOST_FACTORS
     fastest, slowest = (steady_step_ns(host.scaled(factor)) for factor in (low, high))
     without_host = steady_step_ns(host.scaled(low, pure=0.0))
@@ -237,8 +252,8 @@ class _Host:
     1.4 times as long): a² + b² is least, for a given sum, where b/a = P/D.
     """
 
-    def __init__(self, program: Program, staged: NDArray[np.bool_]) -> None:
-        self.program, self.dense, self.staged = program, dense_ns(program), staged
+    def __init__(self, program: Program, staged: NDArray[np.bool_], waited: NDArray[np.int64]) -> None:
+        self.program, self.dense, self.staged, self.waited = program, dense_ns(program), staged, waited
         self.pure = program.gap_ns - self.dense
         between = np.zeros(len(self.pure), np.int64)
         inside = program.step_calls < len(between)
@@ -260,7 +275,7 @@ class _Host:
         scaled = scaled_host(self.program, factor)
         return replace(
             scaled,
-            gap_ns=scaled.gap_ns - self.pure + (self.pure * pure).astype(np.int64),
+            gap_ns=scaled.gap_ns - self.pure + (self.pure * pure).astype(np.int64) + self.waited,
             tail_gap_ns=scaled.tail_gap_ns - self.tail + round(self.tail * pure),
             task_dur_ns=np.where(self.staged, scaled.task_dur_ns * moved, scaled.task_dur_ns).astype(
                 np.int64

@@ -308,5 +308,5 @@ def with_times_scaled(change: Change, *, durations: float, host: float) -> Chang
         task: round(dur * durations) if task in edit.modelled else dur
         for task, dur in edit.durations_ns.items()
     }
-    added = {call: round(extra * host) for call, extra in edit.added_host_ns.items()}
+    added = {call: round(extra * host) if extra > 0 else extra for call, extra in edit.added_host_ns.items()}
     return replace(change, edit=replace(edit, durations_ns=scaled, added_host_ns=added))

@@ -41,7 +41,7 @@ class Edit:
     fused: dict[int, tuple[int, ...]] = field(default_factory=dict)  # for all tasks of a run stands its last
     unwaited_calls: Calls = field(default_factory=lambda: NO_CALLS)  # they return without waiting
     moved_tasks: dict[int, int] = field(default_factory=dict)  # to a stream; len(streams) is a new one
-    added_host_ns: dict[int, int] = field(default_factory=dict)  # before a call
+    added_host_ns: dict[int, int] = field(default_factory=dict)  # before a call; less than 0 takes away
     captured_calls: Calls = field(
         default_factory=lambda: NO_CALLS
     )  # replayed from a CUDA graph: free of host work
@@ -156,7 +156,8 @@ def _gaps(program: Program, edit: Edit) -> NDArray[np.int64]:
     gap[captured] = np.maximum(gap[captured] - dense_ns(program)[captured], 0)
     emptied = _emptied(program, edit)
     for call, extra in edit.added_host_ns.items():
-        gap[call] += 0 if emptied[call] else extra
+        if not emptied[call]:
+            gap[call] = max(gap[call] + extra, 0)
     return gap
 
 

@@ -85,6 +85,24 @@ def predict(calibration: Calibration, changes: tuple[Change, ...]) -> Prediction
     )
 
 
+def no_shorter_than(prediction: Prediction, floor_ns: float, why: str) -> Prediction:
+    """The prediction of a change that something else keeps from making the step shorter than this."""
+    most = max(prediction.step_ns * prediction.items / floor_ns, 1.0)
+    if prediction.speedup.point <= most:
+        return prediction
+    now = prediction.speedup
+    speedup = Span(most, min(now.low, most), min(now.high, most * SLACK))
+    all_ns = prediction.items * prediction.step_ns
+    after = Span(all_ns / speedup.point, all_ns / speedup.high, all_ns / speedup.low)
+    none = prediction.verdict != "uncertain" or speedup.high < PERHAPS
+    verdict = (
+        prediction.verdict if most >= PROMISED_GAIN else "no gain" if none and most < NO_GAIN else "uncertain"
+    )
+    return replace(
+        prediction, verdict=verdict, after_ns=after, speedup=speedup, basis=f"{prediction.basis} {why}"
+    )
+
+
 # What is not modelled at all counts against a promise, and more the more of the step a change takes away. The range is
 # wider still: of programs that the rules had not seen, the first alone covered too few.
 SLACK = Factor(1.08, "the speed-up, for what is not modelled", _UNSEEN)

@@ -12,7 +12,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.patterns.autocast import Autocast, Cast, under_autocast
 from foretrace.hardware import Device, peak_flops
-from foretrace.predict.costs import convolution, gemm, streaming
+from foretrace.predict.costs import batch_norm, convolution, gemm, streaming
 from foretrace.predict.costs.operator_calls import CAST_BACK_NS, CAST_NS
 from foretrace.predict.costs.precision import (
     HALF_ATTENTION_NS,
@@ -28,6 +28,9 @@ _ATTENTION = "attention"
 _KERNEL_LAYOUT = re.compile(r"_[nt][nt](?=_|$)")
 _CONVOLUTION = re.compile("conv")
 _OF_ROWS = re.compile(r"norm|softmax")
+_BATCH_NORM = r"^aten::(?:cudnn|native)_batch_norm(?:_backward)?$"
+_PLANAR_NORM = r"_1C11_|batch_norm_(?:backward|collect_statistics|transform_input)_kernel<"
+_STATISTICS = r"_tr_1C11_|collect_statistics"
 _CAST_BYTES = ITEM_BYTES["fp32"] + ITEM_BYTES["bf16"]  # of an element: one read, one written
 
 
@@ -66,8 +69,9 @@ class Narrower:
         told = self._told
         durations = {task: dur for task, dur in self._in_half(dtype).items() if task in told.products}
         dur_ns = self.case.program.task_dur_ns
+        norms = self._norms_ns if dtype == "bf16" else {}
         for task, share in told.shares.items():
-            durations[task] = _on_fewer_bytes(int(dur_ns[task]), share)
+            durations[task] = norms.get(task, _on_fewer_bytes(int(dur_ns[task]), share))
         added: dict[int, int] = {}
         calls = self.case.program.task_call
         for by_task, cost in ((told.casts, CAST_NS), (told.casts_back, CAST_BACK_NS)):
@@ -88,8 +92,35 @@ class Narrower:
             )
             if not _CONVOLUTION.search(op or "")  # in groups they do not gain
         }
+        durations |= self._norms_ns if dtype == "bf16" else {}
         durations |= self._in_half(dtype)
         return Edit(durations_ns=durations, modelled=frozenset(durations))
+
+    @cached_property
+    def _norms_ns(self) -> dict[int, int]:
+        """Kernels of batch norm over planar tensors in fp32, with their time in torch's own kernels of bf16."""
+        work = (
+            self.case.device_work(pl.col("kind") == "kernel")
+            .with_arguments()
+            .where(pl.col("dtypes").str.contains(_FP32))
+        )
+        rows = work.rows.with_columns(
+            op=self.case.op_names(work.rows["op_id"]), text=pl.col("name").cast(pl.String)
+        )
+        rows = rows.filter(pl.col("op").str.contains(_BATCH_NORM), pl.col("text").str.contains(_PLANAR_NORM))
+        trains = pl.col("text").str.contains(_STATISTICS).any().over("op_id")
+        rows = rows.with_columns(trains=trains, of_op_ns=pl.col("dur_ns").sum().over("op_id"))
+        durations: dict[int, int] = {}
+        for task, dur, of_op, op, shapes, trains in rows.select(
+            "task", "dur_ns", "of_op_ns", "op", "shapes", "trains"
+        ).iter_rows():
+            normed = batch_norm.size(shapes)
+            if normed is not None:
+                needed = batch_norm.time_ns(
+                    self.device, normed, backward=op.endswith("backward"), trains=trains
+                )
+                durations[task] = round(dur * needed / of_op)
+        return durations
 
     def _in_half(self, dtype: str) -> dict[int, int]:
         """Products, convolutions and attention in half precision."""
@@ -153,20 +184,28 @@ def _layout(kernel: str) -> str:
 def _convolutions_ns(products: DeviceWork, device: Device, dtype: str) -> dict[int, int]:
     """Convolutions with every kernel of theirs.
 
-    A convolution in fp32 may run as a Fourier transform or Winograd's, in many kernels: one replaces them all.
+    A convolution in fp32 may run as a Fourier transform or Winograd's, in many kernels: one replaces them all. What runs on
+    the tensor cores already is scaled by what the two types take; with few channels it takes as long in half precision.
     """
     kernels = _of_convolutions(products.rows.drop_nulls(("op_flops", "op_id")))
-    planar = pl.col("text").str.contains(r"(?i)nchw").any()
-    by_op = kernels.group_by("op_id").agg(pl.col("op_flops").max(), pl.first("op", "shapes"), planar=planar)
-    needed_ns = {
-        op_id: convolution.time_ns(device, dtype, size, planar=is_planar)
-        for op_id, flops, op, shapes, is_planar in by_op.iter_rows()
-        if (size := convolution.size(op, shapes, flops))
-    }
-    work = products.case.tasks.filter(pl.col("op_id").is_in(list(needed_ns)))
-    work = work.with_columns(of_op_ns=pl.col("dur_ns").sum().over("op_id"))
+    by_op = kernels.group_by("op_id").agg(
+        pl.col("op_flops").max(),
+        pl.first("op", "shapes"),
+        in_tf32=pl.col("tensor_cores").fill_null(value=False).any(),
+    )
+    work = products.case.tasks.filter(pl.col("op_id").is_in(by_op["op_id"].to_list()))
+    planar = pl.col("name").cast(pl.String).str.contains(r"(?i)nchw").any()
+    by_op = by_op.join(work.group_by("op_id").agg(pl.col("dur_ns").sum(), planar=planar), on="op_id")
+    now_ns, needed_ns = dict(by_op.select("op_id", "dur_ns").iter_rows()), dict[int, float]()
+    for op_id, flops, op, shapes, in_tf32, _, planar in by_op.iter_rows():
+        size = convolution.size(op, shapes, flops)
+        if size is None or (in_tf32 and size.few_channels):
+            continue
+        needed_ns[op_id] = convolution.time_ns(device, dtype, size, planar=planar)
+        if in_tf32:
+            needed_ns[op_id] *= now_ns[op_id] / convolution.time_ns(device, "tf32", size, planar=planar)
     return {
-        task: round(dur * (needed_ns[op] / of_op_ns))
-        for task, dur, op, of_op_ns in work.select("task", "dur_ns", "op_id", "of_op_ns").iter_rows()
-        if needed_ns[op] < of_op_ns
+        task: round(dur * (needed_ns[op] / now_ns[op]))
+        for task, dur, op in work.select("task", "dur_ns", "op_id").iter_rows()
+        if op in needed_ns and needed_ns[op] < now_ns[op]
     }

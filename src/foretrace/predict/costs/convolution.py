@@ -62,6 +62,11 @@ class Size:
     given_positions: int
     backward: bool
 
+    @property
+    def few_channels(self) -> bool:
+        """Whether one side has so few channels that tiles stay nearly empty."""
+        return min(self.given, self.made) < FEW_CHANNELS
+
 
 def size(op: str, shapes: str | None, flops: float) -> Size | None:
     """The size of a convolution on tensor cores; None where it is none for them, or its shapes are not known.
@@ -102,8 +107,7 @@ def time_ns(device: Device, dtype: str, product: Size, *, planar: bool) -> float
     needed = 0.0
     narrow = min(product.given, product.made)
     for part, share in parts:
-        few = narrow < FEW_CHANNELS
-        used = narrow / gemm.TILE if few else gemm.used(part, device.sm_count, _RATES)
+        used = narrow / gemm.TILE if product.few_channels else gemm.used(part, device.sm_count, _RATES)
         computing = part.flops / (peak * share * used)
         needed += max(computing, moving) * 1e9 + _RATES.start_ns
         needed += CONVERTED * moving * 1e9 + _CONVERTED_NS if planar else 0.0

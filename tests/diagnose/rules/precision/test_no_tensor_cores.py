@@ -1,4 +1,4 @@
-"""Products in fp32 on the CUDA cores: found by their kernels, worth what a TF32 product of their size takes."""
+"""Products in fp32: found by their kernels, worth what a product of their size takes in TF32 or bf16."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from diagnose.kernels import ADD, H200, Op, device_bound
 import foretrace
 from foretrace.diagnose.rules.precision.no_tensor_cores import no_tensor_cores
 from foretrace.hardware import match
+from foretrace.predict.costs import convolution
 from foretrace.predict.costs.gemm import Size, narrowed_ns, size, time_ns
 from tests.diagnose.loops import findings
 
@@ -47,13 +48,59 @@ def test_fp32_products_are_worth_their_time_in_tf32(tmp_path: Path) -> None:
     assert "set_float32_matmul_precision" in found.fix.code
 
 
-def test_tf32_products_are_no_fault(tmp_path: Path) -> None:
-    assert findings(no_tensor_cores, device_bound(tmp_path, [product(TF32, 2900)]), step_us=2900) == []
+def test_tf32_products_are_asked_about_bf16(tmp_path: Path) -> None:
+    """At best twice as fast: half of 2,900 µs. There is nothing left for TF32."""
+    trace = device_bound(tmp_path, [product(TF32, 2900), Op("aten::add", ADD, 100)])
+    (found,) = findings(no_tensor_cores, trace, step_us=3000)
+    assert "1 matrix products and convolutions a step run in TF32 on the tensor cores" in found.says
+    assert found.label == "bf16-weights"
+    assert [other.label for other in found.alternatives] == ["bf16-autocast"]
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(1450 + 100, rel=0.02)
 
 
-def test_a_few_fp32_products_are_not_worth_a_word(tmp_path: Path) -> None:
-    trace = device_bound(tmp_path, [product(SGEMM, 50), product(TF32, 2950)])
+def test_in_training_autocast_leads(tmp_path: Path) -> None:
+    backward = Op("aten::mul", ADD, 100, told={"Sequence number": 1, "Fwd thread id": 1})
+    (found,) = findings(
+        no_tensor_cores, device_bound(tmp_path, [product(TF32, 2900), backward]), step_us=3000
+    )
+    assert found.label == "bf16-autocast"
+    assert [other.label for other in found.alternatives] == ["bf16-weights"]
+    assert found.predicted
+    assert found.predicted.verdict == "gain"
+
+
+def test_few_products_in_tf32_or_without_shapes_are_not_worth_a_word(tmp_path: Path) -> None:
+    trace = device_bound(tmp_path, [product(TF32, 200), Op("aten::add", ADD, 2800)])
     assert findings(no_tensor_cores, trace, step_us=3000) == []
+    trace = device_bound(tmp_path, [product(TF32, 2900, None), Op("aten::add", ADD, 100)])
+    assert findings(no_tensor_cores, trace, step_us=3000) == []
+
+
+def test_tf32_that_waits_for_the_host_gets_longer_under_autocast(tmp_path: Path) -> None:
+    """Kernels of 10 µs behind operators of 20 µs: two casts of 17 µs each come before every product."""
+    small = [[512, 512], [512, 512]]
+    trace = device_bound(tmp_path, [product(TF32, 10, small) for _ in range(10)])
+    (found,) = findings(no_tensor_cores, trace, step_us=210)
+    autocast = found.led_by("bf16-autocast")
+    assert autocast.predicted
+    assert autocast.predicted.speedup.point == pytest.approx(210 / (210 + 10 * 2 * 17), rel=0.05)
+    kept = found.led_by("bf16-weights")
+    assert kept.predicted
+    assert kept.predicted.verdict == "no gain"
+
+
+def test_products_on_the_cuda_cores_beside_tf32_may_be_told_of_tf32(tmp_path: Path) -> None:
+    """Fifty of 3,000 µs are too few to be counted; 120, which TF32 cannot make shorter, are told of as an alternative."""
+    few = device_bound(tmp_path, [product(SGEMM, 50), product(TF32, 2950)])
+    (found,) = findings(no_tensor_cores, few, step_us=3000)
+    assert {found.label, *(other.label for other in found.alternatives)} == {"bf16-weights", "bf16-autocast"}
+    more = device_bound(tmp_path, [product(SGEMM, 120), product(TF32, 2880)])
+    (found,) = findings(no_tensor_cores, more, step_us=3000)
+    assert "in TF32" in found.says
+    tf32 = found.led_by("tf32")
+    assert tf32.predicted
+    assert tf32.predicted.verdict == "no gain"
 
 
 def test_without_shapes_or_device_it_is_found_but_nothing_is_promised(tmp_path: Path) -> None:
@@ -117,8 +164,8 @@ def test_a_convolution_of_64_channels_fills_small_tiles(tmp_path: Path, layout: 
     shapes = [[8, 64, 128, 128], [64, 64, 3, 3], *([[]] * 7)]
     dtypes = ["float", "float", "ScalarList", "ScalarList", "ScalarList", *(["Scalar"] * 4)]
     inputs = ["", "", "[1, 1]", "[1, 1]", "[1, 1]", "1", "False", "False", "True"]
-    convolution = Op("aten::cudnn_convolution", kernel, 2900, shapes, dtypes, inputs=inputs)
-    trace = device_bound(tmp_path, [convolution, Op("aten::add", ADD, 100)])
+    op = Op("aten::cudnn_convolution", kernel, 2900, shapes, dtypes, inputs=inputs)
+    trace = device_bound(tmp_path, [op, Op("aten::add", ADD, 100)])
     (found,) = findings(no_tensor_cores, trace, step_us=3000)
     found = found.led_by("tf32")
     elements = 8 * 64 * 128 * 128
@@ -140,7 +187,9 @@ def test_the_measured_pair(kind: str) -> None:
     assert found.predicted
     assert found.predicted.speedup.point == pytest.approx(3.177, rel=0.10)
     fixed = foretrace.open(CORPUS / "h200" / f"fp32_gemm.fixed.{kind}.json.gz", cache=False)
-    assert findings(no_tensor_cores, fixed) == []
+    (left,) = findings(no_tensor_cores, fixed)
+    assert "in TF32" in left.says
+    assert {left.label, *(other.label for other in left.alternatives)} == {"bf16-autocast", "bf16-weights"}
 
 
 def test_h200_is_known() -> None:
@@ -175,8 +224,8 @@ def test_groups_of_few_channels_stay_on_the_cuda_cores(tmp_path: Path, channels:
     shapes = [[8, 64, 128, 128], [64, channels, 7, 7], *([[]] * 7)]
     dtypes = ["float", "float", "ScalarList", "ScalarList", "ScalarList", *(["Scalar"] * 4)]
     inputs = ["", "", "[3, 3]", "[1, 1]", "[1, 1]", str(64 // channels), "False", "False", "True"]
-    convolution = Op("aten::cudnn_convolution", kernel, 2900, shapes, dtypes, inputs=inputs)
-    for found in findings(no_tensor_cores, device_bound(tmp_path, [convolution]), step_us=2900):
+    op = Op("aten::cudnn_convolution", kernel, 2900, shapes, dtypes, inputs=inputs)
+    for found in findings(no_tensor_cores, device_bound(tmp_path, [op]), step_us=2900):
         assert found.predicted is None
 
 
@@ -230,7 +279,8 @@ def test_convolutions_that_may_run_in_tf32_are_not_promised_it(tmp_path: Path) -
         for arch, middle in ((80, "f32f32"), (90, "tf32f32"))
     ]
     ops = [Op("aten::cudnn_convolution", kernel, 1000, shapes, dtypes, inputs=inputs) for kernel in kernels]
-    assert findings(no_tensor_cores, device_bound(tmp_path, ops), step_us=2000) == []
+    (asked,) = findings(no_tensor_cores, device_bound(tmp_path, ops), step_us=2000)
+    assert "tf32" not in {asked.label, *(other.label for other in asked.alternatives)}
     (found,) = findings(no_tensor_cores, device_bound(tmp_path, [*ops, product(SGEMM, 2600)]), step_us=4600)
     tf32 = found.led_by("tf32")
     assert tf32.predicted
@@ -261,3 +311,60 @@ def test_how_operands_lie_is_read_from_their_strides() -> None:
         3, 4, 8, 16, "NN"
     )
     assert size("aten::mm", "[[4, 16], [16, 8]]", "[[], []]") == Size(1, 4, 8, 16)
+
+
+CONVOLVED = (
+    "sm90_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x32_warpgroupsize1x1x1"
+)
+PLANAR_NORM = "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 128, true, 1, true>"
+NHWC_NORM = "void cudnn::batchnorm_fwtr_nhwc_semiPersist<float, 1, 1, 3, true, false, false>"
+
+
+def convolved(given: int, dur: float) -> Op:
+    shapes = [[32, given, 56, 56], [64, given, 3, 3], *([[]] * 7)]
+    dtypes = ["float", "float", "ScalarList", "ScalarList", "ScalarList", *(["Scalar"] * 4)]
+    inputs = ["", "", "[1, 1]", "[1, 1]", "[1, 1]", "1", "False", "False", "True"]
+    return Op("aten::cudnn_convolution", CONVOLVED, dur, shapes, dtypes, inputs=inputs)
+
+
+def test_convolutions_in_tf32_gain_what_their_models_differ_by(tmp_path: Path) -> None:
+    """Whatever this one reached in TF32, 1,000 µs here: models of both types, of 64 channels, tell the ratio."""
+    h200 = match("NVIDIA H200")
+    assert h200
+    positions = 32 * 56 * 56
+    size = convolution.Size(64, 64, 9, positions, positions, False)
+    ratio = convolution.time_ns(h200, "bf16", size, planar=False) / convolution.time_ns(
+        h200, "tf32", size, planar=False
+    )
+    assert 0.5 < ratio < 0.7
+    (found,) = findings(no_tensor_cores, device_bound(tmp_path, [convolved(64, 1000)]), step_us=1000)
+    kept = found.led_by("bf16-weights")
+    assert kept.predicted
+    assert kept.predicted.after_ns.point / 1e3 == pytest.approx(1000 * ratio, rel=0.02)
+
+
+def test_convolutions_of_few_channels_take_as_long_in_bf16(tmp_path: Path) -> None:
+    (found,) = findings(
+        no_tensor_cores, device_bound(tmp_path, [convolved(64, 500), convolved(3, 1000)]), step_us=1500
+    )
+    kept = found.led_by("bf16-weights")
+    assert kept.predicted
+    assert 1000 + 250 <= kept.predicted.after_ns.point / 1e3 <= 1000 + 350
+
+
+APPLIED = 4 * 128 * 64 * 56 * 56 / (4.8e12 * 0.38) * 1e6
+IN_BF16 = (0.82 * 401.408 + APPLIED) * 7 * 512 / 3136 + 4
+
+
+@pytest.mark.parametrize(("kernel", "after"), [(PLANAR_NORM, IN_BF16), (NHWC_NORM, 2 + 0.85 * 298)])
+def test_batch_norm_of_planar_tensors_does_not_gain_from_bf16(
+    tmp_path: Path, kernel: str, after: float
+) -> None:
+    """Torch's own kernels: 401,408 elements of each of 64 channels, seven rounds of 512 threads for 3,136 of a plane."""
+    shapes = [[128, 64, 56, 56], [64], [64], [64], [64], [], [], []]
+    norm = Op("aten::cudnn_batch_norm", kernel, 300, shapes, [*["float"] * 5, *["Scalar"] * 3])
+    trace = device_bound(tmp_path, [product(TF32, 1000), norm])
+    (found,) = findings(no_tensor_cores, trace, step_us=1300)
+    kept = found.led_by("bf16-weights")
+    assert kept.predicted
+    assert kept.predicted.after_ns.point / 1e3 == pytest.approx(500 + after, rel=0.02)

@@ -14,7 +14,8 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import SHOWN_SPANS
 from foretrace.diagnose.finding import Finding, Fix, Place
 from foretrace.diagnose.operators import calling_threads
-from foretrace.diagnose.patterns import host_work
+from foretrace.diagnose.patterns import host_work, loader_pace
+from foretrace.diagnose.patterns.loader_pace import WORKS_SHARE, Pace  # noqa: F401  # named on the page
 from foretrace.diagnose.rule import headline, healthy, rule
 from foretrace.predict import edits
 from foretrace.predict.changes import Change
@@ -25,6 +26,15 @@ from foretrace.sourced import JUDGEMENT, Count, Factor, Share
 from foretrace.units import format_value
 
 LEAST_SHARE = Share(0.05, "the step", JUDGEMENT)
+_SOME = "Load in worker processes, ahead of the step."
+_MORE = "Use more workers, or prepare less."
+_LESS = (
+    "Prepare less for each item, or on the GPU: every core has a worker, and more would slow them all down."
+)
+_CHEAP = "Make the batch cheaper, or leave it as it is: workers would make the program slower."
+_WHAT_IS_SLOW = (
+    'cProfile.run("for i in range(100): loader.dataset[i]", sort="cumtime")  # what takes long in an item'
+)
 _WHY = "Nothing is launched until the batch is there."
 _LOADER = (
     "loader = DataLoader(dataset, num_workers=8, persistent_workers=True, pin_memory=True, prefetch_factor=4)"
@@ -67,13 +77,21 @@ def input_bound(case: Case) -> Iterator[Finding]:
     Where workers load already, twice as many are tried: a step then takes the longer of the rest and half of what it takes
     now. The range includes that they do not help, and that nothing is waited for any more.
 
+    A Run knows more. `foretrace run` measures the wait of every unprofiled step, and what making a batch takes in the main
+    process or in a worker: recorded steps are replayed with these waits, bursts included, in place of their own. Where a Run
+    is older than that, and its unprofiled blocks differ widely, the quickest are taken to be without waits. Workers are then
+    as many as keep up with the rest of the step, where each further one brings only half of a core, and one core stays with
+    the program: a step takes the longer of the rest and load / W, at worst with half of the further ones. Where the command
+    names them (`--num-workers 4`, `-j 4`) and nothing else does, that is how many there are. Nothing is promised where
+    all cores have a worker, or where a processor works in less than {WORKS_SHARE} of the time that a batch takes.
+
     Input made in line is replayed in workers as above. Where most of that time is Python, the range includes a thread,
     which runs only while the main thread waits for the device. Where steps bring results to the host, nothing is promised:
     the next input may depend on them.
 
     When not
-    The machine has fewer cores than workers, the disk limits loading, or what is prepared depends on what the step before
-    computed.
+    The machine has fewer cores than workers, the disk limits loading, what is prepared depends on what the step before
+    computed, or a batch is made in less time than sending it from a worker takes.
     """
     yield from _made_in_line(case)
     yield from _loaded(case)
@@ -82,33 +100,92 @@ def input_bound(case: Case) -> Iterator[Finding]:
 def _loaded(case: Case) -> Iterator[Finding]:
     """Input that a DataLoader or DataPipe brings too late."""
     waits = _waits(case)
+    by_workers = bool(waits["name"].cast(pl.String).str.contains("MultiProcessing").any())
+    found = loader_pace.pace(case)
+    if found is not None:
+        yield from _timed(case, waits, found)
+        return
     host = intervals.clip(case.during(waits), 0, case.program.measured_host_ns)
     share = host.total_ns / max(case.program.measured_host_ns, 1)
     if share < LEAST_SHARE:
         return
-    workers = waits["name"].cast(pl.String).str.contains("MultiProcessing").any()
-    change = _more_workers(case, host) if workers else _in_workers(case, host)
-    loader = "its workers are too slow" if workers else "the main process loads it"
+    change = _more_workers(case, host) if by_workers else _in_workers(case, host)
+    loader = "its workers are too slow" if by_workers else "the main process loads it"
     yield Finding(
         says=f"{100 * share:.0f} % of the host's time, {host.total_ns / case.step_count / 1e6:.3g} ms a step, is spent "
         f"waiting for the DataLoader: {loader}.",
         why=_WHY,
-        fix=Fix(
-            "Load in worker processes, ahead of the step."
-            if not workers
-            else "Use more workers, or prepare less.",
-            _LOADER,
-        ),
+        fix=Fix(_MORE if by_workers else _SOME, _LOADER),
         evidence={
             "wait_ns": host.total_ns // case.step_count,
             "wait_pct": 100 * share,
-            "loader": "by workers" if workers else "in the main process",
+            "loader": "by workers" if by_workers else "in the main process",
             "workers_assumed": f"{FEWEST_WORKERS} to {MOST_WORKERS}",
             "spans": waits["id"].head(SHOWN_SPANS).to_list(),
         },
         where=_callers(case, waits),
         change=change,
         unless="the machine has fewer cores than workers, or what limits loading is the disk.",
+    )
+
+
+def _timed(case: Case, waits: pl.DataFrame, found: Pace) -> Iterator[Finding]:
+    """The same, with the waits of all unprofiled steps."""
+    share = found.wait_ns / case.step_ns
+    if share < LEAST_SHARE:
+        return
+    by_workers = found.workers != 0
+    some = f"its {found.workers} workers are" if found.workers else "its workers are"
+    change, wanted, fix = _with_more(case, found) if by_workers else _with_some(case, waits, found)
+    yield Finding(
+        says=f"{loader_pace.sentence(case, found)}: "
+        + (f"{some} too slow." if by_workers else "the main process loads it."),
+        why=_WHY,
+        fix=fix,
+        evidence={
+            "wait_ns": round(found.wait_ns),
+            "wait_pct": 100 * share,
+            "loader": "by workers" if by_workers else "in the main process",
+            "spans": waits["id"].head(SHOWN_SPANS).to_list(),
+            **loader_pace.evidence(case, found, wanted),
+        },
+        where=_callers(case, waits) if waits.height else (),
+        change=change,
+        unless=_unless(found),
+    )
+
+
+def _with_more(case: Case, found: Pace) -> tuple[Change, int | None, Fix]:
+    """More workers, as many as are wanted, where some load already."""
+    change, wanted = loader_pace.more_workers(case, found), found.wanted
+    if found.workers and found.most is not None and found.workers >= found.most:
+        return change, None, Fix(_LESS, _WHAT_IS_SLOW)
+    return change, wanted, Fix(_MORE, _loader(wanted or 2 * (found.workers or WORKERS)))
+
+
+def _with_some(case: Case, waits: pl.DataFrame, found: Pace) -> tuple[Change, int, Fix]:
+    """Workers where the main process loads."""
+    operators = _operators_share(case, case.during(waits))
+    slower = (1 + (ONE_THREAD - 1) * operators, 1 + (ONE_THREAD_MOST - 1) * operators)
+    first = loader_pace.first_workers(case, found, slower, (WORKERS, FEWEST_WORKERS, MOST_WORKERS))
+    made = found.made_ns or found.wait_ns
+    if first.sent_ns > made:
+        sent, there = (format_value("_ns", time) for time in (first.sent_ns, made))
+        fix = Fix(f"{_CHEAP} Sending it from a worker takes about {sent}, making it {there}.", _WHAT_IS_SLOW)
+        return first.change, first.workers, fix
+    return first.change, first.workers, Fix(_SOME, _loader(first.workers))
+
+
+def _loader(workers: int) -> str:
+    return _LOADER.replace("num_workers=8", f"num_workers={workers}")
+
+
+def _unless(found: Pace) -> str:
+    if found.most is None:
+        return "the machine has fewer cores than workers, or what limits loading is the disk."
+    return (
+        f"what limits loading is the disk; more than {found.most} workers would take the cores of the program itself and "
+        "make it slower."
     )
 
 

@@ -1,0 +1,133 @@
+"""What a Run knows of its steps without a profiler: their blocks, how long they waited for data, and what the machine has."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_WORKERS = re.compile(
+    r"--?(?:(?:data|dataloader|loader|train|num|n|nb|number|of|max)[_.-]?)*workers?", re.IGNORECASE
+)
+_JOBS = "-j"  # as of make, timm and pytorch/examples
+_MOST_WORKERS = 1_024
+
+
+@dataclass(frozen=True)
+class LoaderTimes:
+    """The waits of unprofiled steps for their DataLoader, and its pace."""
+
+    workers: int
+    steps: int
+    step_ns: float  # the mean of the same steps
+    mean_ns: float
+    waits_ns: tuple[float, ...]  # equal parts of the steps, from the shortest wait to the longest
+    waiting_steps: int  # that wait for more than a small part of the step
+    waiting_mean_ns: float
+    batches: float = 1.0  # a step
+    batch_bytes: int | None = None
+    made_ns: float | None = None  # the time that making one batch takes, in a worker or in the main process
+    made_cpu_ns: float | None = None  # of which all threads of that process worked
+    load_average: float | None = None
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The unprofiled steps of one rank."""
+
+    blocks_ns: tuple[float, ...]
+    loader: LoaderTimes | None = None  # Runs made before waits were measured have none
+    cores: float | None = None  # for each rank
+    named_workers: int | None = None  # as the command says, such as --num-workers 4
+    ranks: int = 1
+
+    @property
+    def machine_cores(self) -> float:
+        """Those of all ranks; 0 where they are not known."""
+        return (self.cores or 0.0) * self.ranks
+
+
+def read_timed(rank: Mapping[str, Any], run: Mapping[str, Any]) -> Timed:
+    """From what rank.json and run.json hold; what is missing or makes no sense is not known."""
+    times = _mapping(rank.get("unprofiled"))
+    blocks = times.get("blocks_ns")
+    return Timed(
+        blocks_ns=_numbers(blocks),
+        loader=_loader(_mapping(rank.get("loader"))),
+        cores=_cores(_mapping(run.get("limits")), rank.get("world_size")),
+        named_workers=named_workers(rank.get("command")),
+        ranks=max(int(_number(rank.get("world_size")) or 1), 1),
+    )
+
+
+def bursty_step_ns(facts: Mapping[str, Any], least_share: float) -> float | None:
+    """The mean step where waits for data come in bursts: the median of blocks is one of them by chance."""
+    loader = _loader(_mapping(facts.get("loader")))
+    if loader is None or loader.mean_ns < least_share * loader.step_ns:
+        return None
+    uneven = 0 < loader.waiting_steps < loader.steps
+    return loader.step_ns if uneven else None
+
+
+def named_workers(command: object) -> int | None:
+    """The number behind an option for workers: `--num_workers 4`, `--workers=4`, `-j 4`."""
+    words = [str(word) for word in command] if isinstance(command, list) else []
+    found = []
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        name, equals, value = word.partition("=")
+        if _WORKERS.fullmatch(name) or name == _JOBS:
+            text = value if equals else following
+            if text.isdecimal() and int(text) <= _MOST_WORKERS:
+                found.append(int(text))
+    return found[-1] if found else None
+
+
+def _loader(facts: Mapping[str, Any]) -> LoaderTimes | None:
+    steps, step_ns, mean_ns = (_number(facts.get(name)) for name in ("steps", "step_ns", "mean_ns"))
+    waits, workers = _numbers(facts.get("waits_ns")), _number(facts.get("workers"))
+    if not steps or not step_ns or mean_ns is None or workers is None or not waits:
+        return None
+    made = _mapping(facts.get("made"))
+    size = _number(facts.get("batch_bytes"))
+    return LoaderTimes(
+        workers=int(workers),
+        steps=int(steps),
+        step_ns=step_ns,
+        mean_ns=mean_ns,
+        waits_ns=waits,
+        waiting_steps=int(_number(facts.get("waiting_steps")) or 0),
+        waiting_mean_ns=_number(facts.get("waiting_mean_ns")) or 0.0,
+        batches=(_number(facts.get("calls")) or steps) / steps,
+        batch_bytes=None if size is None else int(size),
+        made_ns=_number(made.get("mean_ns")),
+        made_cpu_ns=_number(made.get("mean_cpu_ns")),
+        load_average=_number(facts.get("load_average")),
+    )
+
+
+def _cores(limits: Mapping[str, Any], world_size: object) -> float | None:
+    known = [_number(limits.get(name)) for name in ("usable_cpu_count", "quota_cpu_count")]
+    cores = min((count for count in known if count), default=None)
+    ranks = _number(world_size) or 1.0
+    return None if cores is None else cores / max(ranks, 1.0)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _numbers(value: object) -> tuple[float, ...]:
+    listed = (
+        [_number(item) for item in value]
+        if isinstance(value, Sequence) and not isinstance(value, str)
+        else []
+    )
+    return tuple(item for item in listed if item is not None)
+
+
+def _number(value: object) -> float | None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if math.isfinite(value) and value >= 0 else None
