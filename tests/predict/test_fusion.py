@@ -20,7 +20,7 @@ from tests.diagnose.loops import findings
 
 GEMM = "nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN"
 COUNT = 1 << 26
-MODELLED_US = 2 * 4 * COUNT / (4.8e12 * 0.8) * 1e6 + 1  # read once, written once, and a launch
+MODELLED_US = 2 * 4 * COUNT / (4.8e12 * 0.8) * 1e6 + 1.2  # read once, written once, and a launch
 
 
 def unary(dur: float = 140, count: int = COUNT, *, kernel: str = ADD) -> Op:
@@ -62,20 +62,18 @@ def test_short_rows_are_normalised_several_at_once(tmp_path: Path, row: int, aft
         [shape, [], [row], [row], []], ["float", "ScalarList", *both, "Scalar"],
     )  # fmt: skip
     trace = device_bound(tmp_path, [unary(), norm, matmul()])
-    (found,) = findings(unfused_elementwise, trace, step_us=140 + 800 + 500)
-    assert found.predicted
-    assert found.predicted.after_ns.point / 1e3 == pytest.approx(after + 500, rel=0.02)
+    change = fused(trace, "fuse kernel:~elementwise|layer_norm")
+    assert step_ns(apply(build(trace), (change,))) / 1e3 == pytest.approx(after + 500, rel=0.02)
 
 
-def test_the_rule_and_the_verb_agree(tmp_path: Path) -> None:
+def test_the_rule_and_the_verb_are_close(tmp_path: Path) -> None:
+    """The compiler's kernels reach 78 % of the bandwidth, streaming kernels 80 %."""
     trace = device_bound(tmp_path, [*[unary()] * 6, matmul()])
     (found,) = findings(unfused_elementwise, trace, step_us=6 * 140 + 500)
     fitted = calibrate(trace, build(trace), step_ns=1_340_000)
+    by_verb = predict(fitted, (parse("fuse kernel:~elementwise", trace, fitted.program),)).speedup
     assert found.predicted
-    assert (
-        predict(fitted, (parse("fuse kernel:~elementwise", trace, fitted.program),)).speedup
-        == found.predicted.speedup
-    )
+    assert found.predicted.speedup.point == pytest.approx(by_verb.point, rel=0.02)
 
 
 def test_a_run_without_shapes_takes_as_long_as_its_longest(tmp_path: Path) -> None:

@@ -154,14 +154,14 @@ def _gaps(program: Program, edit: Edit) -> NDArray[np.int64]:
     gap = (program.gap_ns * (1 - gone / recorded)).astype(np.int64)
     captured = edit.captured_calls
     gap[captured] = np.maximum(gap[captured] - dense_ns(program)[captured], 0)
-    emptied = _emptied(program, edit)
+    emptied = emptied_calls(program, edit)
     for call, extra in edit.added_host_ns.items():
         if not emptied[call]:
             gap[call] = max(gap[call] + extra, 0)
     return gap
 
 
-def _emptied(program: Program, edit: Edit) -> NDArray[np.bool_]:
+def emptied_calls(program: Program, edit: Edit) -> NDArray[np.bool_]:
     """Calls all of whose tasks are removed: nothing is launched there any more."""
     started = np.diff(program.task_from)
     removed = np.bincount(program.task_call[edit.removed_tasks], minlength=len(started))

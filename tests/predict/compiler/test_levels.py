@@ -89,7 +89,9 @@ def test_graphs_replay_the_compiled_part_or_the_whole_step() -> None:
     assert part.captured_calls.tolist() == [0, 1, 2, 5]
     assert set(part.added_host_ns.values()) == {int(graph.GUARDED_LAUNCH_NS)}
     assert whole.captured_calls.tolist() == list(range(6))
-    assert whole.added_host_ns == {0: int(graph.LAUNCH_NS)}
+    assert whole.added_host_ns == {
+        1: int(graph.LAUNCH_NS)
+    }  # the first that launches: the kernel of both is the second's
     assert part.durations_ns == whole.durations_ns
 
 
@@ -115,3 +117,12 @@ def test_of_a_recording_copies_and_waits_stay_outside_a_graph(tmp_path: Path) ->
     assert len(captured.captured_calls) == 4 * STEPS
     assert len(captured.added_host_ns) == STEPS
     assert found.default().removed_host.total_ns <= 4 * STEPS * HOST_US * 1_000
+
+
+def test_what_it_costs_to_enter_a_graph_is_paid_though_its_first_call_launches_nothing() -> None:
+    """The first operator is fused into the second: its call is empty, and host work added there would be dropped."""
+    found = Compilation(program(), [step()], loss=1.0)
+    entered = int(apply(program(), found.default()).gap_ns.sum())
+    assert entered == pytest.approx(4 * 8_000 + compiled.GRAPH_NS, abs=8)
+    replayed = apply(program(), found.graphs(np.ones(6, bool), whole=True))
+    assert int(replayed.gap_ns.sum()) == graph.LAUNCH_NS

@@ -13,7 +13,7 @@ from foretrace.predict import fusion, graph_capture
 from foretrace.predict.calibrate import dense_ns
 from foretrace.predict.compiler.steps import CompiledStep, Fused
 from foretrace.predict.costs import compiled, graph
-from foretrace.predict.edits import Edit
+from foretrace.predict.edits import Edit, emptied_calls
 from foretrace.predict.numbers import ProgramTime, Tasks
 from foretrace.predict.program import BLOCKING_COPY, SYNC, Program
 
@@ -98,6 +98,16 @@ class Compilation:
         leading: NDArray[np.bool_] = chosen[following]
         return leading & ~np.isin(self.program.kind, (SYNC, BLOCKING_COPY))
 
+    @cached_property
+    def _launching(self) -> NDArray[np.int64]:
+        """Calls that still launch something, or never did: host work is not added at others."""
+        return np.flatnonzero(~emptied_calls(self.program, self._device))
+
+    def _launching_from(self, call: int) -> int:
+        """The first of them from this call on."""
+        place = int(np.searchsorted(self._launching, call))
+        return int(self._launching[place]) if place < len(self._launching) else call
+
     def default(self, cost: float = compiled.OPERATOR_COST) -> Edit:
         """Fewer operators for the host, each at `cost` times what one takes now."""
         program, inside = self.program, self._dispatched
@@ -123,7 +133,8 @@ class Compilation:
         graphs = max((step.graphs for step in self.steps), default=0)
         for call in program.step_calls:
             if call < len(program.kind):
-                added[int(call)] = added.get(int(call), 0.0) + graphs * compiled.GRAPH_NS
+                entered = self._launching_from(int(call))
+                added[entered] = added.get(entered, 0.0) + graphs * compiled.GRAPH_NS
         return replace(
             self._device,
             removed_host=ProgramTime(removed),
@@ -142,5 +153,5 @@ class Compilation:
         return replace(
             self._device,
             captured_calls=replayed.captured_calls,
-            added_host_ns=dict.fromkeys(replayed.added_host_ns, int(heads)),
+            added_host_ns=dict.fromkeys(map(self._launching_from, replayed.added_host_ns), int(heads)),
         )

@@ -24,18 +24,26 @@ def gelu(dur: float, count: int) -> list[Op]:
 
 
 def test_on_the_host_what_torch_has_as_one_operator_costs_one(tmp_path: Path) -> None:
-    """GELU in eight operators of 20 µs and a product: two operators are left. Compiled, each launch would cost more."""
+    """GELU in eight operators of 20 µs and a product: two operators are left. The compiler's graph costs 80 µs to enter."""
     trace = device_bound(tmp_path, [*gelu(5, 1 << 16), matmul(5)])
     (found,) = findings(spelled_out_operators, trace, step_us=9 * 20)
-    assert findings(unfused_elementwise, trace, step_us=9 * 20) == []
     assert "F.gelu" in found.fix.code
     assert found.predicted
     assert found.predicted.after_ns.point / 1e3 == pytest.approx(2 * 20, rel=0.1)
-    assert found.predicted.after_ns.high / 1e3 > 2 * 36
+    assert found.predicted.after_ns.high / 1e3 > 2 * 20 + 80
 
 
-def test_where_the_gpu_is_the_limit_it_is_a_chain_like_any_other(tmp_path: Path) -> None:
+def test_beside_it_the_compiler_is_a_finding_of_its_own(tmp_path: Path) -> None:
+    trace = device_bound(tmp_path, [*gelu(5, 1 << 16), matmul(5)])
+    (found,) = findings(unfused_elementwise, trace, step_us=9 * 20)
+    assert "torch.compile" in found.fix.code
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(2 * 20 + 80, rel=0.1)
+
+
+def test_where_the_gpu_is_the_limit_only_the_compiler_is_advised(tmp_path: Path) -> None:
     trace = device_bound(tmp_path, [*gelu(140, 1 << 26), matmul(500)])
     assert findings(spelled_out_operators, trace, step_us=8 * 140 + 500) == []
     (found,) = findings(unfused_elementwise, trace, step_us=8 * 140 + 500)
-    assert "F.gelu" in found.fix.code
+    assert found.predicted
+    assert found.predicted.verdict == "gain"

@@ -88,7 +88,7 @@ def test_a_loss_that_may_lie_outside_widens_the_range(tmp_path: Path) -> None:
     gradient = Op("aten::mm", GEMM, 500, [[SIDE, SIDE], [SIDE, SIDE]], ["float", "float"], outer=BACKWARD)
     trace = device_bound(tmp_path, [matmul(), *losses, gradient])
     (found,) = findings(unfused_elementwise, trace, step_us=1000 + 300 + 280)
-    fused_us = 2 * BYTES / (4.8e12 * 0.60) * 1e6 + 1
+    fused_us = 3 * BYTES / (4.8e12 * 0.60) * 1e6 + 1  # rows of 16,384 values are read twice
     assert found.predicted
     assert found.change
     assert "loss_in_model" not in found.evidence
@@ -198,14 +198,16 @@ def test_the_measured_pair_and_the_healthy_program(kind: str) -> None:
     assert findings(unfused_elementwise, compiled, step_us=72305.8) == []
 
 
-@pytest.mark.parametrize(("dimensions", "after"), [("[]", 4), ("[1]", 2)], ids=["all", "rows"])
+@pytest.mark.parametrize(
+    ("dimensions", "after"), [("[]", 1 + 2 + 1 + 1), ("[1]", 1 + 1)], ids=["all", "rows"]
+)
 def test_a_reduction_over_everything_parts_a_kernel(tmp_path: Path, dimensions: str, after: int) -> None:
     """What divides by the maximum of a whole tensor has to wait for it; the maximum of a row it can keep."""
     whole, made = [4096, COUNT // 4096], [1, 1] if dimensions == "[]" else [4096, 1]
     amax = Op("aten::amax", ADD, 100, [whole, [], []], ["float", "ScalarList", "Scalar"],
               inputs=["", dimensions, "True"])  # fmt: skip
     divided = Op("aten::div", ADD, 140, [whole, made], ["float", "float"])
-    first = Op("aten::relu", ADD, 140, [whole], ["float"])
-    trace = device_bound(tmp_path, [first, amax, divided, matmul()])
-    (found,) = findings(unfused_elementwise, trace, step_us=140 + 100 + 140 + 500)
-    assert found.evidence["operators_after_count"] == after + (dimensions == "[]")
+    relu = Op("aten::relu", ADD, 140, [whole], ["float"])
+    trace = device_bound(tmp_path, [relu, relu, amax, divided, relu, relu, relu, matmul()])
+    (found,) = findings(unfused_elementwise, trace, step_us=6 * 140 + 100 + 500)
+    assert found.evidence["operators_after_count"] == after
