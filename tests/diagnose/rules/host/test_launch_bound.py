@@ -23,6 +23,16 @@ def test_small_kernels_behind_a_slow_host(tmp_path: Path) -> None:
     assert found.where[0].function == "aten::add"
 
 
+def test_its_fix_is_a_graph_by_hand_and_the_compilers_way_is_another_finding(tmp_path: Path) -> None:
+    trace = loop(tmp_path, 1_000, lambda recording, at: launches(recording, at, 100))
+    (found,) = findings(launch_bound, trace, step_us=1_000)
+    assert "torch.cuda.graph" in found.fix.code
+    assert "make_graphed_callables" in found.fix.code
+    assert "# check:" in found.fix.code
+    assert "torch.compile" not in found.fix.code
+    assert "unfused-elementwise" in found.fix.says
+
+
 def test_a_graph_of_two_kernels_still_costs_its_launch(tmp_path: Path) -> None:
     trace = loop(tmp_path, 30, lambda recording, at: launches(recording, at, 2, every=15))
     (found,) = findings(launch_bound, trace, step_us=30)

@@ -47,7 +47,8 @@ def unfused_elementwise(case: Case) -> Iterator[Finding]:
     host ten launches.
 
     How the worth is predicted
-    Which tensor an operator reads follows from sizes, types and order. A fused kernel reads what comes from outside and
+    Which tensor an operator reads follows from sizes, types and order; where it may come from outside as well as from
+    within, {compiled.UNKNOWN_OPERAND} of it is counted. A fused kernel reads what comes from outside and
     writes what others need, at {compiled.POINTWISE_SHARE} of the bandwidth, {compiled.ROWS_SHARE} if it reduces rows,
     {compiled.COLUMNS_SHARE} if columns; or it takes what its instructions take, if that is longer. Batch and group norm
     read their input once more. It never takes longer than what it replaces. Convolutions lose their layout conversions
