@@ -68,7 +68,7 @@ def recorded(function: Function, *tensors: Any) -> list[Node]:
 
 def _written(args: Any) -> tuple[str, str, str, str]:
     """Shapes, types, strides and values as torch.profiler writes them."""
-    shapes, types, strides, values = [], [], [], []
+    columns: tuple[list[Any], ...] = ([], [], [], [])
     for value in args:
         listed = isinstance(value, list | tuple)
         if isinstance(value, torch.Tensor):
@@ -82,9 +82,10 @@ def _written(args: Any) -> tuple[str, str, str, str]:
             )
         else:
             row = ([], "ScalarList" if listed else "Scalar", [], "" if value is None else str(list(value) if listed else value))  # fmt: skip
-        for column, item in zip((shapes, types, strides, values), row, strict=True):
+        for column, item in zip(columns, row, strict=True):
             column.append(item)
-    return json.dumps(shapes), json.dumps(types), json.dumps(strides), json.dumps(values)
+    shapes, types, strides, values = map(json.dumps, columns)
+    return shapes, types, strides, values
 
 
 def modelled(function: Function, *tensors: Any) -> int:

@@ -25,7 +25,7 @@ from foretrace.predict.numbers import Tasks
 def spelled_out_operators(case: Case) -> Iterator[Finding]:
     """GELU, layer norm or RMS norm spelled out in pointwise operators, where the step follows the host.
 
-    Looks among the chains of pointwise operators that unfused-elementwise finds (at least {LEAST_SHARE} of GPU time, and
+    Looks among chains of pointwise operators between products (at least {LEAST_SHARE} of GPU time, and
     {LEAST_SAVED} of the step to save) for those that spell out what torch has as one operator, and for their gradients. If
     they are most of what can be saved and the step follows the host, this rule speaks beside unfused-elementwise: calling
     torch's operators needs no compiler.
@@ -40,7 +40,7 @@ def spelled_out_operators(case: Case) -> Iterator[Finding]:
     Each of the eight operators costs the host a launch, and moves the whole tensor. torch's own operator costs one launch.
 
     How the worth is predicted
-    Each such chain becomes one operator: its kernel takes what a fused kernel takes (see unfused-elementwise), and the host
+    Each such chain becomes one operator: its kernel takes what it moves and computes, and the host
     what one of the chain's operators took on average. Nothing else changes. The range includes compiling the model.
 
     When not
