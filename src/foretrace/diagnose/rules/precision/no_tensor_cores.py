@@ -75,8 +75,8 @@ def no_tensor_cores(case: Case) -> Iterator[Finding]:
         y = model(x)
 
     Why
-    The tensor cores multiply several times faster than the CUDA cores: 989 TFLOP/s in bf16 on an H200, 494 in TF32, 67 in fp32. torch
-    uses them for fp32 products only if it is told that TF32's ten bits of mantissa are enough.
+    The tensor cores multiply several times faster than the CUDA cores: 989 TFLOP/s in bf16 on an H200, 494 in TF32, 67 in
+    fp32. torch uses them for fp32 products only if it is told that TF32's ten bits of mantissa are enough.
 
     How the worth is predicted
     Three changes are predicted, and the one that promises most stands first (fp16 autocast alone where the GPU has no TF32;
@@ -93,8 +93,8 @@ def no_tensor_cores(case: Case) -> Iterator[Finding]:
     their bytes and the host {CAST_NS} a cast; the gradients are cast back, {CAST_BACK_NS} each. Norms, softmax and losses
     stay in fp32; other operators move half the bytes where all that they take is in bf16. A step that waits for the host
     becomes longer. Convolutions that ran in TF32 take less by the ratio of what the two types would take for their size;
-    those of a few channels take as long as before. Batch norm over planar tensors does not gain: torch then leaves cuDNN for kernels of its own,
-    one block a channel, and {GRADIENT_NS} for a thousand elements of a channel's gradient.
+    those of a few channels take as long as before. Batch norm over planar tensors does not gain: torch then leaves cuDNN
+    for kernels of its own, one block a channel, and {GRADIENT_NS} for a thousand elements of a channel's gradient.
 
     `bf16-weights`: everything in bf16 and nothing is cast: {HALF_BYTES_TIME} of the time for every other kernel of fp32.
 
