@@ -7,6 +7,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace import intervals
+from foretrace.analyze.concepts.device import phases
 from foretrace.analyze.concepts.device.device_time import names_like
 from foretrace.diagnose.case import Case
 from foretrace.predict.numbers import ProgramTime
@@ -16,7 +17,7 @@ HAVE_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 
 
 def during(case: Case, *, fusable: bool) -> ProgramTime:
-    """When optimizers step that have a fused form in torch, or the others."""
+    """When optimizers step that have a fused form in torch, or the others; without the closure that a step may run first."""
     host = case.trace.tracks.filter(pl.col("device").is_null())["id"].implode()
     steps = case.trace.spans.filter(
         pl.col("kind").is_in(("annotation", "op")) & pl.col("track_id").is_in(host)
@@ -25,7 +26,11 @@ def during(case: Case, *, fusable: bool) -> ProgramTime:
     has_fused = (
         pl.col("name").cast(pl.String).str.extract(_OPTIMIZER).is_in(HAVE_FUSED).fill_null(value=False)
     )
-    return case.during(steps.filter(has_fused == fusable))
+    chosen = steps.filter(has_fused == fusable)
+    begins = phases.last_backward_ns(case.trace, chosen)
+    ends = (chosen["start_ns"] + chosen["dur_ns"].fill_null(0)).to_numpy()
+    start_ns = case.program.start_ns
+    return ProgramTime(intervals.union(begins - start_ns, np.maximum(ends, begins) - start_ns))
 
 
 def name(case: Case) -> str:

@@ -6,7 +6,8 @@ It follows from the calls around the operator (or, without one, the launch):
   is around it: activation checkpointing runs the forward again inside the backward. So does a backward that
   is itself differentiated (create_graph=True); the recording does not tell the two apart.
 - optimizer: inside an `Optimizer.step#` or `Optimizer.zero_grad#` annotation or torch/optim's Python code, or
-  a multi-tensor kernel outside of the backward.
+  a multi-tensor kernel outside of the backward. A step that is given a closure, as Lightning does, holds the forward
+  and the backward too: only what begins after the last autograd node in it is the optimizer's.
 - forward: anything else that has an operator.
 - unknown: no operator is linked, as for the kernels of a CUDA graph.
 """
@@ -89,11 +90,13 @@ def _marks_around(trace: Trace, causes: Array) -> tuple[Array, Array]:
     """For each cause, the marks of it and all around it together, and the nearest of node and forward."""
     marks = _marks(trace)
     parent = parents(trace)
+    start, updates_from = trace.spans["start_ns"].to_numpy(), _updates_from(trace, marks)
     rows = distinct(causes, len(marks))
     around, nearest = np.zeros(len(marks) + 1, np.uint8), np.zeros(len(marks) + 1, np.uint8)
     open_rows, at = rows, rows
     while len(open_rows):
-        here = marks[at]
+        closure = ((marks[at] & _IS_OPTIMIZER) > 0) & (start[open_rows] < updates_from[at])
+        here = np.where(closure, marks[at] & ~np.uint8(_IS_OPTIMIZER), marks[at])
         either = here & (_IS_NODE | _IS_FORWARD)
         around[open_rows] |= here
         first = (nearest[open_rows] == 0) & (either > 0)
@@ -103,6 +106,27 @@ def _marks_around(trace: Trace, causes: Array) -> tuple[Array, Array]:
         open_rows, at = open_rows[going], at[going]
     # NOBODY is the last row of both, which has no marks.
     return around[causes], nearest[causes]
+
+
+def _updates_from(trace: Trace, marks: Array) -> Array:
+    """For each span of an optimizer, when the last backward pass within it has ended; 0 where there is none."""
+    start = trace.spans["start_ns"].to_numpy()
+    end = start + trace.spans["dur_ns"].fill_null(0).to_numpy()
+    nodes = np.flatnonzero(marks & _IS_NODE)  # in order of start
+    updating = np.flatnonzero(marks & _IS_OPTIMIZER)
+    found = np.zeros(len(start), np.int64)
+    if not len(nodes):
+        return found
+    ended = np.maximum.accumulate(end[nodes])
+    last = np.searchsorted(start[nodes], end[updating]) - 1
+    within = (last >= 0) & (start[nodes][last] >= start[updating])
+    found[updating[within]] = ended[last[within]]
+    return found
+
+
+def last_backward_ns(trace: Trace, spans: pl.DataFrame) -> Array:
+    """For spans around optimizer steps, when the optimizer's own work begins: behind the closure's backward, if there is one."""
+    return np.maximum(_updates_from(trace, _marks(trace))[spans["id"].to_numpy()], spans["start_ns"].to_numpy())
 
 
 def _marks(trace: Trace) -> Array:
