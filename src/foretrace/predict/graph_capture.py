@@ -55,7 +55,7 @@ def capturable(trace: Trace, program: Program) -> NDArray[np.bool_]:
 
 def obstacle(trace: Trace, program: Program) -> str | None:
     """Why the steps cannot be captured as they are; None where nothing does."""
-    if reason := _preventing(trace, program):
+    if reason := preventing(trace, program):
         return reason
     if _waits_inside(trace, program):
         return WAITS
@@ -64,7 +64,7 @@ def obstacle(trace: Trace, program: Program) -> str | None:
 
 def between_waits(trace: Trace, program: Program, captured: NDArray[np.bool_]) -> str | None:
     """Why not even what lies between the host's waits can be captured, a graph for each piece."""
-    if reason := _preventing(trace, program):
+    if reason := preventing(trace, program):
         return reason
     if not _waits_inside(trace, program):
         return None
@@ -94,7 +94,7 @@ def differ(trace: Trace, program: Program) -> bool:
     return len(trace.steps) > 1 and not _repeats(trace, program)
 
 
-def _preventing(trace: Trace, program: Program) -> str | None:
+def preventing(trace: Trace, program: Program) -> str | None:
     """What no graph can hold."""
     names = trace.spans["name"].gather(program.call_span).cast(pl.String)
     if names.str.contains(_GRAPH).any():

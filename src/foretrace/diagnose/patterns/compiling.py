@@ -21,8 +21,11 @@ from foretrace.sourced import JUDGEMENT, Count, Share
 FEWER = Share(0.9, "the operators that launch work, left after compiling", JUDGEMENT)
 LEAST_SAVED = Share(0.03, "the step, saved on the GPU", JUDGEMENT)
 COMPILED = Share(0.1, "the kernels, made by the compiler: such a program is compiled already", JUDGEMENT)
-MOST_READS = Count(
-    3, "values that the forward pass reads a step: the compiler breaks its graph at each", JUDGEMENT
+LEAST_BETWEEN = Count(
+    30,
+    "operators between two breaks of the compiler's graph, on average: it breaks where a value is read or a size depends on "
+    "values",
+    JUDGEMENT,
 )
 # Their results' sizes depend on values: the compiler breaks its graph there, and compiles anew for other sizes.
 _SIZES = r"^(aten::(nonzero|masked_select|unique\w*|_unique\w*)|torchvision::nms)$"
@@ -75,16 +78,14 @@ class Compiling:
     def doubt(self) -> str:
         """What stands in the compiler's way; empty where nothing is seen."""
         forward = _launching(self.case)
-        sizes = Counter(forward.filter(forward.str.contains(_SIZES)).to_list())
-        if sizes:
-            name = sizes.most_common(1)[0][0]
-            return f"sizes depend on values ({name}): the compiler breaks its graph there, or compiles again and again"
         if forward.str.contains(_RECURRENT).any():
             return "the compiler leaves recurrent layers (LSTM, GRU) as they are, and breaks its graph there"
-        reads = int((forward == _READS).sum()) / self.case.step_count
-        if reads > MOST_READS:
+        breaks = forward.filter(forward.str.contains(_SIZES) | (forward == _READS))
+        if LEAST_BETWEEN * len(breaks) > len(forward):
+            often = Counter(breaks.to_list()).most_common(1)[0][0]
             return (
-                f"the forward pass reads {reads:.0f} values a step, and the compiler breaks its graph at each"
+                f"the compiler breaks its graph {len(breaks) / self.case.step_count:.0f} times a step, where values are read "
+                f"or sizes depend on them ({often})"
             )
         if graph_capture.differ(self.case.trace, self.case.program):
             return "shapes differ from step to step, so that it may be compiled again and again"

@@ -10,7 +10,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from foretrace.predict.compiler.nodes import BARRIER, COLUMNS, FREE, PLANES, POINTWISE, ROWS, Made, Node
+from foretrace.predict.compiler.nodes import (
+    BARRIER,
+    COLUMNS,
+    FREE,
+    PLANES,
+    POINTWISE,
+    ROWS,
+    SCATTERS,
+    Made,
+    Node,
+)
 from foretrace.predict.costs import compiled
 from foretrace.sourced import Count
 
@@ -287,7 +297,9 @@ class Flow:
         changed = operands[0][0] if node.op.endswith("_") and node.op != "aten::copy_" and operands else None
         if changed in (listed := self._tokens[node.shape.makes.count]):
             listed.remove(changed)  # changed in place: what it was is gone
-        result = Token(node.shape.makes, kernel.group, in_kernel=True, reduced=node.shape.kind == COLUMNS)
+        result = Token(
+            node.shape.makes, kernel.group, in_kernel=True, reduced=node.shape.kind in (COLUMNS, SCATTERS)
+        )
         kernel.tokens.append(result)
         if result.made.count:
             listed.append(result)

@@ -16,6 +16,11 @@ from foretrace.predict.costs import compiled, graph
 from foretrace.predict.edits import Edit, emptied_calls
 from foretrace.predict.numbers import ProgramTime, Tasks
 from foretrace.predict.program import BLOCKING_COPY, SYNC, Program
+from foretrace.sourced import JUDGEMENT, Share
+
+_NEAR_END = Share(
+    0.1, "the launches of a step, before or behind a wait: a result that is read, an input", JUDGEMENT
+)
 
 
 @dataclass(frozen=True)
@@ -134,24 +139,44 @@ class Compilation:
         for call in program.step_calls:
             if call < len(program.kind):
                 entered = self._launching_from(int(call))
-                added[entered] = added.get(entered, 0.0) + graphs * compiled.GRAPH_NS
+                added[entered] = (
+                    added.get(entered, 0.0) + graphs * compiled.GRAPH_NS + self._guards_ns(int(call))
+                )
         return replace(
             self._device,
             removed_host=ProgramTime(removed),
             added_host_ns={call: round(extra) for call, extra in added.items()},
         )
 
+    def _guards_ns(self, call: int) -> float:
+        """What the guards of the step that begins with this call take: those of the forward pass alone."""
+        mine = self._dispatched & (self.program.step == self.program.step[call])
+        passes = max((step.graphs for step in self.steps), default=1)
+        return compiled.GUARDS * float(dense_ns(self.program)[mine].sum()) / max(passes, 1)
+
     def default_range(self) -> tuple[Edit, ...]:
         """The same where an operator of compiled code costs the host less, or more."""
         return self.default(compiled.CHEAPEST), self.default(compiled.DEAREST)
 
+    @property
+    def split_by_waits(self) -> bool:
+        """Whether the host waits in the midst of the compiled part, not only near its ends."""
+        launches = np.flatnonzero(self._calls & (np.diff(self.program.task_from) > 0))
+        for call in np.flatnonzero(np.isin(self.program.kind, (SYNC, BLOCKING_COPY))):
+            of_step = launches[self.program.step[launches] == self.program.step[call]]
+            before = int(np.searchsorted(of_step, call))
+            if min(before, len(of_step) - before) > _NEAR_END * len(of_step):
+                return True
+        return False
+
     def graphs(self, capturable: NDArray[np.bool_], *, whole: bool) -> Edit:
-        """Compiled, and replayed as CUDA graphs: the compiled part, or every step as a whole."""
+        """Compiled, and replayed as CUDA graphs: the compiled part, whose guards are checked first, or every step as a whole."""
         captured = capturable if whole else capturable & self._calls
         replayed = graph_capture.edit(self.program, captured)
         heads = graph.LAUNCH_NS if whole else graph.GUARDED_LAUNCH_NS
-        return replace(
-            self._device,
-            captured_calls=replayed.captured_calls,
-            added_host_ns=dict.fromkeys(map(self._launching_from, replayed.added_host_ns), int(heads)),
-        )
+        added = dict.fromkeys(map(self._launching_from, replayed.added_host_ns), int(heads))
+        for call in () if whole else self.program.step_calls:
+            if call < len(self.program.kind):
+                entered = self._launching_from(int(call))
+                added[entered] = added.get(entered, 0) + round(self._guards_ns(int(call)))
+        return replace(self._device, captured_calls=replayed.captured_calls, added_host_ns=added)

@@ -19,6 +19,7 @@ FREE = "free"  # a constant, made where it is read
 POINTWISE = "pointwise"
 ROWS = "rows"  # reduces along rows, or normalises them
 COLUMNS = "columns"  # reduces across rows, or all of a tensor: its result is ready only at the end
+SCATTERS = "scatters"  # adds each element to a place that an index names: fused with what makes the elements
 PLANES = "planes"  # a batch norm, or a norm of large groups: reads everything before it writes any
 
 
@@ -29,6 +30,7 @@ def _named(*names: str) -> frozenset[str]:
 _FREE = _named("fill_", "zero_", "arange", "scalar_tensor", "eye", "linspace", "nll_loss_backward")
 _LOOKUPS = _named("gather", "index_select", "embedding", "index", "nll_loss_forward")
 _RESIZES = _named("upsample_nearest2d", "upsample_bilinear2d", "upsample_bilinear2d_backward", "flip", "roll")
+_SCATTERED = _named("scatter_add_", "scatter_add", "index_add_", "index_add")
 _SCANS = _named("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
 _FUSES = ("elementwise", "copy", "dropout")
 # A gradient flows in through the first operand; what else an operator of the backward reads was saved by the forward.
@@ -117,6 +119,9 @@ def _shape(op: str, call: Call) -> Shape:
     if op in _RESIZES:
         largest = max(tensors, key=lambda tensor: tensor.count)
         return Shape(POINTWISE, (_made(tensors[0]),), _made(largest), largest.count)
+    if op in _SCATTERED:
+        target, *_, source = tensors
+        return Shape(SCATTERS, (_made(source),), _made(target), source.count)
     family = (work_models.find(op) or ("",))[0]
     if family in ("norm", "softmax"):
         return _normalising(op, call, family)

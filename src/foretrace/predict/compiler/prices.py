@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foretrace.hardware import Device
 from foretrace.predict.compiler.kernels import Kernel
-from foretrace.predict.compiler.nodes import COLUMNS, FREE, PLANES, POINTWISE, ROWS
+from foretrace.predict.compiler.nodes import COLUMNS, FREE, PLANES, POINTWISE, ROWS, SCATTERS
 from foretrace.predict.costs import compiled, streaming
 
 
@@ -15,7 +15,7 @@ def launches(kernel: Kernel) -> int:
         return 0
     if PLANES in kinds:
         return 2 * kinds.count(PLANES)  # statistics, and what they are applied to
-    return 2 if COLUMNS in kinds else 1
+    return 2 if COLUMNS in kinds or SCATTERS in kinds else 1  # the second: partial sums, or zeros to add to
 
 
 def price_ns(device: Device, kernel: Kernel) -> int:

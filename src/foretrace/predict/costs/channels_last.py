@@ -25,6 +25,12 @@ DEPTHWISE_TIME = Share(
     "two measured nets",
     devices="H200",
 )
+RESIZING_TIME = Share(
+    0.45,
+    "the time of the gradient of bilinear resizing for planar tensors that the one for channels last takes",
+    "DeepLabV3 under Lightning, one program",
+    devices="H200",
+)
 FASTER_KERNELS = Factor(
     1.15, "times as fast, at best, since normalisation and pooling have faster kernels too", JUDGEMENT
 )

@@ -22,6 +22,7 @@ from foretrace.predict.costs.channels_last import (
     FASTER_KERNELS,
     NORM_PASSES,
     NORM_SHARE,
+    RESIZING_TIME,
     SERVED_NORM_SHARE,
 )
 from foretrace.predict.edits import Edit, merge
@@ -39,6 +40,7 @@ _PLANAR = (
     r"max_pool_(forward|backward)_nchw"
 )
 _TRANSFORMS, _STATISTICS = "batch_norm_transform_input", "batch_norm_collect_statistics"
+_RESIZES = r"upsample_bilinear2d_backward_out_frame"
 _SEQUENCE = re.compile(r"aten::conv(?:_transpose)?1d$")
 _THREE = re.compile(r"\[\[\d+, \d+, \d+\],")  # the first tensor has three dimensions
 # Norms that copy channels-last tensors into planar ones first: around them conversions stay, by slower kernels.
@@ -77,7 +79,7 @@ def layout_conversions(case: Case) -> Iterator[Finding]:
 
     How the worth is predicted
     The conversions go, and with them copies by torch between the two orders, such as layer norm's of a permuted tensor.
-    Depthwise kernels take {DEPTHWISE_TIME} of their time. Normalisation and pooling move their bytes at
+    Depthwise kernels take {DEPTHWISE_TIME} of their time, the gradient of bilinear resizing {RESIZING_TIME}. Normalisation and pooling move their bytes at
     {SERVED_NORM_SHARE} of the bandwidth, in training {NORM_PASSES} times as many at {NORM_SHARE}. At best, all of it is
     {FASTER_KERNELS} times as fast.
 
@@ -119,6 +121,9 @@ def _in_channels_last(converting: DeviceWork, depthwise: DeviceWork) -> Edit:
     """No conversions, and kernels for channels last in place of those for planar tensors."""
     case = converting.case
     durations = _channels_last_norms(case) if converting.dur_ns else {}
+    resizing = case.device_work(pl.col("name").cast(pl.String).str.contains(_RESIZES))
+    for task, dur in resizing.rows.select("task", "dur_ns").iter_rows() if converting.dur_ns else ():
+        durations[task] = round(dur * RESIZING_TIME)
     for task, dur in depthwise.rows.select("task", "dur_ns").iter_rows():
         durations[task] = round(dur * DEPTHWISE_TIME)
     converted = Edit(

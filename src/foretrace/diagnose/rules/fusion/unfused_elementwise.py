@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Alternative, Finding, Fix
 from foretrace.diagnose.patterns import compiling
-from foretrace.diagnose.patterns.compiling import COMPILED, FEWER, LEAST_SAVED, MOST_READS, Compiling  # noqa: F401  # named on the page
+from foretrace.diagnose.patterns.compiling import COMPILED, FEWER, LEAST_BETWEEN, LEAST_SAVED, Compiling  # noqa: F401  # named on the page
 from foretrace.diagnose.rule import KERNELS, SHAPES, headline, healthy, needs, rule
 from foretrace.predict import graph_capture
+from foretrace.predict.graph_capture import WAITS
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import compiled, graph  # noqa: F401  # named on the page
 
@@ -61,8 +62,9 @@ def unfused_elementwise(case: Case) -> Iterator[Finding]:
     graphs, at {graph.GUARDED_LAUNCH_NS} each, and whole-step captures everything, the optimizer too, as one graph.
 
     When not
-    Nothing is promised where sizes depend on values, the forward pass reads more than {MOST_READS} values a step, or shapes
-    differ from step to step: the compiler breaks its graph or compiles again. Breaks elsewhere cannot be seen in a recording.
+    Nothing is promised where the compiler would break its graph more often than every {LEAST_BETWEEN} operators, because
+    values are read or sizes depend on values; nor for recurrent layers, nor where shapes differ from step to step, so that it
+    compiles again. Breaks for other reasons cannot be seen in a recording.
     """
     SHAPES.check(case)
     found = compiling.find(case)
@@ -111,8 +113,8 @@ def _levels(found: Compiling) -> Iterator[Alternative]:
     if not case.calibration.host_bound or not case.trace.steps:
         return
     capturable = graph_capture.capturable(case.trace, case.program)
-    if not graph_capture.between_waits(case.trace, case.program, capturable):
-        doubt = found.doubt or graph_capture.doubt(case.trace, case.program)
+    if not graph_capture.preventing(case.trace, case.program):
+        doubt = found.doubt or (WAITS if found.likely.split_by_waits else "")
         yield Alternative(
             _GRAPHS,
             Fix(
