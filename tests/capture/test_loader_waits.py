@@ -100,6 +100,9 @@ def test_a_slow_loader_in_the_main_process(tmp_path: Path) -> None:
     assert loader["median_ns"] >= 20e6  # a busy machine sleeps longer, never shorter
     assert loader["made"]["mean_ns"] == pytest.approx(loader["mean_ns"], rel=0.1)
     assert loader["made"]["batches"] == pytest.approx(loader["steps"], abs=2)
+    times = json.loads((tmp_path / "run" / "rank0" / "rank.json").read_text())["unprofiled"]
+    own_ns = loader["step_ns"] - loader["mean_ns"]
+    assert times["host_ns"] == pytest.approx(own_ns, rel=0.3)  # without the 20 ms
 
 
 def test_workers_that_have_nothing_to_do_are_not_waited_for(tmp_path: Path) -> None:

@@ -137,6 +137,8 @@ def test_a_script_is_timed_and_then_recorded_twice(tmp_path: Path, record: Calla
     assert times["low_ns"] <= times["median_ns"] <= times["high_ns"]
     assert times["median_ns"] > 1_000_000
     assert times["stopped_because"]
+    assert 0 < times["host_low_ns"] <= times["host_ns"] <= times["host_high_ns"]
+    assert 1 <= times["host_blocks"] <= len(times["blocks_ns"])
     light, rich = rank["passes"]
     assert light["steps"] == len(step_names(done.path / "rank0" / "light.json")) == 10
     assert rich["steps"] == len(step_names(done.path / "rank0" / "rich.json")) == 3
@@ -183,6 +185,7 @@ def test_a_module_and_a_schedule_in_steps(tmp_path: Path, record: Callable[..., 
         ("light-2.json", 2, 13),
     ]
     assert rank["unprofiled"]["steps"] == 2
+    assert rank["unprofiled"]["host_ns"] is None
 
 
 def test_workers_of_a_dataloader_are_not_recorded(tmp_path: Path, record: Callable[..., Done]) -> None:

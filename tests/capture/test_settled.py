@@ -296,6 +296,8 @@ def test_ranks_time_again_by_counted_steps_and_record_nothing_anew(folder: RunFo
     assert recorder._plan is not None
     assert facts["steps_seen"] == recorder._plan.end, "every rank ends at the same step"
     assert facts["timed_again"]["steps"] == recorder._plan.passes[-1].active
+    assert facts["timed_again"]["host_blocks"] >= 1
+    assert facts["timed_again"]["host_low_ns"] >= 4_000_000, "a whole step: there is no device"
     assert facts["settling"]["verdict"] == "faster"
     assert not facts["settling"]["light_settled"]
     assert facts["unprofiled"] == facts["timed_again"]

@@ -66,6 +66,7 @@ class FirstTiming:
             limit_s=self._options.time_s,
             synchronize=synchronize,
             unsure=lambda: self._waits.uneven,
+            waited_ns=lambda: self._waits.last_ns,
         )
         self._waits.begin()
         self._timer.step(time.perf_counter_ns)

@@ -172,6 +172,7 @@ class LoaderWaits:
         self._sum = self._squares = 0
         self._loaders: dict[int, Loader] = {}
         self._began_ns = self._last_ns = 0
+        self._last_wait_ns = 0
         self._made: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     def begin(self) -> None:
@@ -212,7 +213,12 @@ class LoaderWaits:
             self._sum += self._in_step
             self._squares += self._in_step**2
             self._last_ns = time.perf_counter_ns()
-        self._in_step = 0
+        self._last_wait_ns, self._in_step = self._in_step, 0
+
+    @property
+    def last_ns(self) -> int:
+        """How long the step before the last boundary waited."""
+        return self._last_wait_ns
 
     @property
     def uneven(self) -> bool:

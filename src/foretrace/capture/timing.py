@@ -1,6 +1,10 @@
 """The time of a step without a profiler, measured in blocks of steps with one synchronisation at each end.
 
 A synchronisation per step would keep the host from running ahead of the device and so change what is measured.
+
+The first step of a block finds the device idle and the launch queue empty. The host then runs freely, and the time until the
+step's end is its own: what it takes for a step that the device otherwise hides. In a step that waits for the device, or fills
+the queue, it is longer than that.
 """
 
 from __future__ import annotations
@@ -37,6 +41,12 @@ class StepTimes:
     blocks_ns: tuple[int, ...]
     stopped_because: str
     loader: Mapping[str, Any] | None = None  # how long the same steps waited for their data
+    host_ns: int | None = (
+        None  # the first step of a block, until the host is through with it, without waits for data
+    )
+    host_low_ns: int | None = None
+    host_high_ns: int | None = None
+    host_blocks: int = 0  # that tell it
 
     @property
     def wander(self) -> bool:
@@ -59,13 +69,17 @@ class BlockTimer:
         limit_s: float,
         synchronize: Callable[[], None],
         unsure: Callable[[], bool] = bool,
+        waited_ns: Callable[[], int] = int,
     ) -> None:
-        self._synchronize, self._unsure = synchronize, unsure
+        """`waited_ns` says, at a boundary, how long the step before it waited for data."""
+        self._synchronize, self._unsure, self._waited_ns = synchronize, unsure, waited_ns
         self._limit_ns = limit_s * 1e9
         self._length = _block_length(expected_ns)
         self._began_ns = self._block_began_ns = 0
         self._in_block = -1
         self._blocks: list[tuple[int, int]] = []  # nanoseconds a step, steps
+        self._hosts: list[int | None] = []  # for each block, the host's own time for its first step
+        self._host_ns: int | None = None
         self.stopped_because = ""
 
     def step(self, now: Callable[[], int]) -> bool:
@@ -76,6 +90,8 @@ class BlockTimer:
             self._began_ns = self._block_began_ns = now()
             return False
         if self._in_block < self._length:
+            if self._in_block == 1:
+                self._host_ns = now() - self._block_began_ns - self._waited_ns()
             return False
         self._synchronize()
         self._end_block(now())
@@ -93,10 +109,12 @@ class BlockTimer:
         each = elapsed // self._in_block
         if elapsed >= BLOCK_S * 0.4e9 or self._length > 1 or not self._blocks:
             self._blocks.append((each, self._in_block))
+            self._hosts.append(self._host_ns)
         if len(self._blocks) == 1 and elapsed < BLOCK_S * 0.4e9:
             self._blocks.clear()  # the estimate was far off: this block only corrected it
+            self._hosts.clear()
         self._length = _block_length(each)
-        self._block_began_ns, self._in_block = at_ns, 0
+        self._block_began_ns, self._in_block, self._host_ns = at_ns, 0, None
         self.stopped_because = self._verdict(at_ns)
 
     def _verdict(self, at_ns: int) -> str:
@@ -117,7 +135,7 @@ class BlockTimer:
 
     def result(self, because: str = "") -> StepTimes | None:
         """The times so far; `None` before the first block."""
-        return summarise(self._blocks, self.stopped_because or because)
+        return summarise(self._blocks, self.stopped_because or because, self._hosts)
 
 
 class Pace:
@@ -146,8 +164,13 @@ def unlike(step_ns: float, measured_ns: float) -> bool:
     return SPREAD < abs(step_ns / measured_ns - 1) < _SLOWED_DOWN
 
 
-def summarise(blocks: Sequence[tuple[int, int]], because: str) -> StepTimes | None:
-    """The median of the blocks; where the last ones agree, of those: the earlier ones were not settled."""
+def summarise(
+    blocks: Sequence[tuple[int, int]], because: str, hosts: Sequence[int | None] = ()
+) -> StepTimes | None:
+    """The median of the blocks; where the last ones agree, of those: the earlier ones were not settled.
+
+    `hosts` are, for each block, the host's own time for its first step; `None` where it was not seen apart.
+    """
     if not blocks:
         return None
     times = [block for block, _ in blocks]
@@ -155,8 +178,18 @@ def summarise(blocks: Sequence[tuple[int, int]], because: str) -> StepTimes | No
     last = times[-wanted:]
     agree = len(last) == wanted and max(last) - min(last) <= SPREAD * median(last)
     used = last if agree else times
+    own = [host for host in hosts[-len(used) :] if host is not None and host > 0]
     return StepTimes(
-        int(median(used)), min(used), max(used), sum(count for _, count in blocks), tuple(times), because
+        median_ns=int(median(used)),
+        low_ns=min(used),
+        high_ns=max(used),
+        steps=sum(count for _, count in blocks),
+        blocks_ns=tuple(times),
+        stopped_because=because,
+        host_ns=int(median(own)) if own else None,
+        host_low_ns=min(own, default=None),
+        host_high_ns=max(own, default=None),
+        host_blocks=len(own),
     )
 
 

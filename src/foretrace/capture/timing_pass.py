@@ -44,8 +44,11 @@ class TimingPass(Pass):
             limit_s=brief_s,
             synchronize=synchronize,
             unsure=lambda: self._prolonged and self._waits.uneven,
+            waited_ns=lambda: self._waits.last_ns,
         )
         self._blocks: list[tuple[int, int]] = []
+        self._hosts: list[int | None] = []  # for each block, the host's own time for its first step
+        self._host_ns: int | None = None
         self._in_block, self._block_began_ns = 0, 0
 
     def _open(self, count: int) -> None:
@@ -69,7 +72,10 @@ class TimingPass(Pass):
             synchronize()
             now = time.perf_counter_ns()
             self._blocks.append(((now - self._block_began_ns) // self._in_block, self._in_block))
-            self._in_block, self._block_began_ns = 0, now
+            self._hosts.append(self._host_ns)
+            self._in_block, self._block_began_ns, self._host_ns = 0, now, None
+        elif self._in_block == 1:
+            self._host_ns = time.perf_counter_ns() - self._block_began_ns - self._waits.last_ns
         return over
 
     def _still_falling(self) -> bool:
@@ -85,8 +91,9 @@ class TimingPass(Pass):
 
     def result(self, because: str) -> StepTimes | None:
         """The times so far."""
-        found = summarise(self._blocks, because) if self._counted else self._timer.result(because)
-        return self._waits.told(found)
+        if self._counted:
+            return self._waits.told(summarise(self._blocks, because, self._hosts))
+        return self._waits.told(self._timer.result(because))
 
     def _close(self) -> bool:
         self.times = self.result("the steps that were planned")

@@ -166,7 +166,8 @@ class Case:
         elif self.measured_step_ns is None and self.rich is not None:
             made = calibrate_pair((self.trace, program), (self.rich.trace, build(self.rich.trace)))
         else:
-            made = calibrate(self.trace, program, step_ns=self.measured_step_ns)
+            host_ns = self.timed.loading_host_ns if self.timed is not None else None
+            made = calibrate(self.trace, program, step_ns=self.measured_step_ns, host_ns=host_ns)
         return replace(made, basis=f"{made.basis}; looked at: {self.looked_at}") if self.looked_at else made
 
     def require_replay(self) -> None:

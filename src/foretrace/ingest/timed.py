@@ -13,6 +13,10 @@ _WORKERS = re.compile(
 )
 _JOBS = "-j"  # as of make, timm and pytorch/examples
 _MOST_WORKERS = 1_024
+_HOST_BLOCKS = 3  # fewer do not show whether they agree
+_HOST_SPREAD = (
+    0.15  # of the host's own time: a block that is shorter by more than this, and the median is one by chance
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,21 @@ class LoaderTimes:
 
 
 @dataclass(frozen=True)
+class HostTimes:
+    """The host's own time for a step, which begins with an idle device and an empty launch queue; waits for data are out."""
+
+    median_ns: float
+    low_ns: float
+    high_ns: float
+    blocks: int
+
+    @property
+    def agree(self) -> bool:
+        """Whether the median can be relied on. A hiccup makes a step longer, never shorter: the lowest block tells."""
+        return self.blocks >= _HOST_BLOCKS and self.low_ns >= (1 - _HOST_SPREAD) * self.median_ns
+
+
+@dataclass(frozen=True)
 class Timed:
     """The unprofiled steps of one rank."""
 
@@ -42,6 +61,19 @@ class Timed:
     cores: float | None = None  # for each rank
     named_workers: int | None = None  # as the command says, such as --num-workers 4
     ranks: int = 1
+    host: HostTimes | None = None  # Runs made before it was measured have none
+
+    @property
+    def host_ns(self) -> float | None:
+        """The host's own time for a step, without waits for data; None where it was not measured or blocks differ."""
+        return self.host.median_ns if self.host is not None and self.host.agree else None
+
+    @property
+    def loading_host_ns(self) -> float | None:
+        """The same with the waits for data, at their mean."""
+        if self.host_ns is None or self.loader is None:
+            return self.host_ns
+        return self.host_ns + self.loader.mean_ns
 
     @property
     def machine_cores(self) -> float:
@@ -59,6 +91,7 @@ def read_timed(rank: Mapping[str, Any], run: Mapping[str, Any]) -> Timed:
         cores=_cores(_mapping(run.get("limits")), rank.get("world_size")),
         named_workers=named_workers(rank.get("command")),
         ranks=max(int(_number(rank.get("world_size")) or 1), 1),
+        host=_host(times),
     )
 
 
@@ -105,6 +138,14 @@ def _loader(facts: Mapping[str, Any]) -> LoaderTimes | None:
         made_cpu_ns=_number(made.get("mean_cpu_ns")),
         load_average=_number(facts.get("load_average")),
     )
+
+
+def _host(times: Mapping[str, Any]) -> HostTimes | None:
+    names = ("host_ns", "host_low_ns", "host_high_ns", "host_blocks")
+    median_ns, low_ns, high_ns, blocks = (_number(times.get(name)) for name in names)
+    if not median_ns or low_ns is None or high_ns is None or blocks is None:
+        return None
+    return HostTimes(median_ns, low_ns, high_ns, int(blocks))
 
 
 def _cores(limits: Mapping[str, Any], world_size: object) -> float | None:

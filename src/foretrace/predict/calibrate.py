@@ -3,11 +3,12 @@
 Recording an event costs the host time, and a recorded host is slower altogether. Both are taken out of the
 dense parts of the host's line: those with events in them. A long stretch without any event (Python that
 calls nothing, a sleep, a data loader) is pure: it costs the same with and without a profiler. A measured
-step tells how fast both were together.
+step tells how fast both were together, unless the device hides them; then the host's own measured time tells it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import exp, log
 from statistics import NormalDist
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from foretrace.predict.builder import QUIET_NS
 from foretrace.predict.costs.transfer import STAGED_BYTES
 from foretrace.predict.program import Program
+from foretrace.predict.steady import host_step_ns, launching, settled
 from foretrace.predict.steady import step_ns as steady_step_ns
 from foretrace.sourced import JUDGEMENT, Factor, Nanoseconds, Share
 from foretrace.trace import Trace
@@ -55,6 +57,7 @@ class Calibration:
     representative: bool  # whether the replay can reach that time at all
     host_bound: bool
     dense_told: bool = True  # whether the step says how fast the dense host is: where it is most of it
+    host_told: bool = False  # whether its own measured time says so, where the device hides it
 
 
 def calibrate(
@@ -63,10 +66,12 @@ def calibrate(
     *,
     step_ns: float | None = None,
     waits: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
+    host_ns: float | None = None,
 ) -> Calibration:
     """The program on an unprofiled host; with the measured `step_ns` where there is one.
 
     `waits` are calls and how long the host waits before them: they were measured without a profiler, and stay as they are.
+    `host_ns` is what the host takes, without these, for a step that begins with an idle device.
     """
     rich = trace.python.height > 0 or trace.allocations.height > 0
     program = _threads_ready(trace, program)
@@ -82,7 +87,11 @@ def calibrate(
     waited = np.zeros(len(program.kind), np.int64)
     if waits is not None:
         np.add.at(waited, *waits)
-    return _to_known(light, step_ns, _staged(trace, program), waited)
+    host = _Host(light, _staged(trace, program), waited)
+    made = _to_known(host, step_ns)
+    if made.host_bound or host_ns is None:
+        return made
+    return _by_host_time(host, step_ns, host_ns) or made
 
 
 def calibrate_pair(light: tuple[Trace, Program], rich: tuple[Trace, Program]) -> Calibration:
@@ -189,32 +198,23 @@ _SLOWEST_HOST = Factor(
 _DEVICE_BOUND = Share(0.95, "the measured step, filled by the device's work alone", JUDGEMENT)
 
 
-def _to_known(
-    program: Program, wanted: float, staged: NDArray[np.bool_], waited: NDArray[np.int64]
-) -> Calibration:
+def _to_known(host: _Host, wanted: float) -> Calibration:
     """The program whose steady step is the measured one: by its host if that moves it, else by its device."""
-    host = _Host(program, staged, waited)
-    program = replace(program, gap_ns=program.gap_ns + waited)
-    low, high = _HOST_FACTORS
-    fastest, slowest = (steady_step_ns(host.scaled(factor)) for factor in (low, high))
-    without_host = steady_step_ns(host.scaled(low, pure=0.0))
+    program = replace(host.program, gap_ns=host.program.gap_ns + host.waited)
+    fastest, slowest = (steady_step_ns(host.scaled(factor)) for factor in _HOST_FACTORS)
+    without_host = steady_step_ns(host.scaled(_HOST_FACTORS[0], pure=0.0))
     device_fills_it = without_host > _DEVICE_BOUND * wanted  # then a slower host explains nothing
     device_fills_it = device_fills_it or _met_without_host(program, wanted)
     if fastest <= wanted <= slowest and slowest > fastest * 1.01 and not device_fills_it:
-        for _ in range(30):
-            middle = (low * high) ** 0.5
-            if steady_step_ns(host.scaled(middle)) < wanted:
-                low = middle
-            else:
-                high = middle
-        if high > _SLOWEST_HOST and fastest * _DEVICE_FACTORS[1] > _DEVICE_BOUND * wanted:
+        factor = _host_factor(lambda tried: steady_step_ns(host.scaled(tried)), wanted)
+        if factor > _SLOWEST_HOST and fastest * _DEVICE_FACTORS[1] > _DEVICE_BOUND * wanted:
             return _by_device(program, wanted, fastest, slowest)  # slower than while it was recorded
-        fitted = host.scaled(high)
+        fitted = host.scaled(factor)
         step = steady_step_ns(fitted)
         floor = steady_step_ns(scaled_host(fitted, 0.5))
-        basis = f"the host is fitted to the measured step: {high:.2f} times the estimate"
-        if host.pure.any() or host.tail or staged.any():
-            basis += f", {host.pure_factor(high):.2f} times for what the recording does not slow"
+        basis = f"the host is fitted to the measured step: {factor:.2f} times the estimate"
+        if host.pure.any() or host.tail or host.staged.any():
+            basis += f", {host.pure_factor(factor):.2f} times for what the recording does not slow"
         return Calibration(
             fitted,
             wanted,
@@ -227,6 +227,18 @@ def _to_known(
     return _by_device(program, wanted, fastest, slowest)
 
 
+def _host_factor(time_ns: Callable[[float], float], wanted: float) -> float:
+    """How much longer than estimated the host is where a time that grows with it is as long as wanted."""
+    low, high = _HOST_FACTORS
+    for _ in range(30):
+        middle = (low * high) ** 0.5
+        if time_ns(middle) < wanted:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
 def _met_without_host(program: Program, wanted: float) -> bool:
     """Whether the estimate meets the measured step, which hardly follows the host: what is left tells nothing of it.
 
@@ -234,6 +246,42 @@ def _met_without_host(program: Program, wanted: float) -> bool:
     """
     estimated = steady_step_ns(program)
     return abs(estimated / wanted - 1) < _REACHED and not _host_bound(program, estimated)
+
+
+_HIDDEN = Share(
+    0.9, "the measured step, up to which the host's own time shows that the device hides it", JUDGEMENT
+)
+_WAITING = Share(
+    0.25, "the host's own time, up to which it may wait for the device and still tell the host", JUDGEMENT
+)
+
+
+def _by_host_time(host: _Host, wanted: float, host_ns: float) -> Calibration | None:
+    """The program whose host takes what was measured, and its device what is left to explain the step.
+
+    `None` where that time does not tell the host: it may be mostly waiting, or the launch queue may have been full.
+    """
+    program = host.program
+    steps = max(len(program.step_calls), 1)
+    most_launches = np.bincount(program.step[launching(program)].clip(0), minlength=1).max()
+    if host_ns > _HIDDEN * wanted or most_launches >= program.queue_calls:
+        return None
+    waited_ns = float(host.waited.sum()) / steps
+    fastest, slowest = (host_step_ns(host.scaled(factor)) - waited_ns for factor in _HOST_FACTORS)
+    if not fastest <= host_ns <= slowest:
+        return None
+    slower = _host_factor(lambda tried: host_step_ns(host.scaled(tried)) - waited_ns, host_ns)
+    fitted = host.scaled(slower)
+    idle = settled(fitted)
+    own_ns = float(idle.gap_ns.sum() + idle.base_ns.sum() + idle.tail_gap_ns) / steps - waited_ns
+    fitted, factor = _device_fitted(fitted, wanted)
+    if own_ns < (1 - _WAITING) * host_ns or abs(steady_step_ns(fitted) / wanted - 1) >= _REACHED:
+        return None
+    basis = (
+        f"the host is fitted to its own measured time, {host_ns / 1e6:.3g} ms a step: {slower:.2f} times the estimate; "
+        f"the device's work is scaled by {factor:.2f} to the measured step"
+    )
+    return Calibration(fitted, wanted, basis, True, True, False, host_told=host.dense_told)
 
 
 _PURE_FACTORS = (
@@ -286,8 +334,7 @@ class _Host:
 def _by_device(program: Program, wanted: float, fastest: float, slowest: float) -> Calibration:
     """Where the host cannot explain the step, the device's tasks are scaled a little; beyond that, nothing fits."""
     fitted = scaled_host(program, _hidden_factor(steady_step_ns(_device_scaled(program, 0.01)), wanted))
-    factor = float(np.clip(wanted / steady_step_ns(fitted), *_DEVICE_FACTORS))
-    fitted = _device_scaled(fitted, factor)
+    fitted, factor = _device_fitted(fitted, wanted)
     step = steady_step_ns(fitted)
     reached = abs(step / wanted - 1) < _REACHED
     basis = (
@@ -297,6 +344,12 @@ def _by_device(program: Program, wanted: float, fastest: float, slowest: float) 
         f"measured {wanted / 1e6:.3g} ms"
     )
     return Calibration(fitted, wanted, basis, True, reached, False)
+
+
+def _device_fitted(program: Program, wanted: float) -> tuple[Program, float]:
+    """The program with its device's work scaled towards the measured step, and by how much."""
+    factor = float(np.clip(wanted / steady_step_ns(program), *_DEVICE_FACTORS))
+    return _device_scaled(program, factor), factor
 
 
 _HOST_SCATTER = Factor(0.25, "the logarithm of the host's time around its estimate", "benchmarks/steps.py")

@@ -127,7 +127,9 @@ def calibrate_loaded(
         if mean >= step_ns or max(mean, recorded.total_ns / len(slots.ns)) < LEAST_SHARE * step_ns:
             return None
         waits = _as_measured(slots, timed.loader.waits_ns)
-        made = calibrate(trace, without, step_ns=step_ns, waits=(waits.calls, waits.ns))
+        made = calibrate(
+            trace, without, step_ns=step_ns, waits=(waits.calls, waits.ns), host_ns=timed.host_ns
+        )
         made = replace(
             made, basis=f"{made.basis}; waits for data are those of {timed.loader.steps} unprofiled steps"
         )

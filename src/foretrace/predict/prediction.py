@@ -19,7 +19,9 @@ from foretrace.sourced import JUDGEMENT, Factor, Share
 _UNSEEN = "coverage on programs that the rules had not seen: docs/accuracy.md"
 # How far the host may be from the calibrated one.
 HOST_KNOWN = Share(
-    0.15, "the host's time, where the measured step follows it: its own scatter between runs", _UNSEEN
+    0.15,
+    "the host's time, where the measured step follows it or it was measured itself: its own scatter between runs",
+    _UNSEEN,
 )
 HOST_UNKNOWN = Share(
     0.35, "the host's time, where the step was not measured, or the device or a stall hides the host", _UNSEEN
@@ -53,8 +55,8 @@ def predict(calibration: Calibration, changes: tuple[Change, ...]) -> Prediction
     items = prod(change.items for change in changes)
     before = items * step_ns(calibration.program)
     point = before / _after_ns(calibration.program, changes)
-    told = calibration.known and calibration.host_bound and calibration.dense_told
-    spread = HOST_KNOWN if told else HOST_UNKNOWN
+    followed = calibration.known and calibration.host_bound and calibration.dense_told
+    spread = HOST_KNOWN if followed or calibration.host_told else HOST_UNKNOWN
     ratios = [point]
     for host in (1 - spread, 1 + spread):
         program = scaled_host(calibration.program, host)

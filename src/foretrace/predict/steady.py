@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretrace.predict.program import BLOCKING_COPY, LAUNCH, Program
 from foretrace.predict.replay import replay
@@ -25,9 +26,26 @@ def settled(program: Program) -> Program:
     )
 
 
+def launching(program: Program) -> NDArray[np.bool_]:
+    """Which calls take a place in the launch queue."""
+    return np.isin(program.kind, (LAUNCH, BLOCKING_COPY))
+
+
+def host_step_ns(program: Program) -> float:
+    """The host's time for a step that begins with an idle device, as the first after a synchronisation: the mean of all."""
+    idle = settled(program)
+    begins = idle.step_calls[idle.step_calls < len(idle.kind)]
+    delays = (idle.task_dur_ns, idle.task_latency_ns, idle.task_gap_ns, idle.task_after_ns)
+    pause = sum(int(np.maximum(delay, 0).sum()) for delay in delays)  # the device is done after that
+    gap = idle.gap_ns.copy()
+    np.add.at(gap, begins, pause)
+    paused = replay(replace(idle, gap_ns=gap)).host_ns - pause * len(begins)
+    return paused / max(len(idle.step_calls), 1)
+
+
 def step_ns(program: Program, *, native: bool | None = None) -> float:
     """Time per step when the recorded steps repeat until the queue no longer matters."""
-    launches = int(np.isin(program.kind, (LAUNCH, BLOCKING_COPY)).sum())
+    launches = int(launching(program).sum())
     wanted = -(-5 * program.queue_calls // (2 * max(launches, 1))) + 3
     tiles = min(max(wanted, 6), _LARGEST_TILES)
     run = replay(settled(program), tiles=tiles, native=native)
