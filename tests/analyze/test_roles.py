@@ -14,7 +14,8 @@ from foretrace.analyze.concepts.device import attention_pieces
 from foretrace.analyze.concepts.device.device_roles import ROLES, classified
 from foretrace.analyze.concepts.device.phases import PHASES
 from foretrace.errors import MissingDataError
-from tests.builders import Recording
+from tests.analyze.closures import AUTOGRAD, closure_steps
+from tests.builders import MAIN_THREAD, Recording
 from tests.corpus import CORPUS, needs_corpus
 
 GEMM = "nvjet_sm90_tst_128x128_64x6_2x1_v_bz_TNT"
@@ -324,3 +325,15 @@ def test_the_categories_of_cs336(tmp_path: Path) -> None:
     assert shares == {role: pytest.approx(share, abs=0.011) for *_, (role, share) in CS336}
     top = result.table.row(0, named=True)
     assert (top["top_kernel"], top["top_kernel_ns"]) == ("Kernel2", 1_004_806_000)
+
+
+@pytest.mark.parametrize("thread", [AUTOGRAD, MAIN_THREAD])
+def test_a_closure_in_an_optimizers_step_is_not_the_optimizers(tmp_path: Path, thread: int) -> None:
+    """Forward and backward keep their phases; setting gradients to zero and what follows the backward are updates."""
+    trace = closure_steps(thread=thread).open(tmp_path)
+    table = analyze.run(trace, "roles").table.group_by("phase").agg(pl.col("total_ns").sum())
+    assert rows(table, "phase") == {
+        ("forward",): 10_000,
+        ("backward",): 20_000,
+        ("optimizer",): 40_000 + 80_000,
+    }

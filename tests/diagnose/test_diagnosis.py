@@ -16,13 +16,14 @@ import foretrace
 from foretrace.commands import main
 from foretrace.diagnose import RULES
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.diagnosis import Diagnosis, diagnose, fix_of
+from foretrace.diagnose.diagnosis import Diagnosis, _order, diagnose, fix_of
 from foretrace.diagnose.finding import Alternative, Finding, Fix
 from foretrace.diagnose.rule import SECTIONS, Rule
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.intervals import Intervals
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
+from foretrace.predict.prediction import Prediction, Span
 from foretrace.present.text.findings import finding_lines, to_markdown
 
 SAMPLE = next((Path(foretrace.__file__).parent / "samples").glob("*.json.gz"))
@@ -319,3 +320,35 @@ def test_a_rich_recording_that_nobody_asks_for_is_not_opened(sample: foretrace.T
     assert diagnose(case, (_rule("content"),)).checked == ("content",)
     with pytest.raises(AssertionError, match="it was opened"):
         diagnose(case, (_rule("nowhere", _finding("nowhere", None)),))
+
+
+def _worth(rule: str, verdict: str, speedup: float, *, general: bool = False) -> Finding:
+    times = Span(speedup, speedup - 0.1, speedup + 0.1)
+    predicted = Prediction(verdict, 1e6, Span(1e6 / speedup, 0, 1e6), times, "made by hand")
+    return replace(_finding(rule, None), predicted=predicted, general=general)
+
+
+def _ordered(*findings: Finding) -> list[str]:
+    return [finding.rule for finding in sorted(findings, key=_order)]
+
+
+def test_gains_come_first_whatever_else_may_be_worth() -> None:
+    found = (
+        _finding("none", None),
+        _worth("nothing", "no gain", 1.0),
+        _worth("doubtful", "uncertain", 9.0),
+        _worth("perhaps", "no gain", 1.05),
+        _worth("small", "gain", 1.1),
+        _worth("large", "gain", 2.0),
+    )
+    expected = ["large", "small", "doubtful", "perhaps", "nothing", "none"]
+    assert _ordered(*found) == _ordered(*reversed(found)) == expected
+
+
+@pytest.mark.parametrize("verdict", ["gain", "uncertain"])
+def test_a_general_fix_stands_behind_a_specific_one_unless_it_is_worth_much_more(verdict: str) -> None:
+    """1.35 times as much: before a specific fix of x 2 one of x 2.8, not one of x 2.6."""
+    specific = _worth("specific", verdict, 2.0)
+    for speedup, expected in ((2.6, ["specific", "general"]), (2.8, ["general", "specific"])):
+        assert _ordered(_worth("general", verdict, speedup, general=True), specific) == expected
+    assert _ordered(_worth("plain", verdict, 2.6), specific) == ["plain", "specific"]

@@ -89,3 +89,27 @@ def test_the_basis_says_what_the_step_follows() -> None:
     ):
         calibration = Calibration(program, step, "made by hand", True, True, host_bound)
         assert says in predict(calibration, (Change("nothing", Edit()),)).basis
+
+
+@pytest.mark.parametrize("what", ["removed_calls", "captured_calls"])
+def test_host_work_at_a_call_that_another_change_takes_away_is_dropped(what: str) -> None:
+    """One adds 5 µs at calls 2 and 3; the other removes or captures call 3, for 1 µs there of its own."""
+    one = Edit(added_host_ns={2: 5_000, 3: 5_000})
+    other = Edit(**{what: np.array([3])}, added_host_ns={3: 1_000})  # type: ignore[arg-type]
+    for pair in ((one, other), (other, one)):
+        assert merge(pair).added_host_ns == {2: 5_000, 3: 1_000}
+
+
+def test_host_work_at_a_call_that_launches_nothing_any_more_is_dropped() -> None:
+    """Call 0 loses one of its two kernels, call 1 its only one; call 2 never had any."""
+    program = Draft().launch(8_000, 2_000, 10, 10).launch(8_000, 2_000, 10).call(8_000, 2_000).program()
+    removed = Edit(removed_tasks=np.array([0, 2]), added_host_ns=dict.fromkeys(range(3), 5_000))
+    assert apply(program, removed).gap_ns.tolist() == [13_000, 8_000, 13_000]
+    apart = (Edit(removed_tasks=np.array([0, 2])), Edit(added_host_ns=dict.fromkeys(range(3), 5_000)))
+    assert apply(program, merge(apart)).gap_ns.tolist() == [13_000, 8_000, 13_000]
+
+
+def test_no_more_host_work_is_taken_away_than_there_is() -> None:
+    program = Draft().launch(8_000, 2_000, 10).launch(8_000, 2_000, 10).program()
+    less = Edit(added_host_ns={0: -3_000, 1: -10_000})
+    assert apply(program, less).gap_ns.tolist() == [5_000, 0]

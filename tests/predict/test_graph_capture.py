@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from builders import Recording
 
 from foretrace.diagnose.rules.host.launch_bound import launch_bound
 from foretrace.errors import MissingDataError, UsageError
+from foretrace.predict import graph_capture
 from foretrace.predict.builder import build
 from foretrace.predict.calibrate import calibrate
 from foretrace.predict.changes import Change, parse
@@ -88,3 +90,45 @@ def test_only_steps_are_captured(tmp_path: Path, text: str) -> None:
     trace = loop(tmp_path, 1_000, lambda recording, at: launches(recording, at, 5))
     with pytest.raises(UsageError):
         parse(text, trace, build(trace))
+
+
+def _waits(recording: Recording, at: float) -> None:
+    recording.runtime("cudaStreamSynchronize", at, at + 4)
+
+
+def _allocates(recording: Recording, at: float) -> None:
+    recording.runtime("cudaMalloc", at, at + 4)
+
+
+def _allocates_in_order(recording: Recording, at: float) -> None:
+    recording.runtime("cudaMallocAsync", at, at + 4)
+
+
+def _replays(recording: Recording, at: float) -> None:
+    recording.runtime("cudaGraphLaunch", at, at + 4)
+
+
+def _communicates(recording: Recording, at: float) -> None:
+    recording.launch(at, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", at + 5, at + 8)
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        (_replays, "the program uses one already"),
+        (_allocates, "memory is allocated from the driver within the step"),
+        (_allocates_in_order, None),
+        (_communicates, "it communicates with other ranks"),
+        (_waits, None),  # parts a graph, but does not prevent one for each part
+    ],
+)
+def test_what_no_graph_can_hold(
+    tmp_path: Path, what: Callable[[Recording, float], None], why: str | None
+) -> None:
+    def body(recording: Recording, at: float) -> None:
+        launches(recording, at, 50)
+        what(recording, at + 501)
+        launches(recording, at + 510, 49)
+
+    trace = loop(tmp_path, 1_000, body)
+    assert graph_capture.preventing(trace, build(trace)) == why

@@ -184,3 +184,14 @@ def test_the_compiler_may_leave_apart_what_it_has_to_write_anyway() -> None:
     x, h = rand(ROWS, WIDTH), rand(ROWS, WIDTH)
     assert modelled(residual, x, h) == 1
     assert compiled(residual, x, h) == 2
+
+
+def test_what_reads_a_scattered_sum_is_a_kernel_of_its_own() -> None:
+    """Zeros, weighed messages added to them, and what is done with the sums: three kernels by both."""
+
+    def messages(source: Any, weight: Any, index: Any) -> Any:
+        sums = torch.zeros(ROWS, WIDTH).index_add(0, index, source * weight)
+        return torch.relu(sums) * 2
+
+    tensors = rand(4 * ROWS, WIDTH), rand(4 * ROWS, 1), torch.arange(4 * ROWS) % ROWS
+    assert modelled(messages, *tensors) == compiled(messages, *tensors) == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foretrace.predict.compiler.kernels import MOST_NODES, Flow, Kernel
 from foretrace.predict.compiler.prices import launches
-from tests.predict.compiler.operators import FLOAT, HALF, Step
+from tests.predict.compiler.operators import FLOAT, HALF, LONG, Step
 
 ROWS, WIDTH = 64, 96
 COUNT = ROWS * WIDTH
@@ -154,3 +154,38 @@ def test_results_of_one_operator_may_be_several() -> None:
     (kernel,) = kernels(attention)
     assert kernel.outside == []
     assert kernel.read_bytes == 3 * 2 * COUNT
+
+
+MESSAGES = 10 * ROWS
+
+
+def scattered(step: Step, op: str = "index_add_", *, messages: int = MESSAGES) -> Step:
+    """Rows weighed, and added to those of X."""
+    rows, index = ([messages, WIDTH], FLOAT), ([messages], LONG)
+    return step.add("mul", rows, ([messages, 1], FLOAT)).add(op, X, "0", index, rows, "1")
+
+
+def test_scattering_is_fused_with_what_makes_its_source() -> None:
+    """The zeros that are added to are the second launch; weighed messages are not written."""
+    step = scattered(Step())
+    assert names(step) == [["mul", "index_add_"]]
+    (kernel,) = kernels(step)
+    assert launches(kernel) == 2
+    assert kernel.read_bytes == 4 * MESSAGES * (WIDTH + 1)
+    assert [token.made.bytes for token in kernel.written] == [4 * COUNT]
+
+
+def test_what_is_scattered_is_ready_only_at_the_end() -> None:
+    """Any message may add to any row: what reads a row waits for all of them, of whatever size it is."""
+    step = scattered(Step()).add("relu", X).add("mul", X, "2")
+    assert names(step) == [["mul", "index_add_"], ["relu", "mul"]]
+    assert [launches(kernel) for kernel in kernels(step)] == [2, 1]
+
+
+def test_scattering_as_many_rows_as_there_are_leaves_its_source_as_it_was() -> None:
+    """Its target changes in place, not its source: the other operand of a sum may be that, and half of it is counted."""
+    step = scattered(Step(), messages=ROWS).add("add", X, X, "1")
+    _, second = kernels(step)
+    assert [node.op for node in second.nodes] == ["aten::add"]
+    assert [made.count for made in second.outside] == [COUNT // 2]
+    assert second.read_bytes == 4 * COUNT + 4 * COUNT // 2

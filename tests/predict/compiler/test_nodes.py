@@ -12,6 +12,7 @@ from foretrace.predict.compiler.nodes import (
     PLANES,
     POINTWISE,
     ROWS,
+    SCATTERS,
     Made,
     Node,
     columns_of,
@@ -177,3 +178,13 @@ def test_the_backward_reads_one_gradient_and_what_the_forward_saved() -> None:
     assert [node.saved(number) for number in range(2)] == [False, True]
     joining = Node(0, "aten::add", (0,), 1, shape, backward=True)
     assert not joining.saved(1)
+
+
+@pytest.mark.parametrize("op", ["scatter_add_", "scatter_add", "index_add_", "index_add"])
+def test_what_scatters_runs_over_its_source_and_makes_its_target(op: str) -> None:
+    """640 messages of 96 values are added to 64 nodes; an index for each value, or for each message."""
+    index = [640, 96] if op.startswith("scatter") else [640]
+    shape = seen(op, (WIDE, FLOAT), "0", (index, LONG), ([640, 96], FLOAT), "1")
+    assert (shape.kind, shape.count) == (SCATTERS, 640 * 96)
+    assert shape.reads == (Made(640 * 96, 4),)
+    assert shape.makes == Made(COUNT, 4)

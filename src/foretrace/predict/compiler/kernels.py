@@ -36,6 +36,7 @@ class Token:
     group: int
     in_kernel: bool
     reduced: bool = False  # ready only when its kernel has ended
+    scattered: bool = False  # added up by atomic additions: no operator of its kernel may read it
     readers: set[int] = field(default_factory=set)
 
 
@@ -215,7 +216,7 @@ class Flow:
             return False
         count = node.shape.count
         if token.reduced:  # only what goes on with the small result
-            return node.shape.kind == POINTWISE and count == token.made.count
+            return node.shape.kind == POINTWISE and count == token.made.count and not token.scattered
         if node.shape.kind == PLANES and kernel.reduces_rows:
             return False
         if count > kernel.count:
@@ -294,12 +295,13 @@ class Flow:
         kernel.nodes.append(node)
         kernel.count = max(kernel.count, node.shape.count)
         self._last[kernel.group] = node.place
-        changed = operands[0][0] if node.op.endswith("_") and node.op != "aten::copy_" and operands else None
+        in_place = node.op.endswith("_") and node.op != "aten::copy_" and node.shape.kind != SCATTERS
+        changed = operands[0][0] if in_place and operands else None
         if changed in (listed := self._tokens[node.shape.makes.count]):
             listed.remove(changed)  # changed in place: what it was is gone
-        result = Token(
-            node.shape.makes, kernel.group, in_kernel=True, reduced=node.shape.kind in (COLUMNS, SCATTERS)
-        )
+        scattered = node.shape.kind == SCATTERS
+        reduced = scattered or node.shape.kind == COLUMNS
+        result = Token(node.shape.makes, kernel.group, in_kernel=True, reduced=reduced, scattered=scattered)
         kernel.tokens.append(result)
         if result.made.count:
             listed.append(result)

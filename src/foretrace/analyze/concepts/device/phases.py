@@ -126,7 +126,9 @@ def _updates_from(trace: Trace, marks: Array) -> Array:
 
 def last_backward_ns(trace: Trace, spans: pl.DataFrame) -> Array:
     """For spans around optimizer steps, when the optimizer's own work begins: behind the closure's backward, if there is one."""
-    return np.maximum(_updates_from(trace, _marks(trace))[spans["id"].to_numpy()], spans["start_ns"].to_numpy())
+    ended = _updates_from(trace, _marks(trace))[spans["id"].to_numpy()]
+    begins: Array = np.maximum(ended, spans["start_ns"].to_numpy())
+    return begins
 
 
 def _marks(trace: Trace) -> Array:

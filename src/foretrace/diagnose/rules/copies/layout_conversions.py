@@ -79,9 +79,9 @@ def layout_conversions(case: Case) -> Iterator[Finding]:
 
     How the worth is predicted
     The conversions go, and with them copies by torch between the two orders, such as layer norm's of a permuted tensor.
-    Depthwise kernels take {DEPTHWISE_TIME} of their time, the gradient of bilinear resizing {RESIZING_TIME}. Normalisation and pooling move their bytes at
-    {SERVED_NORM_SHARE} of the bandwidth, in training {NORM_PASSES} times as many at {NORM_SHARE}. At best, all of it is
-    {FASTER_KERNELS} times as fast.
+    Depthwise kernels take {DEPTHWISE_TIME} of their time, the gradient of bilinear resizing {RESIZING_TIME}.
+    Normalisation and pooling move their bytes at {SERVED_NORM_SHARE} of the bandwidth, in training {NORM_PASSES} times as
+    many at {NORM_SHARE}. At best, all of it is {FASTER_KERNELS} times as fast.
 
     When not
     A layer has no channels-last kernel: then its conversion stays. Nothing is promised where group or instance norm runs,

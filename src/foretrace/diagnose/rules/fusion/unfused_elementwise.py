@@ -10,9 +10,9 @@ from foretrace.diagnose.patterns import compiling
 from foretrace.diagnose.patterns.compiling import COMPILED, FEWER, LEAST_BETWEEN, LEAST_SAVED, Compiling  # noqa: F401  # named on the page
 from foretrace.diagnose.rule import KERNELS, SHAPES, headline, healthy, needs, rule
 from foretrace.predict import graph_capture
-from foretrace.predict.graph_capture import WAITS
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import compiled, graph  # noqa: F401  # named on the page
+from foretrace.predict.graph_capture import WAITS
 
 _DEFAULT, _GRAPHS, _WHOLE = "default", "reduce-overhead", "whole-step"
 
@@ -55,11 +55,13 @@ def unfused_elementwise(case: Case) -> Iterator[Finding]:
     read their input once more. It never takes longer than what it replaces. Convolutions lose their layout conversions
     where the compiler's own rules choose channels-last order.
 
-    An operator costs the host as much as one does now ({compiled.CHEAPEST} to {compiled.DEAREST} times, in the range), but
-    fewer are left; entering a compiled graph costs {compiled.GRAPH_NS}, once forward and once backward.
+    An operator costs the host {compiled.OPERATOR_COST} times what one does now ({compiled.CHEAPEST} to {compiled.DEAREST},
+    in the range), but fewer are left. Entering a compiled graph costs {compiled.GRAPH_NS}, once forward and once backward,
+    and checking guards {compiled.GUARDS} of what the operators of the forward pass cost the host before.
 
     Where the step follows the host, two further levels are predicted: reduce-overhead replays the compiled part as CUDA
-    graphs, at {graph.GUARDED_LAUNCH_NS} each, and whole-step captures everything, the optimizer too, as one graph.
+    graphs, at {graph.GUARDED_LAUNCH_NS} each beside the guards, and whole-step captures everything, the optimizer too, as
+    one graph.
 
     When not
     Nothing is promised where the compiler would break its graph more often than every {LEAST_BETWEEN} operators, because

@@ -42,7 +42,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
             y = model(batch)
 
     Fast
-        model = torch.cuda.make_graphed_callables(model, (sample,))   # of a batch's shape and type
+        model = torch.cuda.make_graphed_callables(model, (sample,))  # of a batch's shape and type
         for batch in batches:
             y = model(batch)
 
