@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from foretrace.analyze.result import Result
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.excerpt import Excerpt, chosen_steps, excerpt
 from foretrace.diagnose.finding import Place
-from foretrace.diagnose.source_lines import exact_line
+from foretrace.diagnose.source_lines import exact_line, of_library
 from foretrace.errors import ForetraceError, MissingDataError
 from foretrace.hardware import Device
 from foretrace.ingest.timed import Timed
@@ -44,10 +43,6 @@ _NOT_TRUSTED = "Not promised: this recording is not to be trusted."
 _NAMED_OPS = 2_000  # enough to tell which line of a function called them
 # About the recording as it began, or at its fullest: not to be told from some of its steps.
 _OF_THE_WHOLE = ("cold-start", "memory")
-# Frames of libraries: the line to change is the user's.
-_LIBRARY = re.compile(
-    r"site-packages|dist-packages|/torch/|lib/python|^torch/|<frozen|<string>|(?:^|/)foretrace/capture/"
-)
 
 
 class Case:
@@ -367,7 +362,7 @@ class Case:
             parent, file, line, function = self._frames[node]
             if file is not None:
                 innermost = innermost or Place(file, line, function)
-                if not _LIBRARY.search(file):
+                if not of_library(file):
                     return Place(file, line, function)
             node = parent
         return innermost or Place(None, None, "unknown")

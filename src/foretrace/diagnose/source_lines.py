@@ -7,6 +7,8 @@ function still begins on that line, what its lines call tells which of them it w
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +16,20 @@ from functools import lru_cache
 from pathlib import Path
 
 from foretrace.diagnose.finding import Place
+
+_LIBRARY = re.compile(
+    r"site-packages|dist-packages|/torch/|lib/python|^torch/|<frozen|<string>|(?:^|/)foretrace/capture/"
+)
+
+
+def of_library(file: str) -> bool:
+    """Whether a frame's file is torch's, an installed package's or Python's own: the line to change is the user's.
+
+    torch records files relative to where modules are found, so that `selectors.py` is Python's.
+    """
+    top = file.partition("/")[0].removesuffix(".py")
+    return bool(_LIBRARY.search(file)) or top in sys.stdlib_module_names
+
 
 Functions = dict[tuple[int, str], dict[str, tuple[int, ...]]]
 

@@ -25,6 +25,11 @@ WAITS = "the host waits for the device within the step"
 LEAST_PER_GRAPH = Count(
     40, "launches of a graph, on average: what they take the host is ten times its replay", JUDGEMENT
 )
+NEAR_END = Share(
+    0.1,
+    "the launches of a step, before or behind a wait: what reads a result, or brings an input",
+    JUDGEMENT,
+)
 LEAST_ALIKE = Share(
     2 / 3, "the steps: one that writes a log, or was the first, does not stand for the program", JUDGEMENT
 )
@@ -128,11 +133,17 @@ def edit(program: Program, captured: NDArray[np.bool_]) -> Edit:
 
 
 def _waits_inside(trace: Trace, program: Program) -> bool:
-    """Whether the host waits for the device between two launches of one step; at its ends a wait is outside the graph."""
+    """Whether the host waits for the device between two launches of one step; near its ends a wait is outside the graph."""
     launches = np.flatnonzero(capturable(trace, program) & (np.diff(program.task_from) > 0))
-    for call in waits.waiting_calls(trace, program):
+    return splits(program, launches, waits.waiting_calls(trace, program))
+
+
+def splits(program: Program, launches: NDArray[np.int64], waiting: NDArray[np.int64]) -> bool:
+    """Whether one of the waiting calls lies in the midst of a step's launches, not near an end of them."""
+    for call in waiting:
         of_step = launches[program.step[launches] == program.step[call]]
-        if len(of_step) and of_step[0] < call < of_step[-1]:
+        before = int(np.searchsorted(of_step, call))
+        if min(before, len(of_step) - before) > NEAR_END * len(of_step):
             return True
     return False
 

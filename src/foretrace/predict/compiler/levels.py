@@ -16,11 +16,6 @@ from foretrace.predict.costs import compiled, graph
 from foretrace.predict.edits import Edit, emptied_calls
 from foretrace.predict.numbers import ProgramTime, Tasks
 from foretrace.predict.program import BLOCKING_COPY, SYNC, Program
-from foretrace.sourced import JUDGEMENT, Share
-
-_NEAR_END = Share(
-    0.1, "the launches of a step, before or behind a wait: a result that is read, an input", JUDGEMENT
-)
 
 
 @dataclass(frozen=True)
@@ -162,12 +157,8 @@ class Compilation:
     def split_by_waits(self) -> bool:
         """Whether the host waits in the midst of the compiled part, not only near its ends."""
         launches = np.flatnonzero(self._calls & (np.diff(self.program.task_from) > 0))
-        for call in np.flatnonzero(np.isin(self.program.kind, (SYNC, BLOCKING_COPY))):
-            of_step = launches[self.program.step[launches] == self.program.step[call]]
-            before = int(np.searchsorted(of_step, call))
-            if min(before, len(of_step) - before) > _NEAR_END * len(of_step):
-                return True
-        return False
+        waiting = np.flatnonzero(np.isin(self.program.kind, (SYNC, BLOCKING_COPY)))
+        return graph_capture.splits(self.program, launches, waiting)
 
     def graphs(self, capturable: NDArray[np.bool_], *, whole: bool) -> Edit:
         """Compiled, and replayed as CUDA graphs: the compiled part, whose guards are checked first, or every step as a whole."""

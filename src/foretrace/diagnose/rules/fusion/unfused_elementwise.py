@@ -20,7 +20,7 @@ _DEFAULT, _GRAPHS, _WHOLE = "default", "reduce-overhead", "whole-step"
 @needs(KERNELS)
 @headline("{fusable_pct:.0f} % of GPU time goes to operators that torch.compile would fuse")
 @healthy("sequences", "{candidate_count:,} short chains, little to save")
-@rule("Operators run one by one: the model is not compiled", "torch.compile", see="sequences")
+@rule("The model is not compiled", "torch.compile", see="sequences")
 def unfused_elementwise(case: Case) -> Iterator[Finding]:
     """What torch.compile would make of the step: fewer operators for the host, fewer bytes for the GPU.
 
