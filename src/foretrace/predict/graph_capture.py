@@ -135,15 +135,21 @@ def edit(program: Program, captured: NDArray[np.bool_]) -> Edit:
 def _waits_inside(trace: Trace, program: Program) -> bool:
     """Whether the host waits for the device between two launches of one step; near its ends a wait is outside the graph."""
     launches = np.flatnonzero(capturable(trace, program) & (np.diff(program.task_from) > 0))
-    return splits(program, launches, waits.waiting_calls(trace, program))
+    waiting = waits.waiting_calls(trace, program)
+    for_sizes = waits.for_sizes(runtime_calls.HostSpans(trace), program, waiting)
+    return splits(program, launches, waiting[~for_sizes]) or splits(
+        program, launches, waiting[for_sizes], near_end=0.0
+    )
 
 
-def splits(program: Program, launches: NDArray[np.int64], waiting: NDArray[np.int64]) -> bool:
+def splits(
+    program: Program, launches: NDArray[np.int64], waiting: NDArray[np.int64], near_end: float = NEAR_END
+) -> bool:
     """Whether one of the waiting calls lies in the midst of a step's launches, not near an end of them."""
     for call in waiting:
         of_step = launches[program.step[launches] == program.step[call]]
         before = int(np.searchsorted(of_step, call))
-        if min(before, len(of_step) - before) > NEAR_END * len(of_step):
+        if min(before, len(of_step) - before) > near_end * len(of_step):
             return True
     return False
 
