@@ -22,9 +22,10 @@ from foretrace.predict.compiler.nodes import (
     Node,
 )
 from foretrace.predict.costs import compiled
-from foretrace.sourced import Count
+from foretrace.sourced import JUDGEMENT, Count
 
 MOST_NODES = Count(64, "operators of one kernel", "torch._inductor.config.max_fusion_size")
+MOST_RESULTS = Count(64, "results of one size that an operand may be, the newest", JUDGEMENT)
 _HALF_BYTES = 2
 
 
@@ -115,9 +116,9 @@ class Flow:
         self.kernels: dict[int, Kernel] = {}
         self.barriers: list[Node] = []
         self._tokens: dict[int, list[Token]] = defaultdict(list)  # by number of elements, oldest first
-        self._parents: dict[
-            int, set[int]
-        ] = {}  # of each group, a kernel or an operator that stays: what it reads
+        # Of each group, a kernel or an operator that stays, the groups and the results that it reads.
+        self._parents: dict[int, set[int]] = {}
+        self._read_by: dict[int, list[Token]] = defaultdict(list)
         self._last: dict[int, int] = {}  # place of the last operator of each group
         self._merged: dict[int, int] = {}
         for node in nodes:
@@ -175,7 +176,14 @@ class Flow:
                 token.readers.add(group)
         self.barriers.append(node)
         if node.shape.makes.count:
-            self._tokens[node.shape.makes.count].append(Token(node.shape.makes, group, in_kernel=False))
+            self._keep(Token(node.shape.makes, group, in_kernel=False))
+
+    def _keep(self, token: Token) -> None:
+        """Lists a result among those of its size, of which only the newest are ever read again."""
+        listed = self._tokens[token.made.count]
+        listed.append(token)
+        if len(listed) > 2 * MOST_RESULTS:
+            del listed[:MOST_RESULTS]
 
     # --- what is fused ---------------------------------------------------------------------------------------
 
@@ -268,11 +276,10 @@ class Flow:
             for key, (token, size) in kernel.reads.items()
             if self._root(token.group) != kernel.group
         }
-        for tokens in self._tokens.values():
-            for token in tokens:
-                if other.group in token.readers:
-                    token.readers.remove(other.group)
-                    token.readers.add(kernel.group)
+        for token in self._read_by.pop(other.group, ()):
+            token.readers.discard(other.group)
+            token.readers.add(kernel.group)
+            self._read_by[kernel.group].append(token)
         del self.kernels[other.group]
 
     def _add(self, kernel: Kernel, node: Node, operands: list[Operand]) -> None:
@@ -282,6 +289,7 @@ class Flow:
                 kernel.outside.append(made)
                 continue
             token.readers.add(kernel.group)
+            self._read_by[kernel.group].append(token)
             root = self._root(token.group)
             if token.made.count != made.count and token.in_kernel:
                 kernel.apart.add(root)
@@ -304,4 +312,4 @@ class Flow:
         result = Token(node.shape.makes, kernel.group, in_kernel=True, reduced=reduced, scattered=scattered)
         kernel.tokens.append(result)
         if result.made.count:
-            listed.append(result)
+            self._keep(result)
