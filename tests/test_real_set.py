@@ -162,3 +162,9 @@ def test_a_program_is_timed_step_by_step(tmp_path: Path) -> None:
     figures = json.loads(out.read_text())
     assert 20 <= figures["lo"] <= figures["step_ms"] <= figures["hi"]
     assert figures["steps"] >= 4 + 3 * 3
+
+
+@pytest.mark.parametrize(("blocks", "agree"), [([10.0, 10.4, 11.2], True), ([35.0, 50.0, 57.0], False)])
+def test_blocks_of_a_program_that_still_gets_faster_do_not_agree(blocks: list[float], agree: bool) -> None:
+    pytest.importorskip("torch", reason="time_steps.py times programs of torch")
+    assert load("time_steps").settled(blocks) is agree

@@ -1,7 +1,7 @@
 """Times a program's steps without any profiler: time_steps.py OUT.json TICK SCRIPT [ARGUMENT ...]
 
 TICK names what ends a step: `optimizer` (any optimizer's step), or `module:function`. After warming up, blocks of steps are
-timed, one synchronisation at each end; then the process ends. From the environment: TICKS_PER_STEP (1), WARM_S (1.2) and
+timed, one synchronisation at each end, until the last ones agree; then the process ends. From the environment: TICKS_PER_STEP (1), WARM_S (1.2) and
 WARM_N (12) steps of warming up, BLOCKS (6) of at least BLOCK_S (0.25) and three steps. ONLY_STEPS=N times nothing: the
 process ends after N steps.
 """
@@ -14,7 +14,7 @@ import os
 import runpy
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,6 +23,8 @@ import torch
 
 FIRST = 3  # steps before the clock of warming up starts: they compile and choose algorithms
 FEWEST = 3  # steps of a block
+SPREAD = 0.15  # of the median, between the longest and the shortest block of a program that has settled
+LONGEST = 3  # times the blocks asked for, after which the last ones count as they are
 
 
 class Timer:
@@ -57,8 +59,10 @@ class Timer:
             synchronize()
             steps = (self.ticks - self.ticks_then) / self.per_step
             self.blocks.append((time.perf_counter() - self.began) * 1e3 / steps)
-            if len(self.blocks) == self.most:
-                self.end({"step_ms": median(self.blocks), "lo": min(self.blocks), "hi": max(self.blocks)})
+            last = self.blocks[-self.most :]
+            if len(last) == self.most and (settled(last) or len(self.blocks) >= LONGEST * self.most):
+                self.blocks = last
+                self.end({"step_ms": median(last), "lo": min(last), "hi": max(last)})
             self.begin()
 
     def begin(self) -> None:
@@ -74,6 +78,11 @@ class Timer:
         self.out.write_text(json.dumps({**figures, "blocks": self.blocks, "peak_mib": peak, "steps": steps}))
         sys.stdout.flush()
         os._exit(0)
+
+
+def settled(blocks: Sequence[float]) -> bool:
+    """Whether the blocks agree: a program that still gets faster is timed on."""
+    return max(blocks) - min(blocks) <= SPREAD * median(blocks)
 
 
 def synchronize() -> None:
