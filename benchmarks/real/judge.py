@@ -4,9 +4,8 @@
 
 A FOLDER holds truth.json (see measure.py) and, for each program, its Run as NAME/, NAME.tar.xz, or either of them within
 recordings-N.tar. The default is ../shared/corpus/real. A change is judged by the finding of the rule that truth.json
-names for it: RULE, RULE:LABEL where a rule has findings or alternatives that a word tells apart, or "together". "~" after the
-rule: no finding speaks of the label, the rule's first one is taken. A rule that finds nothing predicts 1.00. Changes
-without a rule are left out.
+names for it: RULE, RULE:LABEL for one of its alternatives, or "together". A rule that finds nothing, or does not offer the
+alternative, predicts 1.00. Changes without a rule are left out.
 """
 
 from __future__ import annotations
@@ -163,25 +162,20 @@ def predicted_for(found: Diagnosis, change: str, named: str) -> tuple[str, Predi
     rule = next((name for name in STANDS_FOR.get(kind, (rule,)) if name in known), rule)
     label = label or LABELS.get((rule, change), "")
     offers = list(offers_of(found, rule))
-    for words, predicted in offers:
-        if label and label.lower() in words.lower():
+    for offered, predicted in offers:
+        if label and label in offered:
             return f"{rule}:{label}", predicted
-    first = offers[0][1] if offers else None
-    return (f"{rule}:{label}~" if label else rule), first
+    if label:
+        return f"{rule}:{label}", None  # what was measured is not among what the rule offers
+    return rule, offers[0][1] if offers else None
 
 
 def offers_of(found: Diagnosis, rule: str) -> Iterator[tuple[str, Prediction]]:
-    """What a rule predicts, each with its words: its findings and, where these have them, their alternatives."""
+    """What a rule predicts, each with its label: its findings and their alternatives."""
     for finding in found.findings:
-        if finding.rule != rule:
-            continue
-        if finding.predicted:
-            change = finding.change.says if finding.change else ""
-            yield change or finding.fix.says, finding.predicted
-        for other in getattr(finding, "alternatives", ()):
-            if other.predicted:
-                words = [getattr(other, part, "") for part in ("name", "label", "says")]
-                yield " ".join(word for word in words if isinstance(word, str)), other.predicted
+        for offer in (finding, *finding.alternatives) if finding.rule == rule else ():
+            if offer.predicted:
+                yield offer.label, offer.predicted
 
 
 def print_rows(rows: Sequence[Judged]) -> None:
