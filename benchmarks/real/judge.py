@@ -35,8 +35,8 @@ from foretrace.errors import ForetraceError  # noqa: E402
 from foretrace.predict.prediction import Prediction  # noqa: E402
 
 TRUE_GAIN = 1.10
-# Rules that speak of a change, the first that exists; truths older than a rule name another.
-STANDS_FOR = {"compile": ("compile", "unfused-elementwise")}
+# What sets call a change, and the rule that speaks of it.
+STANDS_FOR = {"compile": "unfused-elementwise"}
 # Truths that name no label: the change tells which one is meant.
 LABELS = {("no-tensor-cores", "tf32"): "tf32", ("no-tensor-cores", "bf16"): "autocast"}
 
@@ -157,9 +157,7 @@ def predicted_for(found: Diagnosis, change: str, named: str) -> tuple[str, Predi
     if named == TOGETHER:
         return TOGETHER, found.combined
     rule, _, label = named.partition(":")
-    known = {each.name for each in RULES}
-    kind = "compile" if change == "compile" and rule == "unfused-elementwise" else rule
-    rule = next((name for name in STANDS_FOR.get(kind, (rule,)) if name in known), rule)
+    rule = STANDS_FOR.get(rule, rule)
     label = label or LABELS.get((rule, change), "")
     offers = list(offers_of(found, rule))
     for offered, predicted in offers:

@@ -1,9 +1,9 @@
 """Times a program's steps without any profiler: time_steps.py OUT.json TICK SCRIPT [ARGUMENT ...]
 
 TICK names what ends a step: `optimizer` (any optimizer's step), or `module:function`. After warming up, blocks of steps are
-timed, one synchronisation at each end, until the last ones agree; then the process ends. From the environment: TICKS_PER_STEP (1), WARM_S (1.2) and
-WARM_N (12) steps of warming up, BLOCKS (6) of at least BLOCK_S (0.25) and three steps. ONLY_STEPS=N times nothing: the
-process ends after N steps.
+timed, one synchronisation at each end, until the last ones agree; then the process ends. From the environment:
+TICKS_PER_STEP (1), WARM_S (1.2) and WARM_N (12) steps of warming up, BLOCKS (6) of at least BLOCK_S (0.25) and three steps.
+ONLY_STEPS=N times nothing: the process ends after N steps.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Fix:
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another fix of the same cause, with a prediction of its own, which the diagnosis fills in."""
+    """Another fix of the same cause, with its prediction, which the diagnosis fills in."""
 
     label: str  # one word, as `predict --change 'fix RULE:LABEL'` takes it
     fix: Fix

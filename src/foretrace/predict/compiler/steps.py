@@ -16,12 +16,12 @@ from foretrace.predict.compiler import nodes as shapes
 from foretrace.predict.compiler.kernels import Flow
 from foretrace.predict.compiler.nodes import BARRIER, NOTHING, Node, Shape
 from foretrace.predict.compiler.prices import launches, price_ns
+from foretrace.predict.costs.channels_last import CONVERSIONS
 from foretrace.predict.program import Program
 from foretrace.predict.tasks import task_table
 from foretrace.sourced import Count, Factor
 from foretrace.trace import Trace
 
-_CONVERTS = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|convertTensor_kernel|batched_transpose_\d+x\d+"
 _JOINS = "CatArray"  # kernels of concatenations, which alone tell the type
 _ACROSS_ROWS = "GammaBeta"  # the kernel of a norm's backward that makes the gradients of its parameters
 _HEAVY = re.compile(r"mm$|conv|attention|rnn|_linear")
@@ -71,7 +71,7 @@ class CompiledStep:
 def compiled_steps(trace: Trace, program: Program, device: Device) -> list[CompiledStep]:
     """Each recorded step, compiled."""
     tasks = task_table(trace, program)
-    converts = frozenset(tasks.filter(pl.col("name").cast(pl.String).str.contains(_CONVERTS))["task"])
+    converts = frozenset(tasks.filter(pl.col("name").cast(pl.String).str.contains(CONVERSIONS))["task"])
     compiled, known = [], {}
     for nodes in _steps(_work(trace, tasks)):
         alike = tuple((node.op, node.shape, len(node.tasks), node.backward) for node in nodes)

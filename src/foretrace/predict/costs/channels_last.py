@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from foretrace.sourced import JUDGEMENT, Factor, Share
 
+# Kernels of cuDNN and MIOpen that turn planar tensors into channels-last order, or back.
+CONVERSIONS = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|convertTensor_kernel|batched_transpose_\d+x\d+"
 _TWO_PAIRS = "two pairs of benchmarks/pairs"
 NORM_SHARE = Share(
     0.35, "the memory's bandwidth, reached by batch norm in training", _TWO_PAIRS, devices="H200"

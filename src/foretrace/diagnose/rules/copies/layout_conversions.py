@@ -18,6 +18,7 @@ from foretrace.diagnose.rule import KERNELS, headline, needs, rule
 from foretrace.errors import MissingDataError
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.channels_last import (
+    CONVERSIONS,
     DEPTHWISE_TIME,
     FASTER_KERNELS,
     NORM_PASSES,
@@ -30,7 +31,6 @@ from foretrace.predict.numbers import ProgramTime
 from foretrace.sourced import JUDGEMENT, Share
 
 LEAST_SHARE = Share(0.02, "GPU time", JUDGEMENT)
-_CONVERTS = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|convertTensor_kernel|batched_transpose_\d+x\d+"
 # torch's own kernels for depthwise convolutions; for channels-last tensors cuDNN's take their place.
 _DEPTHWISE = r"conv_depthwise2d_(?:forward|backward|grad_weight)_kernel"
 _HALF = "Half|BFloat16"
@@ -87,7 +87,7 @@ def layout_conversions(case: Case) -> Iterator[Finding]:
     A layer has no channels-last kernel: then its conversion stays. Nothing is promised where group or instance norm runs,
     which has none.
     """
-    converting = case.device_work(pl.col("name").cast(pl.String).str.contains(_CONVERTS))
+    converting = case.device_work(pl.col("name").cast(pl.String).str.contains(CONVERSIONS))
     converting = converting.where(~_of_sequences(converting))
     depthwise = _planar_depthwise(case)
     if converting.dur_ns + depthwise.dur_ns < LEAST_SHARE * case.device_ns:
