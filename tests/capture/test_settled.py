@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from capture.programs import SOURCES, needs_torch
-from capture.test_recorder import fast, rank_facts, work
+from capture.test_recorder import fast, rank_facts
 
 from foretrace.capture.recorder import Recorder
 from foretrace.capture.run_folder import RunFolder
@@ -229,101 +229,125 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder(tmp_path / "run").create()
 
 
-def drive(recorder: Recorder, pause_s: float = 0.001, most: int = 20_000) -> int:
-    for number in range(most):
-        if recorder.done:
-            return number
-        work(pause_s)
+class Program:
+    """Its steps take as long as it says by a clock of its own: a busy machine cannot make them differ."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_ns = 1_000_000_000
+        monkeypatch.setattr(time, "perf_counter_ns", lambda: self.now_ns)
+
+    def step(self, recorder: Recorder, step_ms: float, recorded_ms: float | None = None) -> None:
+        import torch
+
+        torch.ones(8, 8) @ torch.ones(8, 8)
+        if recorded_ms is not None and torch.autograd._profiler_enabled():
+            step_ms = recorded_ms
+        self.now_ns += round(step_ms * 1e6)
         recorder.step()
-    raise AssertionError("it never ended")
+
+    def drive(self, recorder: Recorder, step_ms: float, recorded_ms: float | None = None) -> None:
+        for _ in range(20_000):
+            if recorder.done:
+                return
+            self.step(recorder, step_ms, recorded_ms)
+        raise AssertionError("it never ended")
 
 
-def test_steps_that_only_the_profiler_slows_down_are_left_alone(folder: RunFolder) -> None:
-    """Hundreds of short operators: much slower under the profiler, and as fast as before without."""
-    import torch
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Program:
+    return Program(monkeypatch)
 
+
+def test_steps_that_only_the_profiler_slows_down_are_left_alone(folder: RunFolder, program: Program) -> None:
     recorder = Recorder(fast(folder.path, time_s=0.5), folder, 0)
-    value = torch.ones(8)
-    while not recorder.done:
-        for _ in range(300):
-            value = value + 1
-        recorder.step()
+    program.drive(recorder, 1, recorded_ms=3)
     facts = rank_facts(folder)
-    assert facts["passes"][0]["step_ns"] > facts["unprofiled"]["median_ns"]
+    assert facts["passes"][0]["step_ns"] == pytest.approx(3_000_000, rel=0.01)
     assert facts["unprofiled"] == facts["timed_first"]
-    assert facts["timed_again"]["steps"] > 0
-    assert facts["settling"]["verdict"] in ("steady", "slower")
+    assert facts["unprofiled"]["median_ns"] == facts["timed_again"]["median_ns"] == 1_000_000
+    assert facts["settling"]["verdict"] == "steady"
     assert [each["kind"] for each in facts["passes"]] == ["light", "rich"]
     assert facts["status"] == "complete"
 
 
-def test_a_program_that_ends_before_it_is_timed_again_is_complete(folder: RunFolder) -> None:
+def test_a_program_that_ends_before_it_is_timed_again_is_complete(
+    folder: RunFolder, program: Program
+) -> None:
     recorder = Recorder(fast(folder.path), folder, 0)
     while len(recorder._kept.passes) < 2:
-        work()
-        recorder.step()
+        program.step(recorder, 1, recorded_ms=3)
     recorder.close("the program ended")
     facts = rank_facts(folder)
     assert (facts["status"], facts["reason"], facts["timed_again"]) == ("complete", "", None)
-    assert facts["settling"]["verdict"] in ("once", "beaten"), "a busy machine makes steps differ"
+    assert facts["settling"]["verdict"] == "once"
     assert facts["unprofiled"] == facts["timed_first"]
 
 
-def test_a_program_that_ends_while_it_is_timed_again_keeps_what_was_timed(folder: RunFolder) -> None:
+def test_a_step_longer_than_the_same_step_under_the_profiler_is_noticed(
+    folder: RunFolder, program: Program
+) -> None:
+    recorder = Recorder(fast(folder.path), folder, 0)
+    while len(recorder._kept.passes) < 2:
+        program.step(recorder, 10, recorded_ms=4)
+    recorder.close("the program ended")
+    assert rank_facts(folder)["settling"]["verdict"] == "beaten"
+
+
+def test_a_program_that_ends_while_it_is_timed_again_keeps_what_was_timed(
+    folder: RunFolder, program: Program
+) -> None:
     recorder = Recorder(fast(folder.path, time_s=1.0), folder, 0)
     while len(recorder._kept.passes) < 2:
-        work(0.02)
-        recorder.step()
-    ends_at = time.monotonic() + 0.6
-    while time.monotonic() < ends_at:
-        work(0.004)
-        recorder.step()
+        program.step(recorder, 20)
+    for _ in range(150):
+        program.step(recorder, 4)
     recorder.close("the program ended")
     facts = rank_facts(folder)
     assert facts["status"] == "complete"
     assert facts["timed_again"]["stopped_because"] == "the program ended"
     assert facts["unprofiled"] == facts["timed_again"]
+    assert facts["unprofiled"]["median_ns"] == 4_000_000
     assert not facts["settling"]["light_settled"], "there was no time to record it again"
 
 
-def test_ranks_time_again_by_counted_steps_and_record_nothing_anew(folder: RunFolder) -> None:
+def test_ranks_time_again_by_counted_steps_and_record_nothing_anew(
+    folder: RunFolder, program: Program
+) -> None:
     recorder = Recorder(fast(folder.path, time_s=0.4, passes=("light",)), folder, 0, world_size=2)
     while not recorder._kept.passes:
-        work(0.02)
-        recorder.step()
-    drive(recorder, pause_s=0.004)
+        program.step(recorder, 20)
+    program.drive(recorder, 4)
     facts = rank_facts(folder)
     assert recorder._plan is not None
     assert facts["steps_seen"] == recorder._plan.end, "every rank ends at the same step"
     assert facts["timed_again"]["steps"] == recorder._plan.passes[-1].active
     assert facts["timed_again"]["host_blocks"] >= 1
-    assert facts["timed_again"]["host_low_ns"] >= 4_000_000, "a whole step: there is no device"
+    assert facts["timed_again"]["host_low_ns"] == 4_000_000, "a whole step: there is no device"
     assert facts["settling"]["verdict"] == "faster"
     assert not facts["settling"]["light_settled"]
     assert facts["unprofiled"] == facts["timed_again"]
     assert len(facts["passes"]) == 1
 
 
-def test_the_program_is_ended_after_it_was_timed_again(folder: RunFolder) -> None:
+def test_the_program_is_ended_after_it_was_timed_again(folder: RunFolder, program: Program) -> None:
     options = fast(folder.path, stop_after_capture=True, passes=("light",), time_s=3.0)
     recorder = Recorder(options, folder, 0, watch=True)
     while not recorder._kept.passes:
-        work(0.01)
-        recorder.step()
-    began = time.monotonic()
+        program.step(recorder, 10)
+    began = program.now_ns
     with pytest.raises(SystemExit):
-        drive(recorder, pause_s=0.01)
-    assert 0.5 < time.monotonic() - began < 3, "about a second"
+        program.drive(recorder, 10)
+    assert program.now_ns - began == pytest.approx(1e9, rel=0.2), "about a second"
     facts = rank_facts(folder)
     assert facts["timed_again"]["steps"] > 20
     assert facts["status"] == "complete"
 
 
-def test_a_schedule_in_steps_is_kept_to(folder: RunFolder) -> None:
+def test_a_schedule_in_steps_is_kept_to(folder: RunFolder, program: Program) -> None:
     recorder = Recorder(
         fast(folder.path, wait=4, warmup=1, active=2, passes=("light",)), folder, 0, watch=True
     )
-    drive(recorder)
+    program.drive(recorder, 1)
     facts = rank_facts(folder)
     assert facts["steps_seen"] == 4 + 1 + 2
     assert facts["timed_again"] is None
