@@ -9,11 +9,12 @@ import numpy as np
 from foretrace import intervals
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Alternative, Finding
+from foretrace.diagnose.promises import guarded
 from foretrace.diagnose.rule import Rule
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.predict.changes import Change
-from foretrace.predict.prediction import Prediction
-from foretrace.sourced import JUDGEMENT, Factor, Share
+from foretrace.predict.prediction import Prediction, withheld
+from foretrace.sourced import JUDGEMENT, Count, Factor, Share
 
 _HIGH = Share(0.10, "the step, saved by a finding of high severity", JUDGEMENT)
 _MEDIUM = Share(0.03, "the step, saved by a finding of medium severity", JUDGEMENT)
@@ -22,6 +23,9 @@ _SPECIFIC = Factor(
     1.35,
     "times the worth of a specific fix: as much more a general one must be worth to stand before it",
     JUDGEMENT,
+)
+_MOST_RANKS = Count(
+    8, "other ranks that are asked whether they get the same verdict: each is diagnosed", JUDGEMENT
 )
 _SAME = Share(0.95, "the host's time that two findings about the same thing would both take out", JUDGEMENT)
 
@@ -43,13 +47,24 @@ class Diagnosis:
     unchecked: tuple[Unchecked, ...]
     combined: Prediction | None  # all fixes with a gain, made together
 
+    @property
+    def promised(self) -> frozenset[str]:
+        """Rules with a finding whose fix promises a gain."""
+        return frozenset(each.rule for each in self.findings if _promises(each))
+
+    @property
+    def not_promised(self) -> str:
+        """Why the recording cannot carry the promise that the first finding without one would have made."""
+        return next((each.predicted.not_promised for each in self.findings if each.predicted), "")
+
 
 def diagnose(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
     """Runs the rules and predicts what each fix, and all together, would be worth.
 
-    Lines, and what a light recording cannot show, come from the rich one of the same program where there is one.
+    Lines, and what a light recording cannot show, come from the rich one of the same program where there is one. What is a
+    gain on one rank of a job and none on another is promised on neither.
     """
-    return _joined(_of_one(case, rules), case, rules)
+    return _agreed(_joined(_of_one(case, rules), case, rules), case, rules)
 
 
 def _of_one(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
@@ -91,6 +106,51 @@ def _joined(found: Diagnosis, case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
     )
 
 
+def _agreed(found: Diagnosis, case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
+    """The diagnosis with the verdict that all ranks of the job get: ranks march in step, so one cannot gain alone."""
+    if not found.promised:
+        return found
+    refused: dict[str, str] = {}
+    try:
+        for other in case.other_ranks(timed=True)[:_MOST_RANKS]:
+            theirs = _of_one(other, rules)
+            seen = {each.rule for each in theirs.findings if each.predicted is not None}
+            rank = other.whole.meta.get("rank")
+            for rule in (found.promised & seen) - theirs.promised:
+                refused.setdefault(rule, f"the same change promises no gain on rank {rank} of this job")
+    except MissingDataError:
+        return found  # `straggler` says which rank cannot be read
+    if not refused:
+        return found
+    findings = [
+        _without_promise(each, refused[each.rule]) if each.rule in refused else each
+        for each in found.findings
+    ]
+    findings.sort(key=_order)
+    return replace(found, findings=tuple(findings), combined=_combined(case, findings))
+
+
+def _without_promise(finding: Finding, why: str) -> Finding:
+    """The finding with no fix of it promised."""
+    kept = replace(
+        finding,
+        predicted=finding.predicted and _not_a_gain(finding.predicted, why),
+        alternatives=tuple(
+            replace(other, predicted=other.predicted and _not_a_gain(other.predicted, why))
+            for other in finding.alternatives
+        ),
+    )
+    return replace(kept, severity=_severity(kept.predicted)) if kept.predicted else kept
+
+
+def _not_a_gain(predicted: Prediction, why: str) -> Prediction:
+    return withheld(predicted, why) if predicted.verdict == "gain" else predicted
+
+
+def _promises(finding: Finding) -> bool:
+    return finding.predicted is not None and finding.predicted.verdict == "gain"
+
+
 def _placed(finding: Finding, found: Diagnosis, other: Diagnosis) -> Finding:
     """The finding with the lines of its twin, where there is no doubt which one that is."""
     same = [each for each in found.findings if each.rule == finding.rule]
@@ -121,7 +181,8 @@ def _located(case: Case, finding: Finding) -> Finding:
 
 def _judged(case: Case, finding: Finding) -> Finding:
     if finding.change is None:
-        return finding
+        given = finding.predicted  # a rule may have made it, and no rule is past the guard
+        return replace(finding, predicted=guarded(case, given)) if given else finding
     finding = replace(
         finding,
         predicted=case.predict((finding.change,)),
@@ -197,11 +258,7 @@ def _same_time(one: Finding, other: Finding) -> bool:
 
 def _combined(case: Case, findings: list[Finding]) -> Prediction | None:
     changes = tuple(
-        finding.change
-        for finding in findings
-        if finding.change is not None
-        and finding.predicted is not None
-        and finding.predicted.verdict == "gain"
+        finding.change for finding in findings if finding.change is not None and _promises(finding)
     )
     return case.predict(changes) if changes else None
 

@@ -19,6 +19,7 @@ from foretrace.units import format_value, shorten, visible
 
 SCHEMA = 1
 _SHOWN = 6
+_NO_PROMISE = "no fix promises a gain of 10 % or more."
 _OVERVIEW = (
     "steps_count", "step_gpu_ns", "step_host_ns", "gpu_busy_pct", "sm_efficiency_pct", "occupancy_pct", "idle_pct",
     "exposed_communication_pct", "exposed_copy_pct", "launches_per_step_count", "kernels_per_step_count",
@@ -29,7 +30,8 @@ def headline(diagnosis: Diagnosis, step_ns: float) -> str:
     """One sentence: the step now, and what it would be with the fixes that promise a gain."""
     now = format_value("_ns", step_ns)
     if diagnosis.combined is None:
-        return f"{now} per step; no fix promises a gain of 10 % or more."
+        why = diagnosis.not_promised
+        return f"{now} per step; no gain is promised: {why}." if why else f"{now} per step; {_NO_PROMISE}"
     gains = [
         finding for finding in diagnosis.findings if finding.predicted and finding.predicted.verdict == "gain"
     ]
@@ -61,6 +63,9 @@ def _one(number: int, finding: Finding, width: int) -> Iterator[Line]:
     yield [(f"{number} ", "quiet"), (finding.rule, style), (f"  {_worth(finding.predicted)}", "strong")]
     for line in tables.wrap(visible(finding.says), width - 2):
         yield [("  ", ""), (line, "")]
+    if finding.predicted and finding.predicted.not_promised:
+        for line in tables.wrap(f"Not promised: {visible(finding.predicted.not_promised)}.", width - 2):
+            yield [("  ", ""), (line, "")]
     for place in finding.where[:2]:
         yield [("  at ", "quiet"), (shorten(visible(place_text(place)), width - 5), "accent")]
     for line in tables.wrap(visible(finding.fix.says), width - 2):
@@ -153,6 +158,8 @@ def to_markdown(diagnosis: Diagnosis, step_ns: float, name: str) -> str:
         lines += [
             f"{number}. **{finding.rule}** ({_worth(finding.predicted) or finding.severity}): {finding.says}"
         ]
+        if finding.predicted and finding.predicted.not_promised:
+            lines += [f"   - Not promised: {finding.predicted.not_promised}."]
         lines += [f"   - at `{place_text(place)}`" for place in finding.where[:3]]
         lines += [f"   - {finding.fix.says}", "", "   ```python"]
         lines += [f"   {line}" for line in finding.fix.code.splitlines()]

@@ -230,6 +230,9 @@ def _without_gain(view: RecordingView) -> dict[str, str]:
             "title": "Nothing could be predicted from this recording",
             "says": without_file(view, view.not_replayed) + ".",
         }
+    why = view.diagnosis.not_promised
+    if why:
+        return {"title": "No gain is promised from this recording", "says": f"{why[:1].upper()}{why[1:]}."}
     return {"title": "No fix promises a gain of 10 % or more", "says": _busy(view)}
 
 
