@@ -15,7 +15,7 @@ _MISSING_PCT = 10.0
 # Recording lengthens a step, up to 4 times in benchmarks/pairs, and shortens none by more than its scatter: a stated step
 # that is several times as long as the recorded ones is another one, and so is one that is shorter by far more than that.
 _LONGER, _SHORTER = 3.0, 8.0
-_KINDS = ["op", "runtime", "annotation"]
+_KINDS = ("op", "runtime")
 
 
 def sampled(evidence: Evidence) -> Iterator[Note]:
