@@ -21,6 +21,7 @@ from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.excerpt import Excerpt, chosen_steps, excerpt
 from foretrace.diagnose.finding import Place
 from foretrace.diagnose.promises import guarded
+from foretrace.diagnose.seen import Seen
 from foretrace.diagnose.source_lines import exact_line, of_library
 from foretrace.errors import ForetraceError, MissingDataError
 from foretrace.hardware import Device
@@ -72,6 +73,7 @@ class Case:
         self._callers: dict[int, list[int]] = {}
         self._user_frames: dict[int, Place] = {}
         self._claimed: set[int] = set()
+        self.seen: list[Seen] = []  # by the rule at work
         self.lost_calls = False  # whether the rule at work asked for calls that another's finding explains
 
     @cached_property

@@ -11,6 +11,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Alternative, Finding
 from foretrace.diagnose.promises import guarded
 from foretrace.diagnose.rule import Rule
+from foretrace.diagnose.seen import Seen
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.predict.changes import Change
 from foretrace.predict.prediction import Prediction, withheld
@@ -46,6 +47,7 @@ class Diagnosis:
     checked: tuple[str, ...]  # rules that looked and found nothing
     unchecked: tuple[Unchecked, ...]
     combined: Prediction | None  # all fixes with a gain, made together
+    seen: tuple[Seen, ...] = ()  # what is there, but not worth a finding here
 
     @property
     def promised(self) -> frozenset[str]:
@@ -69,10 +71,10 @@ def diagnose(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
 
 def _of_one(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
     findings: list[Finding] = []
-    checked, unchecked = [], []
+    checked, unchecked, noticed = [], [], []
     case.forget_claims()
     for rule in rules:
-        case.lost_calls = False
+        case.lost_calls, case.seen = False, []
         try:
             judged = [_judged(case, _located(case, finding)) for finding in rule(case)]
         except MissingDataError as missing:
@@ -80,11 +82,14 @@ def _of_one(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
             continue
         for finding in judged:
             case.claim(finding.claims)
-        if not judged and not case.lost_calls:
+        if not judged and case.seen:
+            noticed += [replace(each, rule=rule.name) for each in case.seen]
+        elif not judged and not case.lost_calls:
             checked.append(rule.name)
         findings += judged
     findings = _apart(sorted(findings, key=_order))
-    return Diagnosis(tuple(findings), tuple(checked), tuple(unchecked), _combined(case, findings))
+    combined = _combined(case, findings)
+    return Diagnosis(tuple(findings), tuple(checked), tuple(unchecked), combined, tuple(noticed))
 
 
 def _joined(found: Diagnosis, case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
@@ -97,12 +102,13 @@ def _joined(found: Diagnosis, case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
     other = _of_one(rich, asked)
     findings = [_placed(each, found, other) if each.rule in nowhere else each for each in found.findings]
     findings += [_from(rich, each) for each in other.findings if each.rule in unchecked]
-    looked = {each.rule for each in other.findings} | set(other.checked)
+    looked = {each.rule for each in other.findings} | {each.rule for each in other.seen} | set(other.checked)
     return replace(
         found,
         findings=tuple(sorted(findings, key=_order)),
         checked=found.checked + tuple(each for each in other.checked if each in unchecked),
         unchecked=tuple(each for each in found.unchecked if each.rule not in looked),
+        seen=found.seen + tuple(each for each in other.seen if each.rule in unchecked),
     )
 
 

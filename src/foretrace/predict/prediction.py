@@ -169,7 +169,7 @@ def to_dict(prediction: Prediction) -> dict[str, Any]:
         "after_ms": span(prediction.after_ns, 1e6),
         "speedup": span(prediction.speedup, 1.0),
         "basis": prediction.basis,
-        **({"not_promised": prediction.not_promised} if prediction.not_promised else {}),
+        "not_promised": prediction.not_promised,
     }
 
 

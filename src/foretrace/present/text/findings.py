@@ -52,6 +52,8 @@ def finding_lines(diagnosis: Diagnosis, step_ns: float, width: int) -> Iterator[
     if left > 0:
         yield [(f"{left} more: foretrace diagnose PATH --format json", "quiet")]
     yield []
+    for seen in diagnosis.seen:
+        yield from _wrapped(f"seen, not worth it here: {seen.rule}: {visible(seen.says)}", width)
     if diagnosis.checked:
         yield from _wrapped("checked, no issue: " + ", ".join(diagnosis.checked), width)
     for each in diagnosis.unchecked:
@@ -126,6 +128,7 @@ def to_json(
             for each in diagnosis.unchecked
         ],
         "checked": list(diagnosis.checked),
+        "seen": [{"rule": each.rule, "says": each.says} for each in diagnosis.seen],
         "combined": None if combined is None else {k: to_dict(combined)[k] for k in ("after_ms", "speedup")},
     }  # fmt: skip
 
@@ -169,6 +172,8 @@ def to_markdown(diagnosis: Diagnosis, step_ns: float, name: str) -> str:
             for other in finding.alternatives
         ]
         lines += [""] * bool(finding.alternatives)
+    lines += [f"Seen, not worth it here: {each.rule}: {each.says}" for each in diagnosis.seen]
+    lines += [""] * bool(diagnosis.seen)
     if diagnosis.checked:
         lines += ["Checked, no issue: " + ", ".join(diagnosis.checked) + ".", ""]
     lines += [f"Not checked: {each.rule}: {each.why}" for each in diagnosis.unchecked]

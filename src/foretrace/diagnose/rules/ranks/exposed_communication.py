@@ -8,6 +8,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import collective_arrivals, exposed_work
 from foretrace.diagnose.rule import healthy, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.costs import overlap
 from foretrace.sourced import JUDGEMENT, Share
 
@@ -60,7 +61,7 @@ def exposed_communication(case: Case) -> Iterator[Finding]:
     exposed = exposed_work.find(work)
     if not on_device:
         exposed = exposed_work.Exposed(work, {}, int(values["exposed_ns"] or 0))
-    if exposed.step_share < LEAST_SHARE:
+    if too_little(case, "communication that nothing hides", exposed.step_share, LEAST_SHARE):
         return
     change = None
     if exposed.hidden and exposed_work.order_is_known(work):
