@@ -155,15 +155,21 @@ class Case:
     @cached_property
     def calibration(self) -> Calibration:
         """The recorded steps on an unprofiled host."""
-        program = self.keep("built", lambda: build(self.trace))
+        program, timed = self.keep("built", lambda: build(self.trace)), self.timed or Timed(())
         if self.loaded is not None:
             made = self.loaded.calibration
         elif self.measured_step_ns is None and self.rich is not None:
             made = calibrate_pair((self.trace, program), (self.rich.trace, build(self.rich.trace)))
         else:
-            host_ns = self.timed.loading_host_ns if self.timed is not None else None
-            made = calibrate(self.trace, program, step_ns=self.measured_step_ns, host_ns=host_ns)
-        return replace(made, basis=f"{made.basis}; looked at: {self.looked_at}") if self.looked_at else made
+            made = calibrate(
+                self.trace,
+                program,
+                step_ns=self.measured_step_ns,
+                host_ns=timed.loading_host_ns,
+                device=timed.device,
+            )
+        basis = f"{made.basis}; looked at: {self.looked_at}" if self.looked_at else made.basis
+        return replace(made, basis=basis, scatter=timed.scatter)
 
     def require_replay(self) -> None:
         """Raises MissingDataError where the recording holds nothing that could be replayed."""
