@@ -122,7 +122,7 @@ def no_shorter_than(prediction: Prediction, floor_ns: float, why: str) -> Predic
 
 
 SLACK = Factor(1.08, "the speed-up, for what is not modelled", _UNSEEN)
-LESS_OF_SAVED = Share(0.25, "the saved share of the step, added to the slack of the lower end", _UNSEEN)
+LESS_OF_SAVED = Share(0.12, "the saved share of the step, added to the slack of the lower end", _UNSEEN)
 MORE_OF_SAVED = Share(
     0.4, "the saved share of the step, added to the slack of the upper end, which promises nothing", _UNSEEN
 )
