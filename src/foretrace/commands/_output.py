@@ -48,7 +48,7 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit",
         metavar="N",
-        type=_row_limit,
+        type=row_limit,
         help=f"print at most N rows; 0 for all (default: {TABLE_ROWS} in a table, else all)",
     )
 
@@ -76,7 +76,8 @@ def writing(output: Path) -> Iterator[None]:
         raise UsageError(f"{output}: cannot be written: {error.strerror}") from error
 
 
-def _row_limit(text: str) -> int:
+def row_limit(text: str) -> int:
+    """A number of rows, as an option gives it."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows")
     return int(text)

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 from foretrace.commands import _input, _output, serve
 from foretrace.errors import UsageError
+from foretrace.units import visible
 
 if TYPE_CHECKING:
     from foretrace.diagnose.case import Case
@@ -69,7 +70,7 @@ def _write(case: Case, output: Path) -> None:
     with _output.writing(output), _opened(output) as file:
         for piece in perfetto.chunks(RecordingView(case)):
             file.write(piece)
-    print(f"wrote {output}: open it at https://ui.perfetto.dev", file=sys.stderr)
+    print(f"wrote {visible(str(output))}: open it at https://ui.perfetto.dev", file=sys.stderr)
 
 
 @contextlib.contextmanager
