@@ -34,7 +34,7 @@ from foretrace.commands import (
     sql,
     summary,
 )
-from foretrace.errors import ForetraceError, UsageError
+from foretrace.errors import ForetraceError, UsageError, fault_text, is_fault
 
 COMMANDS: tuple[ModuleType, ...] = (
     demo,
@@ -91,8 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _PIPE_CLOSED
     except BaseException as error:
-        # A panic inside polars is no Exception, so that nobody catches it by accident.
-        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+        if is_fault(error):
             return _internal(error)
         raise
 
@@ -170,9 +169,7 @@ def _say(text: str) -> None:
 def _internal(error: BaseException) -> int:
     if os.environ.get("FORETRACE_DEBUG"):
         traceback.print_exc()
-    what = " ".join(str(error).split())[:300]
-    says = f"{type(error).__name__}: {what}" if what else type(error).__name__
-    _say(f"internal error: {says} (please report; set FORETRACE_DEBUG=1 for the traceback)")
+    _say(fault_text(error))
     return _INTERNAL
 
 
