@@ -42,6 +42,6 @@ def run(args: argparse.Namespace) -> None:
         raise MissingDataError(f"{trace.path.name}: no device work recorded; try --metric host")
     is_speedscope = args.output.name.lower().endswith(_SPEEDSCOPE)
     text = (flamegraph.to_speedscope if is_speedscope else flamegraph.to_folded)(trace, metric)
-    with _output.writing(args.output):
-        args.output.write_text(text, encoding="utf-8")
+    with _output.writing(args.output) as file:
+        file.write_text(text, encoding="utf-8")
     print(f"wrote {visible(str(args.output))}: {metric} time", file=sys.stderr)

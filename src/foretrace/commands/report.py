@@ -47,8 +47,8 @@ def run(args: argparse.Namespace) -> None:
         group, label = place_of(case.whole.path, case.whole.path)
         views.append(RecordingView(case, run_id=str(number), group=group, label=label))
     made = report.make(views, budget_bytes=args.budget, steps=args.steps)
-    with _output.writing(args.output):
-        args.output.write_text(made.text, encoding="utf-8")
+    with _output.writing(args.output) as file:
+        file.write_text(made.text, encoding="utf-8")
     for note in made.notes:
         print(visible(note), file=sys.stderr)
     size = args.output.stat().st_size / 1e6

@@ -21,7 +21,7 @@ from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.excerpt import Excerpt, chosen_steps, excerpt
 from foretrace.diagnose.finding import Place
 from foretrace.diagnose.source_lines import exact_line, of_library
-from foretrace.errors import ForetraceError, MissingDataError
+from foretrace.errors import ForetraceError, MissingDataError, contained
 from foretrace.hardware import Device
 from foretrace.ingest.timed import Timed
 from foretrace.predict.builder import build
@@ -177,7 +177,9 @@ class Case:
             raise MissingDataError(
                 f"{self.whole.path.name}: no GPU work recorded, so there is nothing to replay"
             )
-        if not len(self.calibration.program.task_span):
+        with contained(f"{self.whole.path.name}: the replay of the recorded steps"):
+            tasks = len(self.calibration.program.task_span)
+        if not tasks:
             raise MissingDataError(
                 f"{self.trace.path.name}: no launched GPU work in the recorded steps to replay"
             )

@@ -10,7 +10,7 @@ from foretrace import intervals
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Alternative, Finding
 from foretrace.diagnose.rule import Rule
-from foretrace.errors import MissingDataError, UsageError
+from foretrace.errors import FaultError, MissingDataError, UsageError, contained
 from foretrace.predict.changes import Change
 from foretrace.predict.prediction import Prediction
 from foretrace.sourced import JUDGEMENT, Factor, Share
@@ -59,7 +59,8 @@ def _of_one(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
     for rule in rules:
         case.lost_calls = False
         try:
-            judged = [_judged(case, _located(case, finding)) for finding in rule(case)]
+            with contained(rule.name):
+                judged = [_judged(case, _located(case, finding)) for finding in rule(case)]
         except MissingDataError as missing:
             unchecked.append(Unchecked(rule.name, str(missing)))
             continue
@@ -69,7 +70,13 @@ def _of_one(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
             checked.append(rule.name)
         findings += judged
     findings = _apart(sorted(findings, key=_order))
-    return Diagnosis(tuple(findings), tuple(checked), tuple(unchecked), _combined(case, findings))
+    combined = None
+    try:
+        with contained("the worth of all fixes together"):
+            combined = _combined(case, findings)
+    except FaultError as fault:
+        unchecked.append(Unchecked(findings[0].rule, str(fault)))
+    return Diagnosis(tuple(findings), tuple(checked), tuple(unchecked), combined)
 
 
 def _joined(found: Diagnosis, case: Case, rules: tuple[Rule, ...]) -> Diagnosis:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -146,12 +148,10 @@ def splits(
     program: Program, launches: NDArray[np.int64], waiting: NDArray[np.int64], near_end: float = NEAR_END
 ) -> bool:
     """Whether one of the waiting calls lies in the midst of a step's launches, not near an end of them."""
-    for call in waiting:
-        of_step = launches[program.step[launches] == program.step[call]]
-        before = int(np.searchsorted(of_step, call))
-        if min(before, len(of_step) - before) > near_end * len(of_step):
-            return True
-    return False
+    of_step = program.step[launches]
+    begin, end = (np.searchsorted(of_step, program.step[waiting], side) for side in ("left", "right"))
+    before = np.clip(np.searchsorted(launches, waiting), begin, end)
+    return bool((np.minimum(before - begin, end - before) > near_end * (end - begin)).any())
 
 
 def _repeats(trace: Trace, program: Program) -> bool:
@@ -160,7 +160,10 @@ def _repeats(trace: Trace, program: Program) -> bool:
     tasks = task_table(trace, program).join(grids, on="id", how="left", maintain_order="left")
     shapes = trace.ops.select(pl.col("span_id").alias("op_id"), "shapes")
     tasks = tasks.join(shapes, on="op_id", how="left", maintain_order="left")
-    columns = tasks.select("name", "kind", "grid_x", "grid_y", "grid_z", "shapes", "step")
-    parts = columns.partition_by("step", maintain_order=True, include_key=False)
-    alike = max((sum(part.equals(other) for other in parts) for part in parts), default=0)
+    rows = tasks.select("name", "kind", "grid_x", "grid_y", "grid_z", "shapes").hash_rows()
+    of_step = tasks.select("step", launched=rows).group_by("step", maintain_order=True).agg("launched")
+    # Each step as one text: comparing every step with every other took minutes where there are many.
+    alike = max(
+        Counter(launched.to_numpy().tobytes() for launched in of_step["launched"]).values(), default=0
+    )
     return alike >= max(LEAST_ALIKE * len(trace.steps), 2)

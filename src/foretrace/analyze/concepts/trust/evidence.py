@@ -149,8 +149,8 @@ class Evidence:
         reasons: dict[int, str] = {}
         for place, window in enumerate(self.windows):
             number, missing = window.number, int(lost.get(window.number, 0))
-            others = float(np.median((calls[:place] + calls[place + 1 :]) or [0]))
             at_edge = place in (0, len(calls) - 1)
+            others = float(np.median((calls[:place] + calls[place + 1 :]) or [0])) if at_edge else 0.0
             if number in late:
                 reasons[number] = "its annotation ends after the recording"
             elif missing and missing * 100 >= calls[place] * SMALL_PCT:
