@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from foretrace import intervals
 from foretrace.analyze.concepts.device.device_time import names_like
 from foretrace.analyze.concepts.host import runtime_calls
+from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that
 from foretrace.predict import waits
 from foretrace.predict.calibrate import dense_ns
 from foretrace.predict.costs import graph
@@ -19,7 +20,6 @@ from foretrace.predict.tasks import task_table
 from foretrace.sourced import JUDGEMENT, Count, Share
 from foretrace.trace import Trace
 
-_GRAPH = r"^(?:cuda|hip|cu)GraphLaunch"
 _COMMUNICATES = r"(?i)nccl|rccl|all_?reduce|reduce_?scatter|all_?gather"
 WAITS = "the host waits for the device within the step"
 LEAST_PER_GRAPH = Count(
@@ -101,11 +101,12 @@ def differ(trace: Trace, program: Program) -> bool:
 
 def preventing(trace: Trace, program: Program) -> str | None:
     """What no graph can hold."""
-    names = trace.spans["name"].gather(program.call_span).cast(pl.String)
-    if names.str.contains(_GRAPH).any():
+    names = trace.spans["name"].gather(program.call_span)
+    if calls_that(names, Effect.GRAPH).any():
         return "the program uses one already"
     later = names.filter(pl.Series(program.step > 0))
-    if (later.str.contains(runtime_calls.ALLOCATE) & ~later.str.contains(runtime_calls.ASYNC)).any():
+    in_stream = calls_that(later, Effect.STREAM_ORDERED)
+    if (calls_that(later, Effect.ALLOCATE, Effect.FREE) & ~in_stream).any():
         return "memory is allocated from the driver within the step"
     if task_table(trace, program)["name"].cast(pl.String).str.contains(_COMMUNICATES).any():
         return "it communicates with other ranks"

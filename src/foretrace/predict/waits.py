@@ -7,12 +7,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace.analyze.concepts.host.runtime_calls import NOBODY, HostSpans
+from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that
 from foretrace.predict.numbers import Calls
 from foretrace.predict.program import BLOCKING_COPY, SYNC, Program
 from foretrace.predict.tasks import task_table
 from foretrace.trace import Trace
 
-_FREES = r"^(?:cuda|hip)(?:Free|HostFree)|^cuMem"
 # Operators whose result is as large as the values of their input decide.
 _SIZED_BY_VALUES = (
     r"^aten::(?:nonzero|masked_select|_?unique\w*|unique_consecutive|repeat_interleave|argwhere|bincount)\b"
@@ -27,8 +27,8 @@ def waiting_calls(trace: Trace, program: Program) -> Calls:
     waits[copied["call"].to_numpy()] = False
     ops = trace.spans["op_id"].gather(program.call_span)
     after_copy = ops.is_in(copied["op_id"].drop_nulls().implode()).fill_null(value=False)
-    frees = trace.spans["name"].gather(program.call_span).cast(pl.String).str.contains(_FREES)
-    return Calls(np.flatnonzero(waits & ~(after_copy | frees).to_numpy()))
+    memory = calls_that(trace.spans["name"].gather(program.call_span), Effect.ALLOCATE, Effect.FREE)
+    return Calls(np.flatnonzero(waits & ~after_copy.to_numpy() & ~memory))
 
 
 def for_sizes(host: HostSpans, program: Program, calls: Calls) -> NDArray[np.bool_]:

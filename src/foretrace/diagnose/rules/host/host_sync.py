@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from foretrace.analyze.concepts.names.runtime_names import Effect, does
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import host_waits, launches_for_waits
@@ -20,7 +20,6 @@ from foretrace.sourced import JUDGEMENT, Count
 
 LOGGED = Count(2, "values read a step: a loss or a norm that is logged, rather than a condition", JUDGEMENT)
 _COPIES = ("aten::to", "aten::_to_copy", "aten::copy_")
-_BARE = re.compile(r"(cuda|hip|cu)(Device|Ctx|Stream|Event)Synchronize")
 
 
 @needs(RUNTIME_CALLS)
@@ -88,7 +87,7 @@ def host_sync(case: Case) -> Iterator[Finding]:
 def _fix(case: Case, waits: HostWaits) -> Fix:
     """What to write instead, by what waits most often."""
     first = str(host_waits.reader_names(case, waits)[0])
-    if _BARE.match(first):
+    if does(first, Effect.SYNC):
         return Fix(
             "Leave the synchronize out: torch waits by itself where the host needs a value.",
             "# torch.cuda.synchronize() belongs around what is timed, not into every step",
