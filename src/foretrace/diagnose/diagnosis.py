@@ -23,6 +23,9 @@ _SPECIFIC = Factor(
     "times the worth of a specific fix: as much more a general one must be worth to stand before it",
     JUDGEMENT,
 )
+_OF_BOUND = Share(
+    0.5, "what a finding could save at best, by which it is ranked where nothing is replayed", JUDGEMENT
+)
 _SAME = Share(0.95, "the host's time that two findings about the same thing would both take out", JUDGEMENT)
 
 
@@ -128,7 +131,8 @@ def _located(case: Case, finding: Finding) -> Finding:
 
 def _judged(case: Case, finding: Finding) -> Finding:
     if finding.change is None:
-        return finding
+        likely = _OF_BOUND * finding.at_best
+        return replace(finding, severity="medium" if likely >= _MEDIUM else finding.severity)
     finding = replace(
         finding,
         predicted=case.predict((finding.change,)),
@@ -169,9 +173,12 @@ def _severity(predicted: Prediction) -> str:
 
 
 def _order(finding: Finding) -> tuple[int, float]:
-    """Gains first, by what they save, then what is uncertain, then the rest; findings without a prediction last."""
+    """Gains first, by what they save, then what is uncertain, then the rest; findings without a prediction last.
+
+    What cannot be replayed but is known to take a share of the step stands among what is uncertain, by half of that.
+    """
     if finding.predicted is None:
-        return 3, 0.0
+        return (1, -1 / (1 - _OF_BOUND * finding.at_best)) if finding.at_best else (3, 0.0)
     speedup = finding.predicted.speedup
     if finding.predicted.verdict == "no gain":
         return 2, -speedup.high  # what it could be worth at best: its point is noise around 1
