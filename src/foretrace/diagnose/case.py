@@ -22,8 +22,8 @@ from foretrace.diagnose.excerpt import Excerpt, chosen_steps, excerpt
 from foretrace.diagnose.finding import Place
 from foretrace.diagnose.promises import guarded
 from foretrace.diagnose.seen import Seen
-from foretrace.diagnose.source_lines import exact_line, of_library
-from foretrace.errors import ForetraceError, MissingDataError
+from foretrace.diagnose.source_lines import exact_line, of_library, with_forward_stack
+from foretrace.errors import ForetraceError, MissingDataError, contained
 from foretrace.hardware import Device
 from foretrace.ingest.timed import Timed
 from foretrace.predict.builder import build
@@ -161,15 +161,21 @@ class Case:
     @cached_property
     def calibration(self) -> Calibration:
         """The recorded steps on an unprofiled host."""
-        program = self.keep("built", lambda: build(self.trace))
+        program, timed = self.keep("built", lambda: build(self.trace)), self.timed or Timed(())
         if self.loaded is not None:
             made = self.loaded.calibration
         elif self.measured_step_ns is None and self.rich is not None:
             made = calibrate_pair((self.trace, program), (self.rich.trace, build(self.rich.trace)))
         else:
-            host_ns = self.timed.loading_host_ns if self.timed is not None else None
-            made = calibrate(self.trace, program, step_ns=self.measured_step_ns, host_ns=host_ns)
-        return replace(made, basis=f"{made.basis}; looked at: {self.looked_at}") if self.looked_at else made
+            made = calibrate(
+                self.trace,
+                program,
+                step_ns=self.measured_step_ns,
+                host_ns=timed.loading_host_ns,
+                device=timed.device,
+            )
+        basis = f"{made.basis}; looked at: {self.looked_at}" if self.looked_at else made.basis
+        return replace(made, basis=basis, scatter=timed.scatter)
 
     def require_replay(self) -> None:
         """Raises MissingDataError where the recording holds nothing that could be replayed."""
@@ -177,7 +183,9 @@ class Case:
             raise MissingDataError(
                 f"{self.whole.path.name}: no GPU work recorded, so there is nothing to replay"
             )
-        if not len(self.calibration.program.task_span):
+        with contained(f"{self.whole.path.name}: the replay of the recorded steps"):
+            tasks = len(self.calibration.program.task_span)
+        if not tasks:
             raise MissingDataError(
                 f"{self.trace.path.name}: no launched GPU work in the recorded steps to replay"
             )
@@ -330,7 +338,7 @@ class Case:
         if not len(op_ids):
             return ()
         ops = self.trace.ops.filter(pl.col("span_id").is_in(list(op_ids)))
-        ops = self._with_forward_stack(ops)
+        ops = with_forward_stack(ops, self.trace.ops)
         stacks = self.trace.stacks
         known = ops.drop_nulls("stack_id")
         if known.is_empty() or stacks.is_empty():
@@ -385,15 +393,3 @@ class Case:
         ).sort("depth")
         stack = around["stack_id"][-1] if around.height else None
         return None if stack is None else self.user_frame(stack)
-
-    def _with_forward_stack(self, ops: pl.DataFrame) -> pl.DataFrame:
-        """Operators with their stack, or that of the forward operator (`asked_id`): autograd's thread runs no Python."""
-        forward = self.trace.ops.select(
-            pl.col("span_id").alias("forward_id"), pl.col("stack_id").alias("_forward")
-        )
-        joined = ops.join(forward, on="forward_id", how="left", maintain_order="left")
-        own = pl.col("stack_id").is_not_null()
-        return joined.with_columns(
-            asked_id=pl.when(own).then("span_id").otherwise("forward_id"),
-            stack_id=pl.coalesce("stack_id", "_forward"),
-        )

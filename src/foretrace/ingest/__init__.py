@@ -7,6 +7,7 @@ from pathlib import Path
 from foretrace import cache as trace_cache
 from foretrace.errors import FormatError
 from foretrace.ingest import kineto
+from foretrace.ingest.pipes import as_file
 from foretrace.ingest.source import Progress, open_source
 from foretrace.trace import Trace
 
@@ -17,7 +18,7 @@ def open_trace(
     path: str | Path, *, cache: bool = True, reader: str | None = None, progress: Progress | None = None
 ) -> Trace:
     """The recording at `path`, from the cache if it was read before; naming a `reader` goes past the cache."""
-    path = Path(path)
+    path = as_file(Path(path))
 
     def read() -> Trace:
         return _read(path, reader, progress)

@@ -13,6 +13,7 @@ from foretrace import schema
 from foretrace.errors import FormatError, InputError, UsageError
 from foretrace.ingest import kineto_native, kineto_python, kineto_tables, lenient
 from foretrace.ingest.columns import NULL_I64, Columns
+from foretrace.ingest.secret_texts import mask_secrets
 from foretrace.ingest.source import Progress, Source
 from foretrace.trace import Repair, Trace
 
@@ -50,6 +51,7 @@ def read(source: Source, *, reader: str | None = None, progress: Progress | None
     """The recording as a Trace, by the named reader ("native" or "python"; the extension if present)."""
     columns = _scan(source, reader, progress)
     columns.header = _plain(columns.header)
+    masked = mask_secrets(columns)
     name = source.path.name
     if not columns.counts.get("trace_events") and not columns.counts.get("bare_list"):
         raise FormatError(f"{name}: no traceEvents in it")
@@ -59,7 +61,7 @@ def read(source: Source, *, reader: str | None = None, progress: Progress | None
     if not columns.counts.get("events") and lost:
         where = columns.repairs[lost[0]][1]
         raise InputError(f"{name}: no event can be read: {REPAIRS[lost[0]]} (byte {where})")
-    meta = _meta(columns, source)
+    meta = {**_meta(columns, source), "masked_texts": masked}
     frames = kineto_tables.build(columns)
     meta["rank"], meta["rank_source"] = _rank(columns.header, name)
     if meta["rank"] is not None:
