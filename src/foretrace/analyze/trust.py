@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from foretrace.analyze.concepts.trust import completeness, disturbance
+from foretrace.analyze.concepts.trust import completeness, coverage, disturbance
 from foretrace.analyze.concepts.trust.evidence import Evidence, Note, Severity, some
 from foretrace.analyze.concepts.trust.settling import settling
 from foretrace.analyze.result import Result, analysis
@@ -28,6 +28,9 @@ _CHECKS = (
     completeness.launches,
     completeness.orphans,
     completeness.steps,
+    coverage.sampled,
+    coverage.processes,
+    coverage.stated,
     settling,
     disturbance.first_step,
     disturbance.overhead,

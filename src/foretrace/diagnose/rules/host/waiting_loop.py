@@ -16,6 +16,7 @@ from foretrace.diagnose.patterns.independent_passes import takes_pieces
 from foretrace.diagnose.patterns.launches_for_waits import MOST_LAUNCHES
 from foretrace.diagnose.patterns.repeated_passes import UPSIDE, Repeat
 from foretrace.diagnose.rule import RUNTIME_CALLS, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit, merge
 from foretrace.predict.numbers import NO_CALLS, Calls
@@ -66,10 +67,12 @@ def waiting_loop(case: Case) -> Iterator[Finding]:
     A pass needs what the one before it has read, or the program needs the values to decide what to do next.
     """
     waits = host_waits.host_waits(case)
-    if waits is None or waits.host_share < LEAST_SHARE:
+    if waits is None:
         return
     loops, experts = _loops(case, waits.calls), _experts(case, waits.calls)
     if not loops and not experts.loops:
+        return
+    if too_little(case, "a loop waits for the device in each pass", waits.host_share, LEAST_SHARE):
         return
     yield host_waits.finding(
         case,

@@ -12,6 +12,7 @@ from foretrace.diagnose.finding import Alternative, Finding, Fix
 from foretrace.diagnose.patterns import collective_arrivals, exposed_work, link_speed
 from foretrace.diagnose.patterns.exposed_work import Exposed
 from foretrace.diagnose.rule import headline, healthy, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import links, overlap
 from foretrace.predict.edits import Edit
@@ -91,7 +92,7 @@ def exposed_communication(case: Case) -> Iterator[Finding]:
         return
     work = exposed_work.collectives(case)
     exposed = exposed_work.find(work) if len(work) else exposed_work.collectives_on_host(case)
-    if exposed.step_share < LEAST_SHARE:
+    if too_little(case, "communication that nothing hides", exposed.step_share, LEAST_SHARE):
         return
     yield Finding(
         says=f"For {exposed.exposed_ns / case.step_count / 1e6:.3g} ms a step, {100 * exposed.step_share:.0f} % of it, "

@@ -12,6 +12,7 @@ from foretrace.diagnose.patterns import exposed_work, link_speed
 from foretrace.diagnose.patterns.exposed_work import Exposed
 from foretrace.diagnose.patterns.link_speed import LEAST_CALLS, LinkSpeed  # noqa: F401  # named on the page
 from foretrace.diagnose.rule import headline, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import links
 from foretrace.predict.edits import Edit
@@ -70,7 +71,9 @@ def slow_link(case: Case) -> Iterator[Finding]:
         return
     work = exposed_work.collectives(case)
     exposed = exposed_work.find(work) if len(work) else exposed_work.collectives_on_host(case)
-    if exposed.step_share < LEAST_SHARE:
+    if too_little(
+        case, "messages move slower than any link of the device can", exposed.step_share, LEAST_SHARE
+    ):
         return
     large = speed.calls.filter(pl.col("size_bytes") >= links.LARGE_BYTES)
     best = format_value("_bytes_per_s", speed.best_bytes_per_s)
