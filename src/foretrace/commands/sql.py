@@ -31,7 +31,9 @@ def run(args: argparse.Namespace) -> None:
     if args.query is None:
         frame = _columns()
     else:
-        frame = query(_input.open_path(args.path, no_cache=args.no_cache), args.query)
+        frame = query(
+            _input.open_path(args.path, no_cache=args.no_cache, reading=_input.reading(args)), args.query
+        )
     _output.print_frame(frame, _output.Printing.chosen(args))
 
 
