@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -48,7 +50,7 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit",
         metavar="N",
-        type=_row_limit,
+        type=row_limit,
         help=f"print at most N rows; 0 for all (default: {TABLE_ROWS} in a table, else all)",
     )
 
@@ -63,20 +65,50 @@ def check_file(output: Path, *, force: bool, endings: tuple[str, ...], such_as: 
     """Raises UsageError where the name does not end as it should, or the file exists and --force was not given."""
     if not output.name.lower().endswith(endings):
         raise UsageError(f"{output}: end the name in {such_as}")
-    if output.exists() and not force:
+    try:
+        exists = output.exists()
+    except OSError as error:  # a name that is too long, a folder that may not be looked into
+        raise UsageError(f"{output}: cannot be written: {error.strerror or error}") from error
+    if exists and not force:
         raise UsageError(f"will not overwrite without --force: {output}")
 
 
 @contextmanager
-def writing(output: Path) -> Iterator[None]:
-    """What goes wrong inside with writing the file is told as a wrong use of -o."""
+def writing(output: Path) -> Iterator[Path]:
+    """A file to write to, which becomes `output` when all is written: that appears whole or not at all.
+
+    What goes wrong inside with writing is told as a wrong use of -o.
+    """
+    temporary: Path | None = None
     try:
-        yield
+        target = output.resolve()  # what a link leads to is replaced, not the link
+        if target.exists() and not target.is_file():  # a device or a pipe: there is nothing to replace
+            yield target
+            return
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
+        # A short name of its own: one that is made from `output` may be too long.
+        handle, name = tempfile.mkstemp(prefix=".foretrace-", dir=target.parent)
+        os.close(handle)
+        temporary = Path(name)
+        yield temporary
+        temporary.chmod(mode)
+        temporary.replace(target)
     except OSError as error:
-        raise UsageError(f"{output}: cannot be written: {error.strerror}") from error
+        raise UsageError(f"{output}: cannot be written: {error.strerror or error}") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
 
 
-def _row_limit(text: str) -> int:
+def _umask() -> int:
+    """What the process takes from the modes of new files; asking sets it for a moment."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def row_limit(text: str) -> int:
+    """A number of rows, as an option gives it."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows")
     return int(text)

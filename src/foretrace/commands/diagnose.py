@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretrace.commands import _input, _output, summary
-from foretrace.errors import MissingDataError, UsageError
+from foretrace.errors import FaultError, MissingDataError, UsageError, contained
 
 if TYPE_CHECKING:
     from foretrace.diagnose.case import Case
     from foretrace.diagnose.diagnosis import Diagnosis
+    from foretrace.trace import Trace
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -73,12 +74,17 @@ def print_diagnosis(
 
 
 def _contract(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
+    import polars as pl
+
     from foretrace import analyze
-    from foretrace.analyze.trust import judge
+    from foretrace.analyze.result import Result
     from foretrace.diagnose.bound import bound
     from foretrace.present.text import findings
 
-    overview = analyze.run(case.whole, "overview")
+    try:
+        overview = analyze.run(case.whole, "overview")
+    except FaultError as fault:
+        overview = Result(says=str(fault), table=pl.DataFrame())
     measured = case.measured_step_ns
     facts = {
         "steps": len(case.whole.steps),
@@ -86,7 +92,17 @@ def _contract(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
         "unprofiled_step_ms": measured / 1e6 if measured else None,
         "bound": bound(case),
     }
-    return findings.to_json(case.whole, judge(case.whole).to_dict(), overview, diagnosis, facts)
+    return findings.to_json(case.whole, _trust(case.whole), overview, diagnosis, facts)
+
+
+def _trust(trace: Trace) -> dict[str, Any]:
+    from foretrace.analyze.trust import judge
+
+    try:
+        with contained("trust"):
+            return judge(trace).to_dict()
+    except FaultError as fault:
+        return {"verdict": "no", "notes": [{"code": "fault", "says": str(fault), "values": {}}]}
 
 
 def _manual(name: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from foretrace.commands import _input, _output
 from foretrace.errors import MissingDataError
+from foretrace.units import visible
 
 if TYPE_CHECKING:
     from foretrace.analyze.stacks import Metric
@@ -41,6 +42,6 @@ def run(args: argparse.Namespace) -> None:
         raise MissingDataError(f"{trace.path.name}: no device work recorded; try --metric host")
     is_speedscope = args.output.name.lower().endswith(_SPEEDSCOPE)
     text = (flamegraph.to_speedscope if is_speedscope else flamegraph.to_folded)(trace, metric)
-    with _output.writing(args.output):
-        args.output.write_text(text, encoding="utf-8")
-    print(f"wrote {args.output}: {metric} time", file=sys.stderr)
+    with _output.writing(args.output) as file:
+        file.write_text(text, encoding="utf-8")
+    print(f"wrote {visible(str(args.output))}: {metric} time", file=sys.stderr)

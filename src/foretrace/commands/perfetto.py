@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 from foretrace.commands import _input, _output, serve
 from foretrace.errors import UsageError
+from foretrace.units import visible
 
 if TYPE_CHECKING:
     from foretrace.diagnose.case import Case
@@ -68,17 +69,18 @@ def _write(case: Case, output: Path) -> None:
 
     if output.exists() and output.samefile(case.whole.path):
         raise UsageError(f"{output}: is the recording itself; choose another name")
-    with _output.writing(output), _opened(output) as file:
+    packed = output.suffix.lower() == ".gz"
+    with _output.writing(output) as written, _opened(written, packed=packed) as file:
         for piece in perfetto.chunks(RecordingView(case)):
             file.write(piece)
-    print(f"wrote {output}: open it at https://ui.perfetto.dev", file=sys.stderr)
+    print(f"wrote {visible(str(output))}: open it at https://ui.perfetto.dev", file=sys.stderr)
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _opened(path: Path, *, packed: bool) -> Iterator[IO[bytes]]:
     with path.open("wb") as raw:
-        if path.suffix.lower() == ".gz":
-            with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0, compresslevel=6) as packed:
-                yield packed  # type: ignore[misc]  # a GzipFile is a stream of bytes, if not by its type
+        if packed:
+            with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0, compresslevel=6) as stream:
+                yield stream  # type: ignore[misc]  # a GzipFile is a stream of bytes, if not by its type
         else:
             yield raw

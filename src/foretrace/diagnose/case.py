@@ -21,7 +21,7 @@ from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.excerpt import Excerpt, chosen_steps, excerpt
 from foretrace.diagnose.finding import Place
 from foretrace.diagnose.source_lines import exact_line, of_library
-from foretrace.errors import ForetraceError, MissingDataError
+from foretrace.errors import ForetraceError, MissingDataError, contained
 from foretrace.hardware import Device
 from foretrace.ingest.timed import Timed
 from foretrace.predict.builder import build
@@ -156,15 +156,21 @@ class Case:
     @cached_property
     def calibration(self) -> Calibration:
         """The recorded steps on an unprofiled host."""
-        program = self.keep("built", lambda: build(self.trace))
+        program, timed = self.keep("built", lambda: build(self.trace)), self.timed or Timed(())
         if self.loaded is not None:
             made = self.loaded.calibration
         elif self.measured_step_ns is None and self.rich is not None:
             made = calibrate_pair((self.trace, program), (self.rich.trace, build(self.rich.trace)))
         else:
-            host_ns = self.timed.loading_host_ns if self.timed is not None else None
-            made = calibrate(self.trace, program, step_ns=self.measured_step_ns, host_ns=host_ns)
-        return replace(made, basis=f"{made.basis}; looked at: {self.looked_at}") if self.looked_at else made
+            made = calibrate(
+                self.trace,
+                program,
+                step_ns=self.measured_step_ns,
+                host_ns=timed.loading_host_ns,
+                device=timed.device,
+            )
+        basis = f"{made.basis}; looked at: {self.looked_at}" if self.looked_at else made.basis
+        return replace(made, basis=basis, scatter=timed.scatter)
 
     def require_replay(self) -> None:
         """Raises MissingDataError where the recording holds nothing that could be replayed."""
@@ -172,7 +178,9 @@ class Case:
             raise MissingDataError(
                 f"{self.whole.path.name}: no GPU work recorded, so there is nothing to replay"
             )
-        if not len(self.calibration.program.task_span):
+        with contained(f"{self.whole.path.name}: the replay of the recorded steps"):
+            tasks = len(self.calibration.program.task_span)
+        if not tasks:
             raise MissingDataError(
                 f"{self.trace.path.name}: no launched GPU work in the recorded steps to replay"
             )

@@ -10,7 +10,7 @@ from foretrace import intervals
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Alternative, Finding
 from foretrace.diagnose.rule import Rule
-from foretrace.errors import MissingDataError, UsageError
+from foretrace.errors import FaultError, MissingDataError, UsageError, contained
 from foretrace.predict.changes import Change
 from foretrace.predict.prediction import Prediction
 from foretrace.sourced import JUDGEMENT, Factor, Share
@@ -22,6 +22,9 @@ _SPECIFIC = Factor(
     1.35,
     "times the worth of a specific fix: as much more a general one must be worth to stand before it",
     JUDGEMENT,
+)
+_OF_BOUND = Share(
+    0.5, "what a finding could save at best, by which it is ranked where nothing is replayed", JUDGEMENT
 )
 _SAME = Share(0.95, "the host's time that two findings about the same thing would both take out", JUDGEMENT)
 
@@ -59,7 +62,8 @@ def _of_one(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
     for rule in rules:
         case.lost_calls = False
         try:
-            judged = [_judged(case, _located(case, finding)) for finding in rule(case)]
+            with contained(rule.name):
+                judged = [_judged(case, _located(case, finding)) for finding in rule(case)]
         except MissingDataError as missing:
             unchecked.append(Unchecked(rule.name, str(missing)))
             continue
@@ -69,7 +73,13 @@ def _of_one(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
             checked.append(rule.name)
         findings += judged
     findings = _apart(sorted(findings, key=_order))
-    return Diagnosis(tuple(findings), tuple(checked), tuple(unchecked), _combined(case, findings))
+    combined = None
+    try:
+        with contained("the worth of all fixes together"):
+            combined = _combined(case, findings)
+    except FaultError as fault:
+        unchecked.append(Unchecked(findings[0].rule, str(fault)))
+    return Diagnosis(tuple(findings), tuple(checked), tuple(unchecked), combined)
 
 
 def _joined(found: Diagnosis, case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
@@ -121,7 +131,8 @@ def _located(case: Case, finding: Finding) -> Finding:
 
 def _judged(case: Case, finding: Finding) -> Finding:
     if finding.change is None:
-        return finding
+        likely = _OF_BOUND * finding.at_best
+        return replace(finding, severity="medium" if likely >= _MEDIUM else finding.severity)
     finding = replace(
         finding,
         predicted=case.predict((finding.change,)),
@@ -162,9 +173,12 @@ def _severity(predicted: Prediction) -> str:
 
 
 def _order(finding: Finding) -> tuple[int, float]:
-    """Gains first, by what they save, then what is uncertain, then the rest; findings without a prediction last."""
+    """Gains first, by what they save, then what is uncertain, then the rest; findings without a prediction last.
+
+    What cannot be replayed but is known to take a share of the step stands among what is uncertain, by half of that.
+    """
     if finding.predicted is None:
-        return 3, 0.0
+        return (1, -1 / (1 - _OF_BOUND * finding.at_best)) if finding.at_best else (3, 0.0)
     speedup = finding.predicted.speedup
     if finding.predicted.verdict == "no gain":
         return 2, -speedup.high  # what it could be worth at best: its point is noise around 1

@@ -22,6 +22,8 @@ from foretrace.trace import Step, Trace
 # Six times the largest recording of the corpus, so that those stay as they are; the rules then take about two seconds.
 MOST_SPANS = 300_000
 LEAST_STEPS = 8
+# Some of the work is once a step: more steps than this say the same again, and take the rules more than two seconds.
+MOST_STEPS = 2_000
 
 # Columns that hold ids of spans.
 _REFERENCES: Mapping[str, tuple[str, ...]] = {
@@ -40,15 +42,16 @@ class Excerpt:
     span_ids: NDArray[np.uint32]  # for each span, its id in the whole recording
 
 
-def chosen_steps(trace: Trace, *, most_spans: int = MOST_SPANS) -> tuple[Step, ...]:
+def chosen_steps(
+    trace: Trace, *, most_spans: int = MOST_SPANS, most_steps: int = MOST_STEPS
+) -> tuple[Step, ...]:
     """The steps that are looked at: all, or a run from the middle of a recording that is too long.
 
     Of a server's steps of several kinds, the longest run of those that most time went to.
     """
     steps = _of_one_kind(trace)
-    if trace.spans.height <= most_spans:
-        return steps
-    count = max(len(steps) * most_spans // trace.spans.height, LEAST_STEPS)
+    fitting = len(steps) * most_spans // max(trace.spans.height, most_spans)
+    count = min(max(fitting, LEAST_STEPS), most_steps)
     if count >= len(steps):
         return steps
     # The middle: the first steps may be cold, the last one may be cut off.

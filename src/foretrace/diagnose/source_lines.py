@@ -87,7 +87,7 @@ def _functions(path: Path) -> Functions:
     """For each function of a file, by its first line and name: what it calls, and on which lines."""
     try:
         facts = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # a name that is too long, or holds a zero byte
         return {}
     return _parsed(path, facts.st_size, facts.st_mtime_ns)
 

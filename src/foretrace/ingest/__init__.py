@@ -8,6 +8,7 @@ from pathlib import Path
 from foretrace import cache as trace_cache
 from foretrace.errors import FormatError
 from foretrace.ingest import kineto
+from foretrace.ingest.pipes import as_file
 from foretrace.ingest.reading import Reading
 from foretrace.ingest.source import Progress, open_source
 from foretrace.trace import Trace
@@ -29,7 +30,7 @@ def open_trace(
     `step` names the ranges that are its steps: a name, how names begin, or a pattern after ~. `pid` chooses one of several
     processes in the file.
     """
-    path = Path(path)
+    path = as_file(Path(path))
     reading = Reading(step, None if pid is None else str(pid))
 
     def read() -> Trace:

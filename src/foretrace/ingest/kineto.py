@@ -14,6 +14,7 @@ from foretrace import schema
 from foretrace.errors import FormatError, InputError, UsageError
 from foretrace.ingest import kineto_native, kineto_python, kineto_tables, lenient, processes, step_marks
 from foretrace.ingest.columns import NULL_I64, Columns
+from foretrace.ingest.secret_texts import mask_secrets
 from foretrace.ingest.source import Progress, Source
 from foretrace.trace import Repair, Trace
 from foretrace.units import visible
@@ -59,6 +60,7 @@ def read(
     """
     columns = _scan(source, reader, pid, progress)
     columns.header = _plain(columns.header)
+    masked = mask_secrets(columns)
     name = source.path.name
     if not columns.counts.get("trace_events") and not columns.counts.get("bare_list"):
         raise FormatError(f"{name}: no traceEvents in it")
@@ -69,7 +71,7 @@ def read(
         where = columns.repairs[lost[0]][1]
         raise InputError(f"{name}: no event can be read: {REPAIRS[lost[0]]} (byte {where})")
     _check_pid(columns, pid, name)
-    meta = _meta(columns, source)
+    meta = {**_meta(columns, source), "masked_texts": masked}
     _drop_counters_of_others(columns)
     frames = kineto_tables.build(columns)
     # The header of a merged file is that of one of its ranks, and does not say of which.

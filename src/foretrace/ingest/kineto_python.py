@@ -38,7 +38,7 @@ CATEGORIES = {
     "cuda_runtime": RUNTIME, "cuda_driver": RUNTIME, "Runtime": RUNTIME, "xpu_runtime": RUNTIME,
     "xpu_driver": RUNTIME, "mtia_runtime": RUNTIME, "privateuse1_runtime": RUNTIME,
     "privateuse1_driver": RUNTIME, "glow_runtime": RUNTIME,
-    "kernel": KERNEL, "Kernel": KERNEL, "concurrent_kernel": KERNEL, "collective_comm": KERNEL,
+    "kernel": KERNEL, "Kernel": KERNEL, "concurrent_kernel": KERNEL, "collective_comm": KERNEL, "mtia_ccp_events": KERNEL,
     "gpu_memcpy": COPY, "Memcpy": COPY, "gpu_memset": SET, "Memset": SET,
     "cuda_sync": SYNC, "cuda_event": SYNC, "xpu_sync": SYNC,
     "overhead": OVERHEAD,

@@ -2,7 +2,7 @@
 
 Ours are a process named Foretrace: the steps on the host and on the GPU, a track for every finding, and counters of the
 GPU, the launch queue and memory. They stand at the front of the recording's list of events, so that a recording of
-gigabytes passes through in pieces. One that is not sound JSON is written anew from its tables.
+gigabytes passes through in pieces. One that is not sound JSON, or holds secrets, is written anew from its tables.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def chunks(view: RecordingView) -> Iterator[bytes]:
     """The whole file in pieces."""
     trace = view.trace
     ours = _joined(_own_events(view))
-    if _UNSOUND.isdisjoint(repair.code for repair in trace.repairs):
+    if not trace.meta.get("masked_texts") and _UNSOUND.isdisjoint(repair.code for repair in trace.repairs):
         yield from _spliced(trace, ours)
     else:
         yield b'{"traceEvents":['

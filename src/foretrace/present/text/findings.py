@@ -12,6 +12,7 @@ from foretrace.diagnose.diagnosis import Diagnosis
 from foretrace.diagnose.finding import Alternative, Finding, Place
 from foretrace.predict.prediction import Prediction, to_dict
 from foretrace.present.text import tables
+from foretrace.present.text.markup import code, code_block, escaped, paragraph
 from foretrace.present.text.summary_page import Line
 from foretrace.present.text.verdicts import verdict_word
 from foretrace.trace import Trace
@@ -148,21 +149,20 @@ def _finding_dict(finding: Finding) -> dict[str, Any]:
 
 def to_markdown(diagnosis: Diagnosis, step_ns: float, name: str) -> str:
     """The diagnosis to paste into an issue."""
-    lines = [f"**{name}**: {headline(diagnosis, step_ns)}", ""]
+    lines = [f"**{escaped(name)}**: {escaped(headline(diagnosis, step_ns))}", ""]
     for number, finding in enumerate(diagnosis.findings, 1):
+        worth = _worth(finding.predicted) or finding.severity
+        lines += [f"{number}. **{finding.rule}** ({worth}): {escaped(finding.says)}"]
+        lines += [f"   - at {code(place_text(place))}" for place in finding.where[:3]]
+        lines += [f"   - {paragraph(finding.fix.says)}", ""]
+        lines += [f"   {line}" for line in code_block(finding.fix.code)]
+        lines += [""]
         lines += [
-            f"{number}. **{finding.rule}** ({_worth(finding.predicted) or finding.severity}): {finding.says}"
-        ]
-        lines += [f"   - at `{place_text(place)}`" for place in finding.where[:3]]
-        lines += [f"   - {finding.fix.says}", "", "   ```python"]
-        lines += [f"   {line}" for line in finding.fix.code.splitlines()]
-        lines += ["   ```", ""]
-        lines += [
-            f"   - or {other.label} ({_worth(other.predicted) or 'not predicted'}): {other.fix.says}"
+            f"   - or {escaped(other.label)} ({_worth(other.predicted) or 'not predicted'}): {escaped(other.fix.says)}"
             for other in finding.alternatives
         ]
         lines += [""] * bool(finding.alternatives)
     if diagnosis.checked:
         lines += ["Checked, no issue: " + ", ".join(diagnosis.checked) + ".", ""]
-    lines += [f"Not checked: {each.rule}: {each.why}" for each in diagnosis.unchecked]
+    lines += [f"Not checked: {each.rule}: {escaped(each.why)}" for each in diagnosis.unchecked]
     return "\n".join(lines).rstrip() + "\n"

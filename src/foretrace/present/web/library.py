@@ -22,7 +22,7 @@ from isal import isal_zlib
 
 from foretrace import cache as trace_cache
 from foretrace.diagnose.opening import open_case
-from foretrace.errors import ForetraceError, InputError, MissingDataError
+from foretrace.errors import ForetraceError, InputError, MissingDataError, fault_text, is_fault
 from foretrace.ingest import open_trace
 from foretrace.ingest.reading import Reading
 from foretrace.ingest.recordings import is_recording
@@ -368,10 +368,9 @@ def error_text(error: BaseException) -> str:
     """One line about what went wrong, for the page."""
     if isinstance(error, ForetraceError):
         return str(error)
-    what = " ".join(str(error).split())[:300]
-    return f"internal error: {type(error).__name__}: {what} (please report it)"
+    return fault_text(error)
 
 
 def reportable(error: BaseException) -> bool:
-    """Whether an error belongs to the run alone; a panic inside polars is no Exception."""
-    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+    """Whether an error belongs to the run alone."""
+    return isinstance(error, Exception) or is_fault(error)

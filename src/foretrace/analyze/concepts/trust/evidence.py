@@ -15,7 +15,8 @@ import numpy as np
 import polars as pl
 
 from foretrace import intervals
-from foretrace.analyze.concepts.device.device_time import ORPHAN, names_like
+from foretrace.analyze.concepts.device.device_time import ORPHAN
+from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that
 from foretrace.analyze.result import Value
 from foretrace.analyze.steps import StepWindow, step_windows
 from foretrace.schema import DEVICE_KINDS
@@ -32,12 +33,6 @@ MOST_PCT = 50.0
 _CUT_PCT = 50.0
 # Judgement: a GPU that had work queued for this share of the time hides the host's delays.
 _FED_PCT = 90.0
-
-_KERNEL_LAUNCH = (
-    r"^(cuda|cu|hip)\w*(LaunchKernel|LaunchCooperativeKernel|GraphLaunch)|^cudaLaunch$"
-    r"|^(ur|pi)Enqueue(Kernel|Cooperative)|^zeCommandListAppendLaunch"
-)
-_COPY_LAUNCH = r"^(cuda|cu|hip)(Memcpy|Memset)"
 
 
 @dataclass(frozen=True)
@@ -83,8 +78,8 @@ class Evidence:
         has_work = np.zeros(spans.height, bool)
         has_work[used.to_numpy()] = True
         return calls.with_columns(
-            kernel=pl.col("name").is_in(names_like(calls, _KERNEL_LAUNCH)),
-            copy=pl.col("name").is_in(names_like(calls, _COPY_LAUNCH)),
+            kernel=pl.Series(calls_that(calls["name"], Effect.KERNEL, Effect.GRAPH)),
+            copy=pl.Series(calls_that(calls["name"], Effect.COPY, Effect.FILL)),
             has_work=pl.Series(has_work[calls["id"].to_numpy()]),
             captured=self._captured(calls),
         )
@@ -104,8 +99,7 @@ class Evidence:
         """For each call, whether a stream capture was open: it records launches instead of executing them."""
         start = calls["start_ns"].to_numpy()
         begins, ends = (
-            start[calls["name"].is_in(names_like(calls, name)).to_numpy()]
-            for name in ("StreamBeginCapture", "StreamEndCapture")
+            start[calls_that(calls["name"], wanted)] for wanted in (Effect.BEGIN_CAPTURE, Effect.END_CAPTURE)
         )
         following = np.searchsorted(ends, begins)
         known = following < len(ends)

@@ -115,8 +115,9 @@ def _levels(found: Compiling) -> Iterator[Alternative]:
     if not case.calibration.host_bound or not case.trace.steps:
         return
     capturable = graph_capture.capturable(case.trace, case.program)
+    ranks = graph_capture.COLLECTIVES if graph_capture.communicates(case.trace, case.program) else ""
     if not graph_capture.preventing(case.trace, case.program):
-        doubt = found.doubt or (WAITS if found.likely.split_by_waits else "")
+        doubt = found.doubt or (WAITS if found.likely.split_by_waits else "") or ranks
         yield Alternative(
             _GRAPHS,
             Fix(
@@ -142,7 +143,7 @@ def _levels(found: Compiling) -> Iterator[Alternative]:
             Change(
                 "compiled, and every step one CUDA graph",
                 found.likely.graphs(capturable, whole=True),
-                doubt=found.doubt,
+                doubt=found.doubt or ranks,
             ),
             "anything in the step depends on values or on the step's number.",
             may_lead=False,

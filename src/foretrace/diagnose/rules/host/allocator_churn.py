@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from foretrace import intervals
-from foretrace.analyze.concepts.host import runtime_calls
+from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import SHOWN_SPANS
 from foretrace.diagnose.finding import Finding, Fix
@@ -109,14 +109,17 @@ def _finding(case: Case, names: pl.Series, calls: Calls, spent_ns: int, window_n
 
 def _allocating(names: pl.Series) -> Calls:
     """The calls that take memory from the driver or give it back."""
-    allocates = names.str.contains(runtime_calls.ALLOCATE) & ~names.str.contains(runtime_calls.ASYNC)
-    return Calls(np.flatnonzero(allocates.to_numpy()))
+    memory, in_stream = (
+        calls_that(names, Effect.ALLOCATE, Effect.FREE),
+        calls_that(names, Effect.STREAM_ORDERED),
+    )
+    return Calls(np.flatnonzero(memory & ~in_stream))
 
 
 def _change(case: Case, names: pl.Series, calls: Calls) -> Change:
     """The calls left out, with waits among them and what came right before; or without the latter."""
     collecting = _collecting(case, names, calls)
-    waits = np.flatnonzero(names.str.contains(runtime_calls.SYNCHRONIZE).to_numpy())
+    waits = np.flatnonzero(calls_that(names, Effect.SYNC))
     among = waits[np.isin(waits - 1, calls) & np.isin(waits + 1, calls)]
     removed = Calls(np.union1d(calls, among))
     return Change(
@@ -129,7 +132,7 @@ def _change(case: Case, names: pl.Series, calls: Calls) -> Change:
 def _collecting(case: Case, names: pl.Series, calls: Calls) -> ProgramTime:
     """Long stretches without any event right before memory is given back."""
     program = case.program
-    frees = calls[names.gather(calls).str.contains(runtime_calls.FREE).to_numpy()]
+    frees = calls[calls_that(names.gather(calls), Effect.FREE | Effect.BLOCKS)]
     quiet = frees[(program.gap_ns > dense_ns(program))[frees] & (program.gap_ops[frees] == 0)]
     reach = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)))
     return ProgramTime(intervals.union(reach[quiet], program.call_start_ns[quiet]))

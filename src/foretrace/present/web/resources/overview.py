@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -11,7 +12,7 @@ from foretrace import diagnose
 from foretrace.analyze.concepts.memory import memory_curve
 from foretrace.diagnose import RULES
 from foretrace.diagnose.bound import bound
-from foretrace.errors import MissingDataError
+from foretrace.errors import FaultError, MissingDataError, contained
 from foretrace.predict.changes import Change
 from foretrace.predict.prediction import Prediction, to_dict
 from foretrace.present.text import findings
@@ -42,7 +43,6 @@ def overview(view: RecordingView, query: Mapping[str, str] | None = None) -> dic
     if (query or {}).get("findings") == "no":
         return _before_diagnosis(view)
     diagnosis = view.diagnosis
-    numbers = range(1, len(diagnosis.findings) + 1)
     return {
         "name": view.name,
         "facts": facts(view.trace),
@@ -50,16 +50,33 @@ def overview(view: RecordingView, query: Mapping[str, str] | None = None) -> dic
         "missing": missing(view),
         "left_out": list(view.left_out),
         "pending": None,
-        "trust": trust(view),
-        "headline": headline(view),
-        "waterfall": waterfall(view),
-        "findings": [finding(view, number) for number in numbers],
-        "step_time": step_time(view),
-        "checked": checked(view),
-        "one_step": one_step(view),
-        "markdown": _markdown(view),
-        "next": _next(view),
+        **{name: _whole(name, partial(make, view)) for name, make in _PARTS.items()},
     }
+
+
+def _whole(name: str, make: Callable[[], Any]) -> Any:
+    """A part of the page; where it could not be made, an empty one that says so."""
+    try:
+        with contained(name):
+            return make()
+    except FaultError as fault:
+        return _empty(str(fault))[name]
+
+
+def _empty(says: str) -> dict[str, Any]:
+    """Every part in its own shape, with these words for content."""
+    nothing = {"before_ms": None, "after_ms": None, "speedup": None}
+    return {
+        "trust": {"verdict": "no", "says": "Not known", "detail": says, "facts": [], "notes": []},
+        "headline": {"caption": "", **nothing, "title": "This could not be worked out", "says": says},
+        "waterfall": {"now_ms": None, "rows": [], "together_ms": None, "note": says},
+        "findings": [], "step_time": {"caption": says, "steps": [], "parts": []}, "checked": [],
+        "one_step": None, "markdown": says, "next": [],
+    }  # fmt: skip
+
+
+def _all_findings(view: RecordingView) -> list[dict[str, Any]]:
+    return [finding(view, number) for number in range(1, len(view.diagnosis.findings) + 1)]
 
 
 def _before_diagnosis(view: RecordingView) -> dict[str, Any]:
@@ -295,3 +312,9 @@ def _next(view: RecordingView) -> list[str]:
         commands.append(f"foretrace show {name} {file} {options}".rstrip())
     commands += [f"foretrace diagnose --explain {each.rule}" for each in view.diagnosis.findings[:1]]
     return list(dict.fromkeys(commands))
+
+
+_PARTS: Mapping[str, Callable[[RecordingView], Any]] = {
+    "trust": trust, "headline": headline, "waterfall": waterfall, "findings": _all_findings, "step_time": step_time,
+    "checked": checked, "one_step": one_step, "markdown": _markdown, "next": _next,
+}  # fmt: skip
