@@ -21,6 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     says = "a recording, or a folder with one recording, a Run, or the recordings of all ranks of a job"
     parser.add_argument("path", metavar="PATH", type=Path, nargs="?", help=says)
     _input.add_no_cache(parser)
+    _input.add_reading(parser)
     _input.add_step_ms(parser)
     _input.add_rich(parser)
     parser.add_argument("--explain", metavar="RULE", help="print the manual page of a rule instead")
@@ -34,7 +35,13 @@ def run(args: argparse.Namespace) -> None:
         return
     if args.path is None:
         raise UsageError("diagnose needs a PATH, or --explain RULE")
-    case = _input.open_case(args.path, no_cache=args.no_cache, step_ms=args.step_ms, rich=args.rich)
+    case = _input.open_case(
+        args.path,
+        no_cache=args.no_cache,
+        step_ms=args.step_ms,
+        rich=args.rich,
+        reading=_input.reading(args),
+    )
     print_diagnosis(case, args.format)
 
 
