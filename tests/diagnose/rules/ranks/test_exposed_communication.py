@@ -85,7 +85,7 @@ def test_most_of_a_step_exposed_comes_first(tmp_path: Path) -> None:
     assert overlap is not None
     assert overlap.speedup.point == pytest.approx(1_000 / 810, rel=0.02)
     assert overlap.speedup.high == pytest.approx(1_000 / 620, rel=0.2)
-    assert "computation could hide 38 %" in found.says
+    assert "hide at most 38 % of the step, an upper bound" in found.says
 
 
 def test_what_could_be_hidden_is_ranked_where_nothing_can_be_replayed(tmp_path: Path) -> None:
