@@ -90,7 +90,7 @@ def two_processes() -> Recording:
         (lambda: stalling(marked=False), "no steps are marked"),
         (lambda: stalling(operators=False), "no operators were recorded"),
         (lambda: stalling(apart=100), "sampled or filtered"),
-        (two_processes, "several processes"),
+        (two_processes, "other processes were at work"),
     ],
 )
 def test_a_recording_that_cannot_carry_a_promise_makes_none(

@@ -157,7 +157,9 @@ struct Output {
 
 class Linker {
  public:
-  Linker(Raw& raw, Output& out) : raw_(raw), out_(out), count_(raw.start.size()) {}
+  // `dropped` has a byte for each row that is not to be read, or is empty.
+  Linker(Raw& raw, Output& out, std::vector<uint8_t> dropped = {})
+      : raw_(raw), out_(out), count_(raw.start.size()), dropped_(std::move(dropped)) {}
 
   void run() {
     sound_starts();
@@ -215,8 +217,9 @@ class Linker {
     dropped_.resize(count_);
     int64_t dropped = 0;
     for (size_t row = 0; row < count_; ++row) {
-      dropped_[row] = std::abs(raw_.start[row] - median) > kLongestNs;
-      dropped += dropped_[row];
+      if (std::abs(raw_.start[row] - median) <= kLongestNs) continue;
+      dropped_[row] = 1;
+      ++dropped;
     }
     raw_.repair(kImpossibleStart, -1, dropped);
   }

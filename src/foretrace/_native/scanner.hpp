@@ -176,6 +176,8 @@ class Scanner {
     run(false);
   }
   void finish() {
+    if (finished_) return;
+    finished_ = true;
     if (!buffer_.data()) room(0);
     std::memset(buffer_.data() + filled_, 0, kPadding);
     run(true);
@@ -188,6 +190,7 @@ class Scanner {
   bool not_json() const { return state_ == State::kNotJson; }
 
  private:
+  bool finished_ = false;
   enum class State : uint8_t { kStart, kDocument, kEvents, kDone, kNotJson };
 
   // What lies between the end of one value and the start of the next.

@@ -63,7 +63,7 @@ def syncs(trace: Trace) -> Result:
             f"{trace.path.name}: no runtime calls recorded; record with ProfilerActivity.CUDA"
         )
     places = Places(trace, host)
-    windows = [window for window in step_windows(trace) if window.whole]
+    windows = [window for window in step_windows(trace) if window.averaged]
     steps = [window.number for window in windows]
     host_ns = sum(window.host_ns for window in windows)
     measured = _measured(trace, calls).with_columns(

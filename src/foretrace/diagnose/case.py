@@ -97,7 +97,8 @@ class Case:
         steps, every = chosen_steps(self.whole), self.whole.steps
         if len(steps) == len(every):
             return None
-        return f"steps {steps[0].number} to {steps[-1].number}, {len(steps)} of the {len(every):,} recorded"
+        kind = f"{steps[0].kind} " if len({step.kind for step in every}) > 1 and steps[0].kind else ""
+        return f"{kind}steps {steps[0].number} to {steps[-1].number}, {len(steps)} of the {len(every):,} recorded"
 
     @cached_property
     def names(self) -> pl.Series:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 _CONTAINERS = (scan.OP, scan.PYTHON, scan.ANNOTATION, scan.RUNTIME, scan.OVERHEAD)
 
 
-def link(scanner: Scanner) -> tuple[dict[str, dict[str, Array]], int]:
-    """All groups of `columns.GROUPS`, and the absolute time of the trace's beginning."""
+def link(scanner: Scanner, left_out: Array) -> tuple[dict[str, dict[str, Array]], int]:
+    """All groups of `columns.GROUPS` without the marked rows, and the absolute time of the trace's beginning."""
     core = np.array(scanner.core, np.int64).reshape(-1, 5)
     start, dur, name, lane, kind = (np.ascontiguousarray(core[:, i]) for i in range(5))
-    keep = _sound_starts(scanner, start)
+    keep = _sound_starts(scanner, start) & ~left_out
     counters = _group("counters", scanner.rows["counters"])
     times = np.concatenate((start[keep], counters["at"]))
     origin = int(times.min()) if len(times) else 0

@@ -129,7 +129,12 @@ export interface Predicted {
 
 export interface StepTime {
   readonly caption: string
-  readonly steps: readonly { readonly step: number; readonly total_ns: number; readonly parts_ns: readonly number[] }[]
+  readonly steps: readonly {
+    readonly step: number
+    readonly kind?: string // "decode", where steps are of several kinds
+    readonly total_ns: number
+    readonly parts_ns: readonly number[]
+  }[]
   readonly parts: readonly { readonly kind: Kind; readonly label: string; readonly ns: number; readonly pct: number }[]
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from foretrace.analyze.concepts.trust.evidence import MOST_PCT, Evidence, Note, some
+from foretrace.analyze.concepts.trust.evidence import MOST_PCT, Evidence, Note
 from foretrace.units import format_value
 
 # Whole recordings of the corpus lack no number; this leaves room for what a profiler numbers without recording it.
@@ -15,7 +15,6 @@ _MISSING_PCT = 10.0
 # Recording lengthens a step, up to 4 times in benchmarks/pairs, and shortens none by more than its scatter: a stated step
 # that is several times as long as the recorded ones is another one, and so is one that is shorter by far more than that.
 _LONGER, _SHORTER = 3.0, 8.0
-_KINDS = ("op", "runtime")
 
 
 def sampled(evidence: Evidence) -> Iterator[Note]:
@@ -31,21 +30,6 @@ def sampled(evidence: Evidence) -> Iterator[Note]:
         f"{format_value('_pct', share)} of the operators that the profiler numbered are not in the recording: it was "
         "sampled or filtered, so what is not in it is not idle time.",
         {"affected_count": numbers - there, "share_pct": share},
-    )  # fmt: skip
-
-
-def processes(evidence: Evidence) -> Iterator[Note]:
-    """Work of several processes in one file."""
-    tracks = evidence.trace.tracks.select(pl.col("id").alias("track_id"), "process").drop_nulls()
-    spans = evidence.trace.spans.filter(pl.col("kind").is_in(_KINDS)).select("track_id")
-    counts = spans.join(tracks, on="track_id")["process"].value_counts(sort=True)
-    if counts.height < 2:
-        return
-    yield Note(
-        "several-processes", "care",
-        f"{some(counts.height, 'process')} are in one recording: their steps and streams are not those of one program; "
-        "open the recording of each.",
-        {"processes_count": counts.height, "share_pct": 100 * int(counts["count"][0]) / spans.height},
     )  # fmt: skip
 
 

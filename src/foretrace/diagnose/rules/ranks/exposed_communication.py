@@ -38,11 +38,12 @@ _FEWER = Fix(
 _NARROWER = Fix(
     "Send gradients in bf16: half the bytes.",
     "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
-    "model.register_comm_hook(None, default_hooks.bf16_compress_hook)   # FSDP: MixedPrecision(reduce_dtype=torch.bfloat16)",
+    "model.register_comm_hook(None, default_hooks.bf16_compress_hook)\n"
+    "# FSDP: MixedPrecision(reduce_dtype=torch.bfloat16)",
 )
 _FASTER = Fix(
     "Use the device's own links.",
-    "NCCL_DEBUG=INFO python train.py   # 'via P2P' is NVLink or PCIe, 'via SHM' the host's memory, 'NET/...' the network\n"
+    "NCCL_DEBUG=INFO python train.py   # P2P: NVLink or PCIe; SHM: the host's memory; NET: the network\n"
     "nvidia-smi topo -m   # NV#: NVLink; PIX, PXB, NODE, SYS: PCIe (AMD: rocm-smi --showtopo)",
 )
 
@@ -119,7 +120,11 @@ def exposed_communication(case: Case) -> Iterator[Finding]:
 def _at_best(exposed: Exposed) -> str:
     """How much of the step computation could hide, as a bound."""
     most = 100 * exposed.most_hidden * exposed.step_share
-    return f" At best computation could hide {most:.0f} % of the step of it." if most >= 1 else ""
+    return (
+        f" There is computation to hide at most {most:.0f} % of the step, an upper bound."
+        if most >= 1
+        else ""
+    )
 
 
 def _overlapped(exposed: Exposed) -> Change | None:

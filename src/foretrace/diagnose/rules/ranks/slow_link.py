@@ -23,10 +23,11 @@ LEAST_SHARE = Share(0.05, "the step, in which such messages are sent and nothing
 _BOUND = "one rank's recording does not tell transfer from waiting for a slower rank, so this is a bound"
 _CHECK = Fix(
     "Find out which way the messages take, and why not the fast one.",
-    "NCCL_DEBUG=INFO python train.py   # 'via P2P' is NVLink or PCIe, 'via SHM' the host's memory, 'NET/IB' or 'NET/Socket'\n"
+    "NCCL_DEBUG=INFO python train.py   # P2P: NVLink or PCIe; SHM: the host's memory; NET: the network\n"
     "env | grep -E 'NCCL_(P2P|SHM|IB)_DISABLE|NCCL_SOCKET_IFNAME'   # should not be set\n"
-    "nvidia-smi topo -m   # NV#: NVLink; PIX, PXB, NODE, SYS: PCIe, further and further away (AMD: rocm-smi --showtopo)\n"
-    "# NET/Socket between nodes is TCP: InfiniBand or RoCE is not used. In a container: --ipc=host or a larger --shm-size",
+    "nvidia-smi topo -m   # NV#: NVLink; PIX, PXB, NODE, SYS: PCIe (AMD: rocm-smi --showtopo)\n"
+    "# NET/Socket between nodes is TCP: InfiniBand or RoCE is not used\n"
+    "# in a container: --ipc=host or a larger --shm-size, and devices that may reach each other",
 )
 _SHARED = (
     " This rank sees one GPU only: if the ranks share it, NCCL cannot be used, and nothing is predicted."
@@ -79,9 +80,10 @@ def slow_link(case: Case) -> Iterator[Finding]:
     best = format_value("_bytes_per_s", speed.best_bytes_per_s)
     shared = _may_share(case)
     yield Finding(
-        says=f"{large.height / case.step_count:.3g} messages a step of {format_value('_bytes', large['size_bytes'].mean())} "
+        says=f"Messages of {format_value('_bytes', large['size_bytes'].mean())}, {large.height / case.step_count:.3g} a step, "
         f"move at {best} at best, over the bus: implausibly slow. {_sentence(speed.expected())}.{_SHARED * shared}",
-        why="At a few per cent of its speed a link is not the one that it should be, or is not used."
+        why="At a few per cent of its speed a link is not the one that it should be, or is not used. What a faster one would "
+        "bring is an upper bound: waiting for slower ranks counts as transfer here."
         if len(work)
         else "The host's threads (gloo) move them through its memory, not the GPU.",
         fix=_CHECK if len(work) else _NOT_GLOO,
