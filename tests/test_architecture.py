@@ -47,7 +47,7 @@ CONFINED = {
     "torch": ("capture/", "bench/"),
     "rich": ("present/text/terminal.py",),
     "starlette": ("present/web/server.py",),
-    "uvicorn": ("present/web/server.py",),
+    "uvicorn": ("present/web/server.py", "present/web/connections.py"),
     "foretrace._scan": ("ingest/", "predict/"),
 }
 

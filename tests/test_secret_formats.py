@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 import string
 from pathlib import Path
@@ -197,3 +198,22 @@ def test_the_password_inside_an_address_is_a_secret_of_the_environment() -> None
     assert secrets_among(environ) == ["admin:correct-horse-9", "correct-horse-9"]
     arguments = ["train.py", "--url", "https://me:swordfish-77@host/x"]
     assert secrets_among({}, arguments) == ["me:swordfish-77", "swordfish-77"]
+
+
+def test_letters_of_other_languages_beside_a_secret_stay_whole(tmp_path: Path) -> None:
+    path = tmp_path / "light.json"
+    name = f"é{ISSUED['github']}é {ISSUED['gitlab']}日本"
+    path.write_text(json.dumps({"traceEvents": [event(name)]}, ensure_ascii=False), encoding="utf-8")
+    assert mask_in_file(path, []) == 2
+    (masked,) = (each["name"] for each in json.loads(path.read_text(encoding="utf-8"))["traceEvents"])
+    assert masked.replace("*", "") == "éé 日本"
+
+
+def test_a_pickle_is_not_read_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "memory.pickle"
+    content = pickle.dumps({"frames": ["x://a:b", b"\x00" * 50, "@host", f"push {ISSUED['github']}"]})
+    path.write_bytes(content)
+    assert mask_in_file(path, []) == 0
+    assert path.read_bytes() == content
+    assert mask_in_file(path, [ISSUED["github"]]) == 1
+    assert pickle.loads(path.read_bytes())["frames"][0] == "x://a:b"

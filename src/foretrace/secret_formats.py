@@ -44,23 +44,24 @@ _ISSUED = re.compile(
           | SG\.[\w-]{16,}\.[\w-]{16,} | hvs\.[\w-]{20,} | AGE-SECRET-KEY-1\w{20,}
         )
     """,
-    re.VERBOSE | re.DOTALL,
+    re.VERBOSE | re.DOTALL | re.ASCII,
 )
 # Formats whose beginning a program's own names may have: what follows must be no words.
 _ISSUED_IF_RANDOM = re.compile(
     r"""(?<![A-Za-z0-9])(?:(?:hf|api_org)_(?P<hf>[A-Za-z0-9]{30,40})(?!\w)
       | sk-(?P<sk>[A-Za-z0-9]{20,}) | (?:sk|rk)_(?:live|test)_(?P<stripe>[A-Za-z0-9]{16,}) | gsk_(?P<gsk>[A-Za-z0-9]{40,}))
     """,
-    re.VERBOSE,
+    re.VERBOSE | re.ASCII,
 )
 # Who, in an address: up to its last @. A number behind the first colon is a port.
 USER_OF_URL = re.compile(
-    r"""(?<=://)(?:[^\s/:@"'<>]{0,100}:(?!\d{1,5}(?:[/?\#\s"']|\Z))[^\s"'<>]{1,300}|[^\s/@"'<>]{1,300})(?=@[\w\[.-])"""
+    r"""(?<=://)(?:[^\s/:@"'<>]{0,100}:(?!\d{1,5}(?:[/?\#\s"']|\Z))[^\s"'<>]{1,300}|[^\s/@"'<>]{1,300})(?=@[\w\[.-])""",
+    re.ASCII,
 )
 _HEADER = re.compile(
     r"""\bauthorization\\?["']?\s*[:=]\s*\\?["']?(?:(?:bearer|basic|digest|token|negotiate)\s+)?(?P<value>[^\s"',;\\]+)
       | \bbearer\s+(?P<bearer>(?=[^\s"'\\]*\d)[\w.~+/=-]{16,})""",
-    re.IGNORECASE | re.VERBOSE,
+    re.IGNORECASE | re.VERBOSE | re.ASCII,
 )
 _KEPT_UNDER = (
     r"[\w.+-]{0,40}?(?<![A-Za-z])(?:[a-z]{2,12}[_-])?"
@@ -70,11 +71,11 @@ _KEPT_UNDER = (
 # `password=x`, `"password": "x"`, `password: x`, but not `Secret::forward` and not `package:Secret`.
 _ASSIGNED = re.compile(
     rf"""(?<![\w.+-]){_KEPT_UNDER}(?:\\?["']?\s*=\s*|\\?["']?:\s+|\\?["']\s*:\s*)\\?["']?(?P<value>[^\s"'&,;\\)(}}{{]+)""",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 # `--api-key x`: the value is the next word.
 _OPTION = re.compile(
-    rf"""(?<![\w-])--?{_KEPT_UNDER}["']?,?\s+["']?(?P<value>(?!-)[^\s"',;]+)""", re.IGNORECASE
+    rf"""(?<![\w-])--?{_KEPT_UNDER}["']?,?\s+["']?(?P<value>(?!-)[^\s"',;]+)""", re.IGNORECASE | re.ASCII
 )
 _CONTEXTS = (_HEADER, _ASSIGNED, _OPTION)
 _LONGEST = 100_000  # characters of one text that are looked through

@@ -111,7 +111,7 @@ def test_a_copy_that_waits_in_one_call(tmp_path: Path) -> None:
 
 
 @needs_corpus
-@pytest.mark.parametrize("name", ["item_sync.slow", "pageable_h2d.slow", "decode_launch_bound.slow"])
+@pytest.mark.parametrize("name", ["item_sync.slow", "pageable_h2d.slow"])
 def test_renamed_calls_of_a_recording(name: str, tmp_path: Path) -> None:
     recorded = json.loads(gzip.decompress((CORPUS / "h200" / f"{name}.lite.json.gz").read_bytes()))
     step_ns = (

@@ -400,8 +400,9 @@ PyObject* repairs_of(const Raw& raw) {
 }
 
 PyObject* counts_of(const Raw& raw) {
-  return Py_BuildValue("{sLsLsLsLsisi}", "events", (long long)raw.events, "flows", (long long)raw.flows,
+  return Py_BuildValue("{sLsLsLsLsLsLsisi}", "events", (long long)raw.events, "flows", (long long)raw.flows,
                        "skipped_phase", (long long)raw.skipped_phase, "lost_bytes", (long long)raw.lost_bytes,
+                       "op_ids", (long long)raw.op_ids, "op_id_range", (long long)raw.op_id_range,
                        "trace_events", int(raw.trace_events), "bare_list", int(raw.bare_list));
 }
 

@@ -135,6 +135,7 @@ struct Raw {
   std::vector<std::pair<std::string, std::string>> header;
   Repair repairs[kRepairCount];
   int64_t events = 0, flows = 0, skipped_phase = 0, lost_bytes = 0;
+  int64_t op_ids = 0, op_id_range = 0;  // filled in by the linker
   bool trace_events = false, bare_list = false;
 
   void repair(RepairCode code, int64_t offset, int64_t count = 1) {

@@ -181,7 +181,7 @@ def _summed(work: pl.DataFrame, pairs: pl.DataFrame, whole: list[int]) -> pl.Dat
     shares = (
         spread.group_by("place", "role")
         .agg(pl.col("ns").sum())
-        .with_columns(share=100 * pl.col("ns") / pl.col("ns").sum().over("place"))
+        .with_columns(share=(100 * pl.col("ns") / pl.col("ns").sum().over("place")).fill_nan(0))
         .sort("ns", "role", descending=[True, False])
         .with_columns(
             text=pl.format("{} {} %", device_roles.role_names(), pl.col("share").round(0).cast(pl.Int64))

@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from foretrace.analyze.concepts.trust import completeness, disturbance
+from foretrace.analyze.concepts.trust import completeness, coverage, disturbance
 from foretrace.analyze.concepts.trust.evidence import Evidence, Note, Severity, some
 from foretrace.analyze.concepts.trust.marks import marks, processes
 from foretrace.analyze.concepts.trust.settling import settling
@@ -30,6 +30,8 @@ _CHECKS = (
     completeness.launches,
     completeness.orphans,
     completeness.steps,
+    coverage.sampled,
+    coverage.stated,
     marks,
     settling,
     disturbance.first_step,

@@ -160,7 +160,9 @@ def mask_in_file(path: Path, secrets: Sequence[str]) -> int:
                 content[at : at + len(text)] = b"*" * len(text)
                 count += 1
                 at = content.find(text, at + len(text))
-        for begin in range(0, len(content), _PIECE_BYTES):
+        # A pickle, such as a memory snapshot, has no texts that end where a reader of JSON would think so.
+        is_json = content[:64].lstrip()[:1] in (b"{", b"[")
+        for begin in range(0, len(content), _PIECE_BYTES) if is_json else ():
             piece = content[begin : begin + _PIECE_BYTES + _OVERLAP_BYTES]
             for start, end in places_in_file(piece):
                 masked = b"*" * (end - start)

@@ -20,6 +20,7 @@ from typing import NoReturn, TextIO
 
 from foretrace._version import __version__
 from foretrace.commands import (
+    _output,
     cache,
     demo,
     diagnose,
@@ -87,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say("interrupted")
         return _INTERRUPTED
     except BrokenPipeError:
-        _give_up_output()
+        _output.give_up()
         return _PIPE_CLOSED
     except OSError as error:
         return _not_accessible(error)
@@ -184,18 +185,10 @@ def _not_accessible(error: OSError) -> int:
         _say(f"{os.fsdecode(error.filename)}: {reason}")
         return InputError.exit_code
     if error.errno in _OUTPUT_FULL:
-        _give_up_output()
+        _output.give_up()
         _say(f"standard output: cannot be written: {reason}")
         return UsageError.exit_code
     return _internal(error)
-
-
-def _give_up_output() -> None:
-    """Nothing is left to write to; without this the interpreter complains when it flushes at exit."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):  # no file behind it, as in a test: then there is no flush at exit either
-        return
 
 
 def _never_fail_on_output() -> None:

@@ -6,13 +6,13 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foretrace.errors import UsageError
+from foretrace.errors import ForetraceError, UsageError
 from foretrace.units import heading, visible
 
 if TYPE_CHECKING:
@@ -181,3 +181,26 @@ def _by_heading(columns: Sequence[str], wanted: str) -> str:
     if len(fitting) != 1:
         raise UsageError(f"no column {wanted!r} to sort by; there are: {', '.join(columns)}")
     return fitting[0]
+
+
+def give_up() -> None:
+    """Standard output takes no more; without this the interpreter complains when it flushes at exit."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # no file behind it, as in a test: then there is no flush at exit either
+        return
+
+
+@contextmanager
+def told(say: Callable[[str], None]) -> Iterator[None]:
+    """What cannot be read or written inside is told, and no more: the exit code is not ours to choose."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.filename is None:
+            give_up()
+        say(f"{error.filename or 'standard output'}: {error.strerror or error}")
+    except ForetraceError as error:
+        say(str(error))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +50,7 @@ def print_diagnosis(
     """Prints what is wrong with a recorded program; where it cannot be replayed, the page of the recording."""
     from foretrace.diagnose import RULES
     from foretrace.diagnose.diagnosis import diagnose
-    from foretrace.present.text import findings, terminal
+    from foretrace.present.text import findings, tables, terminal
 
     trace = case.whole
     try:
@@ -64,7 +63,7 @@ def print_diagnosis(
         return
     diagnosis = diagnose(case, RULES)
     if form == "json":
-        print(json.dumps(_contract(case, diagnosis), indent=2))
+        print(tables.document_to_json(_contract(case, diagnosis)))
     elif form == "md":
         _output.print_text(findings.to_markdown(diagnosis, case.step_ns, trace.path.name))
     else:

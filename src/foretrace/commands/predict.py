@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import TYPE_CHECKING
 
 from foretrace.commands import _input, _output
@@ -52,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Prints the prediction."""
     from foretrace.predict.prediction import to_dict
-    from foretrace.present.text import terminal
+    from foretrace.present.text import tables, terminal
 
     case = _input.open_case(
         args.path,
@@ -64,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
     prediction = case.predict(tuple(_change(case, text) for text in args.change))
     if args.format == "json":
         document = {"path": str(case.whole.path), "changes": args.change, **to_dict(prediction)}
-        print(json.dumps(document, indent=2))
+        print(tables.document_to_json(document))
     else:
         terminal.show_prediction(prediction)
         if prediction.items != 1:

@@ -179,6 +179,8 @@ def _meta(columns: Columns, source: Source) -> dict[str, Any]:
         "flows": columns.counts.get("flows", 0),
         "skipped_events": columns.counts.get("skipped_phase", 0),
         "lost_bytes": columns.counts.get("lost_bytes", 0),
+        "op_ids": columns.counts.get("op_ids", 0),
+        "op_id_range": columns.counts.get("op_id_range", 0),
         "file_bytes": source.size,
         "compression": source.compression or None,
     }

@@ -13,6 +13,7 @@ import numpy as np
 
 from foretrace.ingest import kineto_python as scan
 from foretrace.ingest.columns import ARG_INT, GROUPS, NULL_I32, NULL_I64, NULL_U32, NULL_U64, Array
+from foretrace.ingest.operator_numbers import operator_numbers
 
 if TYPE_CHECKING:
     from foretrace.ingest.kineto_python import Scanner
@@ -286,7 +287,7 @@ class _Latest:
 
 
 def _unique_external(scanner: Scanner, order: Array, kind: Array, place: Array) -> dict[int | None, int]:
-    """Operator rows by External id, where just one operator has that id."""
+    """Operator rows by External id, where just one operator has that id; the scanner keeps how many there are."""
     found: dict[int | None, int] = {}
     repeated: set[int] = set()
     for row in order[kind[order] == scan.OP].tolist():
@@ -295,6 +296,7 @@ def _unique_external(scanner: Scanner, order: Array, kind: Array, place: Array) 
             if external in found:
                 repeated.add(external)
             found[external] = row
+    scanner.counts |= operator_numbers(found)
     return {external: row for external, row in found.items() if external not in repeated}
 
 

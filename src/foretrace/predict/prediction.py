@@ -12,6 +12,7 @@ import numpy as np
 from foretrace.errors import UsageError
 from foretrace.predict.calibrate import Calibration, scaled_host
 from foretrace.predict.changes import Change, apply, with_times_scaled
+from foretrace.predict.costs.measured_on import Model
 from foretrace.predict.program import Program
 from foretrace.predict.steady import step_ns
 from foretrace.sourced import JUDGEMENT, Factor, Share
@@ -26,7 +27,6 @@ HOST_KNOWN = Share(
 HOST_UNKNOWN = Share(
     0.35, "the host's time, where the step was not measured, or the device or a stall hides the host", _UNSEEN
 )
-MODEL = Share(0.2, "a modelled duration, by which it may be off", JUDGEMENT)
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,13 @@ class Prediction:
     speedup: Span
     basis: str
     items: float = 1.0  # how many times the items the step after holds; the speed-up is per item
+    not_promised: str = ""  # why the recording cannot carry the promise of this gain
 
 
-def predict(calibration: Calibration, changes: tuple[Change, ...]) -> Prediction:
+MEASURED = Model()
+
+
+def predict(calibration: Calibration, changes: tuple[Change, ...], model: Model = MEASURED) -> Prediction:
     """What the changes, made together, would make of the step."""
     items = prod(change.items for change in changes)
     before = items * step_ns(calibration.program)
@@ -59,7 +63,7 @@ def predict(calibration: Calibration, changes: tuple[Change, ...]) -> Prediction
     spread = HOST_KNOWN if followed or calibration.host_told else HOST_UNKNOWN
     unknown = [
         [_ratio(calibration.program, changes, items, host=1 + way * spread) for way in (-1, 1)],
-        [_ratio(calibration.program, changes, items, durations=1 + way * MODEL) for way in (-1, 1)],
+        [_ratio(calibration.program, changes, items, durations=1 + way * model.off) for way in (-1, 1)],
         [before / _after_ns(calibration.program, tried) for tried in _at_ends(changes)],
         [point * exp(way * calibration.scatter) for way in (-1, 1)],
     ]
@@ -84,9 +88,27 @@ def predict(calibration: Calibration, changes: tuple[Change, ...]) -> Prediction
         calibration.step_ns,
         after,
         speedup,
-        _basis(calibration, changes),
+        _basis(calibration, changes, model),
         items,
     )
+
+
+def withheld(prediction: Prediction, why: str) -> Prediction:
+    """The prediction without its promise, because the recording cannot carry one."""
+    basis = f"{prediction.basis} Not promised: {why}."
+    return replace(prediction, verdict="uncertain", basis=basis, not_promised=why)
+
+
+def at_most(prediction: Prediction, most: float, why: str) -> Prediction:
+    """The prediction with no larger a speed-up than can be told, and without its promise; itself where it is smaller."""
+    now = prediction.speedup
+    if now.point <= most and now.high <= most:
+        return prediction
+    all_ns = prediction.items * prediction.step_ns
+    speedup = Span(min(now.point, most), min(now.low, most), min(now.high, most))
+    after = Span(all_ns / speedup.point, all_ns / speedup.high, all_ns / speedup.low)
+    capped = replace(prediction, speedup=speedup, after_ns=after)
+    return capped if now.point <= most else withheld(capped, why)
 
 
 def _ratio(
@@ -155,6 +177,7 @@ def to_dict(prediction: Prediction) -> dict[str, Any]:
         "after_ms": span(prediction.after_ns, 1e6),
         "speedup": span(prediction.speedup, 1.0),
         "basis": prediction.basis,
+        "not_promised": prediction.not_promised,
     }
 
 
@@ -172,7 +195,7 @@ def _verdict(calibration: Calibration, speedup: Span, *, doubted: bool) -> str:
     return "no gain" if speedup.point < NO_GAIN and speedup.high < PERHAPS else "uncertain"
 
 
-def _basis(calibration: Calibration, changes: tuple[Change, ...]) -> str:
+def _basis(calibration: Calibration, changes: tuple[Change, ...], model: Model) -> str:
     made = "; ".join(change.says for change in changes) or "nothing changed"
     doubts = "".join(f" Not promised: {change.doubt}." for change in changes if change.doubt)
     items = prod(change.items for change in changes)
@@ -181,7 +204,10 @@ def _basis(calibration: Calibration, changes: tuple[Change, ...]) -> str:
         if items != 1
         else ""
     )
-    return f"replayed with: {made}. The step follows {_follows(calibration)}; {calibration.basis}.{larger}{doubts}"
+    modelled = any(change.edit.modelled for change in changes)
+    wider = f" The range is wider: {model.why}." if modelled and model.why else ""
+    follows = _follows(calibration)
+    return f"replayed with: {made}. The step follows {follows}; {calibration.basis}.{larger}{wider}{doubts}"
 
 
 def _follows(calibration: Calibration) -> str:

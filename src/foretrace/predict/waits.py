@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from foretrace.analyze.concepts.device.device_time import names_like
 from foretrace.analyze.concepts.host.runtime_calls import NOBODY, HostSpans
 from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that
 from foretrace.predict.numbers import Calls
@@ -81,10 +82,12 @@ def for_splits(trace: Trace, host: HostSpans, program: Program, calls: Calls) ->
 def _uneven_ns(trace: Trace) -> NDArray[np.int64]:
     """When collectives with parts of different sizes were called, in order."""
     spans = trace.spans.select("id", "name", "start_ns", "kind").filter(pl.col("kind") == "op")
-    named = trace.collectives.filter(pl.col("collective").str.contains(_UNEVEN))["span_id"]
-    inputs = trace.ops.filter(pl.col("inputs").cast(pl.String).str.contains(_SIZES))["span_id"]
-    sized = pl.col("id").is_in(inputs.implode()) & pl.col("name").cast(pl.String).str.contains(_SPLITS)
-    return np.sort(spans.filter(sized | pl.col("id").is_in(named.implode()))["start_ns"].to_numpy())
+    uneven = trace.collectives.filter(pl.col("collective").str.contains(_UNEVEN))["span_id"]
+    splitting = spans.filter(pl.col("name").is_in(names_like(spans, _SPLITS)))["id"]
+    ops = trace.ops.filter(pl.col("span_id").is_in(splitting.implode()))
+    sized = ops.filter(pl.col("inputs").cast(pl.String).str.contains(_SIZES))["span_id"]
+    chosen = pl.concat((uneven, sized)).implode()
+    return np.sort(spans.filter(pl.col("id").is_in(chosen))["start_ns"].to_numpy())
 
 
 def types_read(trace: Trace, host: HostSpans, program: Program, calls: Calls) -> list[str | None]:

@@ -124,6 +124,7 @@ export interface Predicted {
   readonly saved_ms: Range
   readonly speedup: Range
   readonly basis: string
+  readonly not_promised: string // why the recording cannot carry the promise of a gain; empty where it can
 }
 
 export interface StepTime {
@@ -142,6 +143,7 @@ export interface Checked {
   readonly label: string
   readonly says: string
   readonly looked: boolean // false: could not look, and `says` what to record
+  readonly seen: boolean // there, but not worth a finding here, and `says` why
 }
 
 export interface OneStep {

@@ -57,9 +57,9 @@ class Exposed:
             return True
         rows = self.work.rows
         others = self.work.case.tasks.filter(~pl.col("task").is_in(rows["task"].implode()))["task"]
-        awaited = rows["task"].is_in(self.work.case.program.task_after[others.to_numpy()].tolist())
-        # What comes before an awaited task in its stream holds that one up.
-        last = pl.col("task").filter(awaited).max().over("stream")
+        awaited = self.work.case.program.task_after[others.to_numpy()].tolist()
+        # What comes before an awaited task in its stream and step holds that one up.
+        last = pl.col("task").filter(pl.col("task").is_in(awaited)).max().over("stream", "step")
         exposed = pl.col("dur_ns") * (1 - pl.col("task").replace_strict(self.hidden, return_dtype=pl.Float64))
         followed = rows.select(exposed.filter(pl.col("task") <= last).sum()).item()
         return bool(2 * followed >= rows.select(exposed.sum()).item())

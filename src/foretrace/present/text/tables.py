@@ -67,9 +67,14 @@ def frame_to_json(frame: pl.DataFrame) -> str:
     )
 
 
-def _dump(document: object) -> str:
+def document_to_json(document: object) -> str:
+    """Any document as JSON that every reader takes: without NaN, which is none."""
+    return _dump(_plain(document), indent=2)
+
+
+def _dump(document: object, *, indent: int = 1) -> str:
     # ASCII only: no name in a recording can act on a terminal or break a pipe's encoding.
-    return json.dumps(document, indent=1, allow_nan=False)
+    return json.dumps(document, indent=indent, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:

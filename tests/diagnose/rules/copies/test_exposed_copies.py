@@ -19,7 +19,7 @@ def copying(stream: int, *, way: str = TO_HOST, computing: int = 600, pieces: in
     for number in range(3):
         recording.step(number, 10 * number, 10 * number + 10)
         at, begin = 10 * number, 20 + 1_000 * number
-        recording.launch(at + 1, "gemm", begin, begin + computing)
+        recording.op("aten::mm", at + 1, at + 3).launch(at + 1, "gemm", begin, begin + computing)
         start = begin + computing if stream == 7 else begin
         end = begin + 1_000 if stream == 7 else begin + 1_000 - computing
         each = (end - start) / pieces

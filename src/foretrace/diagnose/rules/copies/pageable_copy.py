@@ -19,12 +19,14 @@ from foretrace.diagnose.patterns.host_copies import (  # noqa: F401  # named on 
     waits_after,
 )
 from foretrace.diagnose.rule import rule
+from foretrace.diagnose.seen import seen
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.transfer import PINNED_SHARE, STAGED_BYTES, pinned_ns  # noqa: F401  # named on the page
 from foretrace.predict.edits import Edit, apply, merge
 from foretrace.predict.numbers import Calls
 from foretrace.predict.steady import step_ns
 from foretrace.sourced import JUDGEMENT, Bytes, Factor
+from foretrace.units import format_value
 
 LARGE_BYTES = Bytes(1 << 20, "moved in a step; less must be worth a word", JUDGEMENT)
 LEAST_GAIN = Factor(1.02, "times as fast a step, for copies of less", JUDGEMENT)
@@ -148,6 +150,11 @@ def _finding(case: Case, groups: list[_Group]) -> Iterator[Finding]:
     if moved_bytes < LARGE_BYTES * case.step_count:
         gain = step_ns(case.program) / max(step_ns(change.applied(case.program)), 1)
         if gain < LEAST_GAIN:
+            moved = format_value("_bytes", moved_bytes // case.step_count)
+            seen(
+                case,
+                f"copies of {moved} a step block the host, but without that it is only {gain:.2f} times as fast",
+            )
             return
     copies = DeviceWork(case, pl.concat(group.copies.rows for group in groups))
     yield Finding(

@@ -9,6 +9,7 @@ from foretrace.diagnose.finding import Alternative, Finding, Fix
 from foretrace.diagnose.patterns import compiling
 from foretrace.diagnose.patterns.compiling import COMPILED, FEWER, LEAST_BETWEEN, LEAST_SAVED, Compiling  # noqa: F401  # named on the page
 from foretrace.diagnose.rule import KERNELS, SHAPES, headline, healthy, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict import graph_capture
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import compiled, graph  # noqa: F401  # named on the page
@@ -70,7 +71,10 @@ def unfused_elementwise(case: Case) -> Iterator[Finding]:
     """
     SHAPES.check(case)
     found = compiling.find(case)
-    if found is None or not found.pays:
+    if found is None:
+        return
+    if not found.pays:
+        too_little(case, "operators that a compiler would fuse", found.saved_share, LEAST_SAVED)
         return
     yield Finding(
         says=found.says() + (f" In its way: {found.doubt}." if found.doubt else ""),

@@ -13,6 +13,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import SHOWN_SPANS
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.rule import rule
+from foretrace.diagnose.seen import too_little
 from foretrace.errors import MissingDataError
 from foretrace.predict.builder import QUIET_NS
 from foretrace.predict.calibrate import dense_ns
@@ -81,7 +82,7 @@ def allocator_churn(case: Case) -> Iterator[Finding]:
     spent_ns = int((program.call_end_ns - program.call_start_ns)[calls].sum())
     spent_ns += _collecting(case, names, calls).total_ns
     window_ns = case.trace.steps[-1].end_ns - case.trace.steps[1].start_ns
-    if not len(calls) or spent_ns < LEAST_SHARE * window_ns:
+    if not len(calls) or too_little(case, "memory is allocated anew", spent_ns / window_ns, LEAST_SHARE):
         return
     yield _finding(case, names, calls, spent_ns, window_ns)
 

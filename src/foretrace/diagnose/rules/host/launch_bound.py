@@ -14,6 +14,7 @@ from foretrace.diagnose.patterns import repeated_passes, slow_launching
 from foretrace.diagnose.patterns.repeated_passes import Repeat
 from foretrace.diagnose.patterns.slow_launching import BUSY_BELOW, LAUNCHING_SHARE, Launching
 from foretrace.diagnose.rule import KERNELS, headline, healthy, needs, rule
+from foretrace.diagnose.seen import seen
 from foretrace.predict import graph_capture
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import graph
@@ -74,7 +75,10 @@ def launch_bound(case: Case) -> Iterator[Finding]:
     Shapes or control flow change between steps that were not recorded, or the optimizer cannot be captured.
     """
     launching = slow_launching.slow_launching(case, busy_below=BUSY_BELOW, least_share=LAUNCHING_SHARE)
-    if launching is None or not len(case.unclaimed(launching.calls)):
+    if launching is None:
+        _keeps_up(case)
+        return
+    if not len(case.unclaimed(launching.calls)):
         return
     yield Finding(
         says=slow_launching.sentence(launching),
@@ -118,3 +122,14 @@ def _before_training(case: Case, loop: Repeat) -> bool:
     if not len(backward) or int(backward.min()) < int(calls[-1]):  # type: ignore[arg-type]
         return False
     return not repeated_passes.differentiated(case, loop) and not repeated_passes.products(case, loop)
+
+
+def _keeps_up(case: Case) -> None:
+    """Says so where launching takes a good part of the step, and the step does not follow it."""
+    share = int(slow_launching.launching_ns(case).sum()) / case.step_count / case.step_ns
+    busy = case.device_ns / case.step_count / case.step_ns
+    if share >= LAUNCHING_SHARE and busy > share:
+        seen(
+            case,
+            f"launching takes the host {100 * share:.0f} % of the step, but the GPU works {100 * min(busy, 1):.0f} % of it",
+        )

@@ -12,6 +12,7 @@ from foretrace.diagnose.finding import Alternative, Finding, Fix
 from foretrace.diagnose.patterns import collective_arrivals, exposed_work, link_speed
 from foretrace.diagnose.patterns.exposed_work import Exposed
 from foretrace.diagnose.rule import headline, healthy, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import links, overlap
 from foretrace.predict.edits import Edit
@@ -37,11 +38,12 @@ _FEWER = Fix(
 _NARROWER = Fix(
     "Send gradients in bf16: half the bytes.",
     "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
-    "model.register_comm_hook(None, default_hooks.bf16_compress_hook)   # FSDP: MixedPrecision(reduce_dtype=torch.bfloat16)",
+    "model.register_comm_hook(None, default_hooks.bf16_compress_hook)\n"
+    "# FSDP: MixedPrecision(reduce_dtype=torch.bfloat16)",
 )
 _FASTER = Fix(
     "Use the device's own links.",
-    "NCCL_DEBUG=INFO python train.py   # 'via P2P' is NVLink or PCIe, 'via SHM' the host's memory, 'NET/...' the network\n"
+    "NCCL_DEBUG=INFO python train.py   # P2P: NVLink or PCIe; SHM: the host's memory; NET: the network\n"
     "nvidia-smi topo -m   # NV#: NVLink; PIX, PXB, NODE, SYS: PCIe (AMD: rocm-smi --showtopo)",
 )
 
@@ -91,7 +93,7 @@ def exposed_communication(case: Case) -> Iterator[Finding]:
         return
     work = exposed_work.collectives(case)
     exposed = exposed_work.find(work) if len(work) else exposed_work.collectives_on_host(case)
-    if exposed.step_share < LEAST_SHARE:
+    if too_little(case, "communication that nothing hides", exposed.step_share, LEAST_SHARE):
         return
     yield Finding(
         says=f"For {exposed.exposed_ns / case.step_count / 1e6:.3g} ms a step, {100 * exposed.step_share:.0f} % of it, "
@@ -118,7 +120,11 @@ def exposed_communication(case: Case) -> Iterator[Finding]:
 def _at_best(exposed: Exposed) -> str:
     """How much of the step computation could hide, as a bound."""
     most = 100 * exposed.most_hidden * exposed.step_share
-    return f" At best computation could hide {most:.0f} % of the step of it." if most >= 1 else ""
+    return (
+        f" There is computation to hide at most {most:.0f} % of the step, an upper bound."
+        if most >= 1
+        else ""
+    )
 
 
 def _overlapped(exposed: Exposed) -> Change | None:

@@ -12,6 +12,7 @@ from foretrace.diagnose.patterns import exposed_work, link_speed
 from foretrace.diagnose.patterns.exposed_work import Exposed
 from foretrace.diagnose.patterns.link_speed import LEAST_CALLS, LinkSpeed  # noqa: F401  # named on the page
 from foretrace.diagnose.rule import headline, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import links
 from foretrace.predict.edits import Edit
@@ -22,10 +23,11 @@ LEAST_SHARE = Share(0.05, "the step, in which such messages are sent and nothing
 _BOUND = "one rank's recording does not tell transfer from waiting for a slower rank, so this is a bound"
 _CHECK = Fix(
     "Find out which way the messages take, and why not the fast one.",
-    "NCCL_DEBUG=INFO python train.py   # 'via P2P' is NVLink or PCIe, 'via SHM' the host's memory, 'NET/IB' or 'NET/Socket'\n"
+    "NCCL_DEBUG=INFO python train.py   # P2P: NVLink or PCIe; SHM: the host's memory; NET: the network\n"
     "env | grep -E 'NCCL_(P2P|SHM|IB)_DISABLE|NCCL_SOCKET_IFNAME'   # should not be set\n"
-    "nvidia-smi topo -m   # NV#: NVLink; PIX, PXB, NODE, SYS: PCIe, further and further away (AMD: rocm-smi --showtopo)\n"
-    "# NET/Socket between nodes is TCP: InfiniBand or RoCE is not used. In a container: --ipc=host or a larger --shm-size",
+    "nvidia-smi topo -m   # NV#: NVLink; PIX, PXB, NODE, SYS: PCIe (AMD: rocm-smi --showtopo)\n"
+    "# NET/Socket between nodes is TCP: InfiniBand or RoCE is not used\n"
+    "# in a container: --ipc=host or a larger --shm-size, and devices that may reach each other",
 )
 _SHARED = (
     " This rank sees one GPU only: if the ranks share it, NCCL cannot be used, and nothing is predicted."
@@ -70,15 +72,18 @@ def slow_link(case: Case) -> Iterator[Finding]:
         return
     work = exposed_work.collectives(case)
     exposed = exposed_work.find(work) if len(work) else exposed_work.collectives_on_host(case)
-    if exposed.step_share < LEAST_SHARE:
+    if too_little(
+        case, "messages move slower than any link of the device can", exposed.step_share, LEAST_SHARE
+    ):
         return
     large = speed.calls.filter(pl.col("size_bytes") >= links.LARGE_BYTES)
     best = format_value("_bytes_per_s", speed.best_bytes_per_s)
     shared = _may_share(case)
     yield Finding(
-        says=f"{large.height / case.step_count:.3g} messages a step of {format_value('_bytes', large['size_bytes'].mean())} "
+        says=f"Messages of {format_value('_bytes', large['size_bytes'].mean())}, {large.height / case.step_count:.3g} a step, "
         f"move at {best} at best, over the bus: implausibly slow. {_sentence(speed.expected())}.{_SHARED * shared}",
-        why="At a few per cent of its speed a link is not the one that it should be, or is not used."
+        why="At a few per cent of its speed a link is not the one that it should be, or is not used. What a faster one would "
+        "bring is an upper bound: waiting for slower ranks counts as transfer here."
         if len(work)
         else "The host's threads (gloo) move them through its memory, not the GPU.",
         fix=_CHECK if len(work) else _NOT_GLOO,
