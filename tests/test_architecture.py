@@ -26,8 +26,8 @@ PACKAGE = ROOT / "src" / "foretrace"
 
 # Bottom first. A part may import parts of lower layers, never of its own or a higher one.
 LAYERS = (
-    ("errors", "_version", "_scan"),
-    ("units",),
+    ("errors", "_version", "_scan", "word_shapes", "secret_names"),
+    ("units", "secret_formats"),
     ("schema", "intervals", "hardware", "sourced"),
     ("trace",),
     ("cache",),
@@ -47,7 +47,7 @@ CONFINED = {
     "torch": ("capture/", "bench/"),
     "rich": ("present/text/terminal.py",),
     "starlette": ("present/web/server.py",),
-    "uvicorn": ("present/web/server.py",),
+    "uvicorn": ("present/web/server.py", "present/web/connections.py"),
     "foretrace._scan": ("ingest/", "predict/"),
 }
 

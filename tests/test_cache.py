@@ -19,6 +19,7 @@ import foretrace
 from foretrace import cache, schema
 from foretrace.commands.demo import SAMPLE
 from foretrace.errors import InputError, UsageError
+from foretrace.present.web import run_files
 from foretrace.trace import Repair, Trace
 from tests.builders import Recording
 
@@ -103,6 +104,24 @@ def test_key_of_a_large_file_sees_its_ends_and_middle(tmp_path: Path) -> None:
         os.utime(path, ns=(10, 10))
         seen.add(cache.key(path))
     assert len(seen) == 4
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="its ctime is when the file was made")
+def test_a_changed_file_of_the_same_size_and_time_is_noticed(tmp_path: Path) -> None:
+    """One byte between the samples of a large file, its time put back: only the system's own time tells."""
+    path = tmp_path / "large.json"
+    path.write_bytes(b" " * (12 << 20))
+    os.utime(path, ns=(10, 10))
+    before = path.stat(), cache.key(path), run_files.stamp_of(path)
+    time.sleep(0.05)  # the system's clock for files goes in steps of some milliseconds
+    with path.open("r+b") as file:
+        file.seek((1 << 20) + 40_000)
+        file.write(b"x")
+    os.utime(path, ns=(10, 10))
+    facts = path.stat()
+    assert (facts.st_size, facts.st_mtime_ns) == (before[0].st_size, before[0].st_mtime_ns)
+    assert cache.key(path) != before[1]
+    assert run_files.stamp_of(path) != before[2]
 
 
 def test_key_depends_on_the_schema_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

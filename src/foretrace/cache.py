@@ -90,7 +90,7 @@ def limit_bytes() -> int:
 
 
 def key(path: Path) -> str:
-    """The name of the entry for this file as it is now: by content, not by folder."""
+    """The name of the entry for this file as it is now: by content, not by folder, and of a large file by its inode too."""
     digest = hashlib.blake2b(f"{schema.SCHEMA_VERSION}\0{__version__}\0".encode(), digest_size=16)
     # Readers take the rank from the file's name where the recording does not tell it.
     digest.update(os.fsencode(path.name) + b"\0")
@@ -98,6 +98,9 @@ def key(path: Path) -> str:
         with path.open("rb", buffering=0) as file:
             facts = os.fstat(file.fileno())
             digest.update(f"{facts.st_size}\0{facts.st_mtime_ns}\0".encode())
+            if facts.st_size > _WHOLE_BYTES and sys.platform != "win32":
+                # Of what is not read whole: nobody can write to a file, or put another in its place, and keep these.
+                digest.update(f"{facts.st_ino}\0{facts.st_ctime_ns}\0".encode())
             for piece in _telling_parts(file, facts.st_size):
                 digest.update(piece)
     except OSError as error:

@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretrace.capture.secret_shapes import (
-    LEFT_OUT,
     mask_in_file,
-    secret_name,
     secrets_among,
     without_secret_arguments,
     without_secrets,
     without_secrets_in,
 )
+from foretrace.secret_formats import LEFT_OUT
+from foretrace.secret_names import secret_name
 from tests.capture.planted import ISSUED, PEM
 
 

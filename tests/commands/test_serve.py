@@ -6,7 +6,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -114,12 +116,40 @@ def test_a_port_in_use_is_told(path: Path, capsys: pytest.CaptureFixture[str]) -
     assert f"cannot listen on 127.0.0.1, port {port}" in capsys.readouterr().err
 
 
-def test_open_opens_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_keeps_the_token_out_of_the_list_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a browser is started with, everyone on the machine can read."""
     import threading
     import webbrowser
 
     opened, done = [], threading.Event()
     monkeypatch.setattr(webbrowser, "open", lambda url: (opened.append(url), done.set()))
-    serve.open_browser("http://127.0.0.1:1/")
+    serve.open_browser("http://127.0.0.1:1/?token=s3cret&x=1")
     assert done.wait(10)
-    assert opened == ["http://127.0.0.1:1/"]
+    (address,) = opened
+    assert "s3cret" not in address
+    page = Path(urllib.request.url2pathname(urllib.parse.urlsplit(address).path))
+    assert 'content="0;url=http://127.0.0.1:1/?token=s3cret&amp;x=1"' in page.read_text(encoding="utf-8")
+    if sys.platform != "win32":
+        assert (page.stat().st_mode & 0o777, page.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="no list of processes to read")
+def test_no_process_is_started_with_the_token(path: Path, tmp_path: Path) -> None:
+    """A browser that writes down how it was started."""
+    seen, fake = tmp_path / "seen", tmp_path / "browser"
+    fake.write_text(f'#!/bin/sh\ntr "\\0" " " < /proc/$$/cmdline > {seen}.new && mv {seen}.new {seen}\n')
+    fake.chmod(0o755)
+    command = [sys.executable, "-m", "foretrace", "serve", str(path), "--no-cache", "--open"]
+    environment = {**os.environ, "BROWSER": f"{fake} %s"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        token = process.stdout.readline().strip().partition("token=")[2]
+        until = time.monotonic() + 30
+        while not seen.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        process.kill()
+    assert token
+    assert "open.html" in seen.read_text()
+    assert token not in seen.read_text()

@@ -40,3 +40,8 @@ test("Markdown keeps its columns, CSV its values, and neither runs anything", ()
   assert.match(tableMarkdown(table, [2]), /=cmd\\\|/)
   assert.equal(tableCsv(table, [3, 2]), 'name,total_ns\n"softmax, ""fused""",200\n\'=cmd|\'x\',300\n')
 })
+
+test("CSV keeps numbers in text, and spells out what acts on a terminal or hides", () => {
+  const texts = { ...table, data: [["-5", "-x", "\u001b[31m", "\u202ename"], [1, 2, 3, 4]] }
+  assert.equal(tableCsv(texts, [0, 1, 2, 3]), "name,total_ns\n-5,1\n'-x,2\n\\x1b[31m,3\n\\u202ename,4\n")
+})

@@ -63,7 +63,7 @@ def sections(trace: Trace, *, flat: bool = False) -> Result:
         )
     work = device_roles.classified(trace)
     section = section_tree.sections_of_work(trace, tree, work)
-    whole = [window.number for window in step_windows(trace) if window.whole]
+    whole = [window.number for window in step_windows(trace) if window.averaged]
     launched = work.select("name", "dur_ns", "step", "role").with_columns(own=pl.Series(section))
     table = _host_table(trace, tree, whole)
     outermost = int(table.filter(pl.col("above") == NOBODY)["host_ns"].sum())

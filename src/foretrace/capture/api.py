@@ -31,6 +31,7 @@ from foretrace.capture.on_demand import Trigger
 from foretrace.capture.options import VARIABLE, CaptureOptions, Switches
 from foretrace.capture.run_folder import RANK_FILE, Run, RunFolder
 from foretrace.errors import ForetraceError, UsageError
+from foretrace.units import visible
 
 if TYPE_CHECKING:
     from foretrace.capture.recorder import Recorder
@@ -372,7 +373,7 @@ def _guarded(action: Callable[[], object]) -> None:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"foretrace: {' '.join(text.split())}\n")
+    sys.stderr.write(f"foretrace: {visible(' '.join(text.split()))}\n")
 
 
 def _now() -> str:

@@ -21,12 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from foretrace._version import __version__
-from foretrace.capture.secret_shapes import (
-    LEFT_OUT,
-    secret_name,
-    without_secret_arguments,
-    without_secrets_in,
-)
+from foretrace.capture.secret_shapes import without_secret_arguments, without_secrets_in
+from foretrace.secret_formats import LEFT_OUT
+from foretrace.secret_names import secret_name
 
 _KNOWN_NAMES = (
     "GROUP_RANK LD_LIBRARY_PATH LD_PRELOAD LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT NODE_RANK RANK"

@@ -8,37 +8,14 @@ from __future__ import annotations
 import json
 import mmap
 import re
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from foretrace.capture.program_names import NAME_FIELDS, named_in_program
-
-LEFT_OUT = "<left out>"
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# A name promises a secret if one of these is among its words,
-_SECRET_WORDS = _words(
-    "accesskey apikey authtoken credential credentials creds passphrase passwd password passwords"
-    " pgpassword privatekey secret secretkey secrets"
-)
-# or if it ends in one of these.
-_SECRET_ENDINGS = _words(
-    "auth authorization bearer cookie cookies key pass pat pin pwd sas sig signature token tokens"
-)
-_KEY_OWNERS = _words("access api auth encryption license private secret service sign signing ssh")
-# `--pad-token`, `--max-tokens`: tokens of text.
-_TEXT_TOKENS = _words(
-    "avg batch begin bos cls context end eos image input mask max mean min n new num number of out output pad per"
-    " prompt sep special stop sum target total unk vocab"
-)
-_TOKEN_QUALITIES = _words("dev file prod production secret staging test value")
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+from foretrace.secret_formats import LEFT_OUT, USER_OF_URL, places_in_file, secret_places
+from foretrace.secret_names import secret_name
+from foretrace.word_shapes import changes, unpronounceable, wordlike_characters
 
 # Formats of known issuers, each anchored by a prefix that nothing else has.
 _FORMATS = re.compile(
@@ -59,7 +36,6 @@ _FORMATS = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_USER_OF_URL = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
 _SCHEME = re.compile(r"\b(Bearer|Basic|Digest|Token|Negotiate)(\s+)(?=\S*[\d=_-])[^\s'\"]{6,}", re.IGNORECASE)
 _ASSIGNED = re.compile(
     r"""(?P<name>[\w.+-]{2,80})(?P<sign>["']?\s*[=:](?!//)\s*["']?)(?P<value><left\ out>|[^\s"'&?,;}{)(]+)""",
@@ -73,33 +49,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _UNBROKEN = re.compile(r"\d{20,}|(?<![A-Za-z0-9])(?=[A-Za-z]*\d+[A-Za-z])[A-Za-z0-9]{20,}")
 _RANDOM_CHARACTERS = 18
 _MASKED_CHARACTERS = 8
-# The pairs of letters that the words of this project's sources and Python's library are mostly made of
-# (nine of ten pairs; a random pair is among them one time in four).
-_PAIRS = _words(
-    "ab ac ad ag ai al am an ap ar as at au ay ba be bl bu ca ce ch ck cl co ct cu da de di do ds du ea "
-    "ec ed ee ef el em en ep er es et ev ex fa ff fi fo fr fu ge ha he hi ho ia ib ic id ie if ig il im "
-    "in io ip ir is it iv ke la ld le li ll lo ls lt lu ly ma me mi mo mp na nc nd ne ng ni no ns nt nu "
-    "oc od ol om on oo op or os ot ou ov ow pa pe pi pl po pp pr pt qu ra rd re rg ri rm rn ro rr rs rt "
-    "ru ry sa sc se sh si so sp ss st su ta te th ti to tr ts tt tu ty ue ul um un up ur us ut va ve vi "
-    "wa wh wi ze"
-)
-_PAIRS_SHARE = 0.5
-
-
-def secret_name(name: str) -> bool:
-    """Whether a variable, an option or a field of this name would hold a secret."""
-    words = [word.lower() for word in _WORDS.findall(name)]
-    while words and words[-1].isdigit():
-        words.pop()
-    if _SECRET_WORDS & set(words) or "".join(words) in _SECRET_WORDS:
-        return True
-    if any(word == "key" and before in _KEY_OWNERS for before, word in pairwise(words)):
-        return True
-    if words[-1:] and words[-1] in _TOKEN_QUALITIES:
-        words.pop()
-    if not words or words[-1] not in _SECRET_ENDINGS:
-        return False
-    return not (words[-1] in ("token", "tokens") and _TEXT_TOKENS & set(words[:-1]))
+_PIECE_BYTES, _OVERLAP_BYTES = 32 << 20, 64 << 10
 
 
 def looks_random(text: str) -> bool:
@@ -113,17 +63,7 @@ def looks_random(text: str) -> bool:
         return True
     if not re.search(r"[A-Za-z]", text):
         return False
-    changes = len(re.findall(r"(?=[a-z][A-Z0-9]|[A-Z]\d|\d[A-Za-z]|[A-Z]{2}[a-z])", text))
-    wordlike = sum(map(len, re.findall(r"[A-Z]?[a-z]{3,}|[A-Z]{3,}|\d{3,}", text)))
-    return changes >= 0.2 * size or wordlike < 0.45 * size or _unpronounceable(text)
-
-
-def _unpronounceable(text: str) -> bool:
-    """Whether the pairs of letters in it are not those of words."""
-    runs = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", text)
-    pairs = [run[at : at + 2].lower() for run in runs for at in range(len(run) - 1)]
-    common = sum(pair in _PAIRS for pair in pairs)
-    return len(pairs) >= 8 and common < _PAIRS_SHARE * len(pairs)
+    return changes(text) >= 0.2 * size or wordlike_characters(text) < 0.45 * size or unpronounceable(text)
 
 
 def without_issued_in(text: str) -> str:
@@ -136,7 +76,7 @@ def without_secrets_in(text: str) -> str:
     if len(text) < 4:
         return text
     text = _FORMATS.sub(LEFT_OUT, text)
-    text = _USER_OF_URL.sub(LEFT_OUT, text)
+    text = USER_OF_URL.sub(LEFT_OUT, text)
     text = _SCHEME.sub(rf"\1\2{LEFT_OUT}", text)
     text = _ASSIGNED.sub(_assigned, text)
     return _CHUNK.sub(_chunk, text)
@@ -181,11 +121,20 @@ def secrets_among(environ: Mapping[str, str], arguments: Sequence[str] = ()) -> 
     shaped = {value for value in environ.values() if without_secrets_in(value) == LEFT_OUT}
     cleaned = zip(arguments, without_secret_arguments(arguments), strict=True)
     given = {_given(argument, after) for argument, after in cleaned if after.endswith(LEFT_OUT)}
-    looking_so = shaped | {value for value in given if not _ordinary(value)}
+    looking_so = (
+        shaped | _inside([*environ.values(), *arguments]) | {value for value in given if not _ordinary(value)}
+    )
     found = named | (looking_so - named_in_program(looking_so))
     return sorted(
         (value for value in found if len(value) >= _MASKED_CHARACTERS), key=lambda each: (-len(each), each)
     )
+
+
+def _inside(values: Iterable[str]) -> set[str]:
+    """Secrets within values, as in postgres://user:password@host: with who they are of, and alone."""
+    found = {value[start:end] for value in values for start, end in secret_places(value)}
+    passwords = {text.partition(":")[2] for text in found}
+    return found | {each for each in passwords if not _ordinary(each)}
 
 
 def _given(argument: str, cleaned: str) -> str:
@@ -197,8 +146,8 @@ def _given(argument: str, cleaned: str) -> str:
 
 
 def mask_in_file(path: Path, secrets: Sequence[str]) -> int:
-    """Overwrites these texts with asterisks wherever a file holds them; how often that was."""
-    if not secrets or path.stat().st_size == 0:
+    """Overwrites these texts with asterisks wherever a file holds them, and what has a secret's form; how often that was."""
+    if path.stat().st_size == 0:
         return 0
     # As they are, and as JSON writes them.
     texts = {secret.encode(errors="surrogateescape") for secret in secrets}
@@ -211,6 +160,14 @@ def mask_in_file(path: Path, secrets: Sequence[str]) -> int:
                 content[at : at + len(text)] = b"*" * len(text)
                 count += 1
                 at = content.find(text, at + len(text))
+        # A pickle, such as a memory snapshot, has no texts that end where a reader of JSON would think so.
+        is_json = content[:64].lstrip()[:1] in (b"{", b"[")
+        for begin in range(0, len(content), _PIECE_BYTES) if is_json else ():
+            piece = content[begin : begin + _PIECE_BYTES + _OVERLAP_BYTES]
+            for start, end in places_in_file(piece):
+                masked = b"*" * (end - start)
+                count += content[begin + start : begin + end] != masked
+                content[begin + start : begin + end] = masked
     return count
 
 

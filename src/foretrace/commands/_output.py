@@ -50,7 +50,7 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit",
         metavar="N",
-        type=_row_limit,
+        type=row_limit,
         help=f"print at most N rows; 0 for all (default: {TABLE_ROWS} in a table, else all)",
     )
 
@@ -107,7 +107,8 @@ def _umask() -> int:
     return mask
 
 
-def _row_limit(text: str) -> int:
+def row_limit(text: str) -> int:
+    """A number of rows, as an option gives it."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows")
     return int(text)

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from foretrace.commands import _output
-from foretrace.units import format_value
+from foretrace.units import format_value, visible
 
 if TYPE_CHECKING:
     import polars as pl
@@ -28,13 +28,15 @@ def run(args: argparse.Namespace) -> None:
     if args.clear:
         count, freed = cache.clear()
         entries = "1 entry" if count == 1 else f"{count} entries"
-        print(f"removed {entries}, {format_value('size_bytes', freed)}, from {cache.directory()}")
+        print(
+            f"removed {entries}, {format_value('size_bytes', freed)}, from {visible(str(cache.directory()))}"
+        )
         return
     entries_now = cache.entries()
     total = sum(entry.size_bytes for entry in entries_now)
     if args.format == "table":
         used = f"{format_value('size_bytes', total)} of {format_value('limit_bytes', cache.limit_bytes())}"
-        print(f"{cache.directory()}: {len(entries_now)} entries, {used}")
+        print(f"{visible(str(cache.directory()))}: {len(entries_now)} entries, {used}")
     if entries_now or args.format != "table":
         _output.print_frame(_frame(entries_now), _output.Printing.chosen(args))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     says = "a recording, or a folder with one recording, a Run, or the recordings of all ranks of a job"
     parser.add_argument("path", metavar="PATH", type=Path, nargs="?", help=says)
     _input.add_no_cache(parser)
+    _input.add_reading(parser)
     _input.add_step_ms(parser)
     _input.add_rich(parser)
     parser.add_argument("--explain", metavar="RULE", help="print the manual page of a rule instead")
@@ -34,7 +34,13 @@ def run(args: argparse.Namespace) -> None:
         return
     if args.path is None:
         raise UsageError("diagnose needs a PATH, or --explain RULE")
-    case = _input.open_case(args.path, no_cache=args.no_cache, step_ms=args.step_ms, rich=args.rich)
+    case = _input.open_case(
+        args.path,
+        no_cache=args.no_cache,
+        step_ms=args.step_ms,
+        rich=args.rich,
+        reading=_input.reading(args),
+    )
     print_diagnosis(case, args.format)
 
 
@@ -44,7 +50,7 @@ def print_diagnosis(
     """Prints what is wrong with a recorded program; where it cannot be replayed, the page of the recording."""
     from foretrace.diagnose import RULES
     from foretrace.diagnose.diagnosis import diagnose
-    from foretrace.present.text import findings, terminal
+    from foretrace.present.text import findings, tables, terminal
 
     trace = case.whole
     try:
@@ -57,7 +63,7 @@ def print_diagnosis(
         return
     diagnosis = diagnose(case, RULES)
     if form == "json":
-        print(json.dumps(_contract(case, diagnosis), indent=2))
+        print(tables.document_to_json(_contract(case, diagnosis)))
     elif form == "md":
         _output.print_text(findings.to_markdown(diagnosis, case.step_ns, trace.path.name))
     else:

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 from foretrace.commands import _input, _output, serve
 from foretrace.errors import UsageError
+from foretrace.units import visible
 
 if TYPE_CHECKING:
     from foretrace.diagnose.case import Case
@@ -33,20 +34,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Writes the file, or serves the page that hands it over."""
     if args.output is None:
-        _hand_over(args.path, no_cache=args.no_cache, open_page=not args.no_open)
+        _hand_over(args)
         return
     _output.check_file(
         args.output, force=args.force, endings=(".json", ".json.gz"), such_as=".json or .json.gz"
     )
-    _write(_input.open_case(args.path, no_cache=args.no_cache), args.output)
+    case = _input.open_case(args.path, no_cache=args.no_cache, reading=_input.reading(args))
+    _write(case, args.output)
 
 
-def _hand_over(path: Path, *, no_cache: bool, open_page: bool) -> None:
+def _hand_over(args: argparse.Namespace) -> None:
     from foretrace.ingest.recordings import find_recording
     from foretrace.present.web.library import Library
     from foretrace.present.web.server import Server
 
-    server = Server(Library([find_recording(path, of_ranks=True).path], cache=not no_cache))
+    path = find_recording(args.path, of_ranks=True).path
+    server = Server(Library([path], cache=not args.no_cache, reading=_input.reading(args)))
     url = server.url_of(f"perfetto/{server.library.runs()['runs'][0]['id']}")
     with contextlib.suppress(KeyboardInterrupt):
         print(url, flush=True)
@@ -55,7 +58,7 @@ def _hand_over(path: Path, *, no_cache: bool, open_page: bool) -> None:
             file=sys.stderr,
             flush=True,
         )
-        if open_page:
+        if not args.no_open:
             serve.open_browser(url)
         server.run()
 
@@ -70,7 +73,7 @@ def _write(case: Case, output: Path) -> None:
     with _output.writing(output) as written, _opened(written, packed=packed) as file:
         for piece in perfetto.chunks(RecordingView(case)):
             file.write(piece)
-    print(f"wrote {output}: open it at https://ui.perfetto.dev", file=sys.stderr)
+    print(f"wrote {visible(str(output))}: open it at https://ui.perfetto.dev", file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import TYPE_CHECKING
 
 from foretrace.commands import _input, _output
@@ -52,13 +51,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Prints the prediction."""
     from foretrace.predict.prediction import to_dict
-    from foretrace.present.text import terminal
+    from foretrace.present.text import tables, terminal
 
-    case = _input.open_case(args.path, no_cache=args.no_cache, step_ms=args.step_ms, rich=args.rich)
+    case = _input.open_case(
+        args.path,
+        no_cache=args.no_cache,
+        step_ms=args.step_ms,
+        rich=args.rich,
+        reading=_input.reading(args),
+    )
     prediction = case.predict(tuple(_change(case, text) for text in args.change))
     if args.format == "json":
         document = {"path": str(case.whole.path), "changes": args.change, **to_dict(prediction)}
-        print(json.dumps(document, indent=2))
+        print(tables.document_to_json(document))
     else:
         terminal.show_prediction(prediction)
         if prediction.items != 1:

@@ -28,6 +28,7 @@ from foretrace.capture.options import (
 from foretrace.capture.run_folder import Run, RunFolder
 from foretrace.commands import _output
 from foretrace.errors import ForetraceError, UsageError
+from foretrace.units import visible
 
 _SWITCHES = tuple(field.name for field in fields(Switches) if field.name not in ("cpu", "cuda"))
 _EXAMPLES = """\
@@ -310,7 +311,7 @@ def _shown(path: Path) -> str:
 
 
 def _say(text: str) -> None:
-    print(f"foretrace: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    print(f"foretrace: {visible(' '.join(text.split()))}", file=sys.stderr, flush=True)
 
 
 def _quiet(_: str) -> None:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import html
+import os
+import shutil
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="also accept this host name, for a proxy",
     )
     _input.add_step_ms(parser)
+    _input.add_reading(parser)
     _input.add_no_cache(parser)
 
 
@@ -50,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
     paths, step_ms = args.paths or [demo.SAMPLE], args.step_ms
     if not args.paths and step_ms is None:
         step_ms = demo.STEP_MS
-    library = Library(paths, cache=not args.no_cache, step_ms=step_ms)
+    library = Library(paths, cache=not args.no_cache, step_ms=step_ms, reading=_input.reading(args))
     server = Server(library, host=args.host, port=args.port, allow_hosts=args.allow_host)
     try:
         _introduce(server)
@@ -80,7 +86,22 @@ def open_browser(url: str) -> None:
     """Opens the address in a thread: some browsers keep the caller until they are closed."""
     import webbrowser
 
-    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+    page = _page_that_leads_to(url)
+    threading.Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
+
+
+def _page_that_leads_to(url: str) -> Path:
+    """A file that only the user can read: the address itself would stand in the list of processes, with its token."""
+    folder = Path(tempfile.mkdtemp(prefix="foretrace-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    page, address = folder / "open.html", html.escape(url, quote=True)
+    handle = os.open(page, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(
+            '<!doctype html><meta charset="utf-8"><title>Foretrace</title><meta name="referrer" content="no-referrer">'
+            f'<meta http-equiv="refresh" content="0;url={address}"><a href="{address}">Foretrace</a>'
+        )
+    return page
 
 
 def _port(text: str) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from typing import TYPE_CHECKING
 
-from foretrace.commands import _input, _output
+from foretrace.commands import _input, _output, _query
 from foretrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,44 +17,67 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """PATH, the query and how to print."""
+    """PATH, the query, its limits and how to print."""
     _input.add_path(parser)
     parser.add_argument(
         "query", metavar="QUERY", nargs="?", help='such as "select kind, count(*) from spans group by kind"'
     )
     _output.add_format(parser)
     _output.add_rows(parser)
-    parser.epilog = "Without a query, lists every table and column."
+    parser.add_argument(
+        "--timeout",
+        metavar="S",
+        type=_seconds,
+        default=_query.DEFAULT_TIMEOUT_S,
+        help=f"stop the query after S seconds; 0 for never (default: {_query.DEFAULT_TIMEOUT_S:g})",
+    )
+    parser.add_argument(
+        "--max-rows",
+        metavar="N",
+        type=_output.row_limit,
+        default=_query.DEFAULT_MOST_ROWS,
+        help=f"take at most N rows of the result; 0 for all (default: {_query.DEFAULT_MOST_ROWS:,})",
+    )
+    parser.epilog = "Without a query, lists every table and column. A query reads these tables only, no files or addresses."
 
 
 def run(args: argparse.Namespace) -> None:
     """Prints what the query yields; without one, the tables and columns there are."""
     if args.query is None:
-        frame = _columns()
-    else:
-        frame = query(_input.open_path(args.path, no_cache=args.no_cache), args.query)
-    _output.print_frame(frame, _output.Printing.chosen(args))
+        _output.print_frame(_columns(), _output.Printing.chosen(args))
+        return
+    _query.check(args.query)
+    trace = _input.open_path(args.path, no_cache=args.no_cache, reading=_input.reading(args))
+    answered = query(trace, args.query, timeout_s=args.timeout, most_rows=args.max_rows)
+    _output.print_frame(answered.frame, _output.Printing.chosen(args))
+    if answered.cut:
+        rows = f"{args.max_rows:,} {'row' if args.max_rows == 1 else 'rows'}"
+        print(f"foretrace: sql: cut at {rows}, there are more; see --max-rows", file=sys.stderr)
 
 
-def query(trace: Trace, text: str) -> pl.DataFrame:
-    """What an SQL query over the tables of a trace yields."""
-    import polars as pl
-    import polars.selectors as cs
-
+def query(
+    trace: Trace,
+    text: str,
+    *,
+    timeout_s: float = _query.DEFAULT_TIMEOUT_S,
+    most_rows: int = _query.DEFAULT_MOST_ROWS,
+) -> _query.Answered:
+    """What an SQL query over the tables of a trace yields, within its limits."""
     from foretrace import schema
 
     words = set(re.findall(r"\w+", text.lower()))
-    context = pl.SQLContext()
-    for name in schema.TABLES:
-        if name in words:
-            # SQL's text functions do not take polars' categories.
-            named = cs.categorical() | cs.enum()
-            context.register(name, trace.table(name).lazy().with_columns(named.cast(pl.String)))
+    tables = {name: trace.table(name) for name in schema.TABLES if name in words}
+    return _query.ask(tables, text, timeout_s=timeout_s, most_rows=most_rows)
+
+
+def _seconds(text: str) -> float:
     try:
-        return context.execute(text).collect()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        why = str(error).strip().partition("\n")[0]
-        raise UsageError(f"sql: {why} (tables: {', '.join(schema.TABLES)})") from error
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e6:
+        raise UsageError(f"--timeout {text}: a time in seconds is 0 or more")
+    return value
 
 
 def _columns() -> pl.DataFrame:

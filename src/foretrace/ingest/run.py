@@ -11,6 +11,7 @@ from typing import Any
 
 from foretrace.errors import ForetraceError, InputError, UsageError
 from foretrace.ingest.timed import Timed, bursty_step_ns, read_timed
+from foretrace.secret_formats import without_known_secrets_in
 from foretrace.trace import Trace
 
 _RUN, _RANK = "run.json", "rank.json"
@@ -161,4 +162,6 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: damaged: {error}") from error
     if not isinstance(facts, dict):
         raise UsageError(f"{path}: not what Foretrace writes there")
-    return facts
+    # A Run that an older version or somebody else wrote may hold what this one leaves out.
+    masked: dict[str, Any] = without_known_secrets_in(facts)
+    return masked

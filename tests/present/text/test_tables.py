@@ -167,3 +167,12 @@ def test_wrap_breaks_between_words_and_loses_nothing() -> None:
     assert tables.wrap("one two three", 7) == ["one two", "three"]
     assert tables.wrap("abcdefghij xy", 4) == ["abcd", "efgh", "ij", "xy"]
     assert tables.wrap("", 10) == [""]
+
+
+def test_a_document_is_json_that_every_reader_takes() -> None:
+    text = tables.document_to_json({"a": [math.nan, -math.inf, 1.5], "b": {"c": "\x1b"}})
+    assert json.loads(text, parse_constant=lambda name: pytest.fail(name)) == {
+        "a": [None, None, 1.5],
+        "b": {"c": "\x1b"},
+    }
+    assert text.isascii()

@@ -146,7 +146,7 @@ def _steps(result: Result, width: int, colour: bool) -> Iterator[Line]:
     yield from _wrapped(visible(result.says), width)
     yield []
     rows = result.table.head(_STEPS).to_dicts()
-    labels = [f"{row['step']}" for row in rows]
+    labels = [f"{row['step']} {row['kind']}" if row.get("kind") else f"{row['step']}" for row in rows]
     times = tables.align_units([format_value("wall_ns", row["wall_ns"]) for row in rows])
     room = max(map(cells, labels), default=0), max(map(cells, times), default=0)
     length = max(width - sum(room) - 6, 8)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +13,7 @@ import polars.selectors as cs
 
 from foretrace._version import __version__
 from foretrace.analyze.result import Result
+from foretrace.present.text.markup import csv_text, escaped, paragraph
 from foretrace.trace import Trace
 from foretrace.units import ABSENT, cells, format_value, heading, shorten, suffix
 
@@ -23,7 +23,6 @@ GAP = 2
 _FIRST_TEXT, _OTHER_TEXT = 30, 12
 _SHORT_HEADING = 8
 _ALIGNED_UNITS = ("_ns", "_bytes", "_flops", "_per_s")
-_MARKDOWN = re.compile(r"([\\`*_\[\]<>|~#])")
 
 
 def to_json(result: Result, trace: Trace) -> str:
@@ -68,9 +67,14 @@ def frame_to_json(frame: pl.DataFrame) -> str:
     )
 
 
-def _dump(document: object) -> str:
+def document_to_json(document: object) -> str:
+    """Any document as JSON that every reader takes: without NaN, which is none."""
+    return _dump(_plain(document), indent=2)
+
+
+def _dump(document: object, *, indent: int = 1) -> str:
     # ASCII only: no name in a recording can act on a terminal or break a pipe's encoding.
-    return json.dumps(document, indent=1, allow_nan=False)
+    return json.dumps(document, indent=indent, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
@@ -87,14 +91,24 @@ def _plain(value: Any) -> Any:
 
 
 def to_csv(frame: pl.DataFrame) -> str:
-    """The table with its column names as they are; absent values are empty."""
+    """The table for another program or a spreadsheet, which takes no text in it for a formula; absent values are empty."""
     nested = [name for name, dtype in frame.schema.items() if dtype.is_nested() or dtype == pl.Object]
     flat = frame.with_columns(
         pl.Series(name, [None if v is None else json.dumps(_plain(v)) for v in frame[name]], pl.String)
         for name in nested
     )
+    named = cs.string() | cs.categorical() | cs.enum()
+    flat = flat.with_columns(_csv_texts(flat[name]) for name in cs.expand_selector(flat, named))
     finite = pl.when(cs.float().is_finite()).then(cs.float())
-    return flat.with_columns(finite).write_csv() if flat.select(cs.float()).width else flat.write_csv()
+    flat = flat.with_columns(finite) if flat.select(cs.float()).width else flat
+    header = pl.DataFrame([list(map(csv_text, flat.columns))], orient="row").write_csv(include_header=False)
+    return (header if flat.width else "") + flat.write_csv(include_header=False)
+
+
+def _csv_texts(texts: pl.Series) -> pl.Series:
+    """Each distinct text made harmless once."""
+    known = {text: csv_text(text) for text in texts.cast(pl.String).unique().drop_nulls()}
+    return texts.cast(pl.String).replace_strict(known, default=None, return_dtype=pl.String)
 
 
 def to_markdown(frame: pl.DataFrame) -> str:
@@ -102,9 +116,9 @@ def to_markdown(frame: pl.DataFrame) -> str:
     if not frame.width:
         return ""
     marks = ["---:" if _is_number(dtype) else "---" for dtype in frame.dtypes]
-    lines = [[_escaped(heading(name)) for name in frame.columns], marks]
+    lines = [[escaped(heading(name)) for name in frame.columns], marks]
     lines += [
-        [_escaped(format_value(name, value)) for name, value in zip(frame.columns, row, strict=True)]
+        [escaped(format_value(name, value)) for name, value in zip(frame.columns, row, strict=True)]
         for row in frame.iter_rows()
     ]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
@@ -112,13 +126,13 @@ def to_markdown(frame: pl.DataFrame) -> str:
 
 def result_to_markdown(result: Result) -> str:
     """A result in Markdown: what it says, its values, its table, its notes."""
-    parts = [f"**{_escaped(result.name)}**: {_escaped(result.says)}\n"]
+    parts = [f"**{escaped(result.name)}**: {escaped(result.says)}\n"]
     if result.values:
-        parts.append("".join(f"- {_escaped(line)}\n" for line in value_lines(result)))
+        parts.append("".join(f"- {paragraph(line)}\n" for line in value_lines(result)))
     if result.table.height:
         parts.append(to_markdown(result.table))
     if result.notes:
-        parts.append("".join(f"- {_escaped(format_value('', note))}\n" for note in result.notes))
+        parts.append("".join(f"- {paragraph(note)}\n" for note in result.notes))
     return "\n".join(parts)
 
 
@@ -130,10 +144,6 @@ def value_lines(result: Result) -> list[str]:
         shown = "not recorded" if value is None else format_value(name, value)
         lines.append(f"{heading(name)}: {shown}" + (f" {of_what}" if of_what and value is not None else ""))
     return lines
-
-
-def _escaped(text: str) -> str:
-    return _MARKDOWN.sub(r"\\\1", text)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from foretrace.present.web.recording_view import display_name
 
-Stamp = tuple[int, int]  # size and time of the last change: a file with another one is another recording
+# Size, time of the last change as it is told and as the system knows it, inode: another one is another recording.
+Stamp = tuple[int, int, int, int]
 # A name that tells processes of one program apart, as torch's handler gives: host_1234, rank-0.
 _ONE_PROCESS = re.compile(r"rank[-_]?[0-9]+|_[0-9]+$", re.IGNORECASE)
 
@@ -39,9 +40,10 @@ def files_in(folder: Path) -> Iterator[Path]:
 
 
 def stamp_of(file: Path) -> Stamp | None:
-    """Size and time of a file; None where there is none to read."""
+    """What tells a file as it is now from another; None where there is none to read."""
     try:
         facts = file.stat()
     except OSError:
         return None
-    return (facts.st_size, facts.st_mtime_ns) if file.is_file() else None
+    stamp = (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino)
+    return stamp if file.is_file() else None

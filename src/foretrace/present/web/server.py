@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import html
+import os
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import uvicorn
 from isal import isal_zlib
@@ -29,6 +31,7 @@ from starlette.routing import Route
 from foretrace.errors import ForetraceError, InputError, MissingDataError, UsageError
 from foretrace.present.export import perfetto, perfetto_page
 from foretrace.present.web import static_files
+from foretrace.present.web.connections import BACKLOG, QuietFaults, connections_allowed, limited_to
 from foretrace.present.web.encoding import Encoded, compress, encode
 from foretrace.present.web.library import Library, UnknownRunError, error_text, reportable
 
@@ -81,9 +84,11 @@ class Server:
         self.host, self.port = host, int(self._socket.getsockname()[1])
         self.hosts = allowed_hosts(host, self.port, allow_hosts)
         guarded = Guard(application(library), token=self.token, port=self.port, hosts=self.hosts)
+        # Anyone can send what is no HTTP: a line about each would fill a disk.
+        level = "warning" if os.environ.get("FORETRACE_DEBUG") else "critical"
         config = uvicorn.Config(
-            guarded, lifespan="off", ws="none", access_log=False, log_level="warning",
-            server_header=False, timeout_graceful_shutdown=1,
+            guarded, lifespan="off", http=limited_to(connections_allowed()), ws="none", access_log=False, log_level=level,
+            backlog=BACKLOG, server_header=False, timeout_graceful_shutdown=1,
         )  # fmt: skip
         self._uvicorn = uvicorn.Server(config)
 
@@ -106,10 +111,14 @@ class Server:
         """Serves until it is interrupted or stopped."""
         self.library.start()
         try:
-            asyncio.run(self._uvicorn.serve(sockets=[self._socket]))
+            asyncio.run(self._serve())
         finally:
             self.library.stop()
             self._socket.close()
+
+    async def _serve(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(QuietFaults())
+        await self._uvicorn.serve(sockets=[self._socket])
 
     def stop(self) -> None:
         """Ends `run` soon, from another thread."""
@@ -147,6 +156,8 @@ class Guard:
                 403, "This host name is not served here. Behind a proxy: foretrace serve --allow-host NAME"
             )
         if request.headers.get("sec-fetch-site", "none") not in _SAME_SITE:
+            if self._is_token(request.query_params.get("token")) and _opens_a_page(request):
+                return self._let_in_from_elsewhere(request)
             return _plain(403, "Another site asked for this. Copy the address into the browser instead.")
         if request.method != "GET":
             return _plain(405, "Only GET is answered: the page is read-only.", Allow="GET")
@@ -161,14 +172,33 @@ class Guard:
 
     def _let_in(self, request: Request) -> Response:
         """To the same path without the token, which stays behind as a cookie."""
-        rest = [(name, value) for name, value in request.query_params.multi_items() if name != "token"]
-        # Relative, so that it holds behind a proxy's prefix, and can lead nowhere else.
-        last = request.url.path.rpartition("/")[2]
-        answer = Response(
-            status_code=303, headers={"Location": f"./{last}" + (f"?{urlencode(rest)}" if rest else "")}
-        )
+        answer = Response(status_code=303, headers={"Location": _without_token(request)})
         answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
         return answer
+
+    def _let_in_from_elsewhere(self, request: Request) -> Response:
+        """The same from the file that `--open` writes: browsers send no such cookie along a way that began there."""
+        onward = html.escape(_without_token(request), quote=True)
+        page = (
+            f'<!doctype html><meta charset="utf-8"><title>Foretrace</title>'
+            f'<meta http-equiv="refresh" content="0;url={onward}"><a href="{onward}">Foretrace</a>'
+        )
+        answer = Response(page, media_type="text/html")
+        answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
+        return answer
+
+
+def _opens_a_page(request: Request) -> bool:
+    """Whether a browser goes there as a whole, rather than a page asking for something."""
+    headers = request.headers
+    return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+
+
+def _without_token(request: Request) -> str:
+    """The same path and query; relative, so that it holds behind a proxy's prefix, and can lead nowhere else."""
+    rest = [(name, value) for name, value in request.query_params.multi_items() if name != "token"]
+    last = quote(request.scope["path"].rpartition("/")[2])
+    return f"./{last}" + (f"?{urlencode(rest)}" if rest else "")
 
 
 def application(library: Library) -> Starlette:
@@ -265,7 +295,9 @@ def _perfetto_pieces(library: Library, run_id: str) -> Iterator[bytes]:
 
 
 def _plain(status: int, says: str, **headers: str) -> Response:
-    return Response(f"{says}\n", status, headers, "text/plain")
+    # Whoever is refused may have more to send: there is no need to wait for it.
+    closing = {} if status == 404 else {"Connection": "close"}
+    return Response(f"{says}\n", status, {**headers, **closing}, "text/plain")
 
 
 def allowed_hosts(host: str, port: int, allow_hosts: Iterable[str]) -> frozenset[str]:

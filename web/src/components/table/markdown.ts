@@ -1,6 +1,7 @@
 /** Tables as text to paste elsewhere. */
 import type { Cell, Table } from "../../data/types"
-import { formatCell, visible } from "../../base/format"
+import { formatCell } from "../../base/format"
+import { code, csvText, escaped } from "../../base/markup"
 
 /** The rows of a table, in this order, as a Markdown table with the units that the page shows. */
 export function tableMarkdown(table: Table, order: readonly number[]): string {
@@ -20,16 +21,13 @@ export function isNumeric(unit: Table["columns"][number]["unit"]): boolean {
   return unit !== "text" && unit !== "bool"
 }
 
-export function markdownText(text: string, code: boolean): string {
-  const escaped = visible(text).replaceAll("|", "\\|")
-  if (code && text && !text.includes("`")) return `\`${escaped}\``
-  return escaped.replace(/[<*_`]/g, "\\$&")
+export function markdownText(text: string, isCode: boolean): string {
+  return isCode && text && !text.includes("`") ? code(text).replaceAll("|", "\\|") : escaped(text)
 }
 
 function csvCell(value: Cell): string {
   if (value === null) return ""
   if (typeof value !== "string") return String(value)
-  // A spreadsheet would run a name that begins like a formula.
-  const safe = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value
+  const safe = csvText(value)
   return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe
 }

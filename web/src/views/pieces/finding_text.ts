@@ -1,11 +1,13 @@
 /** Findings as text: what a prediction says, and the finding as Markdown. */
 import { verdictText } from "../../base/verdict"
 import type { Alternative, Finding, Predicted } from "../../data/types"
+import { code, codeBlock, escaped } from "../../base/markup"
 import { formatNs, formatSpeedup, timeScale } from "../../base/format"
 
 /** What was assumed, in a few words; the whole basis is shown where there is room. */
 export function shortBasis(predicted: Predicted | null): string {
   if (!predicted) return "not predicted"
+  if (predicted.not_promised) return `not promised: ${predicted.not_promised}`
   const first = predicted.basis.split(/\. (?=[A-Z])/, 1)[0] ?? ""
   return first.replace(/^replayed with: /, "").replace(/\.$/, "")
 }
@@ -27,16 +29,16 @@ export function alternativeText(other: Alternative): string {
 export function findingMarkdown(finding: Finding): string {
   const { predicted, fix } = finding
   const where = finding.where.map((place) => `${place.file ?? ""}${place.line === null ? "" : `:${place.line}`} ${place.function}`.trim())
-  const worth = predicted ? `Predicted: ${savingText(predicted)} of ${timeScale(predicted.step_ms).text(predicted.step_ms)} ${timeScale(predicted.step_ms).unit} per step (${formatSpeedup(predicted.speedup)}, verdict: ${verdictText(predicted.verdict)}); ${predicted.basis}` : "Not predicted."
+  const worth = predicted ? `Predicted: ${savingText(predicted)} of ${timeScale(predicted.step_ms).text(predicted.step_ms)} ${timeScale(predicted.step_ms).unit} per step (${formatSpeedup(predicted.speedup)}, verdict: ${verdictText(predicted.verdict)}); ${escaped(predicted.basis)}` : "Not predicted."
   const lines = [
-    `### ${finding.number}. ${finding.title} (${finding.rule})`,
-    `${finding.says} ${finding.why}`,
-    ...(where.length ? [`Where: ${where.map((place) => `\`${place}\``).join(", ")}`] : []),
+    `### ${finding.number}. ${escaped(finding.title)} (${finding.rule})`,
+    escaped(`${finding.says} ${finding.why}`),
+    ...(where.length ? [`Where: ${where.map(code).join(", ")}`] : []),
     worth,
-    ...finding.bars.map((bar) => `- ${bar.label}: ${formatNs(bar.ns)}`),
-    ...finding.facts.map((fact) => `- ${fact.label}: ${fact.value}`),
-    ...(fix ? [`Change: ${fix.says}`, `\`\`\`\n${fix.code}\n\`\`\``] : []),
-    ...finding.alternatives.map((other) => `- or ${other.label} (${alternativeText(other)}): ${other.fix.says}`),
+    ...finding.bars.map((bar) => `- ${escaped(bar.label)}: ${formatNs(bar.ns)}`),
+    ...finding.facts.map((fact) => `- ${escaped(fact.label)}: ${escaped(fact.value)}`),
+    ...(fix ? [`Change: ${escaped(fix.says)}`, codeBlock(fix.code)] : []),
+    ...finding.alternatives.map((other) => `- or ${other.label} (${alternativeText(other)}): ${escaped(other.fix.says)}`),
   ]
   return `${lines.join("\n\n").replaceAll("\n\n- ", "\n- ")}\n`
 }

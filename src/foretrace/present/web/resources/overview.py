@@ -247,6 +247,9 @@ def _without_gain(view: RecordingView) -> dict[str, str]:
             "title": "Nothing could be predicted from this recording",
             "says": without_file(view, view.not_replayed) + ".",
         }
+    why = view.diagnosis.not_promised
+    if why:
+        return {"title": "No gain is promised from this recording", "says": f"{why[:1].upper()}{why[1:]}."}
     return {"title": "No fix promises a gain of 10 % or more", "says": _busy(view)}
 
 
@@ -282,15 +285,19 @@ def waterfall(view: RecordingView) -> dict[str, Any]:
 
 
 def checked(view: RecordingView) -> list[dict[str, Any]]:
-    """What was checked without finding an issue, then what could not be checked."""
-    looked = [
+    """What is there but not worth it here, what was checked without finding an issue, then what could not be checked."""
+    looked: list[dict[str, Any]] = [
+        {"rule": each.rule, "label": diagnose.find(each.rule).topic, "says": each.says, "looked": True, "seen": True}
+        for each in view.diagnosis.seen
+    ]  # fmt: skip
+    looked += [
         {"rule": rule, "label": diagnose.find(rule).topic, "says": rule_texts.checked(view, rule),
-         "looked": True}
+         "looked": True, "seen": False}
         for rule in view.diagnosis.checked
     ]  # fmt: skip
     return looked + [
         {"rule": each.rule, "label": diagnose.find(each.rule).topic,
-         "says": f"not checked: {each.why.removeprefix(f'{view.trace.path.name}: ')}", "looked": False}
+         "says": f"not checked: {each.why.removeprefix(f'{view.trace.path.name}: ')}", "looked": False, "seen": False}
         for each in view.diagnosis.unchecked
     ]  # fmt: skip
 

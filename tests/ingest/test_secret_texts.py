@@ -1,0 +1,96 @@
+"""Recordings of others may hold secrets: no table, page, report or export shows them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from base64 import b64decode
+from pathlib import Path
+
+import pytest
+
+from foretrace.commands import main
+from foretrace.diagnose.case import Case
+from foretrace.ingest import open_trace
+from foretrace.present.export import perfetto, report
+from foretrace.present.web import static_files
+from foretrace.present.web.recording_view import RecordingView
+from foretrace.secret_formats import LEFT_OUT
+from tests.builders import Recording
+from tests.capture.planted import ISSUED
+
+URL = "postgres://admin:correct-horse@db/x"
+SECRETS = (ISSUED["github"], ISSUED["jwt"], ISSUED["openai"], "correct-horse", "hunter2")
+KERNEL = "void at::native::vectorized_elementwise_kernel<4, sk_LearnFunctor2D>"
+
+
+def recording(folder: Path) -> Path:
+    """A secret in a region, an operator's argument, a thread's name, a Python frame and the header."""
+    made = Recording(env={"DB_PASSWORD": "hunter2", "NOTE": ISSUED["openai"]}, host="a")
+    for step in range(3):
+        at = 1_000.0 * step
+        made.step(step, at, at + 900)
+        made.annotation(f"push {ISSUED['github']}", at + 10, at + 800)
+        made.annotation(f"connect {URL}", at + 11, at + 700)
+        made.python(f"/a/b.py(3): fetch_{ISSUED['jwt']}", at + 12, at + 690)
+        made.op("aten::TokenEmbedding", at + 20, at + 100, **{"Concrete Inputs": [ISSUED["github"], ""]})
+        made.launch(at + 30, KERNEL, at + 200, at + 600)
+    return made.write(folder)
+
+
+@pytest.mark.parametrize("reader", ["native", "python"])
+def test_secrets_are_masked_as_a_recording_is_read(reader: str, tmp_path: Path) -> None:
+    trace = open_trace(recording(tmp_path), cache=False, reader=reader)
+    names = set(trace.spans["name"].cast(str))
+    assert {
+        f"push {LEFT_OUT}",
+        f"connect postgres://{LEFT_OUT}@db/x",
+        KERNEL,
+        "aten::TokenEmbedding",
+    } <= names
+    everything = json.dumps(
+        [dict(trace.meta), *(trace.table(name).write_json() for name in ("spans", "ops", "stacks", "args"))]
+    )
+    assert [secret for secret in SECRETS if secret in everything] == []
+    assert trace.meta["header"]["env"] == {"DB_PASSWORD": LEFT_OUT, "NOTE": LEFT_OUT}
+    assert trace.meta["masked_texts"] >= 4
+
+
+def test_a_recording_without_secrets_says_so(tmp_path: Path) -> None:
+    path = Recording().step(1, 0, 100).op("aten::add", 5, 20).write(tmp_path)
+    assert open_trace(path, cache=False).meta["masked_texts"] == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["show", "sections"], ["show", "stacks"], ["show", "operators"], ["summary"], ["diagnose"],
+     ["sql", "select name from spans"], ["sql", "select * from args"]],
+    ids=str,
+)  # fmt: skip
+def test_no_command_prints_them(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(recording(tmp_path))
+    arguments = ["sql", path, command[1]] if command[0] == "sql" else [*command, path]
+    main([*arguments, "--format", "json"])
+    captured = capsys.readouterr()
+    assert [secret for secret in SECRETS if secret in captured.out + captured.err] == []
+
+
+def test_no_page_report_or_export_holds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    static = tmp_path / "static"
+    static.mkdir()
+    for name in (static_files.HTML, static_files.SCRIPT, static_files.STYLE):
+        (static / name).write_text("x", encoding="utf-8")
+    monkeypatch.setattr(static_files, "_folder", lambda: static)
+    view = RecordingView(Case(open_trace(recording(tmp_path), cache=False)), run_id="1")
+    text = report.make([view]).text
+    parts = re.findall(r'data-resource="([^"]*)"[^>]*>([^<]*)<', text)
+    shown = b"".join(gzip.decompress(b64decode(part)) for _, part in parts) + text.encode()
+    exported = b"".join(perfetto.chunks(view))
+    assert b"connect postgres://" in shown, "the region is there, without who logs in"
+    json.loads(exported)
+    for secret in SECRETS:
+        assert secret.encode() not in shown
+        assert secret.encode() not in exported
