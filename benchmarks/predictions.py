@@ -28,6 +28,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import diagnose
 from foretrace.diagnose.finding import Finding
 from foretrace.errors import ForetraceError
+from foretrace.predict.prediction import PROMISED_GAIN
 
 ROOT = Path(__file__).parents[1]
 # What the corpus calls a fault, and the rule that looks for it.
@@ -71,6 +72,10 @@ class Row:
     @property
     def false_promise(self) -> bool:
         return self.verdict == "gain" and self.point >= 1.10 and self.truth[1] < NO_GAIN
+
+    @property
+    def promised(self) -> bool:
+        return self.verdict == "gain"
 
     @property
     def missed(self) -> bool:
@@ -211,11 +216,13 @@ def print_rows(rows: list[Row], known: bool) -> None:
         tenth = float(np.percentile(errors, 90))
         print(f"{label:<16} error: median {100 * statistics.median(errors):.1f} %, p90 {100 * tenth:.1f} %, "
               f"worst {100 * max(errors):.0f} %")  # fmt: skip
+    large = [row for row in judged if row.truth[0] >= PROMISED_GAIN]
     over = [row for row in judged if row.verdict == "gain" and row.point > 1.3 * row.truth[1]]
     print(f"range covers the truth {sum(row.covered for row in judged)}/{len(judged)} "
           f"(sure: {sum(row.covered for row in sure)}/{len(sure)}); false promises "
           f"{sum(row.false_promise for row in rows)}; missed gains {sum(row.missed for row in rows)}; "
-          f"over-promises (> 1.3 times) {len(over)}; rule first {sum(row.first == row.rule for row in judged)}/{len(judged)}")  # fmt: skip
+          f"over-promises (> 1.3 times) {len(over)}; gains of 10 % or more that are promised "
+          f"{sum(row.promised for row in large)}/{len(large)}; rule first {sum(row.first == row.rule for row in judged)}/{len(judged)}")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from tests.corpus import CORPUS, needs_corpus
 # Set before any test imports foretrace, and inherited by the processes that tests start.
 _CACHE = tempfile.TemporaryDirectory(prefix="foretrace-tests-")
 os.environ["FORETRACE_CACHE"] = _CACHE.name
+# A fault in one table costs users that table alone; a test that meets one fails.
+os.environ["FORETRACE_FAULTS"] = "raise"
 # Output is compared as text: no colour, no width that depends on the terminal it runs in.
 for _name in ("COLUMNS", "FORCE_COLOR", "CLICOLOR_FORCE", "NO_COLOR"):
     os.environ.pop(_name, None)

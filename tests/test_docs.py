@@ -147,7 +147,7 @@ def test_every_exit_code_is_in_the_readme() -> None:
     def below(error: type[ForetraceError]) -> set[type[ForetraceError]]:
         return {error}.union(*(below(each) for each in error.__subclasses__()))
 
-    documented = {int(code) for code in re.findall(r"^\| (\d) \|", read("README.md"), re.M)}
+    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", read("README.md"), re.M)}
     assert {0} | {error.exit_code for error in below(ForetraceError)} == documented
 
 

@@ -5,9 +5,16 @@ ForetraceError
 ├── InputError        3  the input could not be read
 │   └── FormatError   3  the input is readable, but no reader knows its format
 └── MissingDataError  4  what was asked for was not recorded
+    └── FaultError   70  it could not be made, by a fault of Foretrace's own; the rest goes on without it
 """
 
 from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class ForetraceError(Exception):
@@ -36,3 +43,35 @@ class MissingDataError(ForetraceError):
     """The recording does not hold what was asked for."""
 
     exit_code = 4
+
+
+class FaultError(MissingDataError):
+    """One table, rule or view failed by a fault of Foretrace's own: who can do without it says so in a line."""
+
+    exit_code = 70
+
+
+def is_fault(error: BaseException) -> bool:
+    """Whether an exception is a fault; a panic inside polars is no Exception, so that nobody catches it by accident."""
+    known = isinstance(error, ForetraceError | BrokenPipeError)
+    return not known and (isinstance(error, Exception) or type(error).__name__ == "PanicException")
+
+
+def fault_text(error: BaseException) -> str:
+    """A fault in one line."""
+    what = " ".join(str(error).split())[:300]
+    says = f"{type(error).__name__}: {what}" if what else type(error).__name__
+    return f"internal error: {says} (please report; set FORETRACE_DEBUG=1 for the traceback)"
+
+
+@contextmanager
+def contained(what: str) -> Iterator[None]:
+    """A fault inside becomes a FaultError about `what`; where FORETRACE_FAULTS is "raise", as in tests, it stays itself."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_fault(error) or os.environ.get("FORETRACE_FAULTS") == "raise":
+            raise
+        if os.environ.get("FORETRACE_DEBUG"):
+            traceback.print_exception(error, file=sys.stderr)
+        raise FaultError(f"{what} could not be made: {fault_text(error)}") from error

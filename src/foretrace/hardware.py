@@ -119,7 +119,7 @@ _TENSOR = ("tf32_flops", "fp16_flops", "bf16_flops", "fp8_flops")
 # Sixteen lanes, 128b/130b coding, 8, 16 and 32 GT/s a lane. Datasheets print both directions, rounded up.
 _PCIE = "PCI Express Base Specification: GT/s x 16 lanes x 128/130, https://pcisig.com/specifications"
 _PCIE_3_BYTES = 8e9 * 16 * 128 / 130 / 8
-_PCIE_BYTES = {"3": _PCIE_3_BYTES, "4": 2 * _PCIE_3_BYTES, "5": 4 * _PCIE_3_BYTES}  # by generation
+PCIE_BYTES = {"3": _PCIE_3_BYTES, "4": 2 * _PCIE_3_BYTES, "5": 4 * _PCIE_3_BYTES}  # by generation
 
 _CUDA_GUIDE = (
     "CUDA C++ Programming Guide, technical specifications per compute capability, "
@@ -325,7 +325,7 @@ def _device(line: str) -> Device:
         sm_count=int(sms),
         l2_bytes=int(l2) * _MIB,
         max_threads_per_sm=int(threads),
-        pcie_bytes=_PCIE_BYTES[pcie],
+        pcie_bytes=PCIE_BYTES[pcie],
         nvlink_bytes=_times(nvlink, "e9"),
         reported_names=tuple(numbers[13].split(", ")) if len(numbers) > 13 else (),
         sources=_SOURCES[name],

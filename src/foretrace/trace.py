@@ -35,6 +35,7 @@ class Step:
     number: int
     start_ns: int
     end_ns: int
+    kind: str | None = None  # of a server's steps: prefill, decode, mixed, ...; null where it is not told
 
 
 @dataclass
@@ -117,8 +118,8 @@ class Trace:
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
-        """The recorded steps in order; empty when the program marked none."""
-        return tuple(Step(int(n), int(a), int(b)) for n, a, b in self.meta.get("steps", ()))
+        """The recorded steps in order, of which no two are at the same time; empty when the program marked none."""
+        return tuple(Step(int(n), int(a), int(b), *kind) for n, a, b, *kind in self.meta.get("steps", ()))
 
     @cached_property
     def device_spans(self) -> pl.DataFrame:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretrace import analyze
-from foretrace.analyze.concepts.trust import completeness, disturbance, settling
+from foretrace.analyze.concepts.trust import completeness, coverage, disturbance, marks, settling
 from foretrace.analyze.concepts.trust.evidence import Note
 from foretrace.analyze.trust import Trust, judge
 from foretrace.ingest import kineto, open_trace
@@ -385,7 +385,7 @@ def test_no_recording_is_too_odd_to_be_judged(changes: list[tuple[int, str, obje
 def emitted_codes() -> set[str]:
     """Codes written in the checks: the first argument of every Note, and rows of the tables they come from."""
     codes = set()
-    for module in (completeness, disturbance, settling):
+    for module in (completeness, coverage, disturbance, marks, settling):
         for node in ast.walk(ast.parse(Path(module.__file__).read_text(encoding="utf-8"))):
             first = node.args[0] if isinstance(node, ast.Call) and node.args else None
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Note":
@@ -398,8 +398,9 @@ def emitted_codes() -> set[str]:
 def test_the_guide_describes_every_code_and_no_other() -> None:
     described = re.findall(r"^\| `([a-z0-9-]+)` \|", GUIDE.read_text(encoding="utf-8"), re.M)
     assert len(described) == len(set(described))
-    durations = {"no-duration", "negative-duration", "absurd-duration"}  # told by impossible-durations
-    assert set(described) == (emitted_codes() | set(kineto.REPAIRS)) - durations
+    # Told by impossible-durations and by several-processes.
+    elsewhere = {"no-duration", "negative-duration", "absurd-duration", "other-processes"}
+    assert set(described) == (emitted_codes() | set(kineto.REPAIRS)) - elsewhere
 
 
 EXPECTED = {
@@ -416,7 +417,7 @@ EXPECTED = {
     "peers/hta/amd_trace__mi250_minitoy_train_ROCm6_2_kineto.json.gz": ("with care", {"steps-cut", "one-step"}),
     "peers/hta/triton_example__triton_example.json.gz": ("no", {"steps-cut"}),
     "peers/tracelens/h100_qwen.json.gz": ("with care", {"one-step"}),
-    "peers/tracelens/b200_eager.json.gz": ("with care", {"no-steps", "costly-recording", "one-rank-of-many"}),
+    "peers/tracelens/b200_eager.json.gz": ("with care", {"one-step", "costly-recording", "one-rank-of-many"}),
 }  # fmt: skip
 
 

@@ -184,7 +184,7 @@ def test_json_is_the_documented_contract(capsys: pytest.CaptureFixture[str]) -> 
     assert printed["overview"]["unprofiled_step_ms"] == 50.5
     first = printed["findings"][0]
     assert set(first) >= {"rule", "severity", "says", "why", "where", "evidence", "fix", "predicted"}
-    assert set(first["predicted"]) == {"verdict", "step_ms", "after_ms", "speedup", "basis"}
+    assert set(first["predicted"]) == {"verdict", "step_ms", "after_ms", "speedup", "basis", "not_promised"}
     assert {each["severity"] for each in printed["findings"]} <= {"high", "medium", "low", "unchecked"}
 
 

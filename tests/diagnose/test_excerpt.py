@@ -56,6 +56,11 @@ def test_a_long_one_gives_enough_steps_from_its_middle(trace: Trace) -> None:
     assert chosen_steps(trace, most_spans=trace.spans.height) == trace.steps
 
 
+def test_one_of_many_short_steps_gives_so_many_from_its_middle(trace: Trace) -> None:
+    assert [step.number for step in chosen_steps(trace, most_steps=10)] == list(range(15, 25))
+    assert chosen_steps(trace, most_steps=STEPS) == trace.steps
+
+
 def test_an_excerpt_is_the_recording_of_these_steps(trace: Trace) -> None:
     steps = chosen_steps(trace, most_spans=half(trace))
     cut = excerpt(trace, steps)

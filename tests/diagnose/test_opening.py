@@ -11,6 +11,7 @@ from foretrace.commands import main
 from foretrace.diagnose.opening import open_case
 from foretrace.errors import UsageError
 from foretrace.ingest import open_trace
+from foretrace.ingest.reading import Reading
 from foretrace.trace import Trace
 from tests.builders import Recording
 
@@ -106,7 +107,7 @@ def test_the_other_ranks_come_along(tmp_path: Path) -> None:
 def test_the_caller_reads(run_folder: Path) -> None:
     opened: list[str] = []
 
-    def read(path: Path) -> Trace:
+    def read(path: Path, _: Reading) -> Trace:
         opened.append(path.name)
         return open_trace(path, cache=False)
 
@@ -114,6 +115,13 @@ def test_the_caller_reads(run_folder: Path) -> None:
     assert opened == ["light.json"]
     assert case.rich is not None
     assert opened == ["light.json", "rich.json"]
+
+
+def test_steps_that_the_user_names_are_not_those_that_the_run_timed(run_folder: Path) -> None:
+    case = open_case(run_folder, reading=Reading(step="ProfilerStep"))
+    assert case.whole.meta["step_marks"]["source"] == "chosen"
+    assert case.measured_step_ns is None
+    assert case.timed is None
 
 
 def test_several_recordings_must_be_told_apart(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def native(data: bytes, random: random.Random) -> Columns | None:
         scanner.push(data[at : at + size])
         at += size
     try:
-        return kineto_native.columns_of(scanner.finish())
+        return kineto_native.linked(scanner)
     except FormatError:
         return None
 
@@ -101,7 +101,7 @@ def plain(columns: Columns) -> dict[str, Any]:
                 result[f"{group}.{name}"] = [str(value) for value in values]
     counts = {key: value for key, value in columns.counts.items() if value}
     return result | {"lanes": columns.lanes, "header": columns.header, "origin": columns.origin_ns,
-                     "counts": counts, "repairs": columns.repairs}  # fmt: skip
+                     "counts": counts, "repairs": columns.repairs, "processes": columns.processes}  # fmt: skip
 
 
 def differences(data: bytes, random: random.Random) -> list[str]:

@@ -120,4 +120,19 @@ COMPACT = b"""{"schemaVersion":1,"traceEvents":[\
 BARE_LIST = b"""[{"ph": "X", "name": "a", "ts": 1.5, "dur": 2, "pid": 1, "tid": 1},
  {"ph": "X", "name": "b", "ts": 1.75, "dur": 1, "pid": 1, "tid": 1, "args": {"note": "x\\ny", "list": [1, {"k": [2.50]}], "ok": true}}]"""
 
-SEEDS = (KINETO, COMPACT, BARE_LIST)
+# Two processes with the same ids, on two devices and on one that they share.
+MERGED = b"""{"schemaVersion": 1, "traceEvents": [
+  {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 40, "tid": 40, "ts": 1, "dur": 9, "args": {"External id": 5}},
+  {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 40, "tid": 40, "ts": 2, "dur": 3, "args": {"correlation": 8}},
+  {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": "[TP01] 41", "tid": 41, "ts": 2, "dur": 9, "args": {"External id": 5}},
+  {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": "[TP01] 41", "tid": 41, "ts": 3, "dur": 3, "args": {"correlation": 8}},
+  {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 42, "tid": 42, "ts": 2.5, "dur": 9, "args": {"External id": 5}},
+  {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 42, "tid": 42, "ts": 4, "dur": 3, "args": {"correlation": 8}},
+  {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "pid": 42, "tid": 42, "ts": 0.5, "dur": 12},
+  {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 6, "dur": 4, "args": {"device": 0, "stream": 7, "correlation": 8}},
+  {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 11, "dur": 5, "args": {"device": 0, "stream": 7, "correlation": 8}},
+  {"ph": "X", "cat": "kernel", "name": "gemm", "pid": "[TP01] 0", "tid": 7, "ts": 7, "dur": 4, "args": {"device": 0, "stream": 7, "correlation": 8}},
+  {"ph": "C", "name": "free", "pid": 40, "tid": 40, "ts": 5, "args": {"bytes": 7}}
+]}"""
+
+SEEDS = (KINETO, COMPACT, BARE_LIST, MERGED)

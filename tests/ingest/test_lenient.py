@@ -138,7 +138,7 @@ def test_both_readers_agree_on_times(text: str, quoted: bool) -> None:
     data = f'[{{"ph":"X","name":"a","ts":{time},"dur":{time}}}]'.encode()
     scanner = kineto_native.Scanner()
     scanner.push(data)
-    native, python = kineto_native.columns_of(scanner.finish()), kineto_python.scan([data])
+    native, python = kineto_native.linked(scanner), kineto_python.scan([data])
     expected = reference(text)
     assert native.origin_ns == python.origin_ns == (expected or 0)
     assert native.repairs == python.repairs

@@ -372,6 +372,11 @@ def test_tracks(read: Open) -> None:
         ("cuda_driver", "kernel", "cuLaunchKernelEx"),
         ("xpu_runtime", "kernel", "urEnqueueKernelLaunch"),
         ("mtia_runtime", "kernel", "runFunction"),
+        (
+            "mtia_runtime",
+            "mtia_ccp_events",
+            "runFunction",
+        ),  # on the device, as Kineto's ActivityType.h has it
         ("privateuse1_runtime", "concurrent_kernel", "launch"),
         ("Runtime", "Kernel", "cudaLaunchKernel"),
     ],

@@ -130,7 +130,7 @@ def pushed(data: bytes, size: int) -> Any:
     scanner = kineto_native.Scanner()
     for at in range(0, len(data), size):
         scanner.push(data[at : at + size])
-    return kineto_native.columns_of(scanner.finish())
+    return kineto_native.linked(scanner)
 
 
 @needs_native

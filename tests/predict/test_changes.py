@@ -145,7 +145,16 @@ def test_a_name_that_is_not_there_is_said_to_be_missing(recording: Path) -> None
 def test_the_command_prints_the_contract(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", str(recording), "--change", "scale kernel:gemm 0.5", "--format", "json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert set(printed) == {"path", "changes", "verdict", "step_ms", "after_ms", "speedup", "basis"}
+    assert set(printed) == {
+        "path",
+        "changes",
+        "verdict",
+        "step_ms",
+        "after_ms",
+        "speedup",
+        "basis",
+        "not_promised",
+    }
     assert set(printed["speedup"]) == {"point", "low", "high"}
     assert main(["predict", str(recording), "--change", "scale kernel:gemm 0.5"]) == 0
     assert "→" in capsys.readouterr().out

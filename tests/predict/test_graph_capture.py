@@ -112,13 +112,28 @@ def _communicates(recording: Recording, at: float) -> None:
     recording.launch(at, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", at + 5, at + 8)
 
 
+def _reduces_in_symmetric_memory(recording: Recording, at: float) -> None:
+    recording.launch(at, "void c10d::symmetric_memory::multimem_one_shot_all_reduce_kernel<>", at + 5, at + 8)
+
+
+def _communicates_on_host(recording: Recording, at: float) -> None:
+    recording.annotation("gloo:all_reduce", at, at + 4, thread=200)
+
+
+def _sends_objects(recording: Recording, at: float) -> None:
+    recording.python("torch/distributed/distributed_c10d.py(2900): all_gather_object", at, at + 4)
+
+
 @pytest.mark.parametrize(
     ("what", "why"),
     [
         (_replays, "the program uses one already"),
         (_allocates, "memory is allocated from the driver within the step"),
         (_allocates_in_order, None),
-        (_communicates, "it communicates with other ranks"),
+        (_communicates, None),
+        (_reduces_in_symmetric_memory, None),
+        (_communicates_on_host, "its collectives run on the host (gloo, MPI or UCC)"),
+        (_sends_objects, "it sends Python objects to other ranks, which the host pickles"),
         (_waits, None),  # parts a graph, but does not prevent one for each part
     ],
 )
@@ -132,3 +147,42 @@ def test_what_no_graph_can_hold(
 
     trace = loop(tmp_path, 1_000, body)
     assert graph_capture.preventing(trace, build(trace)) == why
+
+
+def test_a_step_with_collectives_gets_a_graph_that_is_not_promised(tmp_path: Path) -> None:
+    """As without the collective, 1,000 µs become about 115; how long it then waits for other ranks nobody recorded."""
+
+    def body(recording: Recording, at: float) -> None:
+        launches(recording, at, 99)
+        _communicates(recording, at + 992)
+
+    (found,) = findings(launch_bound, loop(tmp_path, 1_000, body), step_us=1_000)
+    assert "no CUDA graph" not in found.says
+    assert "every rank captures the same ones" in found.fix.code
+    assert found.predicted is not None
+    assert found.predicted.verdict == "uncertain"
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(115, rel=0.1)
+    assert "every rank has to capture the same collectives" in found.predicted.basis
+
+
+def test_split_sizes_that_the_host_reads_prevent_a_graph(tmp_path: Path) -> None:
+    def body(recording: Recording, at: float) -> None:
+        launches(recording, at, 50)
+        _exchange(recording, at + 500)
+        launches(recording, at + 520, 48)
+
+    (found,) = findings(launch_bound, loop(tmp_path, 1_000, body), step_us=1_000)
+    assert (
+        "no CUDA graph can be made of it: the host reads within the step how a collective splits"
+        in found.says
+    )
+    assert found.predicted is None
+
+
+def _exchange(recording: Recording, at: float) -> None:
+    """counts.tolist(), then an exchange that is split by them."""
+    recording.op("aten::to", at, at + 9, **{"Input type": ["long int", "int"]})
+    recording.runtime("cudaStreamSynchronize", at + 2, at + 8)
+    inputs = ["", "", "", "", "[3, 5]", "[4, 4]", "-1"]
+    recording.op("c10d::alltoall_base_", at + 10, at + 20, **{"Concrete Inputs": inputs})
+    recording.launch(at + 12, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", at + 15, at + 18)

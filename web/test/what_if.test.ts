@@ -15,7 +15,7 @@ const known: Resource<WhatIfKernels> = {
       "1,3": {
         findings: [1, 3],
         says: "together",
-        predicted: { verdict: "gain", step_ms: 10, after_ms: range(5), saved_ms: range(5), speedup: range(2), basis: "" },
+        predicted: { verdict: "gain", step_ms: 10, after_ms: range(5), saved_ms: range(5), speedup: range(2), basis: "", not_promised: "" },
       },
     },
   },

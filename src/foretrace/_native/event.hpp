@@ -12,7 +12,8 @@ inline int category_kind(const Token& category) {
       {"cuda_runtime", kRuntime}, {"cuda_driver", kRuntime}, {"Runtime", kRuntime}, {"xpu_runtime", kRuntime},
       {"xpu_driver", kRuntime}, {"mtia_runtime", kRuntime}, {"privateuse1_runtime", kRuntime},
       {"privateuse1_driver", kRuntime}, {"glow_runtime", kRuntime}, {"kernel", kKernel}, {"Kernel", kKernel},
-      {"concurrent_kernel", kKernel}, {"collective_comm", kKernel}, {"gpu_memcpy", kCopy}, {"Memcpy", kCopy},
+      {"concurrent_kernel", kKernel}, {"collective_comm", kKernel}, {"mtia_ccp_events", kKernel},
+      {"gpu_memcpy", kCopy}, {"Memcpy", kCopy},
       {"gpu_memset", kSet}, {"Memset", kSet}, {"cuda_sync", kSync}, {"cuda_event", kSync}, {"xpu_sync", kSync},
       {"overhead", kOverhead}};
   const auto found = kKinds.find(std::string(category.text, category.length));

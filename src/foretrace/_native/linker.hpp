@@ -157,7 +157,9 @@ struct Output {
 
 class Linker {
  public:
-  Linker(Raw& raw, Output& out) : raw_(raw), out_(out), count_(raw.start.size()) {}
+  // `dropped` has a byte for each row that is not to be read, or is empty.
+  Linker(Raw& raw, Output& out, std::vector<uint8_t> dropped = {})
+      : raw_(raw), out_(out), count_(raw.start.size()), dropped_(std::move(dropped)) {}
 
   void run() {
     sound_starts();
@@ -215,8 +217,9 @@ class Linker {
     dropped_.resize(count_);
     int64_t dropped = 0;
     for (size_t row = 0; row < count_; ++row) {
-      dropped_[row] = std::abs(raw_.start[row] - median) > kLongestNs;
-      dropped += dropped_[row];
+      if (std::abs(raw_.start[row] - median) <= kLongestNs) continue;
+      dropped_[row] = 1;
+      ++dropped;
     }
     raw_.repair(kImpossibleStart, -1, dropped);
   }
@@ -404,6 +407,27 @@ class Linker {
     return row == kNullU32 - 1 ? kNullU32 : row;
   }
 
+  // How many of the numbers that the profiler gave to operators are there, and how far these reach; see
+  // operator_numbers.py.
+  void count_op_ids() {
+    std::vector<uint64_t> ids;
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      if (raw_.kind[rows_[i]] != kOp) continue;
+      const uint64_t id = raw_.op.external[place_[rows_[i]]];
+      if (id && id != kNullU64) ids.push_back(id);
+    }
+    if (!std::is_sorted(ids.begin(), ids.end())) std::sort(ids.begin(), ids.end());
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+    for (size_t i = 0; i + 1 < ids.size(); ++i) ids[i] = ids[i + 1] - ids[i];
+    if (!ids.empty()) ids.pop_back();
+    std::sort(ids.begin(), ids.end());
+    ids.resize(ids.size() - ids.size() / kLongJumps);
+    uint64_t range = 0;
+    for (const uint64_t jump : ids) range += jump;
+    raw_.op_ids = int64_t(ids.size());
+    raw_.op_id_range = int64_t(std::min(range, uint64_t(INT64_MAX)));
+  }
+
   void link_runtime() {
     for (size_t i = 0; i < rows_.size(); ++i) {
       const uint32_t row = rows_[i];
@@ -465,6 +489,7 @@ class Linker {
     raw_.device.external.release();
     raw_.runtime.correlation.release();
     raw_.runtime.external.release();
+    count_op_ids();
     raw_.op.external.release();
   }
 
@@ -704,6 +729,7 @@ class Linker {
   Column<int32_t> device_step_;
   std::vector<Call> calls_;
   size_t hint_ = 0;
+  static constexpr size_t kLongJumps = 20;  // one in so many
   FlatMap externals_;
   bool externals_ready_ = false;
 };

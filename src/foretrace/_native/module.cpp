@@ -400,20 +400,90 @@ PyObject* repairs_of(const Raw& raw) {
 }
 
 PyObject* counts_of(const Raw& raw) {
-  return Py_BuildValue("{sLsLsLsLsisi}", "events", (long long)raw.events, "flows", (long long)raw.flows,
+  return Py_BuildValue("{sLsLsLsLsLsLsisi}", "events", (long long)raw.events, "flows", (long long)raw.flows,
                        "skipped_phase", (long long)raw.skipped_phase, "lost_bytes", (long long)raw.lost_bytes,
+                       "op_ids", (long long)raw.op_ids, "op_id_range", (long long)raw.op_id_range,
                        "trace_events", int(raw.trace_events), "bare_list", int(raw.bare_list));
 }
 
-// Links everything and hands it over; None if the text was not JSON at all.
-PyObject* scanner_finish(PyObject* self, PyObject*) {
+// Whether operators of several processes may have been recorded, or without any, calls of several: their ids mean nothing
+// to one another.
+bool several_processes(const Raw& raw) {
+  struct {
+    const Raw::Lane* first = nullptr;
+    bool several = false;
+    void add(const Raw::Lane& lane) {
+      if (!first) first = &lane;
+      several |= lane.text[0] != first->text[0] || lane.value[0] != first->value[0];
+    }
+  } ops, calls;
+  for (size_t row = 0; row < raw.kind.size() && !ops.several; ++row) {
+    if (raw.kind[row] == kOp) ops.add(raw.lanes[raw.lane[row]]);
+    if (raw.kind[row] == kRuntime) calls.add(raw.lanes[raw.lane[row]]);
+  }
+  return ops.first ? ops.several : calls.several;
+}
+
+// Of a file with several processes, what tells whose each row is; None for any other. See ingest/processes.py.
+PyObject* scanner_processes(PyObject* self, PyObject*) {
+  Scanner* scanner = scanner_of(self);
+  if (!scanner) return nullptr;
+  bool several = false;
+  Raw& raw = scanner->raw;
+  Column<int64_t> start, dur;
+  Column<uint32_t> lane;
+  Column<uint8_t> kind;
+  Column<uint64_t> correlation;
+  if (!unlocked([&] {
+        scanner->finish();
+        several = !scanner->not_json() && several_processes(raw);
+        size_t calls = 0, works = 0;
+        for (size_t row = 0; several && row < raw.kind.size(); ++row) {
+          start.push(raw.start[row]);
+          dur.push(raw.dur[row]);
+          lane.push(raw.lane[row]);
+          kind.push(raw.kind[row]);
+          const bool call = raw.kind[row] == kRuntime;
+          correlation.push(call                        ? raw.runtime.correlation[calls++]
+                           : on_device(raw.kind[row]) ? raw.device.correlation[works++]
+                                                       : kNullU64);
+        }
+      })) {
+    return nullptr;
+  }
+  if (!several) Py_RETURN_NONE;
+  PyObject* result = PyDict_New();
+  if (!result || !put(result, "start", start) || !put(result, "dur", dur) || !put(result, "lane", lane) ||
+      !put(result, "kind", kind) || !put(result, "correlation", correlation) || !set(result, "lanes", lanes_of(raw)) ||
+      !set(result, "texts", list_of(raw.texts))) {
+    Py_XDECREF(result);
+    return nullptr;
+  }
+  return result;
+}
+
+// Links everything but the rows that the argument marks, and hands it over; None if the text was not JSON at all.
+PyObject* scanner_finish(PyObject* self, PyObject* args) {
+  Py_buffer view{};
+  if (!PyArg_ParseTuple(args, "|y*", &view)) return nullptr;
+  std::vector<uint8_t> dropped;
+  if (view.obj) {
+    dropped.assign(static_cast<uint8_t*>(view.buf), static_cast<uint8_t*>(view.buf) + view.len);
+    PyBuffer_Release(&view);
+  }
   Scanner* scanner = scanner_of(self);
   if (!scanner) return nullptr;
   Output out;
+  bool sound = true;
   if (!unlocked([&] {
         scanner->finish();
-        if (!scanner->not_json()) Linker(scanner->raw, out).run();
+        sound = dropped.empty() || dropped.size() == scanner->raw.start.size();
+        if (sound && !scanner->not_json()) Linker(scanner->raw, out, std::move(dropped)).run();
       })) {
+    return nullptr;
+  }
+  if (!sound) {
+    PyErr_SetString(PyExc_ValueError, "the marks are not those of this scanner's rows");
     return nullptr;
   }
   if (scanner->not_json()) Py_RETURN_NONE;
@@ -444,7 +514,8 @@ PyMethodDef scanner_methods[] = {
     {"read", scanner_read, METH_VARARGS, "Reads up to size bytes from a file descriptor; how many it got."},
     {"between_events", scanner_between_events, METH_NOARGS, "Whether all bytes so far are whole events."},
     {"merge", scanner_merge, METH_O, "Appends what another scanner read from the bytes behind."},
-    {"finish", scanner_finish, METH_NOARGS, "Everything, linked; None if the text is not JSON."},
+    {"processes", scanner_processes, METH_NOARGS, "What tells whose each row is, where there are several processes."},
+    {"finish", scanner_finish, METH_VARARGS, "Everything but the marked rows, linked; None if the text is not JSON."},
     {nullptr, nullptr, 0, nullptr}};
 PyType_Slot scanner_slots[] = {{Py_tp_new, reinterpret_cast<void*>(scanner_new)},
                                {Py_tp_dealloc, reinterpret_cast<void*>(scanner_dealloc)},

@@ -135,6 +135,7 @@ struct Raw {
   std::vector<std::pair<std::string, std::string>> header;
   Repair repairs[kRepairCount];
   int64_t events = 0, flows = 0, skipped_phase = 0, lost_bytes = 0;
+  int64_t op_ids = 0, op_id_range = 0;  // filled in by the linker
   bool trace_events = false, bare_list = false;
 
   void repair(RepairCode code, int64_t offset, int64_t count = 1) {
@@ -175,6 +176,8 @@ class Scanner {
     run(false);
   }
   void finish() {
+    if (finished_) return;
+    finished_ = true;
     if (!buffer_.data()) room(0);
     std::memset(buffer_.data() + filled_, 0, kPadding);
     run(true);
@@ -187,6 +190,7 @@ class Scanner {
   bool not_json() const { return state_ == State::kNotJson; }
 
  private:
+  bool finished_ = false;
   enum class State : uint8_t { kStart, kDocument, kEvents, kDone, kNotJson };
 
   // What lies between the end of one value and the start of the next.

@@ -9,6 +9,7 @@ import polars as pl
 
 from foretrace import intervals
 from foretrace.analyze.concepts.device import device_time
+from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import measured_window, step_windows
 from foretrace.errors import MissingDataError
@@ -22,15 +23,12 @@ _PROFILER = r"^Activity Buffer Request|^Buffer Flush|^Instrumentation|^Resource"
 _COMPILING = (
     r"\(dynamo_timed\)$|^dynamo$|^entire_frame_compile$|(?i)autotun|^triton_?compile|benchmark_all_configs"
 )
-_LOADING = r"(?i)Lazy Function Loading|Module Loading|Driver Compiler|^(?:cu|hip)(?:Module|Library)Load|^hipModuleLoad|^cudaLibraryLoad"
+_LOADING = r"(?i)Lazy Function Loading|Module Loading|Driver Compiler"
 # Queries and set-up that take microseconds when warm; what is longer waited for a context, a handle or a module.
 _SET_UP = (
     r"^(?:cuda|hip)(?:FuncGetAttributes|FuncSetAttribute|GetSymbolAddress|DeviceGetAttribute|GetDevice|SetDevice|"
     r"GetDeviceProperties|StreamCreate|EventCreate|Occupancy|DeviceGetStreamPriorityRange|GetDeviceCount|Init)"
     r"|^cu(?:Init|CtxCreate|DevicePrimaryCtxRetain|DeviceGet)|^(?:cublas|cudnn|cusparse|cusolver|hipblas|rocblas|miopen)\w*Create"
-)
-_ALLOCATION = (
-    r"^(?:cuda|hip)(?:Malloc|ExtMalloc|HostAlloc|HostMalloc|HostRegister)|^cuMem(?:Alloc|Create|Map|Host)"
 )
 _WARM_CALL_NS = 50_000
 COLD_RATIO = Factor(1.5, "times the other steps, on either clock", JUDGEMENT)
@@ -114,17 +112,22 @@ def _signs(trace: Trace) -> dict[str, Intervals]:
         some = spans.filter(pl.col("kind").is_in(kinds))
         return some.filter(pl.col("name").is_in(device_time.names_like(some, pattern)))
 
+    def calls(wanted: Effect) -> pl.DataFrame:
+        some = spans.filter(pl.col("kind") == "runtime")
+        return some.filter(pl.Series(calls_that(some["name"], wanted)))
+
     long = pl.col("dur_ns") >= _WARM_CALL_NS
     columns = ("start_ns", "end_ns")
     loading = pl.concat(
-        (like(_LOADING, "overhead", "runtime").select(columns), _first_launches(trace, spans).select(columns))
+        each.select(columns)
+        for each in (like(_LOADING, "overhead"), calls(Effect.LOAD), _first_launches(trace, spans))
     )
     seen = {
         "profiler": device_time.covered(like(_PROFILER, "overhead")),
         "compiling": device_time.covered(like(_COMPILING, "op", "annotation")),
         "loading": device_time.covered(loading),
         "initialisation": device_time.covered(like(_SET_UP, "runtime").filter(long)),
-        "allocation": device_time.covered(like(_ALLOCATION, "runtime")),
+        "allocation": device_time.covered(calls(Effect.ALLOCATE)),
         "label_gap": _label_gaps(spans),
     }
     return _exclusive(seen)

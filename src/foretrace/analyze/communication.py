@@ -21,9 +21,6 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "collective": ("collective", "group", "ranks_count", "dtype", "algorithm", "on"),
     "group": ("group", "ranks_count", "on"),
 }
-# Bus bandwidth over algorithm bandwidth for n ranks, as in NCCL's tests (doc/PERFORMANCE.md).
-_SHARED_OUT = ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter")
-_ONE_TO_ONE = ("broadcast", "reduce", "send_recv")
 # Operators of the communication libraries do not count as computation.
 _NO_COMPUTATION = r"^c10d::|^record_param_comms|^_c10d_functional|^(?:nccl|rccl|xccl|gloo|mpi|ucc):"
 
@@ -136,7 +133,7 @@ def _communicating(parts: list[tuple[pl.DataFrame, Intervals]]) -> tuple[int, in
 
 def _grouped(trace: Trace, calls: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
     """One row per group of calls, the longest total first."""
-    calls = calls.with_columns(_bus_factor().alias("factor"))
+    calls = calls.with_columns(collective_calls.bus_factor().alias("factor"))
     sized = pl.col("size_bytes").is_not_null() & (pl.col("dur_ns") > 0)
     moved = pl.col("size_bytes").filter(sized)
     taken = pl.col("dur_ns").filter(sized).sum()
@@ -183,18 +180,7 @@ def _per_call(calls: pl.DataFrame) -> pl.DataFrame:
     return calls.select(
         "collective", "group", "ranks_count", "dtype", "algorithm", "on", "device", "step", "start_ns", "dur_ns",
         "size_bytes", share.alias("overlap_pct"), speed.alias("algorithm_bytes_per_s"),
-        (speed * _bus_factor()).alias("bus_bytes_per_s"),
-    )  # fmt: skip
-
-
-def _bus_factor() -> pl.Expr:
-    """Bus bandwidth over algorithm bandwidth; null where the ranks or the collective's traffic are unknown."""
-    ranks, name = pl.col("ranks_count"), pl.col("collective")
-    many = ranks > 0
-    return (
-        pl.when(many & (name == "all_reduce")).then(2 * (ranks - 1) / ranks)
-        .when(many & name.is_in(_SHARED_OUT)).then((ranks - 1) / ranks)
-        .when(name.is_in(_ONE_TO_ONE)).then(pl.lit(1.0))
+        (speed * collective_calls.bus_factor()).alias("bus_bytes_per_s"),
     )  # fmt: skip
 
 

@@ -10,12 +10,12 @@ import polars as pl
 from foretrace.analyze.concepts.device import device_time, graph_origins
 from foretrace.analyze.concepts.device.graph_origins import Capture, Eager
 from foretrace.analyze.concepts.names.kernel_names import decode
+from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value
 
-GRAPH_LAUNCH = r"^(?:cuda|hip|cu)GraphLaunch"
 _CAPTURE, _ORDER, _NAME = "capture", "order", "name"
 
 
@@ -92,7 +92,7 @@ def _launches(trace: Trace) -> pl.DataFrame:
     """The graph launches; a driver call inside a runtime call counts only if work is linked to it."""
     every = trace.spans.lazy().filter(pl.col("kind") == "runtime")
     calls = every.select("id", "track_id", "name", "start_ns", "dur_ns", "parent_id", "step").collect()
-    launches = calls.filter(pl.col("name").is_in(device_time.names_like(calls, GRAPH_LAUNCH)))
+    launches = calls.filter(pl.Series(calls_that(calls["name"], Effect.GRAPH)))
     linked = pl.col("id").is_in(trace.device_spans["launch_id"].unique().implode())
     outer = ~pl.col("parent_id").is_in(launches["id"].implode()).fill_null(value=False)
     has_inner = pl.col("id").is_in(launches.filter(linked)["parent_id"].drop_nulls().implode())

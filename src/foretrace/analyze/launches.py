@@ -63,7 +63,7 @@ def launches(trace: Trace, *, by: Literal["name", "api"] = "name", queue_limit: 
         raise MissingDataError(f"{trace.path.name}: {what}; record with ProfilerActivity.CPU and CUDA")
     rows = _measured(rows)
     table = _grouped(rows, "name" if by == "name" else "api")
-    windows = [window for window in step_windows(trace) if window.whole]
+    windows = [window for window in step_windows(trace) if window.averaged]
     values = {**_totals(rows), **_per_step(rows, windows), **_queue(trace, rows, queue_limit)}
     return Result(says=_says(values), table=table, values=values, notes=_notes(trace, rows, bool(windows)))
 

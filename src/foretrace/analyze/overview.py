@@ -136,7 +136,7 @@ def _mean(values: list[float | None]) -> float | None:
 
 def _per_step(trace: Trace, windows: tuple[StepWindow, ...]) -> dict[str, Value]:
     """Launches and kernels per complete step, where steps launched any."""
-    numbers = [window.number for window in windows if window.whole]
+    numbers = [window.number for window in windows if window.averaged]
     work = trace.device_spans.filter(pl.col("step").is_in(numbers))
     if not numbers or work.is_empty():
         return {"launches_per_step_count": None, "kernels_per_step_count": None}
@@ -220,9 +220,10 @@ def _says(values: dict[str, Value]) -> str:
     if not isinstance(host, int) or not isinstance(count, int):
         return f"no steps recorded; {state}"
     on_host = f"{format_value('_ns', host)} on the host's"
+    noun = f"{values['step_kind']} step" if values.get("step_kind") else "step"
     if not isinstance(gpu, int):
-        return f"{counted(count, 'step')} of {on_host} clock; {state}"
-    return f"{counted(count, 'step')} of {format_value('_ns', gpu)} on the GPU's clock ({on_host}); {state}"
+        return f"{counted(count, noun)} of {on_host} clock; {state}"
+    return f"{counted(count, noun)} of {format_value('_ns', gpu)} on the GPU's clock ({on_host}); {state}"
 
 
 def _notes(work: pl.DataFrame, fill: pl.DataFrame, devices: list[DeviceOverview]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec
 
 import polars as pl
 
+from foretrace.errors import contained
 from foretrace.trace import Trace
 from foretrace.units import format_value, heading, shorten, visible
 
@@ -90,7 +91,8 @@ class Analysis:
     denominators: Mapping[str, str]
 
     def __call__(self, trace: Trace, **options: Any) -> Result:
-        result = self.function(trace, **options)
+        with contained(f"{trace.path.name}: {self.name}"):
+            result = self.function(trace, **options)
         shown = {*result.table.columns, *result.values}
         declared = {name: whole for name, whole in self.denominators.items() if name in shown}
         return replace(result, name=self.name, denominators={**declared, **result.denominators})

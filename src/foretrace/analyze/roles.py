@@ -104,7 +104,7 @@ def _named(work: pl.DataFrame, *, attention_parts: bool) -> pl.DataFrame:
 
 def _grouped(trace: Trace, work: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     """One row per group, the longest total first; steps in order."""
-    whole = [window.number for window in step_windows(trace) if window.whole]
+    whole = [window.number for window in step_windows(trace) if window.averaged]
     in_step = pl.col("dur_ns").filter(pl.col("step").is_in(whole)).sum()
     by_kernel = work.group_by(*keys, "name").agg(pl.len().alias("calls"), pl.col("dur_ns").sum().alias("ns"))
     top = (

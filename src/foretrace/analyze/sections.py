@@ -63,7 +63,7 @@ def sections(trace: Trace, *, flat: bool = False) -> Result:
         )
     work = device_roles.classified(trace)
     section = section_tree.sections_of_work(trace, tree, work)
-    whole = [window.number for window in step_windows(trace) if window.whole]
+    whole = [window.number for window in step_windows(trace) if window.averaged]
     launched = work.select("name", "dur_ns", "step", "role").with_columns(own=pl.Series(section))
     table = _host_table(trace, tree, whole)
     outermost = int(table.filter(pl.col("above") == NOBODY)["host_ns"].sum())
@@ -181,7 +181,7 @@ def _summed(work: pl.DataFrame, pairs: pl.DataFrame, whole: list[int]) -> pl.Dat
     shares = (
         spread.group_by("place", "role")
         .agg(pl.col("ns").sum())
-        .with_columns(share=100 * pl.col("ns") / pl.col("ns").sum().over("place"))
+        .with_columns(share=(100 * pl.col("ns") / pl.col("ns").sum().over("place")).fill_nan(0))
         .sort("ns", "role", descending=[True, False])
         .with_columns(
             text=pl.format("{} {} %", device_roles.role_names(), pl.col("share").round(0).cast(pl.Int64))

@@ -15,7 +15,8 @@ Roles are those of the TensorBoard plugin. Each takes the time that earlier role
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -50,6 +51,10 @@ class StepWindow:
     end_ns: int  # the host's end, or the end of the last GPU work that it launched
     launched_count: int  # GPU spans
     whole: bool  # False for a last step whose GPU work was cut off
+    kind: str | None = None  # of a server's step: prefill, decode, ...
+    averaged: bool = (
+        False  # whether it is whole, and of the kind that takes most time where there are several
+    )
 
     @property
     def wall_ns(self) -> int:
@@ -80,28 +85,36 @@ def steps(trace: Trace) -> Result:
     A GPU span belongs to the step that launched it. A last step with less than 80 % of the GPU work of the step before
     was cut off by the end of the recording: `whole` is no, and averages exclude it.
 
-    What it cannot tell: steps that the program did not mark with profiler.step().
+    Where step() was not called, steps are what else marks them: ranges named with --step, optimizer steps, an inference
+    server's ranges, batches of a DataLoader, or the program's own ranges. `show trust` says which were taken. An inference
+    server's steps have a `kind`: prefill, decode or mixed. Averages are of the kind that takes most time; of the others,
+    number and medians are given beside.
+
+    What it cannot tell: steps that nothing marks.
     """
     windows = step_windows(trace)
     if not windows:
         raise MissingDataError(
-            f"{trace.path.name}: no steps recorded; call profiler.step() at the end of each iteration"
+            f"{trace.path.name}: no steps recorded; call profiler.step() at the end of each iteration, or name the "
+            "range that is one with --step"
         )
     table = _table(trace, windows)
-    whole = table.filter(pl.col("whole"))
-    values = summary(windows)
-    total = int(whole["wall_ns"].sum())
+    averaged = table.filter(pl.Series([window.averaged for window in windows], dtype=pl.Boolean))
+    values = {**summary(windows), **_of_kinds(windows)}
+    total = int(averaged["wall_ns"].sum())
     for role in ROLES:
-        part = whole[f"{role}_ns"].drop_nulls()
+        part = averaged[f"{role}_ns"].drop_nulls()
         values[f"{role}_pct"] = 100 * int(part.sum()) / total if total and len(part) else None
-    return Result(says=_says(values), table=table, values=values, notes=_notes(trace, windows))
+    return Result(says=_says(values, windows), table=table, values=values, notes=_notes(trace, windows))
 
 
 def summary(windows: tuple[StepWindow, ...]) -> dict[str, Value]:
     """Number and time of the complete steps: the median on each clock, the mean of `wall_ns`."""
-    whole = [window for window in windows if window.whole]
+    whole = [window for window in windows if window.averaged]
     on_gpu = [window.gpu_ns for window in whole if window.gpu_ns is not None]
+    kind = whole[0].kind if whole else None
     return {
+        **({} if kind is None else {"step_kind": kind}),
         "step_count": len(whole),
         "step_gpu_ns": round(float(np.median(on_gpu))) if on_gpu else None,
         "step_host_ns": round(float(np.median([window.host_ns for window in whole]))) if whole else None,
@@ -118,7 +131,7 @@ def step_windows(trace: Trace) -> tuple[StepWindow, ...]:
     launched = _launched(trace)
     counts = [launched.get(host.number, (0, 0))[0] for host in hosts]
     last_ends = [launched.get(host.number, (0, host.start_ns))[1] for host in hosts]
-    keep = _whole_count(counts)
+    keep = _whole_count(counts, [host.kind for host in hosts])
     before = max(hosts[0].start_ns, _left_over_end(trace, until_ns=max(last_ends)))
     completions = list(accumulate(last_ends, max, initial=before))
     windows = []
@@ -135,9 +148,34 @@ def step_windows(trace: Trace) -> tuple[StepWindow, ...]:
                 end_ns=end_ns,
                 launched_count=count,
                 whole=index < keep,
+                kind=host.kind,
             )
         )
-    return tuple(windows)
+    most = _main_kind(windows)
+    return tuple(replace(window, averaged=window.whole and window.kind == most) for window in windows)
+
+
+def _main_kind(windows: list[StepWindow]) -> str | None:
+    """The kind of step that most time went to; null where steps have none."""
+    spent: dict[str | None, int] = {}
+    for window in windows:
+        if window.whole:
+            spent[window.kind] = spent.get(window.kind, 0) + window.wall_ns
+    return max(spent, key=lambda kind: spent[kind], default=None)
+
+
+def _of_kinds(windows: tuple[StepWindow, ...]) -> dict[str, Value]:
+    """Number and medians of the complete steps of each kind, where there are several."""
+    values: dict[str, Value] = {}
+    kinds = list(dict.fromkeys(window.kind or "other" for window in windows if window.whole))
+    for kind in kinds if len(kinds) > 1 else ():
+        own = [window for window in windows if window.whole and (window.kind or "other") == kind]
+        on_gpu = [window.gpu_ns for window in own if window.gpu_ns is not None]
+        name = kind.replace(" ", "_")
+        values[f"{name}_step_count"] = len(own)
+        values[f"{name}_step_gpu_ns"] = round(float(np.median(on_gpu))) if on_gpu else None
+        values[f"{name}_step_host_ns"] = round(float(np.median([window.host_ns for window in own])))
+    return values
 
 
 def measured_window(trace: Trace, windows: tuple[StepWindow, ...]) -> MeasuredPeriod:
@@ -167,7 +205,7 @@ def _host_steps(trace: Trace) -> list[Step]:
     for step in trace.steps:
         known = merged.get(step.number, step)
         merged[step.number] = Step(
-            step.number, min(known.start_ns, step.start_ns), max(known.end_ns, step.end_ns)
+            step.number, min(known.start_ns, step.start_ns), max(known.end_ns, step.end_ns), known.kind
         )
     return sorted(merged.values(), key=lambda step: step.start_ns)
 
@@ -178,12 +216,13 @@ def _launched(trace: Trace) -> dict[int, tuple[int, int]]:
     return {step: (count, end_ns) for step, count, end_ns in rows.iter_rows()}
 
 
-def _whole_count(counts: list[int]) -> int:
-    """How many steps there are without a last one whose GPU work was cut off."""
+def _whole_count(counts: list[int], kinds: list[str | None]) -> int:
+    """How many steps there are without a last one whose GPU work was cut off: less than the one of its kind before it."""
     if len(counts) < 2 or not any(counts):
         return len(counts)
     last = max(index for index, count in enumerate(counts) if count)
-    cut = last > 0 and counts[last] < _CUT_OFF_BELOW * counts[last - 1]
+    before = [counts[index] for index in range(last) if kinds[index] == kinds[last]]
+    cut = bool(before) and counts[last] < _CUT_OFF_BELOW * before[-1]
     return last if cut else last + 1
 
 
@@ -228,7 +267,9 @@ def _table(trace: Trace, windows: tuple[StepWindow, ...]) -> pl.DataFrame:
         (step.number, step.whole, step.launched_count, step.start_ns, step.wall_ns, step.gpu_ns, step.host_ns)
         for step in windows
     ]
-    return pl.DataFrame(rows, schema={**schema, **times}, orient="row").with_columns(**columns)
+    table = pl.DataFrame(rows, schema={**schema, **times}, orient="row").with_columns(**columns)
+    kinds = pl.Series("kind", [step.kind for step in windows], dtype=pl.String)
+    return table if kinds.null_count() == len(kinds) else table.insert_column(1, kinds)
 
 
 def _role_intervals(trace: Trace) -> dict[str, Intervals]:
@@ -248,7 +289,17 @@ def _role_intervals(trace: Trace) -> dict[str, Intervals]:
         .select("kind", "name", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
         .collect()
     )
-    calls = host.filter(kind != "runtime")
+    calls = host.filter(kind != "runtime").join(
+        # Ranges that are the steps themselves cover all of them.
+        pl.DataFrame(
+            [(step.start_ns, step.end_ns, "annotation") for step in trace.steps],
+            schema={"start_ns": pl.Int64, "end_ns": pl.Int64, "kind": host.schema["kind"]},
+            orient="row",
+        ),
+        on=("start_ns", "end_ns", "kind"),
+        how="anti",
+        maintain_order="left",
+    )
     collective, loading, mark = (
         pl.col("name").is_in(device_time.names_like(calls, pattern))
         for pattern in (_COLLECTIVE_CALL, _LOADING, _STEP_MARK)
@@ -266,7 +317,7 @@ def _role_intervals(trace: Trace) -> dict[str, Intervals]:
     }
 
 
-def _says(values: dict[str, Value]) -> str:
+def _says(values: dict[str, Value], windows: tuple[StepWindow, ...]) -> str:
     gpu, host, count = values["step_gpu_ns"], values["step_host_ns"], values["step_count"]
     if not isinstance(host, int) or not isinstance(count, int):
         return "no step was recorded completely"
@@ -274,7 +325,11 @@ def _says(values: dict[str, Value]) -> str:
     largest = sorted(parts, key=lambda role: -parts[role])[:2]
     shares = " and ".join(f"{parts[role]:.1f} % {role.replace('_', ' ')}" for role in largest)
     clock = f"{format_value('_ns', gpu)} on the GPU's clock, " if isinstance(gpu, int) else ""
-    return f"{counted(count, 'step')} of {clock}{format_value('_ns', host)} on the host's; {shares}"
+    kind = values.get("step_kind")
+    noun = f"{kind} step" if kind else "step"
+    others = Counter(window.kind or "other" for window in windows if window.whole and not window.averaged)
+    beside = "".join(f"; beside {counted(number, f'{other} step')}" for other, number in others.items())
+    return f"{counted(count, noun)} of {clock}{format_value('_ns', host)} on the host's; {shares}{beside}"
 
 
 def _notes(trace: Trace, windows: tuple[StepWindow, ...]) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ import polars as pl
 
 from foretrace import intervals
 from foretrace.analyze.concepts.device import device_time
-from foretrace.analyze.concepts.host import runtime_calls
 from foretrace.analyze.concepts.host.runtime_calls import NOBODY, Flags, HostSpans, Ids
+from foretrace.analyze.concepts.names.runtime_names import Effect
 from foretrace.analyze.concepts.trees.source_places import Places
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import step_windows
@@ -34,9 +34,9 @@ def syncs(trace: Trace) -> Result:
     """Calls in which the host waited for the GPU, with the operator and source line of each.
 
     Blocking calls are synchronisations (cudaDeviceSynchronize, cudaStreamSynchronize, cudaEventSynchronize, their driver
-    and HIP forms), copies without "Async", asynchronous copies from or to pageable memory (they return when the memory
-    can be used again), and calls that free memory (cudaFree). One row per call, reason, operator and line; times are
-    summed over the calls of a row.
+    and HIP forms), copies without "Async" (cudaMemcpy, hipMemcpyWithStream), asynchronous copies from or to pageable
+    memory (they return when the memory can be used again), and calls that free memory (cudaFree). One row per call,
+    reason, operator and line; times are summed over the calls of a row.
 
     reason          why the program waited: item (.item(), float(), bool(), printing), boolean mask, nonzero,
                     copy to host (.cpu(), .to("cpu"), .tolist()), pageable copy (from unpinned memory to the GPU),
@@ -63,7 +63,7 @@ def syncs(trace: Trace) -> Result:
             f"{trace.path.name}: no runtime calls recorded; record with ProfilerActivity.CUDA"
         )
     places = Places(trace, host)
-    windows = [window for window in step_windows(trace) if window.whole]
+    windows = [window for window in step_windows(trace) if window.averaged]
     steps = [window.number for window in windows]
     host_ns = sum(window.host_ns for window in windows)
     measured = _measured(trace, calls).with_columns(
@@ -79,17 +79,10 @@ def syncs(trace: Trace) -> Result:
 
 def blocking_calls(trace: Trace, host: HostSpans) -> pl.DataFrame:
     """Runtime calls that wait for the GPU, in order: id, name, start_ns, end_ns, step, op_id, reason."""
-    sync, copies, free, later = (
-        host.named(pattern, "runtime")
-        for pattern in (
-            runtime_calls.SYNCHRONIZE,
-            runtime_calls.COPY,
-            runtime_calls.FREE,
-            runtime_calls.ASYNC,
-        )
+    sync, copies, free = (
+        host.calls_that(wanted)
+        for wanted in (Effect.SYNC, Effect.COPY | Effect.BLOCKS, Effect.FREE | Effect.BLOCKS)
     )
-    # A copy without "Async" in its name returns when it is done; hipMemcpyWithStream is one of these.
-    copies, free = copies & ~later, free & ~later
     moved = trace.spans.filter((pl.col("kind") == "copy") & pl.col("launch_id").is_not_null()).select(
         pl.col("id").alias("span_id"), "launch_id"
     )

@@ -13,8 +13,9 @@ from typing import Any
 
 import polars as pl
 
-from foretrace.analyze.concepts.trust import completeness, disturbance
+from foretrace.analyze.concepts.trust import completeness, coverage, disturbance
 from foretrace.analyze.concepts.trust.evidence import Evidence, Note, Severity, some
+from foretrace.analyze.concepts.trust.marks import marks, processes
 from foretrace.analyze.concepts.trust.settling import settling
 from foretrace.analyze.result import Result, analysis
 from foretrace.trace import Trace
@@ -25,9 +26,13 @@ _ORDER: tuple[Severity, ...] = ("no", "care", "info")
 _CHECKS = (
     completeness.content,
     completeness.repairs,
+    processes,
     completeness.launches,
     completeness.orphans,
     completeness.steps,
+    coverage.sampled,
+    coverage.stated,
+    marks,
     settling,
     disturbance.first_step,
     disturbance.overhead,

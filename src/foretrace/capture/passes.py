@@ -20,6 +20,7 @@ from foretrace.capture.device_pass import DeviceTime, device_time
 from foretrace.capture.labels import ModuleLabels
 from foretrace.capture.options import DEVICE, LIGHT, MEMORY, CaptureOptions, Switches
 from foretrace.capture.plan import PlannedPass
+from foretrace.capture.whole_files import check_end, whole_or_gone
 
 _HISTORY_ENTRIES = 200_000
 ours = threading.local()  # `ours.profiler` is set while the profiler that is started or stopped is ours
@@ -229,9 +230,11 @@ class ProfilerPass(Pass):
         """The recording under a name that nobody takes for a whole one."""
         with _Ours():
             self._profiler.stop()
+        profiler, self._profiler = self._profiler, None
         partial = self.path.with_name(f".{self.path.stem}.partial.json")
-        self._profiler.export_chrome_trace(str(partial))
-        self._profiler = None
+        with whole_or_gone(partial):
+            profiler.export_chrome_trace(str(partial))
+            check_end(partial, b"}")  # where a disk is full, Kineto says nothing
         return partial
 
     def _abandon(self) -> None:
@@ -267,7 +270,10 @@ class MemoryPass(Pass):
         import torch
 
         began = time.perf_counter_ns()
-        torch.cuda.memory._dump_snapshot(str(self.path))
+        partial = self.path.with_name(f".{self.path.name}.partial")
+        with whole_or_gone(partial):
+            torch.cuda.memory._dump_snapshot(str(partial))
+            partial.replace(self.path)
         self._write_s = (time.perf_counter_ns() - began) / 1e9
         self._abandon()
         return True

@@ -128,8 +128,11 @@ def _active_steps(kind: str, step_s: float) -> int:
 def write_plan(folder: Path, plan: Plan) -> None:
     """Leaves the plan where the other ranks look; whole or not at all."""
     partial = folder / f".{FILE}.{os.getpid()}"
-    partial.write_text(json.dumps([asdict(each) for each in plan.passes]), encoding="utf-8")
-    partial.replace(folder / FILE)
+    try:
+        partial.write_text(json.dumps([asdict(each) for each in plan.passes]), encoding="utf-8")
+        partial.replace(folder / FILE)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def read_plan(folder: Path) -> Plan | None:

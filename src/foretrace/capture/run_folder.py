@@ -119,7 +119,10 @@ class RunFolder:
 
     def write_run(self, facts: Mapping[str, Any]) -> Path:
         """Writes run.json, in place of an earlier one."""
-        return write_json(self.path / RUN_FILE, {"schema": SCHEMA, **facts})
+        try:
+            return write_json(self.path / RUN_FILE, {"schema": SCHEMA, **facts})
+        except OSError as error:
+            raise UsageError(f"cannot write {self.path / RUN_FILE}: {error.strerror or error}") from error
 
     def write_rank(self, rank: int, facts: Mapping[str, Any]) -> Path:
         """Writes a rank's rank.json, in place of an earlier one; recordings it names are checked for secrets."""

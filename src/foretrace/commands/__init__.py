@@ -1,12 +1,13 @@
 """The command line: one module per command, errors and exit codes in one place.
 
-0 done, 1 a gate failed, 2 usage, 3 the input could not be read, 4 what was asked for was not recorded,
+0 done, 1 a gate failed, 2 usage or output that cannot be written, 3 the input could not be read, 4 what was asked for was not recorded,
 70 a fault of Foretrace's own, 130 interrupted, 141 the reader of the output went away.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import io
 import os
@@ -19,6 +20,7 @@ from typing import NoReturn, TextIO
 
 from foretrace._version import __version__
 from foretrace.commands import (
+    _output,
     cache,
     demo,
     diagnose,
@@ -34,7 +36,7 @@ from foretrace.commands import (
     sql,
     summary,
 )
-from foretrace.errors import ForetraceError, UsageError
+from foretrace.errors import ForetraceError, InputError, UsageError, fault_text, is_fault
 
 COMMANDS: tuple[ModuleType, ...] = (
     demo,
@@ -54,6 +56,7 @@ COMMANDS: tuple[ModuleType, ...] = (
 )
 
 _INTERNAL, _INTERRUPTED, _PIPE_CLOSED = 70, 130, 141
+_OUTPUT_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _COLLECT_EVERY = (
     100_000  # objects: most commands are over before; looking for cycles was a tenth of a diagnosis
 )
@@ -68,7 +71,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code. No exception but a debugger's gets out."""
-    _never_fail_on_encoding()
+    _never_fail_on_output()
     gc.set_threshold(_COLLECT_EVERY)
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -78,8 +81,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = _run(arguments)
         sys.stdout.flush()
         return code
-    except SystemExit as leaving:  # argparse, after --help or --version
-        return leaving.code if isinstance(leaving.code, int) else 0
     except ForetraceError as error:
         _say(str(error))
         return error.exit_code
@@ -87,12 +88,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say("interrupted")
         return _INTERRUPTED
     except BrokenPipeError:
-        # Nothing is left to write to; without this the interpreter complains when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _output.give_up()
         return _PIPE_CLOSED
+    except OSError as error:
+        return _not_accessible(error)
     except BaseException as error:
-        # A panic inside polars is no Exception, so that nobody catches it by accident.
-        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+        if is_fault(error):
             return _internal(error)
         raise
 
@@ -104,7 +105,10 @@ def _run(arguments: list[str]) -> int:
         arguments.insert(0, _name(diagnose))
         chosen = _name(diagnose)
     parser = _parser(chosen, arguments)
-    parsed = parser.parse_args(arguments)
+    try:
+        parsed = parser.parse_args(arguments)
+    except SystemExit as leaving:  # argparse, after --help or --version
+        return leaving.code if isinstance(leaving.code, int) else 0
     if not hasattr(parsed, "run"):
         parser.print_help()
         return 0
@@ -170,13 +174,27 @@ def _say(text: str) -> None:
 def _internal(error: BaseException) -> int:
     if os.environ.get("FORETRACE_DEBUG"):
         traceback.print_exc()
-    what = " ".join(str(error).split())[:300]
-    says = f"{type(error).__name__}: {what}" if what else type(error).__name__
-    _say(f"internal error: {says} (please report; set FORETRACE_DEBUG=1 for the traceback)")
+    _say(fault_text(error))
     return _INTERNAL
 
 
-def _never_fail_on_encoding() -> None:
+def _not_accessible(error: OSError) -> int:
+    """What the system refused is no fault of ours: a file, or what standard output goes to."""
+    reason = error.strerror or str(error)
+    if error.filename is not None:
+        _say(f"{os.fsdecode(error.filename)}: {reason}")
+        return InputError.exit_code
+    if error.errno in _OUTPUT_FULL:
+        _output.give_up()
+        _say(f"standard output: cannot be written: {reason}")
+        return UsageError.exit_code
+    return _internal(error)
+
+
+def _never_fail_on_output() -> None:
+    """A stream that was closed before we began takes everything; one of another encoding, what it can write."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # for as long as the process lives
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

@@ -1,4 +1,4 @@
-"""What the commands that read have in common: PATH, --no-cache, --step-ms, and opening what they name."""
+"""What the commands that read have in common: PATH, --no-cache, --step, --pid, --step-ms, and opening what they name."""
 
 from __future__ import annotations
 
@@ -11,18 +11,37 @@ from foretrace.errors import UsageError
 
 if TYPE_CHECKING:
     from foretrace.diagnose.case import Case
+    from foretrace.ingest.reading import Reading
     from foretrace.trace import Trace
 
 
 def add_path(parser: argparse.ArgumentParser) -> None:
-    """Adds PATH and --no-cache."""
+    """Adds PATH, --no-cache, --step and --pid."""
     parser.add_argument("path", metavar="PATH", type=Path, help="a recording, or a folder with one recording")
     add_no_cache(parser)
+    add_reading(parser)
 
 
 def add_no_cache(parser: argparse.ArgumentParser) -> None:
     """Adds --no-cache."""
     parser.add_argument("--no-cache", action="store_true", help="neither read nor write the cache")
+
+
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    """Adds --step and --pid."""
+    says = (
+        "the ranges that are steps: a name, how names begin, or a pattern after ~ (default: found by itself)"
+    )
+    parser.add_argument("--step", metavar="NAME", help=says)
+    says = "of a file with several processes, the one to read (default: the one with most GPU work)"
+    parser.add_argument("--pid", metavar="PID", help=says)
+
+
+def reading(args: argparse.Namespace) -> Reading:
+    """What --step and --pid say."""
+    from foretrace.ingest.reading import Reading
+
+    return Reading(args.step, args.pid)
 
 
 def add_step_ms(parser: argparse.ArgumentParser) -> None:
@@ -47,25 +66,35 @@ def _milliseconds(text: str) -> float:
     return value
 
 
-def open_path(path: Path, *, no_cache: bool) -> Trace:
+def open_path(path: Path, *, no_cache: bool, reading: Reading) -> Trace:
     """The recording that PATH means, with a progress bar if it is large."""
     from foretrace.ingest.recordings import find_recording
 
     recorded = find_recording(path)
-    return recorded.told(read(recorded.path, no_cache=no_cache))
+    return recorded.told(read(recorded.path, reading, no_cache=no_cache))
 
 
-def open_case(path: Path, *, no_cache: bool, step_ms: float | None = None, rich: Path | None = None) -> Case:
+def open_case(
+    path: Path,
+    *,
+    no_cache: bool,
+    step_ms: float | None = None,
+    rich: Path | None = None,
+    reading: Reading | None = None,
+) -> Case:
     """The Case of what PATH means, with a progress bar for each recording that is large."""
     from foretrace.diagnose import opening
+    from foretrace.ingest.reading import Reading
 
-    return opening.open_case(path, step_ms=step_ms, rich=rich, read=partial(read, no_cache=no_cache))
+    return opening.open_case(
+        path, step_ms=step_ms, rich=rich, reading=reading or Reading(), read=partial(read, no_cache=no_cache)
+    )
 
 
-def read(file: Path, *, no_cache: bool) -> Trace:
+def read(file: Path, reading: Reading, *, no_cache: bool) -> Trace:
     """One recording, with a progress bar if it is large."""
     from foretrace.ingest import open_trace
     from foretrace.present.text import terminal
 
     with terminal.reading(file) as progress:
-        return open_trace(file, cache=not no_cache, progress=progress)
+        return open_trace(file, cache=not no_cache, step=reading.step, pid=reading.pid, progress=progress)

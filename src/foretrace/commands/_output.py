@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foretrace.errors import UsageError
+from foretrace.errors import ForetraceError, UsageError
 from foretrace.units import heading, visible
 
 if TYPE_CHECKING:
@@ -63,17 +65,46 @@ def check_file(output: Path, *, force: bool, endings: tuple[str, ...], such_as: 
     """Raises UsageError where the name does not end as it should, or the file exists and --force was not given."""
     if not output.name.lower().endswith(endings):
         raise UsageError(f"{output}: end the name in {such_as}")
-    if output.exists() and not force:
+    try:
+        exists = output.exists()
+    except OSError as error:  # a name that is too long, a folder that may not be looked into
+        raise UsageError(f"{output}: cannot be written: {error.strerror or error}") from error
+    if exists and not force:
         raise UsageError(f"will not overwrite without --force: {output}")
 
 
 @contextmanager
-def writing(output: Path) -> Iterator[None]:
-    """What goes wrong inside with writing the file is told as a wrong use of -o."""
+def writing(output: Path) -> Iterator[Path]:
+    """A file to write to, which becomes `output` when all is written: that appears whole or not at all.
+
+    What goes wrong inside with writing is told as a wrong use of -o.
+    """
+    temporary: Path | None = None
     try:
-        yield
+        target = output.resolve()  # what a link leads to is replaced, not the link
+        if target.exists() and not target.is_file():  # a device or a pipe: there is nothing to replace
+            yield target
+            return
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
+        # A short name of its own: one that is made from `output` may be too long.
+        handle, name = tempfile.mkstemp(prefix=".foretrace-", dir=target.parent)
+        os.close(handle)
+        temporary = Path(name)
+        yield temporary
+        temporary.chmod(mode)
+        temporary.replace(target)
     except OSError as error:
-        raise UsageError(f"{output}: cannot be written: {error.strerror}") from error
+        raise UsageError(f"{output}: cannot be written: {error.strerror or error}") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """What the process takes from the modes of new files; asking sets it for a moment."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def row_limit(text: str) -> int:
@@ -150,3 +181,26 @@ def _by_heading(columns: Sequence[str], wanted: str) -> str:
     if len(fitting) != 1:
         raise UsageError(f"no column {wanted!r} to sort by; there are: {', '.join(columns)}")
     return fitting[0]
+
+
+def give_up() -> None:
+    """Standard output takes no more; without this the interpreter complains when it flushes at exit."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # no file behind it, as in a test: then there is no flush at exit either
+        return
+
+
+@contextmanager
+def told(say: Callable[[str], None]) -> Iterator[None]:
+    """What cannot be read or written inside is told, and no more: the exit code is not ours to choose."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.filename is None:
+            give_up()
+        say(f"{error.filename or 'standard output'}: {error.strerror or error}")
+    except ForetraceError as error:
+        say(str(error))

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretrace.commands import _input, _output, summary
-from foretrace.errors import MissingDataError, UsageError
+from foretrace.errors import FaultError, MissingDataError, UsageError, contained
 
 if TYPE_CHECKING:
     from foretrace.diagnose.case import Case
     from foretrace.diagnose.diagnosis import Diagnosis
+    from foretrace.trace import Trace
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     says = "a recording, or a folder with one recording, a Run, or the recordings of all ranks of a job"
     parser.add_argument("path", metavar="PATH", type=Path, nargs="?", help=says)
     _input.add_no_cache(parser)
+    _input.add_reading(parser)
     _input.add_step_ms(parser)
     _input.add_rich(parser)
     parser.add_argument("--explain", metavar="RULE", help="print the manual page of a rule instead")
@@ -32,7 +34,13 @@ def run(args: argparse.Namespace) -> None:
         return
     if args.path is None:
         raise UsageError("diagnose needs a PATH, or --explain RULE")
-    case = _input.open_case(args.path, no_cache=args.no_cache, step_ms=args.step_ms, rich=args.rich)
+    case = _input.open_case(
+        args.path,
+        no_cache=args.no_cache,
+        step_ms=args.step_ms,
+        rich=args.rich,
+        reading=_input.reading(args),
+    )
     print_diagnosis(case, args.format)
 
 
@@ -65,12 +73,17 @@ def print_diagnosis(
 
 
 def _contract(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
+    import polars as pl
+
     from foretrace import analyze
-    from foretrace.analyze.trust import judge
+    from foretrace.analyze.result import Result
     from foretrace.diagnose.bound import bound
     from foretrace.present.text import findings
 
-    overview = analyze.run(case.whole, "overview")
+    try:
+        overview = analyze.run(case.whole, "overview")
+    except FaultError as fault:
+        overview = Result(says=str(fault), table=pl.DataFrame())
     measured = case.measured_step_ns
     facts = {
         "steps": len(case.whole.steps),
@@ -78,7 +91,17 @@ def _contract(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
         "unprofiled_step_ms": measured / 1e6 if measured else None,
         "bound": bound(case),
     }
-    return findings.to_json(case.whole, judge(case.whole).to_dict(), overview, diagnosis, facts)
+    return findings.to_json(case.whole, _trust(case.whole), overview, diagnosis, facts)
+
+
+def _trust(trace: Trace) -> dict[str, Any]:
+    from foretrace.analyze.trust import judge
+
+    try:
+        with contained("trust"):
+            return judge(trace).to_dict()
+    except FaultError as fault:
+        return {"verdict": "no", "notes": [{"code": "fault", "says": str(fault), "values": {}}]}
 
 
 def _manual(name: str) -> str:

@@ -36,12 +36,12 @@ def run(args: argparse.Namespace) -> None:
     _output.check_file(
         args.output, force=args.force, endings=(*_SPEEDSCOPE, *_FOLDED), such_as=".speedscope.json or .folded"
     )
-    trace = _input.open_path(args.path, no_cache=args.no_cache)
+    trace = _input.open_path(args.path, no_cache=args.no_cache, reading=_input.reading(args))
     metric: Metric = args.metric or ("device" if trace.has_device else "host")
     if metric == "device" and not trace.has_device:
         raise MissingDataError(f"{trace.path.name}: no device work recorded; try --metric host")
     is_speedscope = args.output.name.lower().endswith(_SPEEDSCOPE)
     text = (flamegraph.to_speedscope if is_speedscope else flamegraph.to_folded)(trace, metric)
-    with _output.writing(args.output):
-        args.output.write_text(text, encoding="utf-8")
+    with _output.writing(args.output) as file:
+        file.write_text(text, encoding="utf-8")
     print(f"wrote {visible(str(args.output))}: {metric} time", file=sys.stderr)

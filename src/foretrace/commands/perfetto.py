@@ -34,20 +34,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Writes the file, or serves the page that hands it over."""
     if args.output is None:
-        _hand_over(args.path, no_cache=args.no_cache, open_page=not args.no_open)
+        _hand_over(args)
         return
     _output.check_file(
         args.output, force=args.force, endings=(".json", ".json.gz"), such_as=".json or .json.gz"
     )
-    _write(_input.open_case(args.path, no_cache=args.no_cache), args.output)
+    case = _input.open_case(args.path, no_cache=args.no_cache, reading=_input.reading(args))
+    _write(case, args.output)
 
 
-def _hand_over(path: Path, *, no_cache: bool, open_page: bool) -> None:
+def _hand_over(args: argparse.Namespace) -> None:
     from foretrace.ingest.recordings import find_recording
     from foretrace.present.web.library import Library
     from foretrace.present.web.server import Server
 
-    server = Server(Library([find_recording(path, of_ranks=True).path], cache=not no_cache))
+    path = find_recording(args.path, of_ranks=True).path
+    server = Server(Library([path], cache=not args.no_cache, reading=_input.reading(args)))
     url = server.url_of(f"perfetto/{server.library.runs()['runs'][0]['id']}")
     with contextlib.suppress(KeyboardInterrupt):
         print(url, flush=True)
@@ -56,7 +58,7 @@ def _hand_over(path: Path, *, no_cache: bool, open_page: bool) -> None:
             file=sys.stderr,
             flush=True,
         )
-        if open_page:
+        if not args.no_open:
             serve.open_browser(url)
         server.run()
 
@@ -67,17 +69,18 @@ def _write(case: Case, output: Path) -> None:
 
     if output.exists() and output.samefile(case.whole.path):
         raise UsageError(f"{output}: is the recording itself; choose another name")
-    with _output.writing(output), _opened(output) as file:
+    packed = output.suffix.lower() == ".gz"
+    with _output.writing(output) as written, _opened(written, packed=packed) as file:
         for piece in perfetto.chunks(RecordingView(case)):
             file.write(piece)
     print(f"wrote {visible(str(output))}: open it at https://ui.perfetto.dev", file=sys.stderr)
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _opened(path: Path, *, packed: bool) -> Iterator[IO[bytes]]:
     with path.open("wb") as raw:
-        if path.suffix.lower() == ".gz":
-            with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0, compresslevel=6) as packed:
-                yield packed  # type: ignore[misc]  # a GzipFile is a stream of bytes, if not by its type
+        if packed:
+            with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0, compresslevel=6) as stream:
+                yield stream  # type: ignore[misc]  # a GzipFile is a stream of bytes, if not by its type
         else:
             yield raw

@@ -53,7 +53,13 @@ def run(args: argparse.Namespace) -> None:
     from foretrace.predict.prediction import to_dict
     from foretrace.present.text import tables, terminal
 
-    case = _input.open_case(args.path, no_cache=args.no_cache, step_ms=args.step_ms, rich=args.rich)
+    case = _input.open_case(
+        args.path,
+        no_cache=args.no_cache,
+        step_ms=args.step_ms,
+        rich=args.rich,
+        reading=_input.reading(args),
+    )
     prediction = case.predict(tuple(_change(case, text) for text in args.change))
     if args.format == "json":
         document = {"path": str(case.whole.path), "changes": args.change, **to_dict(prediction)}

@@ -31,6 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--steps", type=_steps, metavar="N[-M]", help="steps to keep in the timeline")
     _input.add_step_ms(parser)
+    _input.add_reading(parser)
     _input.add_no_cache(parser)
 
 
@@ -43,12 +44,14 @@ def run(args: argparse.Namespace) -> None:
     _output.check_file(args.output, force=args.force, endings=(".html", ".htm"), such_as=".html")
     views = []
     for number, path in enumerate(args.paths, 1):
-        case = _input.open_case(path, no_cache=args.no_cache, step_ms=args.step_ms)
+        case = _input.open_case(
+            path, no_cache=args.no_cache, step_ms=args.step_ms, reading=_input.reading(args)
+        )
         group, label = place_of(case.whole.path, case.whole.path)
         views.append(RecordingView(case, run_id=str(number), group=group, label=label))
     made = report.make(views, budget_bytes=args.budget, steps=args.steps)
-    with _output.writing(args.output):
-        args.output.write_text(made.text, encoding="utf-8")
+    with _output.writing(args.output) as file:
+        file.write_text(made.text, encoding="utf-8")
     for note in made.notes:
         print(visible(note), file=sys.stderr)
     size = args.output.stat().st_size / 1e6

@@ -26,6 +26,7 @@ from foretrace.capture.options import (
     Switches,
 )
 from foretrace.capture.run_folder import Run, RunFolder
+from foretrace.commands import _output
 from foretrace.errors import ForetraceError, UsageError
 from foretrace.units import visible
 
@@ -189,15 +190,18 @@ def run(args: argparse.Namespace) -> int:
         say("CUDA_LAUNCH_BLOCKING=1: kernels run one at a time, so times and overlap are not representative")
     began = time.monotonic()
     code = launch.start(command, options)
-    facts.update(ended_at=_now(), exit_code=code, notes=launch.collect_notes(folder))
-    folder.write_run(facts)
-    recorded = RunFolder.read(folder.path)
-    _say_what_was_recorded(recorded, time.monotonic() - began, say)
-    if args.tool and code == 0:
-        _run_tool(args.tool, command, options, recorded, say)
-    if not args.quiet:
-        sys.stderr.flush()
-        _print_diagnosis(folder.path, recorded)
+    with _output.told(_say):
+        facts.update(ended_at=_now(), exit_code=code, notes=launch.collect_notes(folder))
+        with _output.told(_say):
+            folder.write_run(facts)
+        recorded = RunFolder.read(folder.path)
+        _say_what_was_recorded(recorded, time.monotonic() - began, say)
+        if args.tool and code == 0:
+            _run_tool(args.tool, command, options, recorded, say)
+        if not args.quiet:
+            sys.stderr.flush()
+            _print_diagnosis(folder.path, recorded)
+            sys.stdout.flush()
     return code
 
 
@@ -296,10 +300,7 @@ def _print_diagnosis(folder: Path, recorded: Run) -> None:
         return
     from foretrace.commands import _input, diagnose
 
-    try:
-        diagnose.print_diagnosis(_input.open_case(folder, no_cache=False), "table")
-    except ForetraceError as error:  # the program's exit code stays the program's
-        _say(str(error))
+    diagnose.print_diagnosis(_input.open_case(folder, no_cache=False), "table")
 
 
 def _shown(path: Path) -> str:

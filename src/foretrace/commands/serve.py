@@ -44,6 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="also accept this host name, for a proxy",
     )
     _input.add_step_ms(parser)
+    _input.add_reading(parser)
     _input.add_no_cache(parser)
 
 
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
     paths, step_ms = args.paths or [demo.SAMPLE], args.step_ms
     if not args.paths and step_ms is None:
         step_ms = demo.STEP_MS
-    library = Library(paths, cache=not args.no_cache, step_ms=step_ms)
+    library = Library(paths, cache=not args.no_cache, step_ms=step_ms, reading=_input.reading(args))
     server = Server(library, host=args.host, port=args.port, allow_hosts=args.allow_host)
     try:
         _introduce(server)

@@ -15,7 +15,7 @@ from foretrace.units import suffix
 if TYPE_CHECKING:
     from foretrace.analyze.result import Analysis
 
-_TAKEN = ("path", "format", "sort", "limit", "no_cache")
+_TAKEN = ("path", "format", "sort", "limit", "no_cache", "step", "pid")
 _PREFIX = "option:"
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
 
@@ -53,14 +53,15 @@ def run(args: argparse.Namespace) -> None:
         name.removeprefix(_PREFIX): value for name, value in vars(args).items() if name.startswith(_PREFIX)
     }
     recorded = find_recording(args.path)
-    trace = recorded.told(_input.read(recorded.path, no_cache=args.no_cache))
+    reading = _input.reading(args)
+    trace = recorded.told(_input.read(recorded.path, reading, no_cache=args.no_cache))
     try:
         result = analyze.run(trace, args.name, **options)
     except MissingDataError:
         if recorded.rich is None:
             raise
         # The light pass of a Run has no stacks and no memory.
-        trace = _input.read(recorded.rich, no_cache=args.no_cache)
+        trace = _input.read(recorded.rich, reading.of_others(), no_cache=args.no_cache)
         result = analyze.run(trace, args.name, **options)
     _output.print_result(result, trace, _output.Printing.chosen(args))
 

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
         _output.print_frame(_columns(), _output.Printing.chosen(args))
         return
     _query.check(args.query)
-    trace = _input.open_path(args.path, no_cache=args.no_cache)
+    trace = _input.open_path(args.path, no_cache=args.no_cache, reading=_input.reading(args))
     answered = query(trace, args.query, timeout_s=args.timeout, most_rows=args.max_rows)
     _output.print_frame(answered.frame, _output.Printing.chosen(args))
     if answered.cut:

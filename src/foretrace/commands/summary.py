@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Prints the page."""
-    print_page(_input.open_path(args.path, no_cache=args.no_cache), args.format)
+    print_page(_input.open_path(args.path, no_cache=args.no_cache, reading=_input.reading(args)), args.format)
 
 
 def print_page(trace: Trace, form: str) -> None:

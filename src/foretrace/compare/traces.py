@@ -91,7 +91,7 @@ def compare(a: Trace, b: Trace, *, names: tuple[str, str] | None = None) -> Comp
 
 
 def _side(trace: Trace, name: str) -> Side:
-    whole = [step_window for step_window in step_windows(trace) if step_window.whole]
+    whole = [step_window for step_window in step_windows(trace) if step_window.averaged]
     times = _times(whole)
     if not times:
         return Side(name, None, None, None, 0)
@@ -111,7 +111,7 @@ def _work(trace: Trace, steps_count: int) -> pl.DataFrame:
         return pl.DataFrame(schema=schema)
     share = 1
     if steps_count:
-        numbers = [step_window.number for step_window in step_windows(trace) if step_window.whole]
+        numbers = [step_window.number for step_window in step_windows(trace) if step_window.averaged]
         work, share = work.filter(pl.col("step").is_in(numbers)), steps_count
     sums = work.group_by(pl.col("name").cast(pl.String), device_roles.role_names()).agg(
         count=pl.len() / share, ns=pl.col("dur_ns").sum() / share

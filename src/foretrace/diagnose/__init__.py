@@ -47,6 +47,7 @@ from foretrace.diagnose.rules.device.small_batch import small_batch
 from foretrace.diagnose.rules.device.gradient_accumulation import gradient_accumulation
 from foretrace.diagnose.rules.recording.cold_start import cold_start
 from foretrace.diagnose.rules.copies.exposed_copies import exposed_copies
+from foretrace.diagnose.rules.ranks.slow_link import slow_link
 from foretrace.diagnose.rules.ranks.exposed_communication import exposed_communication
 from foretrace.diagnose.rules.ranks.straggler import straggler
 from foretrace.diagnose.rules.device.memory_pressure import memory_pressure

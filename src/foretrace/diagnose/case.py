@@ -20,14 +20,17 @@ from foretrace.analyze.result import Result
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.excerpt import Excerpt, chosen_steps, excerpt
 from foretrace.diagnose.finding import Place
-from foretrace.diagnose.source_lines import exact_line, of_library
-from foretrace.errors import ForetraceError, MissingDataError
+from foretrace.diagnose.promises import guarded
+from foretrace.diagnose.seen import Seen
+from foretrace.diagnose.source_lines import exact_line, of_library, with_forward_stack
+from foretrace.errors import ForetraceError, MissingDataError, contained
 from foretrace.hardware import Device
 from foretrace.ingest.timed import Timed
 from foretrace.predict.builder import build
 from foretrace.predict.calibrate import Calibration, calibrate, calibrate_pair
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import clock
+from foretrace.predict.costs.measured_on import model_for
 from foretrace.predict.loading import Loaded, calibrate_loaded
 from foretrace.predict.matrix_products import product_kernels
 from foretrace.predict.numbers import Calls, ProgramTime
@@ -39,7 +42,6 @@ from foretrace.trace import Trace
 Kept = TypeVar("Kept")
 
 LONGEST_WALK = 64  # operators around an operator
-_NOT_TRUSTED = "Not promised: this recording is not to be trusted."
 _NAMED_OPS = 2_000  # enough to tell which line of a function called them
 # About the recording as it began, or at its fullest: not to be told from some of its steps.
 _OF_THE_WHOLE = ("cold-start", "memory")
@@ -62,6 +64,8 @@ class Case:
         open_ranks: Callable[[], Sequence[Trace]] | None = None,
     ) -> None:
         self.whole = trace
+        if step_ns != trace.meta.get("stated_step_ns"):  # the trust report compares it with the recorded ones
+            trace.meta = {**trace.meta, "stated_step_ns": step_ns}
         self.measured_step_ns, self.timed = step_ns, timed
         self._open_rich, self._open_ranks = open_rich, open_ranks
         self._results: dict[str, Result] = {}
@@ -69,6 +73,7 @@ class Case:
         self._callers: dict[int, list[int]] = {}
         self._user_frames: dict[int, Place] = {}
         self._claimed: set[int] = set()
+        self.seen: list[Seen] = []  # by the rule at work
         self.lost_calls = False  # whether the rule at work asked for calls that another's finding explains
 
     @cached_property
@@ -92,7 +97,8 @@ class Case:
         steps, every = chosen_steps(self.whole), self.whole.steps
         if len(steps) == len(every):
             return None
-        return f"steps {steps[0].number} to {steps[-1].number}, {len(steps)} of the {len(every):,} recorded"
+        kind = f"{steps[0].kind} " if len({step.kind for step in every}) > 1 and steps[0].kind else ""
+        return f"{kind}steps {steps[0].number} to {steps[-1].number}, {len(steps)} of the {len(every):,} recorded"
 
     @cached_property
     def names(self) -> pl.Series:
@@ -130,13 +136,14 @@ class Case:
         """The rich recording of the same program, at the same step time."""
         return Case(self._open_rich(), step_ns=self.measured_step_ns) if self._open_rich else None
 
-    def other_ranks(self) -> tuple[Case, ...]:
-        """The other ranks, with the same steps, not kept: they may be many. MissingDataError where one cannot be read."""
+    def other_ranks(self, *, timed: bool = False) -> tuple[Case, ...]:
+        """The other ranks, with the same steps, and `timed` the same step time, not kept: they may be many."""
         try:
             others = self._open_ranks() if self._open_ranks else ()
         except ForetraceError as error:
             raise MissingDataError(str(error)) from error
-        return tuple(Case(self._same_steps(each)) for each in others)
+        step_ns = self.measured_step_ns if timed else None
+        return tuple(Case(self._same_steps(other), step_ns=step_ns) for other in others)
 
     def _same_steps(self, other: Trace) -> Trace:
         """Of another rank's recording the steps that are looked at in this one."""
@@ -155,15 +162,21 @@ class Case:
     @cached_property
     def calibration(self) -> Calibration:
         """The recorded steps on an unprofiled host."""
-        program = self.keep("built", lambda: build(self.trace))
+        program, timed = self.keep("built", lambda: build(self.trace)), self.timed or Timed(())
         if self.loaded is not None:
             made = self.loaded.calibration
         elif self.measured_step_ns is None and self.rich is not None:
             made = calibrate_pair((self.trace, program), (self.rich.trace, build(self.rich.trace)))
         else:
-            host_ns = self.timed.loading_host_ns if self.timed is not None else None
-            made = calibrate(self.trace, program, step_ns=self.measured_step_ns, host_ns=host_ns)
-        return replace(made, basis=f"{made.basis}; looked at: {self.looked_at}") if self.looked_at else made
+            made = calibrate(
+                self.trace,
+                program,
+                step_ns=self.measured_step_ns,
+                host_ns=timed.loading_host_ns,
+                device=timed.device,
+            )
+        basis = f"{made.basis}; looked at: {self.looked_at}" if self.looked_at else made.basis
+        return replace(made, basis=basis, scatter=timed.scatter)
 
     def require_replay(self) -> None:
         """Raises MissingDataError where the recording holds nothing that could be replayed."""
@@ -171,7 +184,9 @@ class Case:
             raise MissingDataError(
                 f"{self.whole.path.name}: no GPU work recorded, so there is nothing to replay"
             )
-        if not len(self.calibration.program.task_span):
+        with contained(f"{self.whole.path.name}: the replay of the recorded steps"):
+            tasks = len(self.calibration.program.task_span)
+        if not tasks:
             raise MissingDataError(
                 f"{self.trace.path.name}: no launched GPU work in the recorded steps to replay"
             )
@@ -229,11 +244,9 @@ class Case:
 
     def predict(self, changes: tuple[Change, ...]) -> Prediction:
         """What the changes, made together, would make of the step: all predictions are made here."""
-        predicted = predict(self.calibration, self.with_clock(changes))
+        predicted = predict(self.calibration, self.with_clock(changes), model_for(self.device))
         predicted = self.loaded.limited(predicted, changes) if self.loaded else predicted
-        if predicted.verdict == "gain" and self.result("trust").values["verdict"] == "no":
-            return replace(predicted, verdict="uncertain", basis=f"{predicted.basis} {_NOT_TRUSTED}")
-        return predicted
+        return guarded(self, predicted)
 
     @cached_property
     def roles(self) -> pl.DataFrame:
@@ -326,7 +339,7 @@ class Case:
         if not len(op_ids):
             return ()
         ops = self.trace.ops.filter(pl.col("span_id").is_in(list(op_ids)))
-        ops = self._with_forward_stack(ops)
+        ops = with_forward_stack(ops, self.trace.ops)
         stacks = self.trace.stacks
         known = ops.drop_nulls("stack_id")
         if known.is_empty() or stacks.is_empty():
@@ -381,15 +394,3 @@ class Case:
         ).sort("depth")
         stack = around["stack_id"][-1] if around.height else None
         return None if stack is None else self.user_frame(stack)
-
-    def _with_forward_stack(self, ops: pl.DataFrame) -> pl.DataFrame:
-        """Operators with their stack, or that of the forward operator (`asked_id`): autograd's thread runs no Python."""
-        forward = self.trace.ops.select(
-            pl.col("span_id").alias("forward_id"), pl.col("stack_id").alias("_forward")
-        )
-        joined = ops.join(forward, on="forward_id", how="left", maintain_order="left")
-        own = pl.col("stack_id").is_not_null()
-        return joined.with_columns(
-            asked_id=pl.when(own).then("span_id").otherwise("forward_id"),
-            stack_id=pl.coalesce("stack_id", "_forward"),
-        )

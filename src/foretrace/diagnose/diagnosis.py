@@ -9,11 +9,13 @@ import numpy as np
 from foretrace import intervals
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Alternative, Finding
+from foretrace.diagnose.promises import guarded
 from foretrace.diagnose.rule import Rule
-from foretrace.errors import MissingDataError, UsageError
+from foretrace.diagnose.seen import Seen
+from foretrace.errors import FaultError, MissingDataError, UsageError, contained
 from foretrace.predict.changes import Change
-from foretrace.predict.prediction import Prediction
-from foretrace.sourced import JUDGEMENT, Factor, Share
+from foretrace.predict.prediction import Prediction, withheld
+from foretrace.sourced import JUDGEMENT, Count, Factor, Share
 
 _HIGH = Share(0.10, "the step, saved by a finding of high severity", JUDGEMENT)
 _MEDIUM = Share(0.03, "the step, saved by a finding of medium severity", JUDGEMENT)
@@ -22,6 +24,12 @@ _SPECIFIC = Factor(
     1.35,
     "times the worth of a specific fix: as much more a general one must be worth to stand before it",
     JUDGEMENT,
+)
+_MOST_RANKS = Count(
+    8, "other ranks that are asked whether they get the same verdict: each is diagnosed", JUDGEMENT
+)
+_OF_BOUND = Share(
+    0.5, "what a finding could save at best, by which it is ranked where nothing is replayed", JUDGEMENT
 )
 _SAME = Share(0.95, "the host's time that two findings about the same thing would both take out", JUDGEMENT)
 
@@ -42,34 +50,55 @@ class Diagnosis:
     checked: tuple[str, ...]  # rules that looked and found nothing
     unchecked: tuple[Unchecked, ...]
     combined: Prediction | None  # all fixes with a gain, made together
+    seen: tuple[Seen, ...] = ()  # what is there, but not worth a finding here
+
+    @property
+    def promised(self) -> frozenset[str]:
+        """Rules with a finding whose fix promises a gain."""
+        return frozenset(each.rule for each in self.findings if _promises(each))
+
+    @property
+    def not_promised(self) -> str:
+        """Why the recording cannot carry the promise that the first finding without one would have made."""
+        return next((each.predicted.not_promised for each in self.findings if each.predicted), "")
 
 
 def diagnose(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
     """Runs the rules and predicts what each fix, and all together, would be worth.
 
-    Lines, and what a light recording cannot show, come from the rich one of the same program where there is one.
+    Lines, and what a light recording cannot show, come from the rich one of the same program where there is one. What is a
+    gain on one rank of a job and none on another is promised on neither.
     """
-    return _joined(_of_one(case, rules), case, rules)
+    return _agreed(_joined(_of_one(case, rules), case, rules), case, rules)
 
 
 def _of_one(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
     findings: list[Finding] = []
-    checked, unchecked = [], []
+    checked, unchecked, noticed = [], [], []
     case.forget_claims()
     for rule in rules:
-        case.lost_calls = False
+        case.lost_calls, case.seen = False, []
         try:
-            judged = [_judged(case, _located(case, finding)) for finding in rule(case)]
+            with contained(rule.name):
+                judged = [_judged(case, _located(case, finding)) for finding in rule(case)]
         except MissingDataError as missing:
             unchecked.append(Unchecked(rule.name, str(missing)))
             continue
         for finding in judged:
             case.claim(finding.claims)
-        if not judged and not case.lost_calls:
+        if not judged and case.seen:
+            noticed += [replace(each, rule=rule.name) for each in case.seen]
+        elif not judged and not case.lost_calls:
             checked.append(rule.name)
         findings += judged
     findings = _apart(sorted(findings, key=_order))
-    return Diagnosis(tuple(findings), tuple(checked), tuple(unchecked), _combined(case, findings))
+    combined = None
+    try:
+        with contained("the worth of all fixes together"):
+            combined = _combined(case, findings)
+    except FaultError as fault:
+        unchecked.append(Unchecked(findings[0].rule, str(fault)))
+    return Diagnosis(tuple(findings), tuple(checked), tuple(unchecked), combined, tuple(noticed))
 
 
 def _joined(found: Diagnosis, case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
@@ -82,13 +111,59 @@ def _joined(found: Diagnosis, case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
     other = _of_one(rich, asked)
     findings = [_placed(each, found, other) if each.rule in nowhere else each for each in found.findings]
     findings += [_from(rich, each) for each in other.findings if each.rule in unchecked]
-    looked = {each.rule for each in other.findings} | set(other.checked)
+    looked = {each.rule for each in other.findings} | {each.rule for each in other.seen} | set(other.checked)
     return replace(
         found,
         findings=tuple(sorted(findings, key=_order)),
         checked=found.checked + tuple(each for each in other.checked if each in unchecked),
         unchecked=tuple(each for each in found.unchecked if each.rule not in looked),
+        seen=found.seen + tuple(each for each in other.seen if each.rule in unchecked),
     )
+
+
+def _agreed(found: Diagnosis, case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
+    """The diagnosis with the verdict that all ranks of the job get: ranks march in step, so one cannot gain alone."""
+    if not found.promised:
+        return found
+    refused: dict[str, str] = {}
+    try:
+        for other in case.other_ranks(timed=True)[:_MOST_RANKS]:
+            theirs = _of_one(other, rules)
+            seen = {each.rule for each in theirs.findings if each.predicted is not None}
+            rank = other.whole.meta.get("rank")
+            for rule in (found.promised & seen) - theirs.promised:
+                refused.setdefault(rule, f"the same change promises no gain on rank {rank} of this job")
+    except MissingDataError:
+        return found  # `straggler` says which rank cannot be read
+    if not refused:
+        return found
+    findings = [
+        _without_promise(each, refused[each.rule]) if each.rule in refused else each
+        for each in found.findings
+    ]
+    findings.sort(key=_order)
+    return replace(found, findings=tuple(findings), combined=_combined(case, findings))
+
+
+def _without_promise(finding: Finding, why: str) -> Finding:
+    """The finding with no fix of it promised."""
+    kept = replace(
+        finding,
+        predicted=finding.predicted and _not_a_gain(finding.predicted, why),
+        alternatives=tuple(
+            replace(other, predicted=other.predicted and _not_a_gain(other.predicted, why))
+            for other in finding.alternatives
+        ),
+    )
+    return replace(kept, severity=_severity(kept.predicted)) if kept.predicted else kept
+
+
+def _not_a_gain(predicted: Prediction, why: str) -> Prediction:
+    return withheld(predicted, why) if predicted.verdict == "gain" else predicted
+
+
+def _promises(finding: Finding) -> bool:
+    return finding.predicted is not None and finding.predicted.verdict == "gain"
 
 
 def _placed(finding: Finding, found: Diagnosis, other: Diagnosis) -> Finding:
@@ -121,7 +196,10 @@ def _located(case: Case, finding: Finding) -> Finding:
 
 def _judged(case: Case, finding: Finding) -> Finding:
     if finding.change is None:
-        return finding
+        given = finding.predicted  # a rule may have made it, and no rule is past the guard
+        likely = _OF_BOUND * finding.at_best
+        severity = "medium" if likely >= _MEDIUM else finding.severity
+        return replace(finding, severity=severity, predicted=given and guarded(case, given))
     finding = replace(
         finding,
         predicted=case.predict((finding.change,)),
@@ -162,9 +240,12 @@ def _severity(predicted: Prediction) -> str:
 
 
 def _order(finding: Finding) -> tuple[int, float]:
-    """Gains first, by what they save, then what is uncertain, then the rest; findings without a prediction last."""
+    """Gains first, by what they save, then what is uncertain, then the rest; findings without a prediction last.
+
+    What cannot be replayed but is known to take a share of the step stands among what is uncertain, by half of that.
+    """
     if finding.predicted is None:
-        return 3, 0.0
+        return (1, -1 / (1 - _OF_BOUND * finding.at_best)) if finding.at_best else (3, 0.0)
     speedup = finding.predicted.speedup
     if finding.predicted.verdict == "no gain":
         return 2, -speedup.high  # what it could be worth at best: its point is noise around 1
@@ -197,11 +278,7 @@ def _same_time(one: Finding, other: Finding) -> bool:
 
 def _combined(case: Case, findings: list[Finding]) -> Prediction | None:
     changes = tuple(
-        finding.change
-        for finding in findings
-        if finding.change is not None
-        and finding.predicted is not None
-        and finding.predicted.verdict == "gain"
+        finding.change for finding in findings if finding.change is not None and _promises(finding)
     )
     return case.predict(changes) if changes else None
 

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from foretrace import schema
+from foretrace.analyze.steps import step_windows
 from foretrace.trace import Step, Trace
 
 # Six times the largest recording of the corpus, so that those stay as they are; the rules then take about two seconds.
 MOST_SPANS = 300_000
 LEAST_STEPS = 8
+# Some of the work is once a step: more steps than this say the same again, and take the rules more than two seconds.
+MOST_STEPS = 2_000
 
 # Columns that hold ids of spans.
 _REFERENCES: Mapping[str, tuple[str, ...]] = {
@@ -38,17 +42,31 @@ class Excerpt:
     span_ids: NDArray[np.uint32]  # for each span, its id in the whole recording
 
 
-def chosen_steps(trace: Trace, *, most_spans: int = MOST_SPANS) -> tuple[Step, ...]:
-    """The steps that are looked at: all, or a run from the middle of a recording that is too long."""
-    steps = trace.steps
-    if trace.spans.height <= most_spans:
-        return steps
-    count = max(len(steps) * most_spans // trace.spans.height, LEAST_STEPS)
+def chosen_steps(
+    trace: Trace, *, most_spans: int = MOST_SPANS, most_steps: int = MOST_STEPS
+) -> tuple[Step, ...]:
+    """The steps that are looked at: all, or a run from the middle of a recording that is too long.
+
+    Of a server's steps of several kinds, the longest run of those that most time went to.
+    """
+    steps = _of_one_kind(trace)
+    fitting = len(steps) * most_spans // max(trace.spans.height, most_spans)
+    count = min(max(fitting, LEAST_STEPS), most_steps)
     if count >= len(steps):
         return steps
     # The middle: the first steps may be cold, the last one may be cut off.
     first = (len(steps) - count) // 2
     return steps[first : first + count]
+
+
+def _of_one_kind(trace: Trace) -> tuple[Step, ...]:
+    if len({step.kind for step in trace.steps}) < 2:
+        return trace.steps
+    averaged = {window.number for window in step_windows(trace) if window.averaged}
+    runs = [
+        tuple(run) for of_kind, run in groupby(trace.steps, lambda step: step.number in averaged) if of_kind
+    ]
+    return max(runs, key=len, default=trace.steps)
 
 
 def excerpt(trace: Trace, steps: tuple[Step, ...]) -> Excerpt:
@@ -64,7 +82,8 @@ def excerpt(trace: Trace, steps: tuple[Step, ...]) -> Excerpt:
             frames[name] = _cut(trace, name, rows, place, start, end)
         return frames[name]
 
-    meta = {**trace.meta, "steps": [(step.number, step.start_ns, step.end_ns) for step in steps]}
+    told = [(step.number, step.start_ns, step.end_ns, step.kind) for step in steps]
+    meta = {**trace.meta, "steps": told}
     return Excerpt(Trace(trace.path, trace.format, meta, trace.repairs, load), rows)
 
 

@@ -62,6 +62,7 @@ class Finding:
     rule: str = ""
     predicted: Prediction | None = None
     severity: str = "low"
+    at_best: float = 0.0  # where no replay can tell: the share of the step that it could save at best
     general: bool = False  # whether its fix cures many things at once: a specific one stands before it
     label: str = ""  # of the fix, among its alternatives
     alternatives: tuple[Alternative, ...] = ()

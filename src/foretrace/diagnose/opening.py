@@ -9,8 +9,15 @@ from pathlib import Path
 from foretrace.diagnose.case import Case
 from foretrace.ingest import open_trace
 from foretrace.ingest.ranks import find_others
+from foretrace.ingest.reading import Reading
 from foretrace.ingest.recordings import find_recording, is_recording
 from foretrace.trace import Trace
+
+_AS_FOUND = Reading()
+
+
+def _open(path: Path, reading: Reading) -> Trace:
+    return open_trace(path, step=reading.step, pid=reading.pid)
 
 
 def open_case(
@@ -18,22 +25,26 @@ def open_case(
     *,
     step_ms: float | None = None,
     rich: Path | None = None,
-    read: Callable[[Path], Trace] = open_trace,
+    reading: Reading = _AS_FOUND,
+    read: Callable[[Path, Reading], Trace] = _open,
 ) -> Case:
     """The Case of the recording that a file, a folder, a Run or the ranks of one job mean.
 
     A Run gives the step time measured without a profiler and the rich pass, where the caller names none.
-    `read` reads a recording: the caller decides about the cache and who is told how far it is.
+    `reading` is what the user says of its steps and process. `read` reads a recording: the caller decides about the cache
+    and who is told how far it is.
     """
+    others = reading.of_others()
     recorded = find_recording(path, of_ranks=True)
     if rich is None and recorded.rich is not None and is_recording(recorded.rich):
         rich = recorded.rich
-    if step_ms is None and recorded.step_ns is not None:
+    own_steps = reading.step is None  # a Run timed its own steps, not those that the user names
+    if step_ms is None and recorded.step_ns is not None and own_steps:
         step_ms = recorded.step_ns / 1e6
     return Case(
-        recorded.told(read(recorded.path)),
+        recorded.told(read(recorded.path, reading)),
         step_ns=step_ms * 1e6 if step_ms else None,
-        timed=recorded.timed,
-        open_rich=partial(read, rich) if rich else None,
-        open_ranks=lambda: [read(other) for other in find_others(recorded.path)],
+        timed=recorded.timed if own_steps else None,
+        open_rich=partial(read, rich, others) if rich else None,
+        open_ranks=lambda: [read(other, others) for other in find_others(recorded.path)],
     )

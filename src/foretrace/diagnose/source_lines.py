@@ -15,6 +15,8 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
+import polars as pl
+
 from foretrace.diagnose.finding import Place
 
 _LIBRARY = re.compile(
@@ -87,7 +89,7 @@ def _functions(path: Path) -> Functions:
     """For each function of a file, by its first line and name: what it calls, and on which lines."""
     try:
         facts = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # a name that is too long, or holds a zero byte
         return {}
     return _parsed(path, facts.st_size, facts.st_mtime_ns)
 
@@ -142,3 +144,14 @@ def _names(node: ast.AST) -> Iterator[tuple[str, int]]:
         yield ("[]=" if isinstance(node.ctx, ast.Store) else "[]"), node.lineno
     elif isinstance(node, ast.If | ast.While | ast.IfExp):
         yield "if", node.test.lineno
+
+
+def with_forward_stack(ops: pl.DataFrame, every: pl.DataFrame) -> pl.DataFrame:
+    """Operators with their stack, or that of the forward operator (`asked_id`): autograd's thread runs no Python."""
+    forward = every.select(pl.col("span_id").alias("forward_id"), pl.col("stack_id").alias("_forward"))
+    joined = ops.join(forward, on="forward_id", how="left", maintain_order="left")
+    own = pl.col("stack_id").is_not_null()
+    return joined.with_columns(
+        asked_id=pl.when(own).then("span_id").otherwise("forward_id"),
+        stack_id=pl.coalesce("stack_id", "_forward"),
+    )

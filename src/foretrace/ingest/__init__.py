@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from foretrace import cache as trace_cache
 from foretrace.errors import FormatError
 from foretrace.ingest import kineto
+from foretrace.ingest.pipes import as_file
+from foretrace.ingest.reading import Reading
 from foretrace.ingest.source import Progress, open_source
 from foretrace.trace import Trace
 
@@ -14,17 +17,30 @@ READERS = (kineto,)
 
 
 def open_trace(
-    path: str | Path, *, cache: bool = True, reader: str | None = None, progress: Progress | None = None
+    path: str | Path,
+    *,
+    cache: bool = True,
+    reader: str | None = None,
+    step: str | None = None,
+    pid: str | int | None = None,
+    progress: Progress | None = None,
 ) -> Trace:
-    """The recording at `path`, from the cache if it was read before; naming a `reader` goes past the cache."""
-    path = Path(path)
+    """The recording at `path`, from the cache if it was read before; naming a `reader` goes past the cache.
+
+    `step` names the ranges that are its steps: a name, how names begin, or a pattern after ~. `pid` chooses one of several
+    processes in the file.
+    """
+    path = as_file(Path(path))
+    reading = Reading(step, None if pid is None else str(pid))
 
     def read() -> Trace:
-        return _read(path, reader, progress)
+        return _read(path, reader, reading.pid, progress)
 
-    if not cache or reader is not None:
-        return read()
-    key = trace_cache.key(path)
+    trace = read() if not cache or reader is not None else _through_cache(path, reading.key(path), read)
+    return reading.marked(trace)
+
+
+def _through_cache(path: Path, key: str, read: Callable[[], Trace]) -> Trace:
     stored = trace_cache.load(key, path, reread=read)
     if stored is not None:
         return stored
@@ -33,10 +49,10 @@ def open_trace(
     return trace
 
 
-def _read(path: Path, reader: str | None, progress: Progress | None) -> Trace:
+def _read(path: Path, reader: str | None, pid: str | None, progress: Progress | None) -> Trace:
     source = open_source(path)
     for format_reader in READERS:
         if format_reader.accepts(source.head):
-            trace: Trace = format_reader.read(source, reader=reader, progress=progress)
+            trace: Trace = format_reader.read(source, reader=reader, pid=pid, progress=progress)
             return trace
     raise FormatError(f"{path}: not a recording that Foretrace knows (it reads torch.profiler's Kineto JSON)")

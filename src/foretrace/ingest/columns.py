@@ -72,6 +72,9 @@ class Columns:
     origin_ns: int
     counts: dict[str, int]
     repairs: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    processes: tuple[
+        dict[str, Any], ...
+    ] = ()  # where there are several: the one that was read, then the others
 
 
 def nullable(values: Array) -> pl.Series:

@@ -7,15 +7,17 @@ import os
 import re
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from foretrace import schema
 from foretrace.errors import FormatError, InputError, UsageError
-from foretrace.ingest import kineto_native, kineto_python, kineto_tables, lenient
+from foretrace.ingest import kineto_native, kineto_python, kineto_tables, lenient, processes, step_marks
 from foretrace.ingest.columns import NULL_I64, Columns
 from foretrace.ingest.secret_texts import mask_secrets
 from foretrace.ingest.source import Progress, Source
 from foretrace.trace import Repair, Trace
+from foretrace.units import visible
 
 # What each repair means to the user; `says` of the trust report.
 REPAIRS = {
@@ -32,10 +34,12 @@ REPAIRS = {
     "bad-escape": "events hold bad escapes, read as text",
     "raw-quote": "events hold unescaped quotes, read as text",
     "control-character": "events hold raw control characters, read as text",
+    "other-processes": "events of other processes were left out",
     "not-utf8": "names or values are not UTF-8; what is not shows as \ufffd",
 }
 _LOOKS_LIKE = re.compile(rb'"(traceEvents|schemaVersion|deviceProperties|distributedInfo|computeProperties)"')
 _BARE_LIST = re.compile(rb'\s*\[\s*(\{\s*"|\])')
+_LISTED = 10  # processes in a message
 _RANK_IN_NAME = re.compile(r"rank[-_]?([0-9]{1,6})(?![0-9])", re.IGNORECASE)
 
 
@@ -47,9 +51,14 @@ def accepts(head: bytes) -> bool:
     return text.startswith(b"{") and (bool(_LOOKS_LIKE.search(text)) or b'"traceName"' in text)
 
 
-def read(source: Source, *, reader: str | None = None, progress: Progress | None = None) -> Trace:
-    """The recording as a Trace, by the named reader ("native" or "python"; the extension if present)."""
-    columns = _scan(source, reader, progress)
+def read(
+    source: Source, *, reader: str | None = None, pid: str | None = None, progress: Progress | None = None
+) -> Trace:
+    """The recording as a Trace, by the named reader ("native" or "python"; the extension if present).
+
+    Of a file with several processes, the one with this `pid`, or the one with most device work.
+    """
+    columns = _scan(source, reader, pid, progress)
     columns.header = _plain(columns.header)
     masked = mask_secrets(columns)
     name = source.path.name
@@ -61,9 +70,12 @@ def read(source: Source, *, reader: str | None = None, progress: Progress | None
     if not columns.counts.get("events") and lost:
         where = columns.repairs[lost[0]][1]
         raise InputError(f"{name}: no event can be read: {REPAIRS[lost[0]]} (byte {where})")
+    _check_pid(columns, pid, name)
     meta = {**_meta(columns, source), "masked_texts": masked}
+    _drop_counters_of_others(columns)
     frames = kineto_tables.build(columns)
-    meta["rank"], meta["rank_source"] = _rank(columns.header, name)
+    # The header of a merged file is that of one of its ranks, and does not say of which.
+    meta["rank"], meta["rank_source"] = (None, None) if columns.processes else _rank(columns.header, name)
     if meta["rank"] is not None:
         rank = pl.lit(meta["rank"], pl.Int32).alias("rank")
         frames["tracks"] = frames["tracks"].with_columns(rank).select(*schema.TABLES["tracks"])
@@ -71,10 +83,10 @@ def read(source: Source, *, reader: str | None = None, progress: Progress | None
         Repair(code, REPAIRS[code], count, offset)
         for code, (count, offset) in sorted(columns.repairs.items())
     )
-    return Trace(source.path, "kineto", meta, repairs, frames.__getitem__, frames)
+    return step_marks.settled(Trace(source.path, "kineto", meta, repairs, frames.__getitem__, frames))
 
 
-def _scan(source: Source, reader: str | None, progress: Progress | None) -> Columns:
+def _scan(source: Source, reader: str | None, pid: str | None, progress: Progress | None) -> Columns:
     if reader is None:
         reader = "python" if kineto_native.missing or os.environ.get("FORETRACE_PURE_PYTHON") else "native"
     if reader not in ("native", "python"):
@@ -83,10 +95,31 @@ def _scan(source: Source, reader: str | None, progress: Progress | None) -> Colu
         raise UsageError(f"the native reader was not built ({kineto_native.missing})")
     try:
         if reader == "native":
-            return kineto_native.scan(source, progress)
-        return kineto_python.scan(source.chunks(progress))
+            return kineto_native.scan(source, progress, pid=pid)
+        return kineto_python.scan(source.chunks(progress), pid=pid)
     except FormatError as error:
         raise FormatError(f"{source.path.name}: {error}") from error
+
+
+def _check_pid(columns: Columns, pid: str | None, name: str) -> None:
+    """Raises UsageError where no process has the pid that was asked for."""
+    if pid is None or (columns.processes and str(columns.processes[0]["pid"]) == pid):
+        return
+    if not columns.processes and pid in {str(process) for process, _ in columns.lanes}:
+        return
+    known = ", ".join(visible(str(process["pid"])) for process in columns.processes[:_LISTED])
+    raise UsageError(f"{name}: no process {visible(pid)} in it" + (f"; there are: {known}" if known else ""))
+
+
+def _drop_counters_of_others(columns: Columns) -> None:
+    """Leaves out the counters of processes that are not read."""
+    others = {process["pid"] for process in columns.processes if not process["chosen"]}
+    if not others:
+        return
+    of_others = np.array([processes.key(process) in others for process, _ in columns.lanes], bool)
+    counters = columns.groups["counters"]
+    keep = ~of_others[counters["track"]]
+    columns.groups["counters"] = {name: values[keep] for name, values in counters.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -140,11 +173,14 @@ def _meta(columns: Columns, source: Source) -> dict[str, Any]:
             [columns.names[code], int(start), None if dur == NULL_I64 else int(dur)]
             for code, start, dur in zip(windows["name"], windows["start"], windows["dur"], strict=True)
         ],
-        "window_end_ns": end[-1] if end else None,
+        "window_end_ns": max(end, default=None),
+        "processes": list(columns.processes),
         "events": columns.counts.get("events", 0),
         "flows": columns.counts.get("flows", 0),
         "skipped_events": columns.counts.get("skipped_phase", 0),
         "lost_bytes": columns.counts.get("lost_bytes", 0),
+        "op_ids": columns.counts.get("op_ids", 0),
+        "op_id_range": columns.counts.get("op_id_range", 0),
         "file_bytes": source.size,
         "compression": source.compression or None,
     }

@@ -13,6 +13,7 @@ import numpy as np
 
 from foretrace.ingest import kineto_python as scan
 from foretrace.ingest.columns import ARG_INT, GROUPS, NULL_I32, NULL_I64, NULL_U32, NULL_U64, Array
+from foretrace.ingest.operator_numbers import operator_numbers
 
 if TYPE_CHECKING:
     from foretrace.ingest.kineto_python import Scanner
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 _CONTAINERS = (scan.OP, scan.PYTHON, scan.ANNOTATION, scan.RUNTIME, scan.OVERHEAD)
 
 
-def link(scanner: Scanner) -> tuple[dict[str, dict[str, Array]], int]:
-    """All groups of `columns.GROUPS`, and the absolute time of the trace's beginning."""
+def link(scanner: Scanner, left_out: Array) -> tuple[dict[str, dict[str, Array]], int]:
+    """All groups of `columns.GROUPS` without the marked rows, and the absolute time of the trace's beginning."""
     core = np.array(scanner.core, np.int64).reshape(-1, 5)
     start, dur, name, lane, kind = (np.ascontiguousarray(core[:, i]) for i in range(5))
-    keep = _sound_starts(scanner, start)
+    keep = _sound_starts(scanner, start) & ~left_out
     counters = _group("counters", scanner.rows["counters"])
     times = np.concatenate((start[keep], counters["at"]))
     origin = int(times.min()) if len(times) else 0
@@ -286,7 +287,7 @@ class _Latest:
 
 
 def _unique_external(scanner: Scanner, order: Array, kind: Array, place: Array) -> dict[int | None, int]:
-    """Operator rows by External id, where just one operator has that id."""
+    """Operator rows by External id, where just one operator has that id; the scanner keeps how many there are."""
     found: dict[int | None, int] = {}
     repeated: set[int] = set()
     for row in order[kind[order] == scan.OP].tolist():
@@ -295,6 +296,7 @@ def _unique_external(scanner: Scanner, order: Array, kind: Array, place: Array) 
             if external in found:
                 repeated.add(external)
             found[external] = row
+    scanner.counts |= operator_numbers(found)
     return {external: row for external, row in found.items() if external not in repeated}
 
 

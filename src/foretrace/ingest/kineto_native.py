@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from foretrace.errors import FormatError, InputError
-from foretrace.ingest import lenient
+from foretrace.ingest import lenient, processes
 from foretrace.ingest.columns import GROUPS, NULL_I32, NULL_I64, NULL_U32, NULL_U64, Array, Columns
 from foretrace.ingest.source import CHUNK, Progress, Source
 
@@ -30,8 +30,10 @@ _NULLS: dict[str, float] = {
 }  # fmt: skip
 
 
-def scan(source: Source, progress: Progress | None = None, *, threads: int | None = None) -> Columns:
-    """A Kineto file, read and linked."""
+def scan(
+    source: Source, progress: Progress | None = None, *, threads: int | None = None, pid: str | None = None
+) -> Columns:
+    """A Kineto file, read and linked; of several processes in it, the asked one or that with most device work."""
     threads = (os.cpu_count() or 1) if threads is None else threads
     scanner = None
     if not source.compression and threads > 1 and source.size >= _TWO_THREADS_FROM:
@@ -40,7 +42,28 @@ def scan(source: Source, progress: Progress | None = None, *, threads: int | Non
         scanner = Scanner()
         for chunk in source.chunks(progress):
             scanner.push(chunk)
-    return columns_of(scanner.finish())
+    return linked(scanner, pid)
+
+
+def linked(scanner: Any, pid: str | None = None) -> Columns:
+    """What a scanner read, linked."""
+    told = scanner.processes()
+    if told is None:
+        return columns_of(scanner.finish())
+    texts, _ = _decode(told["texts"])
+    lanes = [
+        (_lane(is_text_p, process, texts, told), _lane(is_text_t, thread, texts, told))
+        for is_text_p, process, is_text_t, thread in told["lanes"]
+    ]
+    types = {"lane": "u4", "kind": "u1", "start": "i8", "dur": "i8", "correlation": "u8"}
+    rows = processes.Rows(lanes, **{name: np.frombuffer(told[name], code) for name, code in types.items()})
+    if not rows.several():
+        return columns_of(scanner.finish())
+    left_out, found = processes.choose(rows, pid)
+    columns = columns_of(scanner.finish(left_out.astype(np.uint8).tobytes()))
+    columns.processes = tuple(process.to_dict() for process in found)
+    columns.repairs["other-processes"] = (int(left_out.sum()), None)
+    return columns
 
 
 def _scan_halves(source: Source, progress: Progress | None) -> Any:

@@ -16,11 +16,12 @@ import numpy as np
 from foretrace.errors import FormatError
 from foretrace.ingest import lenient
 from foretrace.ingest.columns import (
-    ARG_FLOAT, ARG_INT, ARG_TEXT, GROUPS, NULL_I32, NULL_I64, NULL_U32, Array, Columns,
+    ARG_FLOAT, ARG_INT, ARG_TEXT, GROUPS, NULL_I32, NULL_I64, NULL_U32, NULL_U64, Array, Columns,
 )  # fmt: skip
 from foretrace.ingest.json_values import (
     clean, fit, fit_unsigned, integer, is_text, lane_key, nanoseconds, real, text_of, triple,
 )  # fmt: skip
+from foretrace.ingest.processes import Process, Rows, choose
 from foretrace.schema import KINDS
 
 # An event whose recorded duration exceeds this is a profiler fault (HTA uses the same bound).
@@ -37,7 +38,7 @@ CATEGORIES = {
     "cuda_runtime": RUNTIME, "cuda_driver": RUNTIME, "Runtime": RUNTIME, "xpu_runtime": RUNTIME,
     "xpu_driver": RUNTIME, "mtia_runtime": RUNTIME, "privateuse1_runtime": RUNTIME,
     "privateuse1_driver": RUNTIME, "glow_runtime": RUNTIME,
-    "kernel": KERNEL, "Kernel": KERNEL, "concurrent_kernel": KERNEL, "collective_comm": KERNEL,
+    "kernel": KERNEL, "Kernel": KERNEL, "concurrent_kernel": KERNEL, "collective_comm": KERNEL, "mtia_ccp_events": KERNEL,
     "gpu_memcpy": COPY, "Memcpy": COPY, "gpu_memset": SET, "Memset": SET,
     "cuda_sync": SYNC, "cuda_event": SYNC, "xpu_sync": SYNC,
     "overhead": OVERHEAD,
@@ -366,11 +367,14 @@ class Scanner:
 
     # --- linking ----------------------------------------------------------------------------------------
 
-    def columns(self) -> Columns:
-        """Everything read so far, in order and linked."""
+    def columns(self, pid: str | None = None) -> Columns:
+        """Everything read so far, in order and linked; of several processes, one."""
         from foretrace.ingest.kineto_link import link
 
-        groups, origin_ns = link(self)
+        left_out, found = self._processes(pid)
+        if found:
+            self.repair("other-processes", None, int(left_out.sum()))
+        groups, origin_ns = link(self, left_out)
         return Columns(
             groups=groups,
             names=[lenient.clean(name) for name in self.names],
@@ -380,7 +384,19 @@ class Scanner:
             origin_ns=origin_ns,
             counts=dict(self.counts),
             repairs=self.repairs | self._unclean(),
+            processes=tuple(process.to_dict() for process in found),
         )
+
+    def _processes(self, pid: str | None) -> tuple[Array, tuple[Process, ...]]:
+        """Which rows are of processes that are not read, and what processes there are, where there are several."""
+        core = np.array(self.core, np.int64).reshape(-1, 5)
+        start, dur, _, lane, kind = (core[:, column] for column in range(5))
+        correlation = np.full(len(core), NULL_U64, np.uint64)
+        for value in (RUNTIME, KERNEL, COPY, SET, SYNC):
+            correlation[kind == value] = self.field(value, "correlation", NULL_U64, np.dtype("u8"))
+        lanes = [(clean(process), clean(thread)) for process, thread in self.lane_keys]
+        rows = Rows(lanes, lane, kind, start, dur, correlation)
+        return choose(rows, pid) if rows.several() else (np.zeros(len(core), bool), ())
 
     def _unclean(self) -> dict[str, tuple[int, int | None]]:
         count = sum(lenient.clean(text) != text for texts in (self.names, self.texts) for text in texts)
@@ -408,11 +424,11 @@ def _name(event: dict[str, Any]) -> str:
     return name if is_text(name) else ""
 
 
-def scan(chunks: Iterable[bytes]) -> Columns:
-    """A Kineto file, read and linked."""
+def scan(chunks: Iterable[bytes], *, pid: str | None = None) -> Columns:
+    """A Kineto file, read and linked; of several processes in it, the asked one or that with most device work."""
     scanner = Scanner()
     scanner.scan(b"".join(chunks))
-    return scanner.columns()
+    return scanner.columns(pid)
 
 
 __all__ = ["GROUPS", "NULL_I32", "Scanner", "scan"]

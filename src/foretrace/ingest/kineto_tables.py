@@ -19,6 +19,7 @@ from foretrace.ingest.kineto_python import MODULE_PREFIX
 # "/path/model.py(123): forward"
 _FRAME = re.compile(r"(?P<file>.*)\((?P<line>[0-9]{1,9})\): (?P<function>.*)", re.DOTALL)
 _COPY = re.compile(r"(?:Memcpy|Copy)(?:Async)? ?(?P<direction>[HDP]to[HDP])")
+_EITHER_MEMORY = re.compile(r"\(Host ->|-> Host\)")
 # Bytes of an element, by the names that torch's collectives write
 _ELEMENT_BYTES = {
     "Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Int": 4, "Long": 8, "Byte": 1, "Char": 1, "Bool": 1,
@@ -142,10 +143,14 @@ def _copies(group: dict[str, Array], spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _copy(name: str) -> tuple[str | None, bool | None]:
-    """Direction, and whether the host's side is pageable, from "Memcpy HtoD (Pageable -> Device)"."""
+    """Direction, and whether the host's side is pageable, from "Memcpy HtoD (Pageable -> Device)".
+
+    ROCm writes "Host -> Device" of either, so that is not known there.
+    """
     match = _COPY.match(name)
     direction = match["direction"] if match else None
-    pageable = ("Pageable" in name) if "(" in name and direction in ("HtoD", "DtoH") else None
+    told = "(" in name and direction in ("HtoD", "DtoH") and not _EITHER_MEMORY.search(name)
+    pageable = ("Pageable" in name) if told else None
     return (direction if direction in schema.DIRECTIONS else None), pageable
 
 

@@ -73,6 +73,8 @@ def _member(path: Path) -> _Member | None:
         facts, _ = json.JSONDecoder().raw_decode(head[match.end() :].decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None  # longer than the beginning that was looked at, or damaged
+    if not isinstance(facts, dict):
+        return None
     rank, size = facts.get("rank"), facts.get("world_size")
     if type(rank) is not int or type(size) is not int or not 0 <= rank < size:
         return None

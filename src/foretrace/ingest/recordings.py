@@ -7,6 +7,7 @@ from pathlib import Path
 
 from foretrace.errors import ForetraceError, InputError, UsageError
 from foretrace.ingest import READERS
+from foretrace.ingest.pipes import as_file
 from foretrace.ingest.ranks import lowest_rank
 from foretrace.ingest.run import Recorded, find_recorded
 from foretrace.ingest.source import open_source
@@ -20,10 +21,15 @@ def find_recording(path: Path, *, of_ranks: bool = False) -> Recorded:
 
     A folder with one recording for each rank of a job means the lowest rank, where `of_ranks` allows it.
     """
-    recorded = find_recorded(path)
-    if recorded is not None:
-        return recorded
-    return Recorded(_in_folder(path, of_ranks=of_ranks) if path.is_dir() else path)
+    try:
+        path = as_file(path)
+        recorded = find_recorded(path)
+        if recorded is not None:
+            return recorded
+        is_folder = path.is_dir()
+    except OSError as error:  # a name that is too long, a folder that may not be looked into
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    return Recorded(_in_folder(path, of_ranks=of_ranks) if is_folder else path)
 
 
 def is_recording(file: Path) -> bool:

@@ -6,6 +6,8 @@ A `Source` yields the uncompressed bytes in chunks. A stream that breaks off end
 from __future__ import annotations
 
 import io
+import stat
+import struct
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -90,9 +92,13 @@ def _compression(magic: bytes) -> str:
 @contextmanager
 def _open(path: Path) -> Iterator[IO[bytes]]:
     try:
+        if stat.S_ISFIFO(path.stat().st_mode):  # one that someone else would have to fill, and that ends once
+            raise InputError(f"{path}: a pipe, where a file is needed")
         raw = path.open("rb", buffering=0)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
+    except ValueError as error:  # a zero byte in the name
+        raise InputError(f"{str(path)!r}: {error}") from error
     with raw:
         yield cast(IO[bytes], raw)
 
@@ -145,12 +151,24 @@ def _zstd(raw: IO[bytes]) -> _Reader:
 
 def _stream_errors() -> tuple[type[Exception], ...]:
     """What the decompressors raise for a stream that is broken or ends early."""
+    from lzma import LZMAError
     from zipfile import BadZipFile
 
     from isal.isal_zlib import error as isal_error
     from zstandard import ZstdError
 
-    return (EOFError, OSError, zlib.error, cast(type[Exception], isal_error), ZstdError, BadZipFile)
+    # NotImplementedError, RuntimeError, struct.error: what a member's damaged header asks of zipfile.
+    told = (
+        EOFError,
+        OSError,
+        zlib.error,
+        ZstdError,
+        BadZipFile,
+        LZMAError,
+        NotImplementedError,
+        RuntimeError,
+    )
+    return (*told, ValueError, struct.error, cast(type[Exception], isal_error))
 
 
 def _zip(raw: IO[bytes]) -> _Reader:

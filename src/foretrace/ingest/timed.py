@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 _WORKERS = re.compile(
@@ -13,6 +14,9 @@ _WORKERS = re.compile(
 )
 _JOBS = "-j"  # as of make, timm and pytorch/examples
 _MOST_WORKERS = 1_024
+_DEVIATIONS = (
+    1.4826  # a normal distribution's standard deviation is so many times its median distance from the middle
+)
 _HOST_BLOCKS = 3  # fewer do not show whether they agree
 _HOST_SPREAD = (
     0.15  # of the host's own time: a block that is shorter by more than this, and the median is one by chance
@@ -53,6 +57,14 @@ class HostTimes:
 
 
 @dataclass(frozen=True)
+class DeviceTimes:
+    """A step recorded with nothing but the device's work: how long it took, and how long any stream was at work."""
+
+    step_ns: float
+    busy_ns: float
+
+
+@dataclass(frozen=True)
 class Timed:
     """The unprofiled steps of one rank."""
 
@@ -62,6 +74,7 @@ class Timed:
     named_workers: int | None = None  # as the command says, such as --num-workers 4
     ranks: int = 1
     host: HostTimes | None = None  # Runs made before it was measured have none
+    device: DeviceTimes | None = None
 
     @property
     def host_ns(self) -> float | None:
@@ -74,6 +87,15 @@ class Timed:
         if self.host_ns is None or self.loader is None:
             return self.host_ns
         return self.host_ns + self.loader.mean_ns
+
+    @property
+    def scatter(self) -> float:
+        """How far two timings as long as this one may differ, as a share of the step: the standard error of both."""
+        if not self.blocks_ns:
+            return 0.0
+        middle = median(self.blocks_ns)
+        deviation = _DEVIATIONS * median(abs(block - middle) for block in self.blocks_ns)
+        return math.sqrt(2 / len(self.blocks_ns)) * deviation / middle if middle else 0.0
 
     @property
     def machine_cores(self) -> float:
@@ -92,6 +114,7 @@ def read_timed(rank: Mapping[str, Any], run: Mapping[str, Any]) -> Timed:
         named_workers=named_workers(rank.get("command")),
         ranks=max(int(_number(rank.get("world_size")) or 1), 1),
         host=_host(times),
+        device=_device(_mapping(rank.get("device_time"))),
     )
 
 
@@ -146,6 +169,11 @@ def _host(times: Mapping[str, Any]) -> HostTimes | None:
     if not median_ns or low_ns is None or high_ns is None or blocks is None:
         return None
     return HostTimes(median_ns, low_ns, high_ns, int(blocks))
+
+
+def _device(times: Mapping[str, Any]) -> DeviceTimes | None:
+    step_ns, busy_ns = _number(times.get("step_ns")), _number(times.get("busy_ns"))
+    return DeviceTimes(step_ns, busy_ns) if step_ns and busy_ns and busy_ns <= step_ns else None
 
 
 def _cores(limits: Mapping[str, Any], world_size: object) -> float | None:

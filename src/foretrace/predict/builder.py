@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from foretrace import intervals
 from foretrace.analyze.concepts.device.device_time import names_like
 from foretrace.analyze.concepts.host.runtime_calls import DATA_LOADING
+from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
 from foretrace.predict import host_line
@@ -48,16 +48,6 @@ _COPY_TAIL_NS = Nanoseconds(50_000, "a copy's last piece, still on its way when 
 QUIET_NS = Nanoseconds(
     200_000, "the host without events: more than Python takes between two operators", _AT_HAND
 )
-
-_SYNCS = re.compile(r"(cuda|hip|cu)(Device|Ctx|Stream|Event)Synchronize")
-_OF_DEVICE = re.compile(r"(cuda|hip)DeviceSynchronize|cuCtxSynchronize")
-_FREES = re.compile(r"(cuda|hip)Free$|(cu)MemFree")
-_RECORDS = re.compile(r"(cuda|hip|cu)EventRecord")
-_WAITS = re.compile(r"(cuda|hip|cu)StreamWaitEvent")
-_DRIVER = re.compile(
-    r"(cuda|hip|cu)(Malloc|Free|Mem(Alloc|Free|Create|Release|Map|Unmap|SetAccess)|Host(Alloc|Register))"
-)
-_PLAIN_COPY = re.compile(r"(cuda|hip)Memcpy$|cuMemcpy[HD]to[HD]")
 
 
 def build(trace: Trace) -> Program:
@@ -118,7 +108,7 @@ class _Builder:
         host_ns = self.window[1] - self.window[0]
         return Program(
             start_ns=self.window[0], gap_ns=np.maximum(gaps, 0), gap_ops=self._begun(("op",), loading=False),
-            gap_frames=self._begun(("python",)) + self._allocated(), quiet_ns=self._quiet(), base_ns=base, in_driver=_matches(self.names, _DRIVER), kind=kind, stream=stream, wake_ns=wake,
+            gap_frames=self._begun(("python",)) + self._allocated(), quiet_ns=self._quiet(), base_ns=base, in_driver=calls_that(self.names, Effect.ALLOCATE, Effect.FREE), kind=kind, stream=stream, wake_ns=wake,
             call_span=self.calls["id"].to_numpy(),
             call_start_ns=self.start, call_end_ns=self.end, step=(np.searchsorted(steps, self.start, "right") - 1).astype(np.int32),
             task_from=task_from, task_stream=self.stream_of, task_dur_ns=self.task_end - self.task_start,
@@ -259,7 +249,7 @@ class _Builder:
         tasks = Launched(
             self.tasks["op_id"].cast(pl.Int64).fill_null(NO_OPERATOR).to_numpy(), self.call_of, self.stream_of,
             self.task_start, self.task_end,
-            np.flatnonzero(_matches(self.names, _RECORDS)), np.flatnonzero(_matches(self.names, _WAITS)),
+            np.flatnonzero(calls_that(self.names, Effect.RECORD)), np.flatnonzero(calls_that(self.names, Effect.AWAIT)),
         )  # fmt: skip
         waiting = awaited(tasks, np.maximum(self.start[self.call_of] + latency, self._previous()))
         after[waiting.tasks], after_ns[waiting.tasks] = waiting.others, waiting.late_ns
@@ -299,7 +289,7 @@ class _Builder:
 
     def _profilers_own(self, kind: Any) -> int | None:
         """The profiler waits for the device once, when it ends: behind all launches, and nothing else of that name does."""
-        named = np.flatnonzero(_matches(self.names, _OF_DEVICE))
+        named = np.flatnonzero(calls_that(self.names, Effect.WHOLE_DEVICE))
         behind = (
             len(named) == 1
             and kind[named[0]] == SYNC
@@ -310,7 +300,7 @@ class _Builder:
     def _waits(self, kind: Any, base: Times, stream: Numbers, wake: Times, quartile: Any) -> None:
         """Calls that return when work is done: by name, and others that took long and ended with the device's work."""
         length = self.end - self.start
-        named = _matches(self.names, _SYNCS) | _matches(self.names, _FREES)
+        named = calls_that(self.names, Effect.SYNC, Effect.FREE | Effect.BLOCKS)
         odd = (kind == NONE) & ~named & (length > 20_000) & (length > 5 * quartile)
         for call in np.flatnonzero((named | odd) & (kind == NONE)).tolist():
             ends = self._last_ends(call)
@@ -345,7 +335,7 @@ class _Builder:
             False
         )
         pageable = (rows["pageable"].fill_null(False) & large).to_numpy()
-        plain = _matches(self.names, _PLAIN_COPY)
+        plain = calls_that(self.names, Effect.COPY | Effect.BLOCKS)
         calls = np.flatnonzero(launches)
         last = self.last_of[calls]
         early = self.task_end[last] - self.end[calls]  # the last piece may still be on its way
@@ -360,8 +350,8 @@ class _Builder:
         """Events between streams. The recording names none, so an edge is kept only if every wait respects it."""
         if len(self.streams) < 2:
             return
-        records = np.flatnonzero(_matches(self.names, _RECORDS) & (kind == NONE))
-        waits = np.flatnonzero(_matches(self.names, _WAITS) & (kind == NONE))
+        records = np.flatnonzero(calls_that(self.names, Effect.RECORD) & (kind == NONE))
+        waits = np.flatnonzero(calls_that(self.names, Effect.AWAIT) & (kind == NONE))
         if not len(records) or not len(waits):
             return
         best: tuple[float, int, int] | None = None
@@ -390,8 +380,3 @@ class _Builder:
                 return None
             slacks.append(slack)
         return float(np.median(slacks)) if slacks else None
-
-
-def _matches(names: pl.Series, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    matched = {name: bool(pattern.match(name)) for name in names.unique()}
-    return names.replace_strict(matched, return_dtype=pl.Boolean).to_numpy()

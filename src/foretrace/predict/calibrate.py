@@ -17,9 +17,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from foretrace import intervals
+from foretrace.ingest.timed import DeviceTimes
 from foretrace.predict.builder import QUIET_NS
 from foretrace.predict.costs.transfer import STAGED_BYTES
 from foretrace.predict.program import Program
+from foretrace.predict.replay import replay
 from foretrace.predict.steady import host_step_ns, launching, settled
 from foretrace.predict.steady import step_ns as steady_step_ns
 from foretrace.sourced import JUDGEMENT, Factor, Nanoseconds, Share
@@ -58,6 +61,7 @@ class Calibration:
     host_bound: bool
     dense_told: bool = True  # whether the step says how fast the dense host is: where it is most of it
     host_told: bool = False  # whether its own measured time says so, where the device hides it
+    scatter: float = 0.0  # how far two timings of the same program differ, as a share of the step
 
 
 def calibrate(
@@ -67,11 +71,13 @@ def calibrate(
     step_ns: float | None = None,
     waits: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
     host_ns: float | None = None,
+    device: DeviceTimes | None = None,
 ) -> Calibration:
     """The program on an unprofiled host; with the measured `step_ns` where there is one.
 
     `waits` are calls and how long the host waits before them: they were measured without a profiler, and stay as they are.
-    `host_ns` is what the host takes, without these, for a step that begins with an idle device.
+    `host_ns` is what the host takes, without these, for a step that begins with an idle device. `device` tells how much of
+    a step the device works where its streams overlap.
     """
     rich = trace.python.height > 0 or trace.allocations.height > 0
     program = _threads_ready(trace, program)
@@ -88,6 +94,8 @@ def calibrate(
     if waits is not None:
         np.add.at(waited, *waits)
     host = _Host(light, _staged(trace, program), waited)
+    if device is not None:
+        host = host.with_device(_overlap_factor(host, device))
     made = _to_known(host, step_ns)
     if made.host_bound or host_ns is None:
         return made
@@ -290,6 +298,25 @@ _PURE_FACTORS = (
 )
 
 
+_OVERLAPPING = Share(
+    0.02, "the device's busy time, by which streams overlap less than in the replay", JUDGEMENT
+)
+
+
+def _overlap_factor(host: _Host, device: DeviceTimes) -> float:
+    """How much longer the device's work is than replayed, where streams that run side by side take turns.
+
+    Told by how long any stream is at work, in a replayed step as long as the one that was recorded with the device alone.
+    """
+    factor = _host_factor(lambda tried: steady_step_ns(host.scaled(tried)), device.step_ns)
+    run = replay(settled(host.scaled(factor)), tiles=2)
+    busy_ns = intervals.union(run.task_start_ns, run.task_end_ns).total_ns / max(
+        len(host.program.step_calls), 1
+    )
+    longer = float(np.clip(device.busy_ns / max(busy_ns, 1.0), 1.0, _DEVICE_FACTORS[1]))
+    return longer if longer > 1 + _OVERLAPPING else 1.0
+
+
 class _Host:
     """The host of a program at other speeds: of all that explain a measured step, the likeliest.
 
@@ -311,6 +338,12 @@ class _Host:
         dense = float(self.dense.sum() + program.base_ns[~program.in_driver].sum())
         self._exponent = pure / max(dense, 1.0)
         self.dense_told = dense >= pure
+
+    def with_device(self, factor: float) -> _Host:
+        """The same host before a device whose work takes this much longer."""
+        return (
+            _Host(_device_scaled(self.program, factor), self.staged, self.waited) if factor != 1.0 else self
+        )
 
     def pure_factor(self, factor: float) -> float:
         """How much longer the pure host is where the dense one is this much longer."""

@@ -118,7 +118,11 @@ def _graph(text: str, rest: list[str], trace: Trace, program: Program) -> Change
         raise MissingDataError(
             f"change {text!r}: no CUDA graph can be made of the recorded steps: {obstacle}"
         )
-    return Change(f"{text}: launches replayed as CUDA graphs", graph_capture.edit(program, captured))
+    return Change(
+        f"{text}: launches replayed as CUDA graphs",
+        graph_capture.edit(program, captured),
+        doubt=graph_capture.doubt(trace, program),
+    )
 
 
 def _batch(text: str, rest: list[str], trace: Trace, program: Program) -> Change:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from foretrace import intervals
-from foretrace.analyze.concepts.device.device_time import names_like
+from foretrace.analyze.concepts.device.device_time import device_work, names_like
 from foretrace.analyze.concepts.host import runtime_calls
+from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that
 from foretrace.predict import waits
 from foretrace.predict.calibrate import dense_ns
 from foretrace.predict.costs import graph
@@ -19,8 +22,11 @@ from foretrace.predict.tasks import task_table
 from foretrace.sourced import JUDGEMENT, Count, Share
 from foretrace.trace import Trace
 
-_GRAPH = r"^(?:cuda|hip|cu)GraphLaunch"
-_COMMUNICATES = r"(?i)nccl|rccl|all_?reduce|reduce_?scatter|all_?gather"
+# NCCL's and symmetric memory's kernels can be captured (NCCL User Guide, "Using NCCL with CUDA Graphs"; since NCCL 2.9.6).
+# What runs on the host's threads cannot, nor what pickles objects there and sends their sizes first.
+_ON_HOST = r"^(?:gloo|mpi|ucc):"
+_OF_OBJECTS = r": (?:all_gather|gather|broadcast|scatter|send|recv)_object(?:_list)?\b"
+COLLECTIVES = "every rank has to capture the same collectives, and how long each then waits for the others is not recorded"
 WAITS = "the host waits for the device within the step"
 LEAST_PER_GRAPH = Count(
     40, "launches of a graph, on average: what they take the host is ten times its replay", JUDGEMENT
@@ -73,8 +79,8 @@ def between_waits(trace: Trace, program: Program, captured: NDArray[np.bool_]) -
         return reason
     if not _waits_inside(trace, program):
         return None
-    if _shaped(trace, program):
-        return "the host waits within the step for how large a result is"
+    if reason := _shaped(trace, program):
+        return reason
     launches = int((captured & (np.diff(program.task_from) > 0)).sum())
     pieces = len(edit(program, captured).added_host_ns)
     return WAITS if launches < LEAST_PER_GRAPH * pieces else None
@@ -84,7 +90,13 @@ def doubt(trace: Trace, program: Program) -> str:
     """Why graphs of the recorded launches may not do what the program does; empty where they do."""
     if _waits_inside(trace, program):
         return f"{WAITS}, and what it reads may decide what it launches"
-    return _changing(trace, program) or ""
+    return _changing(trace, program) or (COLLECTIVES if communicates(trace, program) else "")
+
+
+def communicates(trace: Trace, program: Program) -> bool:
+    """Whether collectives run on the device within the steps."""
+    work = device_work(trace).filter(pl.col("communication"))["id"].to_numpy()
+    return bool(np.isin(program.task_span, work).any())
 
 
 def _changing(trace: Trace, program: Program) -> str | None:
@@ -101,21 +113,35 @@ def differ(trace: Trace, program: Program) -> bool:
 
 def preventing(trace: Trace, program: Program) -> str | None:
     """What no graph can hold."""
-    names = trace.spans["name"].gather(program.call_span).cast(pl.String)
-    if names.str.contains(_GRAPH).any():
+    names = trace.spans["name"].gather(program.call_span)
+    if calls_that(names, Effect.GRAPH).any():
         return "the program uses one already"
     later = names.filter(pl.Series(program.step > 0))
-    if (later.str.contains(runtime_calls.ALLOCATE) & ~later.str.contains(runtime_calls.ASYNC)).any():
+    in_stream = calls_that(later, Effect.STREAM_ORDERED)
+    if (calls_that(later, Effect.ALLOCATE, Effect.FREE) & ~in_stream).any():
         return "memory is allocated from the driver within the step"
-    if task_table(trace, program)["name"].cast(pl.String).str.contains(_COMMUNICATES).any():
-        return "it communicates with other ranks"
+    if _named(trace, program, _ON_HOST):
+        return "its collectives run on the host (gloo, MPI or UCC)"
+    if _named(trace, program, _OF_OBJECTS):
+        return "it sends Python objects to other ranks, which the host pickles"
     return None
 
 
-def _shaped(trace: Trace, program: Program) -> bool:
-    """Whether the host waits for the size of a result that the values decide."""
-    calls = waits.waiting_calls(trace, program)
-    return bool(waits.for_sizes(runtime_calls.HostSpans(trace), program, calls).any())
+def _named(trace: Trace, program: Program, pattern: str) -> bool:
+    """Whether an annotation or a Python function within the program has such a name."""
+    within = pl.col("start_ns").is_between(program.start_ns, program.start_ns + program.measured_host_ns)
+    spans = trace.spans.filter(pl.col("kind").is_in(("annotation", "python")) & within)
+    return bool(spans["name"].is_in(names_like(spans, pattern)).any())
+
+
+def _shaped(trace: Trace, program: Program) -> str | None:
+    """Whether the host waits for sizes that the values decide: of a result, or of a collective's parts."""
+    calls, host = waits.waiting_calls(trace, program), runtime_calls.HostSpans(trace)
+    if waits.for_sizes(host, program, calls).any():
+        return "the host waits within the step for how large a result is"
+    if waits.for_splits(trace, host, program, calls).any():
+        return "the host reads within the step how a collective splits its tensor"
+    return None
 
 
 def edit(program: Program, captured: NDArray[np.bool_]) -> Edit:
@@ -136,7 +162,8 @@ def _waits_inside(trace: Trace, program: Program) -> bool:
     """Whether the host waits for the device between two launches of one step; near its ends a wait is outside the graph."""
     launches = np.flatnonzero(capturable(trace, program) & (np.diff(program.task_from) > 0))
     waiting = waits.waiting_calls(trace, program)
-    for_sizes = waits.for_sizes(runtime_calls.HostSpans(trace), program, waiting)
+    host = runtime_calls.HostSpans(trace)
+    for_sizes = waits.for_sizes(host, program, waiting) | waits.for_splits(trace, host, program, waiting)
     return splits(program, launches, waiting[~for_sizes]) or splits(
         program, launches, waiting[for_sizes], near_end=0.0
     )
@@ -146,12 +173,10 @@ def splits(
     program: Program, launches: NDArray[np.int64], waiting: NDArray[np.int64], near_end: float = NEAR_END
 ) -> bool:
     """Whether one of the waiting calls lies in the midst of a step's launches, not near an end of them."""
-    for call in waiting:
-        of_step = launches[program.step[launches] == program.step[call]]
-        before = int(np.searchsorted(of_step, call))
-        if min(before, len(of_step) - before) > near_end * len(of_step):
-            return True
-    return False
+    of_step = program.step[launches]
+    begin, end = (np.searchsorted(of_step, program.step[waiting], side) for side in ("left", "right"))
+    before = np.clip(np.searchsorted(launches, waiting), begin, end)
+    return bool((np.minimum(before - begin, end - before) > near_end * (end - begin)).any())
 
 
 def _repeats(trace: Trace, program: Program) -> bool:
@@ -160,7 +185,10 @@ def _repeats(trace: Trace, program: Program) -> bool:
     tasks = task_table(trace, program).join(grids, on="id", how="left", maintain_order="left")
     shapes = trace.ops.select(pl.col("span_id").alias("op_id"), "shapes")
     tasks = tasks.join(shapes, on="op_id", how="left", maintain_order="left")
-    columns = tasks.select("name", "kind", "grid_x", "grid_y", "grid_z", "shapes", "step")
-    parts = columns.partition_by("step", maintain_order=True, include_key=False)
-    alike = max((sum(part.equals(other) for other in parts) for part in parts), default=0)
+    rows = tasks.select("name", "kind", "grid_x", "grid_y", "grid_z", "shapes").hash_rows()
+    of_step = tasks.select("step", launched=rows).group_by("step", maintain_order=True).agg("launched")
+    # Each step as one text: comparing every step with every other took minutes where there are many.
+    alike = max(
+        Counter(launched.to_numpy().tobytes() for launched in of_step["launched"]).values(), default=0
+    )
     return alike >= max(LEAST_ALIKE * len(trace.steps), 2)

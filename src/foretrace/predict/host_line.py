@@ -22,6 +22,10 @@ def window(trace: Trace) -> tuple[int, int]:
     start, end = host.select(
         pl.col("start_ns").min(), (pl.col("start_ns") + pl.col("dur_ns")).max().alias("end_ns")
     ).row(0)
+    if end is None:
+        raise MissingDataError(
+            f"{trace.path.name}: no host activity has a duration, so there is nothing to replay"
+        )
     return int(start), int(end)
 
 

@@ -128,7 +128,12 @@ def calibrate_loaded(
             return None
         waits = _as_measured(slots, timed.loader.waits_ns)
         made = calibrate(
-            trace, without, step_ns=step_ns, waits=(waits.calls, waits.ns), host_ns=timed.host_ns
+            trace,
+            without,
+            step_ns=step_ns,
+            waits=(waits.calls, waits.ns),
+            host_ns=timed.host_ns,
+            device=timed.device,
         )
         made = replace(
             made, basis=f"{made.basis}; waits for data are those of {timed.loader.steps} unprofiled steps"

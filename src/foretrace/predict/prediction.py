@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import prod
+from math import exp, hypot, log, prod
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from foretrace.errors import UsageError
 from foretrace.predict.calibrate import Calibration, scaled_host
 from foretrace.predict.changes import Change, apply, with_times_scaled
+from foretrace.predict.costs.measured_on import Model
 from foretrace.predict.program import Program
 from foretrace.predict.steady import step_ns
 from foretrace.sourced import JUDGEMENT, Factor, Share
@@ -26,7 +27,6 @@ HOST_KNOWN = Share(
 HOST_UNKNOWN = Share(
     0.35, "the host's time, where the step was not measured, or the device or a stall hides the host", _UNSEEN
 )
-MODEL = Share(0.2, "a modelled duration, by which it may be off", JUDGEMENT)
 
 
 @dataclass(frozen=True)
@@ -48,43 +48,81 @@ class Prediction:
     speedup: Span
     basis: str
     items: float = 1.0  # how many times the items the step after holds; the speed-up is per item
+    not_promised: str = ""  # why the recording cannot carry the promise of this gain
 
 
-def predict(calibration: Calibration, changes: tuple[Change, ...]) -> Prediction:
+MEASURED = Model()
+
+
+def predict(calibration: Calibration, changes: tuple[Change, ...], model: Model = MEASURED) -> Prediction:
     """What the changes, made together, would make of the step."""
     items = prod(change.items for change in changes)
     before = items * step_ns(calibration.program)
     point = before / _after_ns(calibration.program, changes)
     followed = calibration.known and calibration.host_bound and calibration.dense_told
     spread = HOST_KNOWN if followed or calibration.host_told else HOST_UNKNOWN
-    ratios = [point]
-    for host in (1 - spread, 1 + spread):
-        program = scaled_host(calibration.program, host)
-        for model in (1 - MODEL, 1 + MODEL):
-            tried = tuple(with_times_scaled(change, durations=model, host=host) for change in changes)
-            ratios.append(items * step_ns(program) / _after_ns(program, tried))
-    ratios += [before / _after_ns(calibration.program, tried) for tried in _at_ends(changes)]
-    low, high = min(ratios), max(ratios)
-    sure = low  # what a promise goes by
+    unknown = [
+        [_ratio(calibration.program, changes, items, host=1 + way * spread) for way in (-1, 1)],
+        [_ratio(calibration.program, changes, items, durations=1 + way * model.off) for way in (-1, 1)],
+        [before / _after_ns(calibration.program, tried) for tried in _at_ends(changes)],
+        [point * exp(way * calibration.scatter) for way in (-1, 1)],
+    ]
+    lowest, highest = ([end([point, *ratios]) for ratios in unknown] for end in (min, max))
+    less, more = 1.0, 1.0  # by what is not modelled
     if not all(change.exact for change in changes):
-        slack, wide = _slack(point)
-        sure = low / slack
-        low, high = low / wide, high * wide * max(change.upside for change in changes)
+        saved = max(1 - 1 / point, 0.0)
+        less, more = SLACK + LESS_OF_SAVED * saved, SLACK + MORE_OF_SAVED * saved
+    low, high = point / _off(point, lowest, less), point * _off(point, highest, more)
+    if more > 1:
+        high *= max(change.upside for change in changes)
     if items > 1 and all(change.items > 1 for change in changes):
         high = max(min(high, items), point)  # more items alone make no step shorter
-    if any(change.doubt for change in changes):
-        low, sure = min(low, 1.0), min(sure, 1.0)
+    doubted = any(change.doubt for change in changes)
+    if doubted:
+        low = min(low, 1.0)
     speedup = Span(point, low, high)
     all_ns = items * calibration.step_ns
     after = Span(all_ns / point, all_ns / speedup.high, all_ns / speedup.low)
     return Prediction(
-        _verdict(calibration, speedup, sure),
+        _verdict(calibration, speedup, doubted=doubted),
         calibration.step_ns,
         after,
         speedup,
-        _basis(calibration, changes),
+        _basis(calibration, changes, model),
         items,
     )
+
+
+def withheld(prediction: Prediction, why: str) -> Prediction:
+    """The prediction without its promise, because the recording cannot carry one."""
+    basis = f"{prediction.basis} Not promised: {why}."
+    return replace(prediction, verdict="uncertain", basis=basis, not_promised=why)
+
+
+def at_most(prediction: Prediction, most: float, why: str) -> Prediction:
+    """The prediction with no larger a speed-up than can be told, and without its promise; itself where it is smaller."""
+    now = prediction.speedup
+    if now.point <= most and now.high <= most:
+        return prediction
+    all_ns = prediction.items * prediction.step_ns
+    speedup = Span(min(now.point, most), min(now.low, most), min(now.high, most))
+    after = Span(all_ns / speedup.point, all_ns / speedup.high, all_ns / speedup.low)
+    capped = replace(prediction, speedup=speedup, after_ns=after)
+    return capped if now.point <= most else withheld(capped, why)
+
+
+def _ratio(
+    program: Program, changes: tuple[Change, ...], items: float, *, host: float = 1.0, durations: float = 1.0
+) -> float:
+    """The speed-up, if the host or what is modelled took this much longer."""
+    slower = scaled_host(program, host)
+    tried = tuple(with_times_scaled(change, durations=durations, host=host) for change in changes)
+    return items * step_ns(slower) / _after_ns(slower, tried)
+
+
+def _off(point: float, ratios: list[float], slack: float) -> float:
+    """By what factor a speed-up may be off: errors that know nothing of each other seldom meet, so their squares are added."""
+    return exp(hypot(log(slack), *(log(ratio / point) for ratio in ratios)))
 
 
 def no_shorter_than(prediction: Prediction, floor_ns: float, why: str) -> Prediction:
@@ -105,19 +143,11 @@ def no_shorter_than(prediction: Prediction, floor_ns: float, why: str) -> Predic
     )
 
 
-# What is not modelled at all counts against a promise, and more the more of the step a change takes away. The range is
-# wider still: of programs that the rules had not seen, the first alone covered too few.
 SLACK = Factor(1.08, "the speed-up, for what is not modelled", _UNSEEN)
-SLACK_OF_SAVED = Factor(0.12, "the saved share of the step, added to the slack", _UNSEEN)
-WIDER = Factor(1.02, "the speed-up, for a range that covers", _UNSEEN)
-WIDER_OF_SAVED = Factor(0.08, "the saved share of the step, added to the range", _UNSEEN)
-
-
-def _slack(speedup: float) -> tuple[float, float]:
-    """How far a predicted speed-up may be off: what counts against a promise, and what the range allows for."""
-    saved = max(1 - 1 / speedup, 0.0)
-    slack = SLACK + SLACK_OF_SAVED * saved
-    return slack, slack * (WIDER + WIDER_OF_SAVED * saved)
+LESS_OF_SAVED = Share(0.12, "the saved share of the step, added to the slack of the lower end", _UNSEEN)
+MORE_OF_SAVED = Share(
+    0.4, "the saved share of the step, added to the slack of the upper end, which promises nothing", _UNSEEN
+)
 
 
 def _after_ns(program: Program, changes: tuple[Change, ...]) -> float:
@@ -147,24 +177,25 @@ def to_dict(prediction: Prediction) -> dict[str, Any]:
         "after_ms": span(prediction.after_ns, 1e6),
         "speedup": span(prediction.speedup, 1.0),
         "basis": prediction.basis,
+        "not_promised": prediction.not_promised,
     }
 
 
 PROMISED_GAIN = Factor(1.10, "the predicted speed-up, from which a gain is promised", JUDGEMENT)
-SURE_GAIN = Factor(1.04, "the lower end without the widening, from which a gain is promised", JUDGEMENT)
 NO_GAIN = Factor(1.05, "the predicted speed-up, below which there is none to speak of", JUDGEMENT)
 PERHAPS = Factor(1.25, "the upper end, from which a gain is not ruled out", JUDGEMENT)
 
 
-def _verdict(calibration: Calibration, speedup: Span, sure: float) -> str:
+def _verdict(calibration: Calibration, speedup: Span, *, doubted: bool) -> str:
+    """A gain is promised where the lower end is no loss, and nothing else speaks against it."""
     if not calibration.representative:
         return "uncertain"
-    if speedup.point >= PROMISED_GAIN and sure >= SURE_GAIN:
+    if speedup.point >= PROMISED_GAIN and speedup.low >= 1.0 and not doubted:
         return "gain"
     return "no gain" if speedup.point < NO_GAIN and speedup.high < PERHAPS else "uncertain"
 
 
-def _basis(calibration: Calibration, changes: tuple[Change, ...]) -> str:
+def _basis(calibration: Calibration, changes: tuple[Change, ...], model: Model) -> str:
     made = "; ".join(change.says for change in changes) or "nothing changed"
     doubts = "".join(f" Not promised: {change.doubt}." for change in changes if change.doubt)
     items = prod(change.items for change in changes)
@@ -173,7 +204,10 @@ def _basis(calibration: Calibration, changes: tuple[Change, ...]) -> str:
         if items != 1
         else ""
     )
-    return f"replayed with: {made}. The step follows {_follows(calibration)}; {calibration.basis}.{larger}{doubts}"
+    modelled = any(change.edit.modelled for change in changes)
+    wider = f" The range is wider: {model.why}." if modelled and model.why else ""
+    follows = _follows(calibration)
+    return f"replayed with: {made}. The step follows {follows}; {calibration.basis}.{larger}{wider}{doubts}"
 
 
 def _follows(calibration: Calibration) -> str:

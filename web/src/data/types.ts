@@ -124,11 +124,17 @@ export interface Predicted {
   readonly saved_ms: Range
   readonly speedup: Range
   readonly basis: string
+  readonly not_promised: string // why the recording cannot carry the promise of a gain; empty where it can
 }
 
 export interface StepTime {
   readonly caption: string
-  readonly steps: readonly { readonly step: number; readonly total_ns: number; readonly parts_ns: readonly number[] }[]
+  readonly steps: readonly {
+    readonly step: number
+    readonly kind?: string // "decode", where steps are of several kinds
+    readonly total_ns: number
+    readonly parts_ns: readonly number[]
+  }[]
   readonly parts: readonly { readonly kind: Kind; readonly label: string; readonly ns: number; readonly pct: number }[]
 }
 
@@ -137,6 +143,7 @@ export interface Checked {
   readonly label: string
   readonly says: string
   readonly looked: boolean // false: could not look, and `says` what to record
+  readonly seen: boolean // there, but not worth a finding here, and `says` why
 }
 
 export interface OneStep {

@@ -80,10 +80,11 @@ def host_waits(case: Case) -> HostWaits | None:
     """The waits that no finding explains yet; None where there are none."""
     calls = case.unclaimed(waiting_calls(case.trace, case.program))
     # Claims only grow: as many calls are the same calls.
-    return case.keep(f"{len(calls)} host waits", lambda: _measured(case, calls)) if len(calls) else None
+    return case.keep(f"{len(calls)} host waits", lambda: of_calls(case, calls)) if len(calls) else None
 
 
-def _measured(case: Case, calls: Calls) -> HostWaits:
+def of_calls(case: Case, calls: Calls) -> HostWaits:
+    """These waits, with what they wait in and how long."""
     program, host = case.program, case.host
     readers = _readers(case, calls)
     computing = _computing(case, calls, readers)

@@ -105,9 +105,12 @@ def _lines(case: Case, shapes: bool) -> Iterator[Line]:
     opens = np.concatenate(([True], (outer[1:] != outer[:-1]) | (program.step[1:] != program.step[:-1])))
     first = np.flatnonzero(opens)
     first = first[number[outer[first]] >= 0]
-    for step in np.unique(program.step):
-        of_step = first[program.step[first] == step]
-        end = int(np.flatnonzero(program.step == step)[-1]) + 1
+    # Calls stand in order, so those of a step follow one another.
+    steps = np.unique(program.step)
+    begins = np.searchsorted(program.step[first], np.append(steps, steps[-1] + 1))
+    ends = np.searchsorted(program.step, steps, "right")
+    for place, end in enumerate(ends.tolist()):
+        of_step = first[begins[place] : begins[place + 1]]
         yield Line(number[outer[of_step]], outer[of_step], np.append(of_step, end))
 
 

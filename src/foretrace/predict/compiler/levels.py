@@ -145,9 +145,15 @@ class Compilation:
 
     def _guards_ns(self, call: int) -> float:
         """What the guards of the step that begins with this call take: those of the forward pass alone."""
-        mine = self._dispatched & (self.program.step == self.program.step[call])
+        return self._guards_of_step_ns.get(int(self.program.step[call]), 0.0)
+
+    @cached_property
+    def _guards_of_step_ns(self) -> dict[int, float]:
+        steps, place = np.unique(self.program.step[self._dispatched], return_inverse=True)
+        dispatching = np.bincount(place, dense_ns(self.program)[self._dispatched], minlength=len(steps))
         passes = max((step.graphs for step in self.steps), default=1)
-        return compiled.GUARDS * float(dense_ns(self.program)[mine].sum()) / max(passes, 1)
+        guards = compiled.GUARDS * dispatching / max(passes, 1)
+        return dict(zip(steps.tolist(), guards.tolist(), strict=True))
 
     def default_range(self) -> tuple[Edit, ...]:
         """The same where an operator of compiled code costs the host less, or more."""

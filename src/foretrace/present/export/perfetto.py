@@ -21,7 +21,7 @@ from foretrace.errors import InputError
 from foretrace.ingest.source import open_source
 from foretrace.intervals import union
 from foretrace.present.web.recording_view import RecordingView
-from foretrace.trace import Trace
+from foretrace.trace import Step, Trace
 
 # Larger than any process id, and not a device number, which Kineto uses as one too.
 PROCESS = 1 << 30
@@ -106,9 +106,7 @@ def _steps(trace: Trace) -> Iterator[str]:
     if trace.steps:
         yield _named("thread_name", STEPS_ON_HOST, "Steps on the host")
     for step in trace.steps:
-        yield _span(
-            trace, STEPS_ON_HOST, f"Step {step.number}", step.start_ns, step.end_ns - step.start_ns, {}
-        )
+        yield _span(trace, STEPS_ON_HOST, _step_name(step), step.start_ns, step.end_ns - step.start_ns, {})
     device = (
         trace.device_spans.drop_nulls("step")
         .group_by("step")
@@ -117,10 +115,15 @@ def _steps(trace: Trace) -> Iterator[str]:
     if device.height:
         yield _named("thread_name", STEPS_ON_GPU, "Steps on the GPU")
     before = 0
+    names = {step.number: _step_name(step) for step in trace.steps}
     for number, start, end in device.sort("start_ns").iter_rows():
         start = max(start, before)  # streams may overlap steps; slices of one track may not cross
         before = max(end, before)
-        yield _span(trace, STEPS_ON_GPU, f"Step {number}", start, max(end - start, 0), {})
+        yield _span(trace, STEPS_ON_GPU, names[number], start, max(end - start, 0), {})
+
+
+def _step_name(step: Step) -> str:
+    return f"Step {step.number} {step.kind}" if step.kind else f"Step {step.number}"
 
 
 def _findings(view: RecordingView) -> Iterator[str]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from foretrace import analyze
-from foretrace.errors import ForetraceError, MissingDataError, UsageError
+from foretrace.errors import FaultError, ForetraceError, MissingDataError, UsageError, contained
 from foretrace.present.export.perfetto_page import hash_of
 from foretrace.present.web import payload, static_files
 from foretrace.present.web.encoding import to_json
@@ -59,14 +59,15 @@ def make(
     if not static_files.built():
         raise MissingDataError(f"no report without the page: {static_files.HOW_TO_GET_IT}")
     page_bytes = len(static_files.text(static_files.SCRIPT)) + len(static_files.text(static_files.STYLE))
-    fixed = {view.id: list(_resources(view, views)) for view in views}
+    faults: dict[str, list[str]] = {view.id: [] for view in views}
+    fixed = {view.id: list(_resources(view, views, faults[view.id])) for view in views}
     taken = page_bytes + sum(part.html_bytes for parts in fixed.values() for part in parts)
     # They are made again below, to tell what was left out.
     taken += sum(_overview(view).html_bytes for view in views)
     timelines = _timelines(views, budget_bytes - taken, steps)
     parts = [_part("runs", to_json(payload.runs(map(payload.run_entry, views), embedded=True)))]
     for view in views:
-        view.left_out = timelines[view.id][1]
+        view.left_out = (*timelines[view.id][1], *faults[view.id])
         parts += [_overview(view), timelines[view.id][0], *fixed[view.id]]
     text = _document([view.name for view in views], parts)
     return Report(text, tuple(_notes(text, views, budget_bytes)))
@@ -100,7 +101,11 @@ def _timelines(
     made: dict[str, tuple[_Part, tuple[str, ...]]] = {}
     for number, view in enumerate(views):
         share = max(budget_bytes, 0) // (len(views) - number)
-        part, says = _fitting(view, share, steps)
+        try:
+            with contained("timeline"):
+                part, says = _fitting(view, share, steps)
+        except FaultError as fault:
+            part, says = _part(f"{view.id}/timeline", b""), (str(fault),)
         budget_bytes -= part.html_bytes
         made[view.id] = part, says
     return made
@@ -121,8 +126,11 @@ def _fitting(
     return found
 
 
-def _resources(view: RecordingView, views: Sequence[RecordingView]) -> Iterator[_Part]:
-    """Everything but the overview and the timeline; what was not recorded is left to the overview to tell."""
+def _resources(view: RecordingView, views: Sequence[RecordingView], faults: list[str]) -> Iterator[_Part]:
+    """Everything but the overview and the timeline; what was not recorded is left to the overview to tell.
+
+    What could not be made, by a fault, is added to `faults`.
+    """
     others = {each.id: each for each in views if each is not view and each.group == view.group}
     single = [name for name in payload.RESOURCES if name not in (*payload.LIVE, "overview", "timeline")]
     tables = [f"table/{analysis.name}" for analysis in analyze.ANALYSES]
@@ -130,10 +138,18 @@ def _resources(view: RecordingView, views: Sequence[RecordingView]) -> Iterator[
     for name in (*single, *tables, *compared):
         try:
             made = payload.resource(view, name, find=others.__getitem__, peers=tuple(others.values()))
+        except FaultError as fault:
+            faults.append(str(fault))
+            continue
         except ForetraceError:
             continue
         yield _part(f"{view.id}/{name}", made if isinstance(made, bytes) else to_json(made))
-    details = {str(span): payload.resource(view, f"span/{span}") for span in _detailed(view)}
+    details = {}
+    try:
+        for span in _detailed(view):
+            details[str(span)] = payload.resource(view, f"span/{span}")
+    except FaultError as fault:
+        faults.append(str(fault))
     yield _part(f"{view.id}/spans", to_json(details))
 
 

@@ -20,6 +20,7 @@ from foretrace.units import format_value, shorten, visible
 
 SCHEMA = 1
 _SHOWN = 6
+_NO_PROMISE = "no fix promises a gain of 10 % or more."
 _OVERVIEW = (
     "steps_count", "step_gpu_ns", "step_host_ns", "gpu_busy_pct", "sm_efficiency_pct", "occupancy_pct", "idle_pct",
     "exposed_communication_pct", "exposed_copy_pct", "launches_per_step_count", "kernels_per_step_count",
@@ -30,7 +31,8 @@ def headline(diagnosis: Diagnosis, step_ns: float) -> str:
     """One sentence: the step now, and what it would be with the fixes that promise a gain."""
     now = format_value("_ns", step_ns)
     if diagnosis.combined is None:
-        return f"{now} per step; no fix promises a gain of 10 % or more."
+        why = diagnosis.not_promised
+        return f"{now} per step; no gain is promised: {why}." if why else f"{now} per step; {_NO_PROMISE}"
     gains = [
         finding for finding in diagnosis.findings if finding.predicted and finding.predicted.verdict == "gain"
     ]
@@ -51,6 +53,8 @@ def finding_lines(diagnosis: Diagnosis, step_ns: float, width: int) -> Iterator[
     if left > 0:
         yield [(f"{left} more: foretrace diagnose PATH --format json", "quiet")]
     yield []
+    for seen in diagnosis.seen:
+        yield from _wrapped(f"seen, not worth it here: {seen.rule}: {visible(seen.says)}", width)
     if diagnosis.checked:
         yield from _wrapped("checked, no issue: " + ", ".join(diagnosis.checked), width)
     for each in diagnosis.unchecked:
@@ -62,6 +66,9 @@ def _one(number: int, finding: Finding, width: int) -> Iterator[Line]:
     yield [(f"{number} ", "quiet"), (finding.rule, style), (f"  {_worth(finding.predicted)}", "strong")]
     for line in tables.wrap(visible(finding.says), width - 2):
         yield [("  ", ""), (line, "")]
+    if finding.predicted and finding.predicted.not_promised:
+        for line in tables.wrap(f"Not promised: {visible(finding.predicted.not_promised)}.", width - 2):
+            yield [("  ", ""), (line, "")]
     for place in finding.where[:2]:
         yield [("  at ", "quiet"), (shorten(visible(place_text(place)), width - 5), "accent")]
     for line in tables.wrap(visible(finding.fix.says), width - 2):
@@ -122,6 +129,7 @@ def to_json(
             for each in diagnosis.unchecked
         ],
         "checked": list(diagnosis.checked),
+        "seen": [{"rule": each.rule, "says": each.says} for each in diagnosis.seen],
         "combined": None if combined is None else {k: to_dict(combined)[k] for k in ("after_ms", "speedup")},
     }  # fmt: skip
 
@@ -153,6 +161,8 @@ def to_markdown(diagnosis: Diagnosis, step_ns: float, name: str) -> str:
     for number, finding in enumerate(diagnosis.findings, 1):
         worth = _worth(finding.predicted) or finding.severity
         lines += [f"{number}. **{finding.rule}** ({worth}): {escaped(finding.says)}"]
+        if finding.predicted and finding.predicted.not_promised:
+            lines += [f"   - Not promised: {escaped(finding.predicted.not_promised)}."]
         lines += [f"   - at {code(place_text(place))}" for place in finding.where[:3]]
         lines += [f"   - {paragraph(finding.fix.says)}", ""]
         lines += [f"   {line}" for line in code_block(finding.fix.code)]
@@ -162,6 +172,8 @@ def to_markdown(diagnosis: Diagnosis, step_ns: float, name: str) -> str:
             for other in finding.alternatives
         ]
         lines += [""] * bool(finding.alternatives)
+    lines += [f"Seen, not worth it here: {each.rule}: {escaped(each.says)}" for each in diagnosis.seen]
+    lines += [""] * bool(diagnosis.seen)
     if diagnosis.checked:
         lines += ["Checked, no issue: " + ", ".join(diagnosis.checked) + ".", ""]
     lines += [f"Not checked: {each.rule}: {escaped(each.why)}" for each in diagnosis.unchecked]

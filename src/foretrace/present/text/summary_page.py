@@ -11,6 +11,7 @@ import polars as pl
 
 from foretrace.analyze.result import Result
 from foretrace.analyze.steps import ROLES
+from foretrace.errors import FaultError, contained
 from foretrace.present.text import tables
 from foretrace.trace import Trace
 from foretrace.units import ABSENT, cells, format_value, heading, shorten, visible
@@ -52,12 +53,20 @@ def page_lines(
     yield [(f"{'foretrace':<{max(gutter, 10)}}", "title"), (name, "accent")]
     yield from indented(_wrapped(_about(trace), room, "quiet"), "", gutter)
     for result in results:
-        part = _PARTS.get(result.name, _any_part)
         yield []
-        yield from indented(part(result, room, colour), result.name, gutter)
+        yield from indented(iter(_part(result, room, colour)), result.name, gutter)
     for name, why in missing.items():
         yield []
         yield from indented(_wrapped(visible(why), room, "quiet"), name, gutter)
+
+
+def _part(result: Result, room: int, colour: bool) -> list[Line]:
+    """One result's part of the page; where it cannot be drawn, a line that says so."""
+    try:
+        with contained(result.name):
+            return list(_PARTS.get(result.name, _any_part)(result, room, colour))
+    except FaultError as fault:
+        return list(_wrapped(str(fault), room, "quiet"))
 
 
 def _about(trace: Trace) -> str:
@@ -137,7 +146,7 @@ def _steps(result: Result, width: int, colour: bool) -> Iterator[Line]:
     yield from _wrapped(visible(result.says), width)
     yield []
     rows = result.table.head(_STEPS).to_dicts()
-    labels = [f"{row['step']}" for row in rows]
+    labels = [f"{row['step']} {row['kind']}" if row.get("kind") else f"{row['step']}" for row in rows]
     times = tables.align_units([format_value("wall_ns", row["wall_ns"]) for row in rows])
     room = max(map(cells, labels), default=0), max(map(cells, times), default=0)
     length = max(width - sum(room) - 6, 8)

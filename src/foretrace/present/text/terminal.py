@@ -183,13 +183,19 @@ def reading(path: Path) -> Iterator[Callable[[int, int], None] | None]:
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leaves the error to the command line, which knows the exit code; rich would exit with 1."""
+        raise  # noqa: PLE0704  # called where the error is at hand
+
+
 def _console() -> Console:
     if sys.stdout.isatty():
         console = Console(highlight=False)
-        return Console(highlight=False, width=min(console.width, MAX_WIDTH))
+        return _Console(highlight=False, width=min(console.width, MAX_WIDTH))
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isdecimal() and int(columns) else PIPE_WIDTH
-    return Console(highlight=False, width=max(width, 20))
+    return _Console(highlight=False, width=max(width, 20))
 
 
 def _has_colour(console: Console) -> bool:

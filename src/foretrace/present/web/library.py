@@ -22,8 +22,9 @@ from isal import isal_zlib
 
 from foretrace import cache as trace_cache
 from foretrace.diagnose.opening import open_case
-from foretrace.errors import ForetraceError, InputError, MissingDataError
+from foretrace.errors import ForetraceError, InputError, MissingDataError, fault_text, is_fault
 from foretrace.ingest import open_trace
+from foretrace.ingest.reading import Reading
 from foretrace.ingest.recordings import is_recording
 from foretrace.ingest.source import Progress
 from foretrace.present.web import payload
@@ -42,6 +43,7 @@ HELD_BYTES = 4 << 30
 ENCODED_BYTES = 512 << 20
 _LOOKED_AT = 10_000  # files of one folder
 _LARGE_SPANS = 500_000
+_AS_FOUND = Reading()
 
 
 class UnknownRunError(ForetraceError):
@@ -83,10 +85,12 @@ class Library:
         *,
         cache: bool = True,
         step_ms: float | None = None,
+        reading: Reading = _AS_FOUND,
         poll_s: float = POLL_S,
         settle_s: float = SETTLE_S,
     ) -> None:
         self._cache, self._step_ms, self._poll_s, self._settle_s = cache, step_ms, poll_s, settle_s
+        self._reading = reading
         self._named = [path.absolute() for path in paths]
         for path in self._named:
             if not path.exists():
@@ -213,7 +217,7 @@ class Library:
 
         try:
             read = partial(self._read_for, run, None if again else progress)
-            case = open_case(run.path, step_ms=self._step_ms, read=read)
+            case = open_case(run.path, step_ms=self._step_ms, reading=self._reading, read=read)
             run.view = RecordingView(case, run_id=run.id, group=run.group, label=run.label)
             # Measured on large recordings: the other tables and what analyses keep are twice the spans.
             run.size_bytes = 3 * int(case.whole.spans.estimated_size())
@@ -225,25 +229,25 @@ class Library:
         run.state, run.says, run.progress_pct = "ready", None, None
         self._forget_beyond(HELD_BYTES, keep=run)
 
-    def _read_for(self, run: ListedRun, progress: Progress | None, path: Path) -> Trace:
+    def _read_for(self, run: ListedRun, progress: Progress | None, path: Path, reading: Reading) -> Trace:
         """A recording that a run needs: its own, its rich pass or another rank's, from the library if that has it."""
         if path == run.path:
-            return self._recording(path, progress)
+            return self._recording(path, reading, progress)
         with self._lock:
             other = self._runs.get(identity(path))
-        return self._recording(path, None) if other is None else self.view(other).trace
+        return self._recording(path, reading, None) if other is None else self.view(other).trace
 
-    def _recording(self, path: Path, progress: Progress | None) -> Trace:
+    def _recording(self, path: Path, reading: Reading, progress: Progress | None) -> Trace:
         """One recording; one that was not read before is kept in the cache later, when nobody waits for it."""
         if not self._cache:
-            return open_trace(path, cache=False, progress=progress)
-        key = trace_cache.key(path)
-        stored = trace_cache.load(key, path, reread=lambda: open_trace(path, cache=False))
+            return reading.marked(open_trace(path, cache=False, pid=reading.pid, progress=progress))
+        key = reading.key(path)
+        stored = trace_cache.load(key, path, reread=lambda: open_trace(path, cache=False, pid=reading.pid))
         if stored is not None:
-            return stored
-        trace = open_trace(path, cache=False, progress=progress)
+            return reading.marked(stored)
+        trace = open_trace(path, cache=False, pid=reading.pid, progress=progress)
         self._unstored.append((key, trace))
-        return trace
+        return reading.marked(trace)
 
     def _forget_beyond(self, limit_bytes: int, *, keep: ListedRun) -> None:
         """Lets go of the recordings that were not asked for longest, until the rest fits."""
@@ -364,10 +368,9 @@ def error_text(error: BaseException) -> str:
     """One line about what went wrong, for the page."""
     if isinstance(error, ForetraceError):
         return str(error)
-    what = " ".join(str(error).split())[:300]
-    return f"internal error: {type(error).__name__}: {what} (please report it)"
+    return fault_text(error)
 
 
 def reportable(error: BaseException) -> bool:
-    """Whether an error belongs to the run alone; a panic inside polars is no Exception."""
-    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+    """Whether an error belongs to the run alone."""
+    return isinstance(error, Exception) or is_fault(error)

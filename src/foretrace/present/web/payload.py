@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from foretrace._version import __version__
-from foretrace.errors import UsageError
+from foretrace.errors import UsageError, contained
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources.compare import compare
 from foretrace.present.web.resources.memory import memory
@@ -82,7 +82,8 @@ def resource(
 ) -> Answer:
     """One resource of a run; `find` gives another run by its id, `peers` are those loaded beside it."""
     key, rest = _split(name)
-    return RESOURCES[key](view, Request(rest, dict(query or {}), find, peers))
+    with contained(name):
+        return RESOURCES[key](view, Request(rest, dict(query or {}), find, peers))
 
 
 def _other(asked: Request) -> RecordingView:

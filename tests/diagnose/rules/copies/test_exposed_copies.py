@@ -19,7 +19,7 @@ def copying(stream: int, *, way: str = TO_HOST, computing: int = 600, pieces: in
     for number in range(3):
         recording.step(number, 10 * number, 10 * number + 10)
         at, begin = 10 * number, 20 + 1_000 * number
-        recording.launch(at + 1, "gemm", begin, begin + computing)
+        recording.op("aten::mm", at + 1, at + 3).launch(at + 1, "gemm", begin, begin + computing)
         start = begin + computing if stream == 7 else begin
         end = begin + 1_000 if stream == 7 else begin + 1_000 - computing
         each = (end - start) / pieces
@@ -36,8 +36,10 @@ def test_copies_in_the_computing_stream_could_run_beside_it(tmp_path: Path) -> N
     assert found.evidence["exposed_ns"] == 400_000
     assert found.evidence["exposed_pct"] == pytest.approx(40)
     assert found.predicted is not None
-    assert found.predicted.verdict == "uncertain"
     assert found.predicted.speedup.point == pytest.approx(1_000 / (1_000 - 0.67 * 400), rel=0.02)
+    assert 1 < found.predicted.speedup.low < 1_000 / (1_000 - 0.25 * 400), (
+        "a quarter of it is hidden at least"
+    )
     assert found.predicted.speedup.high >= 1_000 / 600
 
 
@@ -65,4 +67,3 @@ def test_copies_hide_behind_no_more_than_is_computed(tmp_path: Path) -> None:
     (found,) = findings(exposed_copies, copying(7, computing=100).open(tmp_path), step_us=1_000)
     assert found.predicted is not None
     assert found.predicted.after_ns.point / 1e3 == pytest.approx(900, rel=0.02)
-    assert found.predicted.verdict != "gain"

@@ -203,3 +203,110 @@ def test_a_wait_that_recording_hides_is_found(tmp_path: Path) -> None:
 
 def test_a_short_wait_now_and_then_is_no_fault(tmp_path: Path) -> None:
     assert hidden_wait(tmp_path, 1) == []
+
+
+def reading(
+    recording: Recording, at: float, end: float, *, op: str = "aten::to", dtype: str = "long int"
+) -> None:
+    """An operator that brings values of some type to the host, and waits all the time."""
+    recording.op(op, at, end, **{"Input type": [dtype, ""]}).runtime("cudaStreamSynchronize", at + 1, end - 1)
+
+
+def exchange(recording: Recording, at: float) -> None:
+    """all_to_all_single with sizes of its own for each rank."""
+    inputs = ["", "", "", "", "[3, 5]", "[4, 4]", "-1"]
+    recording.op("c10d::alltoall_base_", at, at + 10, **{"Concrete Inputs": inputs})
+    name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+    recording.launch(at + 2, name, at + 5, at + 8, stream=20)
+
+
+def test_split_sizes_of_a_collective_are_not_promised_away(tmp_path: Path) -> None:
+    """The same wait with and without an exchange behind it: only without one is its worth promised."""
+
+    def body(recording: Recording, at: float, *, exchanges: bool) -> None:
+        recording.launch(at + 5, "gemm", at + 10, at + 1_000, call=2)
+        reading(recording, at + 10, at + 1_002)
+        if exchanges:
+            exchange(recording, at + 1_003)
+        launches(recording, at + 1_020, 48)
+
+    verdicts = {}
+    for exchanges in (False, True):
+        trace = loop(tmp_path, 1_504, lambda recording, at, on=exchanges: body(recording, at, exchanges=on))  # type: ignore[misc]
+        (found,) = findings(host_sync, trace, step_us=1_504)
+        assert found.predicted is not None
+        verdicts[exchanges] = found.predicted.verdict
+    assert verdicts == {False: "gain", True: "uncertain"}
+    assert (
+        "1 of the waits a step are needed: the host reads how a collective (all_to_all) splits" in found.why
+    )
+    assert "Not promised: the host reads how a collective" in found.predicted.basis
+
+
+def test_other_waits_of_a_program_that_exchanges_are_promised(tmp_path: Path) -> None:
+    """A loss is read as well: that wait goes, the one for the split sizes stays.
+
+    Then the 49 launches run beside the second product, and their kernels of 1 µs, 1 µs apart, follow it at 1,000 µs.
+    """
+
+    def body(recording: Recording, at: float) -> None:
+        recording.launch(at + 5, "gemm", at + 10, at + 400, call=2)
+        reading(recording, at + 10, at + 402)
+        exchange(recording, at + 403)
+        recording.launch(at + 415, "gemm", at + 420, at + 1_000, call=2)
+        reading(recording, at + 420, at + 1_002, op="aten::item", dtype="float")
+        launches(recording, at + 1_010, 49)
+
+    (found,) = findings(host_sync, loop(tmp_path, 1_504, body), step_us=1_504)
+    assert found.evidence["calls_per_step_count"] == 2
+    assert "1 of the waits a step are needed" in found.why
+    assert found.predicted is not None
+    assert found.predicted.verdict == "gain"
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(1_098, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "trains", "verdict"),
+    [
+        ("aten::to", "float", False, "uncertain"),  # .cpu() of the result
+        ("aten::item", "long int", False, "uncertain"),  # the class that was found
+        ("aten::item", "float", False, "gain"),  # a measure, which can be summed on the device
+        ("aten::to", "float", True, "gain"),
+    ],
+)
+def test_the_result_of_inference_is_not_promised_away(
+    tmp_path: Path, op: str, dtype: str, trains: bool, verdict: str
+) -> None:
+    """The step ends with the wait; without it the host would launch the next one beside the kernel."""
+
+    def body(recording: Recording, at: float) -> None:
+        launches(recording, at, 50)
+        if trains:
+            recording.op("AddBackward0", at + 500, at + 505, **{"Fwd thread id": 1, "Sequence number": 1})
+        recording.launch(at + 505, "gemm", at + 510, at + 1_490, call=2)
+        reading(recording, at + 510, at + 1_492, op=op, dtype=dtype)
+
+    (found,) = findings(host_sync, loop(tmp_path, 1_504, body), step_us=1_504)
+    assert found.predicted is not None
+    assert found.predicted.speedup.point > 1.2
+    assert found.predicted.verdict == verdict
+    assert ("brings the result, which the program returns" in found.why) == (verdict == "uncertain")
+
+
+def test_tokens_that_a_loop_reads_are_not_promised_away(tmp_path: Path) -> None:
+    """Four tokens a step, each chosen by argmax and read; what is read otherwise could go."""
+
+    def body(recording: Recording, at: float, *, chooses: bool) -> None:
+        for token in range(4):
+            begin = at + 400 * token
+            recording.launch(begin + 5, "gemm", begin + 10, begin + 200, call=2)
+            recording.op("aten::argmax" if chooses else "aten::sum", begin + 20, begin + 30)
+            reading(recording, begin + 30, begin + 202, op="aten::item")
+            launches(recording, begin + 210, 18)
+
+    for chooses, verdict in ((True, "uncertain"), (False, "gain")):
+        trace = loop(tmp_path, 1_600, lambda recording, at, on=chooses: body(recording, at, chooses=on))  # type: ignore[misc]
+        (found,) = findings(host_sync, trace, step_us=1_600)
+        assert found.predicted is not None
+        assert found.predicted.verdict == verdict
+        assert ("chosen right before by argmax" in found.why) == chooses

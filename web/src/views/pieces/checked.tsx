@@ -1,12 +1,14 @@
-/** Which rules were checked and found no issue, and which could not be checked: never the same thing. */
+/** Which rules saw what is not worth it here, found no issue, or could not be checked: never the same thing. */
 import type { JSX } from "preact"
 import { capitalised } from "../../base/format"
 import type { Checked } from "../../data/types"
 
 export function CheckedList(props: { readonly checked: readonly Checked[] }): JSX.Element {
-  const checked = props.checked.filter((rule) => rule.looked)
+  const seen = props.checked.filter((rule) => rule.seen)
+  const checked = props.checked.filter((rule) => rule.looked && !rule.seen)
   return (
     <section class="checked">
+      {seen.length > 0 && <Seen seen={seen} />}
       {checked.length > 0 && <h2>Checked, no issue</h2>}
       <dl>
         {bySentence(checked).map(([says, rules]) => (
@@ -18,6 +20,23 @@ export function CheckedList(props: { readonly checked: readonly Checked[] }): JS
       </dl>
       <Unchecked unchecked={props.checked.filter((rule) => !rule.looked)} alone={checked.length === 0} />
     </section>
+  )
+}
+
+/** What is there, but not worth a finding in this recording. */
+function Seen(props: { readonly seen: readonly Checked[] }): JSX.Element {
+  return (
+    <>
+      <h2>Seen, not worth it here</h2>
+      <dl>
+        {props.seen.map((rule) => (
+          <div key={rule.rule + rule.says}>
+            <dt>{rule.label}</dt>
+            <dd>{rule.says}</dd>
+          </div>
+        ))}
+      </dl>
+    </>
   )
 }
 

@@ -7,6 +7,7 @@ import { formatNs, formatSpeedup, timeScale } from "../../base/format"
 /** What was assumed, in a few words; the whole basis is shown where there is room. */
 export function shortBasis(predicted: Predicted | null): string {
   if (!predicted) return "not predicted"
+  if (predicted.not_promised) return `not promised: ${predicted.not_promised}`
   const first = predicted.basis.split(/\. (?=[A-Z])/, 1)[0] ?? ""
   return first.replace(/^replayed with: /, "").replace(/\.$/, "")
 }

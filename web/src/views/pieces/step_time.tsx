@@ -18,7 +18,7 @@ export function StepTimeBlock(props: { readonly stepTime: StepTime }): JSX.Eleme
         <tbody>
           {steps.slice(0, MOST_STEPS).map((step) => (
             <tr key={step.step}>
-              <th scope="row">{step.step}</th>
+              <th scope="row">{step.kind === undefined ? step.step : `${step.step} ${step.kind}`}</th>
               <td>
                 <StackedBar parts={step.parts_ns.map((ns, index) => ({ ns, kind: parts[index]?.kind ?? "idle" }))} longest={longest} />
               </td>

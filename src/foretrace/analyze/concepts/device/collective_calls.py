@@ -36,6 +36,9 @@ _COLLECTIVES = (
     ("gather", r"gather"),
     ("scatter", r"scatter"),
 )
+# Bus bandwidth over algorithm bandwidth for n ranks, as in NCCL's tests (doc/PERFORMANCE.md).
+_SHARED_OUT = ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter")
+_ONE_TO_ONE = ("broadcast", "reduce", "send_recv")
 _ALGORITHM = r"(?i)_(ring|tree|nvls_?tree|nvls|collnet_?direct|collnet_?chain|pat)_(simple|ll128|ll)"
 # Bytes of an element, by the C++ names that operators write.
 _ELEMENT_BYTES = {
@@ -235,3 +238,14 @@ def _only_group(trace: Trace) -> tuple[str | None, int] | None:
         return None
     name, size = groups[0].get("pg_name"), groups[0].get("pg_size")
     return (str(name) if name is not None else None, size) if isinstance(size, int) and size > 0 else None
+
+
+def bus_factor() -> pl.Expr:
+    """Bus bandwidth over algorithm bandwidth; null where the ranks or the collective's traffic are unknown."""
+    ranks, name = pl.col("ranks_count"), pl.col("collective")
+    many = ranks > 0
+    return (
+        pl.when(many & (name == "all_reduce")).then(2 * (ranks - 1) / ranks)
+        .when(many & name.is_in(_SHARED_OUT)).then((ranks - 1) / ranks)
+        .when(name.is_in(_ONE_TO_ONE)).then(pl.lit(1.0))
+    )  # fmt: skip

@@ -16,16 +16,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from foretrace.analyze.concepts.device import device_time
+from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that, does
 from foretrace.trace import Trace
 
 Array = NDArray[Any]
 
 RUN = 4
 NOBODY = -1
-_BEGIN = r"^(?:cuda|hip|cu)StreamBeginCapture"
-_END = r"^(?:cuda|hip|cu)StreamEndCapture"
-_LAUNCH = r"^(?:cuda|cu|hip)(?:\w*Launch\w*Kernel|Memcpy\w*Async|Memset)"
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -42,11 +39,11 @@ def captures(trace: Trace) -> list[Capture]:
     """The captures that lie in the recording, in order."""
     calls = trace.spans.lazy().filter(pl.col("kind") == "runtime")
     rows = calls.select("id", "name", "start_ns", "op_id", "parent_id").collect()
-    begins = rows.filter(pl.col("name").is_in(device_time.names_like(rows, _BEGIN)))
+    begins = rows.filter(pl.Series(calls_that(rows["name"], Effect.BEGIN_CAPTURE)))
     if begins.is_empty():
         return []
-    ends = rows.filter(pl.col("name").is_in(device_time.names_like(rows, _END)))["start_ns"].to_numpy()
-    launches = rows.filter(pl.col("name").is_in(device_time.names_like(rows, _LAUNCH)))
+    ends = rows.filter(pl.Series(calls_that(rows["name"], Effect.END_CAPTURE)))["start_ns"].to_numpy()
+    launches = rows.filter(pl.Series(calls_that(rows["name"], Effect.KERNEL, Effect.COPY, Effect.FILL)))
     # A driver call inside a runtime call is the same launch.
     launches = launches.filter(~pl.col("parent_id").is_in(launches["id"].implode()).fill_null(value=False))
     at = launches["start_ns"].to_numpy()
@@ -71,7 +68,7 @@ def captured_ops(known: list[Capture], kinds: list[str], before_ns: int) -> list
 
 def _kind(call: str) -> str:
     """The kind of node that a launch call makes."""
-    return "copy" if "Memcpy" in call else "set" if "Memset" in call else "kernel"
+    return "copy" if does(call, Effect.COPY) else "set" if does(call, Effect.FILL) else "kernel"
 
 
 class Eager:

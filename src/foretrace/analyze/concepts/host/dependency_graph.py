@@ -27,7 +27,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace.analyze.concepts.device import device_time
-from foretrace.analyze.concepts.host import runtime_calls
+from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that
 from foretrace.intervals import Times
 from foretrace.trace import Trace
 
@@ -38,8 +38,6 @@ HOST, INPUT, LAUNCH, KERNEL, COPY, COMMUNICATION, SYNC, GAP = range(len(CLASSES)
 NOBODY = -1
 LONG_AGO = np.iinfo(np.int64).min // 2
 
-_MAY_SYNC = r"^(?:cuda|hip)(?:Free|FreeHost|HostAlloc|HostFree|HostMalloc|HostUnregister)$|^cuMemFree(?:Host)?(?:_v2)?$"
-_WAIT = r"^(?:cuda|hip|cu)StreamWaitEvent"
 # Longest time that a call takes to return once what it waited for is done (measured on H200: 5 to 15 us).
 _WAKE_NS = 15_000
 # A thread that enters more than one pause of the main thread per this many of its calls does not take turns.
@@ -104,8 +102,8 @@ def _calls(trace: Trace) -> pl.DataFrame:
 
 def _blocking(trace: Trace, work: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Calls that waited or exist to wait, by end; `awaited` is the row of the device work, `own_from` its end."""
-    explicit = calls.filter(pl.col("name").is_in(device_time.names_like(calls, runtime_calls.SYNCHRONIZE)))
-    implicit = calls.filter(pl.col("name").is_in(device_time.names_like(calls, _MAY_SYNC)))
+    explicit = calls.filter(pl.Series(calls_that(calls["name"], Effect.SYNC)))
+    implicit = calls.filter(pl.Series(calls_that(calls["name"], Effect.FREE | Effect.BLOCKS, Effect.PIN)))
     ends = work["end_ns"].to_numpy()
     by_end = np.argsort(ends, kind="stable")
     sure = _awaiting(explicit, ends, by_end, work["start_ns"].to_numpy())
@@ -243,7 +241,7 @@ def _latency(start: Times, called: Times, free: Times, has_launch: Array) -> int
 
 def _awaited_stream(work: pl.DataFrame, calls: pl.DataFrame, before: Array, called: Times) -> Array:
     """For work whose stream was told to wait: the last work to end before it, if on another stream."""
-    waits = calls.filter(pl.col("name").is_in(device_time.names_like(calls, _WAIT)))["start_ns"].to_numpy()
+    waits = calls.filter(pl.Series(calls_that(calls["name"], Effect.AWAIT)))["start_ns"].to_numpy()
     awaited = np.full(len(before), NOBODY)
     if not len(waits):
         return awaited

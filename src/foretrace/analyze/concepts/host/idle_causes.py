@@ -25,6 +25,7 @@ from foretrace import intervals
 from foretrace.analyze.concepts.host import host_activity, runtime_calls
 from foretrace.analyze.concepts.host.host_activity import Pieces
 from foretrace.analyze.concepts.host.runtime_calls import NOBODY, Flags, HostSpans, Ids
+from foretrace.analyze.concepts.names.runtime_names import Effect
 from foretrace.intervals import Intervals
 from foretrace.trace import Trace
 
@@ -102,9 +103,9 @@ class Explainer:
         self._track: Ids = trace.spans["track_id"].cast(pl.Int64).to_numpy()
         named = host.named
         self.loading = named(runtime_calls.DATA_LOADING, "op", "annotation")
-        self._sync = named(runtime_calls.SYNCHRONIZE, "runtime")
-        self._copy = named(runtime_calls.COPY, "runtime")
-        self._allocate = named(runtime_calls.ALLOCATE, "runtime")
+        self._sync = host.calls_that(Effect.SYNC)
+        self._copy = host.calls_that(Effect.COPY)
+        self._allocate = host.calls_that(Effect.ALLOCATE, Effect.FREE)
         self._collective = named(_HOST_COLLECTIVE, "op", "annotation")
         self._profiler = named(_PROFILER_FRAME, "python")
         self._op, self._runtime, self._python = host.kind("op"), host.kind("runtime"), host.kind("python")

@@ -1,7 +1,4 @@
-"""Runtime calls by what they make the host do: wait, copy, allocate, launch.
-
-CUDA's runtime and driver, HIP, and what oneAPI has of the same; names may carry a version ("_v7000").
-"""
+"""A trace's host spans as arrays, with the calls among them by what they do: see names/runtime_names.py."""
 
 from __future__ import annotations
 
@@ -12,21 +9,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from foretrace.analyze.concepts.names.runtime_names import Effect, does
 from foretrace.trace import Trace
 
-SYNCHRONIZE = (
-    r"^(?:cuda|hip)(?:Device|Stream|Event|Thread|Ctx)Synchronize|^cu(?:Ctx|Stream|Event)Synchronize"
-    r"|^(?:ur|pi)(?:QueueFinish|Events?Wait)|^ze(?:EventHost|FenceHost|CommandQueue|CommandList)\w*Synchronize"
-)
-COPY = r"^(?:cuda|hip|cu)Memcpy|^(?:ur|pi)Enqueue(?:USMMemcpy|MemBuffer)|^zeCommandListAppendMemoryCopy"
-# These wait for the device before they give memory back; the forms with "Async" do not.
-FREE = r"^(?:cuda|hip)(?:Free|HostFree|HostUnregister)|^cuMem(?:Free|HostUnregister)"
-ASYNC = r"Async"
-ALLOCATE = (
-    r"^(?:cuda|hip)(?:Malloc|Free|ExtMalloc|Host(?:Alloc|Malloc|Free|Register|Unregister)|MemPool|DeviceSetMemPool)"
-    r"|^(?:cu|hip)Mem(?:Alloc|Free|Create|Map|Unmap|Release|Address|SetAccess|Host|Pool)"
-    r"|^(?:ur|pi)USM\w*(?:Alloc|Free)|^zeMem(?:Alloc|Free)"
-)
 # Kinds of overhead, as Kineto names CUPTI's. A full command buffer is not the profiler's doing.
 LOADING = ("Lazy Function Loading", "Runtime Triggered Module Loading", "Driver Compiler")
 QUEUE_FULL = "Command Buffer Full"
@@ -66,6 +51,14 @@ class HostSpans:
         if names.is_empty():
             return np.zeros(len(self.start_ns), bool)
         chosen = pl.col("kind").is_in(kinds) & pl.col("name").is_in(names.implode())
+        flags: Flags = self.spans.select(chosen).to_series().to_numpy()
+        return flags
+
+    def calls_that(self, *wanted: Effect) -> Flags:
+        """For each span, whether it is a call that does one of these things."""
+        calls = self._names.filter(pl.col("kind") == "runtime")
+        names = calls.filter(pl.Series([does(name, *wanted) for name in calls["text"]], dtype=pl.Boolean))
+        chosen = (pl.col("kind") == "runtime") & pl.col("name").is_in(names["name"].implode())
         flags: Flags = self.spans.select(chosen).to_series().to_numpy()
         return flags
 

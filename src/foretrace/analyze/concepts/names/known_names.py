@@ -186,9 +186,15 @@ KNOWN: tuple[Known, ...] = (
     ),
     known(
         RUNTIME,
-        r"^(?:cuda|hip|cu)Memcpy\w*Async|^hipMemcpyWithStream",
+        r"^(?:cuda|hip|cu)Memcpy\w*Async",
         "puts a copy into a stream's queue",
         "with pageable host memory it waits for the copy anyway: pin the memory",
+    ),
+    known(
+        RUNTIME,
+        r"^hipMemcpyWithStream",
+        "copies in a stream, and waits until the copy is done",
+        "on ROCm what .item(), .cpu() and copies of pageable memory call; see `show syncs`",
     ),
     known(RUNTIME, r"^(?:cuda|hip|cu)Memcpy", "copies, and waits until the copy is done"),
     known(RUNTIME, r"^(?:cuda|hip|cu)Memset", "fills device memory with one byte value"),
@@ -206,7 +212,7 @@ KNOWN: tuple[Known, ...] = (
     ),
     known(
         RUNTIME,
-        r"^(?:cuda|hip)(?:HostAlloc|MallocHost|HostRegister)",
+        r"^(?:cuda|hip)(?:HostAlloc|HostMalloc|MallocHost|HostRegister)",
         "pins host memory; slow, so best done once per buffer",
     ),
     known(

@@ -188,7 +188,7 @@ def _threads(trace: Trace, host: pl.DataFrame, main: int | None) -> Array:
     track[linked] = trace.spans["track_id"].to_numpy()[op[linked]]
     if main is not None:
         process = trace.tracks["process"]
-        same_process = (process == process[main]).fill_null(False).to_numpy()
+        same_process = process.eq_missing(process[main]).to_numpy()  # a process may have no number
         adrift = called & (op == NOBODY) & same_process[track]
         track[adrift | (host["kind"] == "overhead").to_numpy()] = main
     return track

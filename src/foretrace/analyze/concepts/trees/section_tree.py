@@ -131,6 +131,8 @@ def _open_at(trace: Trace, tree: SectionTree, launch: Array) -> Array:
     if marking is None:
         return np.full(len(launch), NOBODY, np.int64)
     on_thread = np.flatnonzero(track[tree.span_id] == marking)
+    if not len(on_thread):  # it marks steps alone; what is open elsewhere waits for nothing here
+        return np.full(len(launch), NOBODY, np.int64)
     start = spans["start_ns"].to_numpy()
     end = start[tree.span_id] + spans["dur_ns"].gather(tree.span_id).fill_null(0).to_numpy()
     at = start[launch]

@@ -16,6 +16,7 @@ from foretrace.analyze.concepts.trust.evidence import (
     some,
     weigh,
 )
+from foretrace.analyze.concepts.trust.marks import unmarked
 from foretrace.analyze.result import Value
 from foretrace.units import format_value
 
@@ -25,6 +26,8 @@ _EVENT_BYTES = 300
 _COSMETIC = ("bare-word", "bad-escape", "raw-quote", "control-character", "not-utf8")
 # Reported by `impossible-durations`, with what they affect.
 _OF_DURATIONS = ("no-duration", "negative-duration", "absurd-duration")
+# Reported by `several-processes`.
+_OF_PROCESSES = ("other-processes",)
 
 
 def content(evidence: Evidence) -> Iterator[Note]:
@@ -60,7 +63,7 @@ def repairs(evidence: Evidence) -> Iterator[Note]:
     events = max(int(meta.get("events") or 0), 1)
     lost_bytes = int(meta.get("lost_bytes") or 0)
     for repair in evidence.trace.repairs:
-        if repair.code in _OF_DURATIONS:
+        if repair.code in (*_OF_DURATIONS, *_OF_PROCESSES):
             continue
         values: dict[str, Value] = {"affected_count": repair.count, "offset_bytes": repair.offset}
         severity: Severity = "care"
@@ -176,7 +179,7 @@ def steps(evidence: Evidence) -> Iterator[Note]:
         yield Note(
             "no-steps", "care",
             "No steps are marked (call profiler.step() in the loop), so there is no step time, no spread and no way "
-            "to separate warm-up; all numbers are totals over the recording.",
+            f"to separate warm-up; all numbers are totals over the recording.{unmarked(evidence)}",
         )  # fmt: skip
         return
     whole = [step for step in windows if step.number not in evidence.cut]

@@ -15,7 +15,8 @@ import numpy as np
 import polars as pl
 
 from foretrace import intervals
-from foretrace.analyze.concepts.device.device_time import ORPHAN, names_like
+from foretrace.analyze.concepts.device.device_time import ORPHAN
+from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that
 from foretrace.analyze.result import Value
 from foretrace.analyze.steps import StepWindow, step_windows
 from foretrace.schema import DEVICE_KINDS
@@ -32,12 +33,6 @@ MOST_PCT = 50.0
 _CUT_PCT = 50.0
 # Judgement: a GPU that had work queued for this share of the time hides the host's delays.
 _FED_PCT = 90.0
-
-_KERNEL_LAUNCH = (
-    r"^(cuda|cu|hip)\w*(LaunchKernel|LaunchCooperativeKernel|GraphLaunch)|^cudaLaunch$"
-    r"|^(ur|pi)Enqueue(Kernel|Cooperative)|^zeCommandListAppendLaunch"
-)
-_COPY_LAUNCH = r"^(cuda|cu|hip)(Memcpy|Memset)"
 
 
 @dataclass(frozen=True)
@@ -83,8 +78,8 @@ class Evidence:
         has_work = np.zeros(spans.height, bool)
         has_work[used.to_numpy()] = True
         return calls.with_columns(
-            kernel=pl.col("name").is_in(names_like(calls, _KERNEL_LAUNCH)),
-            copy=pl.col("name").is_in(names_like(calls, _COPY_LAUNCH)),
+            kernel=pl.Series(calls_that(calls["name"], Effect.KERNEL, Effect.GRAPH)),
+            copy=pl.Series(calls_that(calls["name"], Effect.COPY, Effect.FILL)),
             has_work=pl.Series(has_work[calls["id"].to_numpy()]),
             captured=self._captured(calls),
         )
@@ -104,8 +99,7 @@ class Evidence:
         """For each call, whether a stream capture was open: it records launches instead of executing them."""
         start = calls["start_ns"].to_numpy()
         begins, ends = (
-            start[calls["name"].is_in(names_like(calls, name)).to_numpy()]
-            for name in ("StreamBeginCapture", "StreamEndCapture")
+            start[calls_that(calls["name"], wanted)] for wanted in (Effect.BEGIN_CAPTURE, Effect.END_CAPTURE)
         )
         following = np.searchsorted(ends, begins)
         known = following < len(ends)
@@ -149,17 +143,24 @@ class Evidence:
         reasons: dict[int, str] = {}
         for place, window in enumerate(self.windows):
             number, missing = window.number, int(lost.get(window.number, 0))
-            others = float(np.median((calls[:place] + calls[place + 1 :]) or [0]))
-            at_edge = place in (0, len(calls) - 1)
+            others = self._usual(calls, place) if place in (0, len(calls) - 1) else 0.0
             if number in late:
                 reasons[number] = "its annotation ends after the recording"
             elif missing and missing * 100 >= calls[place] * SMALL_PCT:
                 reasons[number] = f"{missing:,} of {calls[place]:,} launches without GPU work"
-            elif at_edge and calls[place] < others * _CUT_PCT / 100:
+            elif calls[place] < others * _CUT_PCT / 100:
                 reasons[number] = f"{calls[place]:,} {noun}, the others {others:,.0f}"
             elif not window.whole:
                 reasons[number] = f"GPU work of {window.launched_count:,} launches, less than the step before"
         return reasons
+
+    def _usual(self, calls: list[int], place: int) -> float:
+        """The median of the other steps of the same kind."""
+        kind = self.windows[place].kind
+        alike = [
+            count for other, count in enumerate(calls) if other != place and self.windows[other].kind == kind
+        ]
+        return float(np.median(alike or [0]))
 
     def _calls_per_step(self) -> tuple[str, list[int]]:
         """What is counted (launches, or operators if there are none), and the count for each step."""
@@ -200,7 +201,12 @@ class Evidence:
     @cached_property
     def clocks(self) -> list[tuple[str, list[int]]]:
         """Durations of the complete steps by clock; the clock of the limiting side first."""
-        whole = [window for window in self.windows if window.number not in self.cut]
+        kinds = {window.kind for window in self.windows if window.averaged}
+        whole = [
+            window
+            for window in self.windows
+            if window.number not in self.cut and (window.kind in kinds or not kinds)
+        ]
         host = [window.host_ns for window in whole]
         gpu = [window.gpu_ns for window in whole if window.gpu_ns is not None]
         gpu = gpu if len(gpu) == len(host) else []

@@ -95,7 +95,7 @@ def _over_steps(
 ) -> tuple[int, float | None, float | None]:
     """FLOPs of a step, and their shares of the peak: medians over whole steps; or of the whole recording."""
     first = ops.filter(~pl.col("again"))
-    lengths = {step.number: step.gpu_ns for step in windows if step.whole and step.gpu_ns}
+    lengths = {step.number: step.gpu_ns for step in windows if step.averaged and step.gpu_ns}
     if not lengths or not first["step"].is_in(list(lengths)).any():
         length = measured_window(trace, windows).length_ns * devices
         shares = [

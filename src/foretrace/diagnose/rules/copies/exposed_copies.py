@@ -13,6 +13,7 @@ from foretrace.diagnose.patterns import exposed_work
 from foretrace.diagnose.patterns.exposed_work import Exposed
 from foretrace.diagnose.patterns.host_copies import waited
 from foretrace.diagnose.rule import rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import overlap
 from foretrace.predict.numbers import Calls
@@ -54,7 +55,7 @@ def exposed_copies(case: Case) -> Iterator[Finding]:
     What follows needs each copy at once, or the source is ready only at the end.
     """
     exposed = exposed_work.find(_in_computing_streams(case))
-    if exposed.step_share < LEAST_SHARE:
+    if too_little(case, "copies take turns with kernels", exposed.step_share, LEAST_SHARE):
         return
     yield Finding(
         says=f"For {exposed.exposed_ns / case.step_count / 1e6:.3g} ms a step, {100 * exposed.step_share:.0f} % of it, the "

@@ -9,6 +9,7 @@ from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import growing_cats
 from foretrace.diagnose.rule import KERNELS, SHAPES, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.operator_calls import VIEW_NS
 from foretrace.predict.costs.streaming import START_NS
@@ -51,7 +52,7 @@ def growing_cat(case: Case) -> Iterator[Finding]:
     memory for the longest short.
     """
     cats = growing_cats.growing(case, already_there=ALREADY_THERE)
-    if cats.gpu_share < LEAST_SHARE:
+    if too_little(case, "torch.cat copies whole tensors to append to them", cats.gpu_share, LEAST_SHARE):
         return
     new_pct = 100 * float(cats.rows["new_share"].sum()) / len(cats)
     yield cats.finding(

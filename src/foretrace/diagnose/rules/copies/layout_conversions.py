@@ -15,6 +15,7 @@ from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import copy_readers
 from foretrace.diagnose.patterns.device_copies import SAME_TYPE, device_copies, without_copies
 from foretrace.diagnose.rule import KERNELS, headline, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.errors import MissingDataError
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.channels_last import (
@@ -90,7 +91,10 @@ def layout_conversions(case: Case) -> Iterator[Finding]:
     converting = case.device_work(pl.col("name").cast(pl.String).str.contains(CONVERSIONS))
     converting = converting.where(~_of_sequences(converting))
     depthwise = _planar_depthwise(case)
-    if converting.dur_ns + depthwise.dur_ns < LEAST_SHARE * case.device_ns:
+    share = (converting.dur_ns + depthwise.dur_ns) / case.device_ns
+    if too_little(
+        case, "layouts are converted, or depthwise kernels take planar tensors", share, LEAST_SHARE
+    ):
         return
     mostly_converts = converting.dur_ns >= depthwise.dur_ns
     slow = converting if mostly_converts else depthwise

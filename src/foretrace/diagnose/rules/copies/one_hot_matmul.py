@@ -10,6 +10,7 @@ from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import one_hot_products
 from foretrace.diagnose.patterns.one_hot_products import Lookup
 from foretrace.diagnose.rule import KERNELS, SHAPES, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.hardware import Device
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import streaming
@@ -48,11 +49,12 @@ def one_hot_matmul(case: Case) -> Iterator[Finding]:
     The tensor is made soft later, as by label smoothing. Nothing is said where the peaks of the device are not known.
     """
     lookups = one_hot_products.lookups(case)
-    if not lookups or case.device is None:
+    if not lookups:
         return
+    device = case.known_device
     made, products = one_hot_products.making(case, lookups), one_hot_products.multiplying(case, lookups)
     dur_ns = made.dur_ns + products.dur_ns
-    if dur_ns < LEAST_SHARE * case.device_ns:
+    if too_little(case, "one-hot tensors are multiplied", dur_ns / case.device_ns, LEAST_SHARE):
         return
     spent_pct = 100 * dur_ns / case.device_ns
     yield Finding(
@@ -67,7 +69,7 @@ def one_hot_matmul(case: Case) -> Iterator[Finding]:
             "spans": products.spans(),
         },
         where=case.places([lookup.product for lookup in lookups]),
-        change=Change("rows looked up", _looked_up(case.device, lookups, made, products)),
+        change=Change("rows looked up", _looked_up(device, lookups, made, products)),
         unless="the tensor is made soft later.",
     )
 

@@ -11,19 +11,22 @@ import polars as pl
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
-from foretrace.diagnose.patterns.host_copies import (
+from foretrace.diagnose.patterns.host_copies import (  # noqa: F401  # named on the page
     MANY_SMALL,
+    STAGED_SPEED,
     host_copies,
     waited,
     waits_after,
 )
 from foretrace.diagnose.rule import rule
+from foretrace.diagnose.seen import seen
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.transfer import PINNED_SHARE, STAGED_BYTES, pinned_ns  # noqa: F401  # named on the page
 from foretrace.predict.edits import Edit, apply, merge
 from foretrace.predict.numbers import Calls
 from foretrace.predict.steady import step_ns
 from foretrace.sourced import JUDGEMENT, Bytes, Factor
+from foretrace.units import format_value
 
 LARGE_BYTES = Bytes(1 << 20, "moved in a step; less must be worth a word", JUDGEMENT)
 LEAST_GAIN = Factor(1.02, "times as fast a step, for copies of less", JUDGEMENT)
@@ -60,6 +63,9 @@ def pageable_copy(case: Case) -> Iterator[Finding]:
     Finds copies of more than {STAGED_BYTES} between the device and pageable memory, and copies to the device of any size
     and from any memory whose operator waits for them. Where they move less than {LARGE_BYTES} a step, not waiting must make
     it {LEAST_GAIN} times as fast. {MANY_SMALL} and more small ones a step are left to tiny-copies.
+
+    ROCm does not record which memory is pageable: large copies at less than {STAGED_SPEED} of the speed of pinned memory are taken
+    for such, and nothing is promised then.
 
     Slow
         loader = DataLoader(dataset)
@@ -121,7 +127,8 @@ class _Group:
 
     def says(self) -> str:
         """How many, how much, from or to where."""
-        memory = "pageable memory" if self.copies.rows["pageable"].any() else "pinned memory"
+        told = self.copies.rows.filter("told")["pageable"]
+        memory = "pageable memory" if told.any() else "pinned memory" if len(told) else "host memory"
         return (
             f"{self.copies.per_step_count:.3g} copies a step move "
             f"{self.moved_bytes / self.copies.case.step_count / 1e6:.3g} MB {'to' if self.to_host else 'from'} {memory} "
@@ -137,11 +144,17 @@ def _finding(case: Case, groups: list[_Group]) -> Iterator[Finding]:
         others=tuple(
             merge(group.other if group is turned else group.advised for group in groups) for turned in groups
         ),
+        doubt=_doubt(groups),
     )
     moved_bytes = sum(group.moved_bytes for group in groups)
     if moved_bytes < LARGE_BYTES * case.step_count:
         gain = step_ns(case.program) / max(step_ns(change.applied(case.program)), 1)
         if gain < LEAST_GAIN:
+            moved = format_value("_bytes", moved_bytes // case.step_count)
+            seen(
+                case,
+                f"copies of {moved} a step block the host, but without that it is only {gain:.2f} times as fast",
+            )
             return
     copies = DeviceWork(case, pl.concat(group.copies.rows for group in groups))
     yield Finding(
@@ -160,6 +173,12 @@ def _finding(case: Case, groups: list[_Group]) -> Iterator[Finding]:
         if groups[-1].to_host
         else "the host has no other work to launch meanwhile, or the data is made just before it is copied.",
     )
+
+
+def _doubt(groups: list[_Group]) -> str:
+    """Why nothing is promised: the recording does not tell which memory is copied, and only its speed says pageable."""
+    guessed = any(group.copies.rows.filter(~pl.col("told"))["pageable"].any() for group in groups)
+    return "whether the memory is pageable was not recorded, and is judged by the copies' speed" * guessed
 
 
 def _pinned(copies: DeviceWork, *, to_host: bool) -> _Group:

@@ -8,6 +8,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns.needless_copies import needless_copies, without_needless
 from foretrace.diagnose.rule import KERNELS, healthy, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.streaming import BANDWIDTH_SHARE  # noqa: F401  # named on the page
 from foretrace.sourced import JUDGEMENT, Share
@@ -47,7 +48,9 @@ def redundant_copies(case: Case) -> Iterator[Finding]:
     The copy is changed in place later, or a view fails without it: then move the call to where that is.
     """
     copies = needless_copies(case, repeated=False)
-    if not len(copies) or copies.gpu_share < LEAST_SHARE:
+    if not len(copies) or too_little(
+        case, "contiguous() or clone() copies tensors", copies.gpu_share, LEAST_SHARE
+    ):
         return
     yield copies.finding(
         "copies",

@@ -8,6 +8,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns.needless_copies import needless_copies, without_needless
 from foretrace.diagnose.rule import KERNELS, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.streaming import START_NS  # noqa: F401  # named on the page
 from foretrace.sourced import JUDGEMENT, Share
@@ -44,7 +45,9 @@ def repeated_elements(case: Case) -> Iterator[Finding]:
     The copy is changed in place later, or an operator after it is slower with the original order.
     """
     copies = needless_copies(case, repeated=True)
-    if not len(copies) or copies.gpu_share < LEAST_SHARE:
+    if not len(copies) or too_little(
+        case, "repeat() or expand() copies tensors", copies.gpu_share, LEAST_SHARE
+    ):
         return
     yield copies.finding(
         "copies",

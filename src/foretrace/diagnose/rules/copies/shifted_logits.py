@@ -10,6 +10,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import shifted_logits as pattern
 from foretrace.diagnose.rule import KERNELS, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.sourced import JUDGEMENT, Share
 
@@ -48,7 +49,7 @@ def shifted_logits(case: Case) -> Iterator[Finding]:
     if not shifted:
         return
     copies = pattern.copying(case, shifted)
-    if copies.gpu_share < LEAST_SHARE:
+    if too_little(case, "logits are copied without rows that have no label", copies.gpu_share, LEAST_SHARE):
         return
     yield Finding(
         says=f"Logits are copied without the rows that have no label: {copies.gpu_pct:.0f} % of GPU time, with the "

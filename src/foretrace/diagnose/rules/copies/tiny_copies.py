@@ -19,6 +19,7 @@ from foretrace.diagnose.operators import main_thread_operators
 from foretrace.diagnose.patterns.host_copies import MANY_SMALL, host_copies
 from foretrace.diagnose.removal import without_time
 from foretrace.diagnose.rule import rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.calibrate import dense_ns
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.transfer import STAGED_BYTES
@@ -81,7 +82,8 @@ def tiny_copies(case: Case) -> Iterator[Finding]:
         return
     dropped = _dropped(copies)
     host = _copying_operators(dropped)
-    if host.total_ns < LEAST_SHARE * case.program.measured_host_ns:
+    share = host.total_ns / max(case.program.measured_host_ns, 1)
+    if too_little(case, f"{copies.per_step_count:.3g} small copies a step", share, LEAST_SHARE):
         return
     mean_bytes = int(copies.rows["size_bytes"].sum()) / len(copies)
     yield Finding(

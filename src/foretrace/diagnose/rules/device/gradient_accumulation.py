@@ -11,6 +11,7 @@ from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import batch_parts, repeated_passes
 from foretrace.diagnose.patterns.batch_parts import FILLED_BELOW, LEAST_PARTS  # noqa: F401  # named on the page
 from foretrace.diagnose.rule import GEOMETRY, KERNELS, needs, rule
+from foretrace.diagnose.seen import seen
 from foretrace.predict.changes import Change
 
 
@@ -42,12 +43,13 @@ def gradient_accumulation(case: Case) -> Iterator[Finding]:
     Memory does not hold a larger part, or what the passes compute is not alike.
     """
     filled = batch_parts.filled_share(batch_parts.kernels(case))
-    if filled >= FILLED_BELOW and not case.calibration.host_bound:
-        return
     parts = batch_parts.find(case)
     if not parts:
         return
     passes = max(loop.passes for loop in parts)
+    if filled >= FILLED_BELOW and not case.calibration.host_bound:
+        seen(case, f"the batch is computed in {passes} parts, but they fill {100 * filled:.0f} % of the GPU")
+        return
     ops = np.concatenate([loop.ops() for loop in parts])
     at_once = repeated_passes.at_once(case, parts)
     yield Finding(

@@ -11,6 +11,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.rule import GEOMETRY, KERNELS, healthy, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.sourced import JUDGEMENT, Nanoseconds, Share
 
 LEAST_SHARE = Share(0.10, "GPU time", JUDGEMENT)
@@ -52,7 +53,7 @@ def low_occupancy(case: Case) -> Iterator[Finding]:
     names = work.rows["name"].unique().cast(pl.String)
     by_design = [name for name in names if decode(name).role in _FEW_BY_DESIGN]
     work = work.where(~pl.col("name").cast(pl.String).is_in(by_design))
-    if work.gpu_share < LEAST_SHARE:
+    if too_little(case, "kernels with too few blocks for this GPU", work.gpu_share, LEAST_SHARE):
         return
     by_name = work.rows.group_by(pl.col("name").cast(pl.String)).agg(
         pl.col("dur_ns").sum(), pl.col("blocks_per_sm").mean()

@@ -17,6 +17,7 @@ from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns.launch_runs import launch_runs
 from foretrace.diagnose.rule import KERNELS, healthy, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import checkpointing
 from foretrace.predict.edits import Edit
@@ -64,7 +65,7 @@ def recompute(case: Case) -> Iterator[Finding]:
     work = DeviceWork(case, case.tasks.join(phases, on="id", how="left", maintain_order="left"))
     again = work.where(pl.col("phase") == PHASES.index(RECOMPUTE))
     again = DeviceWork(case, again.rows.filter(_repeats(again)))
-    if again.gpu_share < LEAST_SHARE:
+    if too_little(case, "checkpointing computes forward work again", again.gpu_share, LEAST_SHARE):
         return
     yield again.finding(
         "recomputed",

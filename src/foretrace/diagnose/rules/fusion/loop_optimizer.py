@@ -21,6 +21,7 @@ from foretrace.diagnose.patterns.parameter_loops import (  # LEAST_BY_HAND: name
     Loop,
 )
 from foretrace.diagnose.rule import KERNELS, healthy, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import foreach, streaming  # noqa: F401  # streaming: named on the page
 from foretrace.predict.edits import Edit
@@ -89,7 +90,7 @@ def _of_torch(case: Case) -> Iterator[Finding]:
         return
     tensors, moved = _parameters(work)
     loop = Loop(work, steps, tensors)
-    if loop.step_share < LEAST_SHARE:
+    if too_little(case, "an optimizer that is not fused", loop.step_share, LEAST_SHARE):
         return
     yield Finding(
         says=f"The optimizer launches {work.per_step_count:.0f} kernels a step for about {tensors} parameters: "
@@ -109,7 +110,7 @@ def _of_torch(case: Case) -> Iterator[Finding]:
 def _by_hand(case: Case) -> Iterator[Finding]:
     """Plain SGD that the program writes itself."""
     loop = parameter_loops.by_hand(case)
-    if loop is None or loop.step_share < LEAST_OF_HAND:
+    if loop is None or too_little(case, "parameters updated by hand", loop.step_share, LEAST_OF_HAND):
         return
     yield Finding(
         says=f"An update by hand launches {loop.launches} operators a step, one after the other, for {loop.tensors} "

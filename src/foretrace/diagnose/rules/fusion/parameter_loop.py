@@ -16,6 +16,7 @@ from foretrace.diagnose.patterns.parameter_loops import (  # noqa: F401  # named
     WHY,
 )
 from foretrace.diagnose.rule import KERNELS, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import foreach, streaming  # noqa: F401  # named on the page
 
@@ -54,9 +55,13 @@ def parameter_loop(case: Case) -> Iterator[Finding]:
     What is done to one tensor depends on what was done to another.
     """
     loop = parameter_loops.find(case)
-    if loop is None or loop.step_share < LEAST_SHARE or loop.launches < LEAST_LAUNCHES:
+    if (
+        loop is None
+        or loop.launches < LEAST_LAUNCHES
+        or parameter_loops.backward_of_penalty(loop) is not None
+    ):
         return
-    if parameter_loops.backward_of_penalty(loop) is not None:
+    if too_little(case, f"a loop over about {loop.tensors} tensors", loop.step_share, LEAST_SHARE):
         return
     yield Finding(
         says=f"Loops over about {loop.tensors} tensors launch {loop.launches} operators one by one a step: {loop.takes()}.",

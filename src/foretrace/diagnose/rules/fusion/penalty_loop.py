@@ -15,6 +15,7 @@ from foretrace.diagnose.patterns.parameter_loops import (  # noqa: F401  # named
 )
 from foretrace.diagnose.removal import without_time
 from foretrace.diagnose.rule import KERNELS, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.numbers import joined
 
@@ -44,10 +45,12 @@ def penalty_loop(case: Case) -> Iterator[Finding]:
     The penalty is another than a sum of squares, or its value is needed.
     """
     loop = parameter_loops.find(case)
-    if loop is None or loop.step_share < LEAST_SHARE or loop.launches < LEAST_LAUNCHES:
+    if loop is None or loop.launches < LEAST_LAUNCHES:
         return
     backward = parameter_loops.backward_of_penalty(loop)
     if backward is None:
+        return
+    if too_little(case, f"a penalty on about {loop.tensors} parameters", loop.step_share, LEAST_SHARE):
         return
     spans = case.trace.spans[backward["span_id"]]
     without = without_time(case, joined(case.during(spans), loop.host))

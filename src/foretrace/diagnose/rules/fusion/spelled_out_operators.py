@@ -14,6 +14,7 @@ from foretrace.diagnose.patterns import compiling, pointwise_chains
 from foretrace.diagnose.patterns.pointwise_chains import LEAST_SAVED, LEAST_SHARE, Chains, launch_ns
 from foretrace.diagnose.removal import host_time
 from foretrace.diagnose.rule import KERNELS, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict import fusion
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
@@ -47,7 +48,9 @@ def spelled_out_operators(case: Case) -> Iterator[Finding]:
     The formula differs from torch's in a way that matters.
     """
     chains = pointwise_chains.find(case, least_share=LEAST_SHARE)
-    if chains is None or chains.saved_share < LEAST_SAVED or not chains.mostly_spelled_out:
+    if chains is None or not chains.mostly_spelled_out:
+        return
+    if too_little(case, "operators spelled out that torch has as one", chains.saved_share, LEAST_SAVED):
         return
     calls = chains.spelled_out.calls
     yield Finding(

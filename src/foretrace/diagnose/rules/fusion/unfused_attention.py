@@ -17,6 +17,7 @@ from foretrace.diagnose.patterns.attention_in_pieces import Attention
 from foretrace.diagnose.patterns.attention_seen import Seen
 from foretrace.diagnose.removal import host_time
 from foretrace.diagnose.rule import SHAPES, headline, healthy, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.hardware import Device
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import attention
@@ -84,7 +85,7 @@ def unfused_attention(case: Case) -> Iterator[Finding]:
     """
     work = attention_in_pieces.device_work(case)
     parts = work.where(pl.col("part") != NO_PART)
-    if not len(parts) or parts.gpu_share < LEAST_SHARE:
+    if not len(parts) or too_little(case, "unfused attention", parts.gpu_share, LEAST_SHARE):
         return
     device = case.known_device
     sizes = attention_in_pieces.by_size(parts, work)

@@ -9,6 +9,7 @@ from foretrace.diagnose.finding import Alternative, Finding, Fix
 from foretrace.diagnose.patterns import compiling
 from foretrace.diagnose.patterns.compiling import COMPILED, FEWER, LEAST_BETWEEN, LEAST_SAVED, Compiling  # noqa: F401  # named on the page
 from foretrace.diagnose.rule import KERNELS, SHAPES, headline, healthy, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict import graph_capture
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import compiled, graph  # noqa: F401  # named on the page
@@ -70,7 +71,10 @@ def unfused_elementwise(case: Case) -> Iterator[Finding]:
     """
     SHAPES.check(case)
     found = compiling.find(case)
-    if found is None or not found.pays:
+    if found is None:
+        return
+    if not found.pays:
+        too_little(case, "operators that a compiler would fuse", found.saved_share, LEAST_SAVED)
         return
     yield Finding(
         says=found.says() + (f" In its way: {found.doubt}." if found.doubt else ""),
@@ -115,8 +119,9 @@ def _levels(found: Compiling) -> Iterator[Alternative]:
     if not case.calibration.host_bound or not case.trace.steps:
         return
     capturable = graph_capture.capturable(case.trace, case.program)
+    ranks = graph_capture.COLLECTIVES if graph_capture.communicates(case.trace, case.program) else ""
     if not graph_capture.preventing(case.trace, case.program):
-        doubt = found.doubt or (WAITS if found.likely.split_by_waits else "")
+        doubt = found.doubt or (WAITS if found.likely.split_by_waits else "") or ranks
         yield Alternative(
             _GRAPHS,
             Fix(
@@ -142,7 +147,7 @@ def _levels(found: Compiling) -> Iterator[Alternative]:
             Change(
                 "compiled, and every step one CUDA graph",
                 found.likely.graphs(capturable, whole=True),
-                doubt=found.doubt,
+                doubt=found.doubt or ranks,
             ),
             "anything in the step depends on values or on the step's number.",
             may_lead=False,

@@ -15,6 +15,7 @@ from foretrace.diagnose.patterns import parameter_loops
 from foretrace.diagnose.patterns.parameter_loops import LEAST_SHARE, LEAST_TENSORS, WHY, Loop
 from foretrace.diagnose.removal import without_time
 from foretrace.diagnose.rule import KERNELS, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.numbers import ProgramTime
 from foretrace.sourced import JUDGEMENT, Factor
@@ -58,7 +59,7 @@ def zeroed_gradients(case: Case) -> Iterator[Finding]:
     once = len(added) <= ADDED_ONCE * len(zeros)
     work = DeviceWork(case, pl.concat((zeros.rows, added.rows))) if once else zeros
     loop = Loop(work, _outermost_operators(work), len(zeros) // case.step_count)
-    if loop.step_share < LEAST_SHARE:
+    if too_little(case, f"{loop.tensors} gradients set to zero one by one", loop.step_share, LEAST_SHARE):
         return
     yield Finding(
         says=f"{loop.tensors} gradients a step are set to zero one by one"

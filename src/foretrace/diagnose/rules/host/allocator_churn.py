@@ -8,11 +8,12 @@ import numpy as np
 import polars as pl
 
 from foretrace import intervals
-from foretrace.analyze.concepts.host import runtime_calls
+from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import SHOWN_SPANS
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.rule import rule
+from foretrace.diagnose.seen import too_little
 from foretrace.errors import MissingDataError
 from foretrace.predict.builder import QUIET_NS
 from foretrace.predict.calibrate import dense_ns
@@ -81,7 +82,7 @@ def allocator_churn(case: Case) -> Iterator[Finding]:
     spent_ns = int((program.call_end_ns - program.call_start_ns)[calls].sum())
     spent_ns += _collecting(case, names, calls).total_ns
     window_ns = case.trace.steps[-1].end_ns - case.trace.steps[1].start_ns
-    if not len(calls) or spent_ns < LEAST_SHARE * window_ns:
+    if not len(calls) or too_little(case, "memory is allocated anew", spent_ns / window_ns, LEAST_SHARE):
         return
     yield _finding(case, names, calls, spent_ns, window_ns)
 
@@ -109,14 +110,17 @@ def _finding(case: Case, names: pl.Series, calls: Calls, spent_ns: int, window_n
 
 def _allocating(names: pl.Series) -> Calls:
     """The calls that take memory from the driver or give it back."""
-    allocates = names.str.contains(runtime_calls.ALLOCATE) & ~names.str.contains(runtime_calls.ASYNC)
-    return Calls(np.flatnonzero(allocates.to_numpy()))
+    memory, in_stream = (
+        calls_that(names, Effect.ALLOCATE, Effect.FREE),
+        calls_that(names, Effect.STREAM_ORDERED),
+    )
+    return Calls(np.flatnonzero(memory & ~in_stream))
 
 
 def _change(case: Case, names: pl.Series, calls: Calls) -> Change:
     """The calls left out, with waits among them and what came right before; or without the latter."""
     collecting = _collecting(case, names, calls)
-    waits = np.flatnonzero(names.str.contains(runtime_calls.SYNCHRONIZE).to_numpy())
+    waits = np.flatnonzero(calls_that(names, Effect.SYNC))
     among = waits[np.isin(waits - 1, calls) & np.isin(waits + 1, calls)]
     removed = Calls(np.union1d(calls, among))
     return Change(
@@ -129,7 +133,7 @@ def _change(case: Case, names: pl.Series, calls: Calls) -> Change:
 def _collecting(case: Case, names: pl.Series, calls: Calls) -> ProgramTime:
     """Long stretches without any event right before memory is given back."""
     program = case.program
-    frees = calls[names.gather(calls).str.contains(runtime_calls.FREE).to_numpy()]
+    frees = calls[calls_that(names.gather(calls), Effect.FREE | Effect.BLOCKS)]
     quiet = frees[(program.gap_ns > dense_ns(program))[frees] & (program.gap_ops[frees] == 0)]
     reach = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)))
     return ProgramTime(intervals.union(reach[quiet], program.call_start_ns[quiet]))

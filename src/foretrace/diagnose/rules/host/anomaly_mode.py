@@ -18,6 +18,7 @@ from foretrace.diagnose.patterns import host_waits
 from foretrace.diagnose.patterns.host_waits import LEAST_SHARE, HostWaits
 from foretrace.diagnose.removal import without_time
 from foretrace.diagnose.rule import RUNTIME_CALLS, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.dispatch import LEAD_NS
 from foretrace.predict.edits import merge
@@ -64,7 +65,9 @@ def anomaly_mode(case: Case) -> Iterator[Finding]:
     A NaN is being looked for, or functions of the program's own make the checks.
     """
     waits = host_waits.host_waits(case)
-    if waits is None or waits.host_share < LEAST_SHARE or not _checked(case, waits):
+    if waits is None or not _checked(case, waits):
+        return
+    if too_little(case, "anomaly detection is on, and reads values", waits.host_share, LEAST_SHARE):
         return
     program, stacks = case.program, _keeping_stacks(case)
     both = merge(without_time(case, program.in_program(times)) for times in (waits.reading, stacks))

@@ -10,6 +10,7 @@ from foretrace.diagnose.finding import Finding, Fix, Place
 from foretrace.diagnose.patterns import host_work
 from foretrace.diagnose.patterns.host_work import LEAST_NS, SHORT_NS, SHORT_SHARE, Work  # noqa: F401  # named on the page
 from foretrace.diagnose.rule import healthy, rule
+from foretrace.diagnose.seen import seen, too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit, merge
 from foretrace.sourced import JUDGEMENT, Share
@@ -76,7 +77,14 @@ def host_stall(case: Case) -> Iterator[Finding]:
     """
     work = host_work.host_work(case)
     total_ns = sum(piece.dur_ns for piece in work)
-    if not host_work.recurs(case, work) or total_ns / case.step_count < LEAST_SHARE * case.step_ns:
+    share = total_ns / case.step_count / case.step_ns
+    if too_little(case, "the host does work of its own", share, LEAST_SHARE):
+        return
+    if not host_work.recurs(case, work):
+        seen(
+            case,
+            f"the host does work of its own, {100 * share:.3g} % of the step on average, but not in most steps",
+        )
         return
     operators_ns = sum(piece.operators_ns for piece in work)
     what = (

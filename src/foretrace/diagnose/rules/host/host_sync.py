@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from foretrace.analyze.concepts.names.runtime_names import Effect, does
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
-from foretrace.diagnose.patterns import host_waits, launches_for_waits
+from foretrace.diagnose.patterns import host_waits, launches_for_waits, needed_waits
 from foretrace.diagnose.patterns.host_waits import (  # noqa: F401  # named on the page
     LEAST_SHARE,
     LONG_OP_NS,
     HostWaits,
 )
 from foretrace.diagnose.patterns.launches_for_waits import MOST_LAUNCHES
+from foretrace.diagnose.patterns.needed_waits import Needed
 from foretrace.diagnose.rule import RUNTIME_CALLS, healthy, needs, rule
 from foretrace.predict.changes import Change
+from foretrace.predict.graph_capture import NEAR_END  # noqa: F401  # named on the page
+from foretrace.predict.numbers import Calls
 from foretrace.sourced import JUDGEMENT, Count
 
 LOGGED = Count(2, "values read a step: a loss or a norm that is logged, rather than a condition", JUDGEMENT)
 _COPIES = ("aten::to", "aten::_to_copy", "aten::copy_")
-_BARE = re.compile(r"(cuda|hip|cu)(Device|Ctx|Stream|Event)Synchronize")
 
 
 @needs(RUNTIME_CALLS)
@@ -61,34 +63,56 @@ def host_sync(case: Case) -> Iterator[Finding]:
     Where most of the waiting is for the size of a result (nonzero, a mask as index), nothing is promised: without the
     wait, what follows may have more rows to work on.
 
+    Some waits are needed, and stay in the replay; where all are, nothing is promised: those that read how a collective splits
+    its tensor (all_to_all between experts); in a recording without a backward pass those that bring the result, a tensor or a
+    whole number behind which at most {NEAR_END} of a step's launches come; and there those that read whole numbers which
+    argmax, multinomial or topk has just chosen, such as tokens.
+
     When not
     The program needs the value to decide what to do next.
     """
     waits = host_waits.host_waits(case)
     if waits is None or not waits.count:
         return
+    needed = needed_waits.needed(case, waits)
+    free = Calls(waits.calls[~needed.flags])
+    removable = host_waits.of_calls(case, free) if needed.flags.any() and len(free) else waits
+    if not removable.count:
+        removable = waits
     yield host_waits.finding(
         case,
         waits,
-        why="While it waits it launches nothing, and afterwards the GPU waits for the next launch.",
-        fix=_fix(case, waits),
-        change=Change(
-            "waits replaced by one launch each",
-            launches_for_waits.one_launch_each(case, waits),
-            others=(
-                launches_for_waits.without_waits(case, waits),
-                launches_for_waits.without_waiting(case, waits, MOST_LAUNCHES),
-            ),
-            doubt=launches_for_waits.doubt(case, waits),
-        ),
+        why=_why(case, needed),
+        fix=_fix(case, removable),
+        change=_change(case, removable, needed.reasons() if removable is waits else ""),
         unless="the program needs the value to decide what to do next.",
+    )
+
+
+def _why(case: Case, needed: Needed) -> str:
+    why = "While it waits it launches nothing, and afterwards the GPU waits for the next launch."
+    if not needed.flags.any():
+        return why
+    return f"{why} {needed.flags.sum() / case.step_count:.3g} of the waits a step are needed: {needed.reasons()}."
+
+
+def _change(case: Case, waits: HostWaits, needed: str) -> Change:
+    """Waits gone for one launch each; nothing is promised where all of them are needed."""
+    return Change(
+        "waits replaced by one launch each",
+        launches_for_waits.one_launch_each(case, waits),
+        others=(
+            launches_for_waits.without_waits(case, waits),
+            launches_for_waits.without_waiting(case, waits, MOST_LAUNCHES),
+        ),
+        doubt=needed or launches_for_waits.doubt(case, waits),
     )
 
 
 def _fix(case: Case, waits: HostWaits) -> Fix:
     """What to write instead, by what waits most often."""
     first = str(host_waits.reader_names(case, waits)[0])
-    if _BARE.match(first):
+    if does(first, Effect.SYNC):
         return Fix(
             "Leave the synchronize out: torch waits by itself where the host needs a value.",
             "# torch.cuda.synchronize() belongs around what is timed, not into every step",

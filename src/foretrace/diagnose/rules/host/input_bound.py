@@ -17,6 +17,7 @@ from foretrace.diagnose.operators import calling_threads
 from foretrace.diagnose.patterns import host_work, loader_pace
 from foretrace.diagnose.patterns.loader_pace import WORKS_SHARE, Pace  # noqa: F401  # named on the page
 from foretrace.diagnose.rule import headline, healthy, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict import edits
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
@@ -107,7 +108,7 @@ def _loaded(case: Case) -> Iterator[Finding]:
         return
     host = intervals.clip(case.during(waits), 0, case.program.measured_host_ns)
     share = host.total_ns / max(case.program.measured_host_ns, 1)
-    if share < LEAST_SHARE:
+    if too_little(case, "the host waits for the DataLoader", share, LEAST_SHARE):
         return
     change = _more_workers(case, host) if by_workers else _in_workers(case, host)
     loader = "its workers are too slow" if by_workers else "the main process loads it"
@@ -132,7 +133,7 @@ def _loaded(case: Case) -> Iterator[Finding]:
 def _timed(case: Case, waits: pl.DataFrame, found: Pace) -> Iterator[Finding]:
     """The same, with the waits of all unprofiled steps."""
     share = found.wait_ns / case.step_ns
-    if share < LEAST_SHARE:
+    if too_little(case, "the host waits for the DataLoader", share, LEAST_SHARE):
         return
     by_workers = found.workers != 0
     some = f"its {found.workers} workers are" if found.workers else "its workers are"
@@ -194,7 +195,7 @@ def _made_in_line(case: Case) -> Iterator[Finding]:
     work = [piece for piece in host_work.host_work(case) if piece.feeds and not piece.answers]
     host = host_work.spent(work)
     share = host.total_ns / case.step_count / case.step_ns
-    if not host_work.recurs(case, work) or share < LEAST_SHARE:
+    if not host_work.recurs(case, work) or too_little(case, "input is made in the step", share, LEAST_SHARE):
         return
     operators = sum(piece.operators_ns for piece in work) / host.total_ns
     yield Finding(

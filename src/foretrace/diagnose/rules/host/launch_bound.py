@@ -14,10 +14,14 @@ from foretrace.diagnose.patterns import repeated_passes, slow_launching
 from foretrace.diagnose.patterns.repeated_passes import Repeat
 from foretrace.diagnose.patterns.slow_launching import BUSY_BELOW, LAUNCHING_SHARE, Launching
 from foretrace.diagnose.rule import KERNELS, headline, healthy, needs, rule
+from foretrace.diagnose.seen import seen
 from foretrace.predict import graph_capture
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import graph
 
+_COMMUNICATING = """
+# with collectives: every rank captures the same ones, NCCL 2.9.6 or later, DDP made and warmed up on a side stream, and
+# TORCH_NCCL_ASYNC_ERROR_HANDLING=0 while it is captured"""
 _CODE = """\
 g = torch.cuda.CUDAGraph()               # after a few steps on a side stream
 with torch.cuda.graph(g): step(x, y)     # inputs and results stay where they are
@@ -52,10 +56,14 @@ def launch_bound(case: Case) -> Iterator[Finding]:
     of the step, and graphs of those on request: that is unfused-elementwise, with a prediction of its own.
 
     How the worth is predicted
-    If nothing allocates from the driver or communicates, and there is no graph already, each run of launches is replayed
-    as one CUDA graph: {graph.LAUNCH_NS} of the host for the whole, {graph.GAP_NS} between kernels. An Adam that updates one
-    parameter after the other takes the GPU {graph.CAPTURABLE_ADAM_NS} more for each, to count its steps there. Copies from
-    and to the host, data loading and long stretches without events stay as they are.
+    If nothing allocates from the driver, and there is no graph already, each run of launches is replayed as one CUDA graph:
+    {graph.LAUNCH_NS} of the host for the whole, {graph.GAP_NS} between kernels. An Adam that updates one parameter after the
+    other takes the GPU {graph.CAPTURABLE_ADAM_NS} more for each, to count its steps there. Copies from and to the host, data
+    loading and long stretches without events stay as they are.
+
+    Collectives of NCCL, RCCL and symmetric memory are captured with the rest, and take as long as recorded; nothing is promised
+    then, because one rank's recording does not tell how long they will wait for the others. Collectives on the host (gloo),
+    of Python objects, or whose split sizes the host reads cannot be captured.
 
     Waits within the step stay too, if on average at least {graph_capture.LEAST_PER_GRAPH} launches lie between them and none
     is for the size of a result; the range then includes that each graph takes the host {graph.GUARDED_LAUNCH_NS}. Nothing is
@@ -67,7 +75,10 @@ def launch_bound(case: Case) -> Iterator[Finding]:
     Shapes or control flow change between steps that were not recorded, or the optimizer cannot be captured.
     """
     launching = slow_launching.slow_launching(case, busy_below=BUSY_BELOW, least_share=LAUNCHING_SHARE)
-    if launching is None or not len(case.unclaimed(launching.calls)):
+    if launching is None:
+        _keeps_up(case)
+        return
+    if not len(case.unclaimed(launching.calls)):
         return
     yield Finding(
         says=slow_launching.sentence(launching),
@@ -75,7 +86,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         fix=Fix(
             "Launch the step as one CUDA graph, or put more work into each launch. torch.compile is the other way: "
             "see unfused-elementwise.",
-            _CODE,
+            _CODE + (_COMMUNICATING if graph_capture.communicates(case.trace, case.program) else ""),
         ),
         evidence=slow_launching.evidence(case, launching),
         where=case.device_work().places(),
@@ -111,3 +122,14 @@ def _before_training(case: Case, loop: Repeat) -> bool:
     if not len(backward) or int(backward.min()) < int(calls[-1]):  # type: ignore[arg-type]
         return False
     return not repeated_passes.differentiated(case, loop) and not repeated_passes.products(case, loop)
+
+
+def _keeps_up(case: Case) -> None:
+    """Says so where launching takes a good part of the step, and the step does not follow it."""
+    share = int(slow_launching.launching_ns(case).sum()) / case.step_count / case.step_ns
+    busy = case.device_ns / case.step_count / case.step_ns
+    if share >= LAUNCHING_SHARE and busy > share:
+        seen(
+            case,
+            f"launching takes the host {100 * share:.0f} % of the step, but the GPU works {100 * min(busy, 1):.0f} % of it",
+        )

@@ -8,6 +8,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, Place
 from foretrace.diagnose.removal import without_time
 from foretrace.diagnose.rule import healthy, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.errors import MissingDataError
 from foretrace.predict.changes import Change
 from foretrace.sourced import JUDGEMENT, Share
@@ -51,7 +52,9 @@ def recompilation(case: Case) -> Iterator[Finding]:
     again = bool(compilations["recompile"].fill_null(value=False).any())
     compiling = case.during(compilations)
     share = compiling.total_ns / max(case.program.measured_host_ns, 1)
-    if not (again or compilations["step"].n_unique() > 1) or share < LEAST_SHARE:
+    if not (again or compilations["step"].n_unique() > 1):
+        return
+    if too_little(case, f"{compilations.height} compilations within the recorded steps", share, LEAST_SHARE):
         return
     frames = compilations["compile_id"].drop_nulls().unique().sort().to_list()
     yield Finding(

@@ -14,11 +14,14 @@ from foretrace.diagnose.patterns.expert_loops import Experts
 from foretrace.diagnose.patterns.host_waits import LEAST_SHARE, HostWaits
 from foretrace.diagnose.patterns.independent_passes import takes_pieces
 from foretrace.diagnose.patterns.launches_for_waits import MOST_LAUNCHES
+from foretrace.diagnose.patterns.needed_waits import SPLITS
 from foretrace.diagnose.patterns.repeated_passes import UPSIDE, Repeat
 from foretrace.diagnose.rule import RUNTIME_CALLS, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit, merge
 from foretrace.predict.numbers import NO_CALLS, Calls
+from foretrace.predict.waits import for_splits
 from foretrace.sourced import JUDGEMENT, Count, Share
 
 LEAST_PASSES = Count(
@@ -60,16 +63,18 @@ def waiting_loop(case: Case) -> Iterator[Finding]:
     waits are replaced by one launch each, and the range reaches to the batched product.
 
     Where most of the waiting is for the size of a result (nonzero, a mask as index), nothing is promised: without the
-    wait, what follows may have more rows to work on.
+    wait, what follows may have more rows to work on. Nor is it where the host reads how a collective splits its tensor.
 
     When not
     A pass needs what the one before it has read, or the program needs the values to decide what to do next.
     """
     waits = host_waits.host_waits(case)
-    if waits is None or waits.host_share < LEAST_SHARE:
+    if waits is None:
         return
     loops, experts = _loops(case, waits.calls), _experts(case, waits.calls)
     if not loops and not experts.loops:
+        return
+    if too_little(case, "a loop waits for the device in each pass", waits.host_share, LEAST_SHARE):
         return
     yield host_waits.finding(
         case,
@@ -117,7 +122,8 @@ def _change(case: Case, waits: HostWaits, loops: list[Repeat], experts: Experts)
     one_each = launches_for_waits.one_launch_each(case, waits, looped=looped)
     waiting_less = launches_for_waits.without_waiting(case, waits, MOST_LAUNCHES, looped=looped)
     without = launches_for_waits.without_waits(case, waits)
-    doubt = launches_for_waits.doubt(case, waits)
+    splits = for_splits(case.trace, case.host, case.program, waits.calls)
+    doubt = SPLITS if splits.any() else launches_for_waits.doubt(case, waits)
 
     def at_once(edit: Edit) -> Edit:
         added = launches_for_waits.launches(case, waits, 1, looped=looped, but=edit.removed_calls)

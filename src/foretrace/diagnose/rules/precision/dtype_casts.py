@@ -12,6 +12,7 @@ from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns.casts import passing_copies, there_and_back, time_share
 from foretrace.diagnose.removal import without_work
 from foretrace.diagnose.rule import KERNELS, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.precision import HALF_BYTES_ROWS_TIME, HALF_BYTES_TIME
 from foretrace.sourced import JUDGEMENT, Share
@@ -51,7 +52,8 @@ def dtype_casts(case: Case) -> Iterator[Finding]:
     pairs = there_and_back(case)
     casts = passing_copies(case).where(pl.col("task").is_in(pairs.casts))
     edit = without_work(casts)
-    if not len(casts) or time_share(case, edit, casts.gpu_share) < LEAST_SHARE:
+    share = time_share(case, edit, casts.gpu_share) if len(casts) else 0.0
+    if too_little(case, "casts undo each other", share, LEAST_SHARE):
         return
     durations = _half_the_bytes(case, pairs.between)
     types = sorted({*casts.rows["source"], *casts.rows["target"]})

@@ -13,6 +13,7 @@ from foretrace.diagnose.patterns.casts import ASKED, passing_copies, there_and_b
 from foretrace.diagnose.patterns.device_copies import SAME_TYPE
 from foretrace.diagnose.removal import without_work
 from foretrace.diagnose.rule import KERNELS, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.numbers import Calls
 from foretrace.sourced import JUDGEMENT, Share
@@ -55,7 +56,8 @@ def explicit_casts(case: Case) -> Iterator[Finding]:
     casts = _unexplained(case)
     work = DeviceWork(case, pl.concat((casts.rows, _scaling(casts)), how="diagonal"))
     edit = without_work(work)
-    if not len(casts) or time_share(case, edit, work.gpu_share) < LEAST_SHARE:
+    share = time_share(case, edit, work.gpu_share) if len(casts) else 0.0
+    if too_little(case, "casts that the program asks for", share, LEAST_SHARE):
         return
     types = casts.rows.group_by("source", "target").agg(pl.col("dur_ns").sum())
     source, target, _ = types.sort("dur_ns", descending=True).row(0)

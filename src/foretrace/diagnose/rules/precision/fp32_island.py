@@ -13,6 +13,7 @@ from foretrace.diagnose.patterns import fp32_islands
 from foretrace.diagnose.patterns.casts import passing_copies, time_share
 from foretrace.diagnose.removal import without_work
 from foretrace.diagnose.rule import KERNELS, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.gemm import PEAK_SHARE  # noqa: F401  # named on the page
 from foretrace.predict.costs.precision import HALF_BYTES_TIME  # noqa: F401  # named on the page
@@ -67,7 +68,8 @@ def fp32_island(case: Case) -> Iterator[Finding]:
     saved_ns = casts.dur_ns + sum(
         int(case.program.task_dur_ns[task]) - new for task, new in durations.items()
     )
-    if time_share(case, edit, saved_ns / case.device_ns) < LEAST_SHARE:
+    share = time_share(case, edit, saved_ns / case.device_ns)
+    if too_little(case, "products in fp32 between casts", share, LEAST_SHARE):
         return
     half = next(dtype for dtype in (*casts.rows["source"], *casts.rows["target"]) if dtype != "fp32")
     yield casts.finding(

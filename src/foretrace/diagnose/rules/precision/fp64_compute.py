@@ -51,7 +51,7 @@ def fp64_compute(case: Case) -> Iterator[Finding]:
     When not
     The results need fp64's 52 bits of mantissa.
     """
-    products = costly_products(case, pl.col("operand_dtype") == "fp64")
+    products = costly_products(case, "products in fp64", pl.col("operand_dtype") == "fp64")
     if not len(products):
         return
     longest_first = DeviceWork(case, products.rows.sort("dur_ns", descending=True))

@@ -12,6 +12,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.rule import KERNELS, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.errors import MissingDataError
 from foretrace.hardware import Device
 from foretrace.predict.changes import Change
@@ -94,13 +95,14 @@ def misaligned_gemm(case: Case) -> Iterator[Finding]:
     products = _products(on_tensor_cores)
     misaligned = [product for product in products if _is_misaligned(product)]
     work = on_tensor_cores.where(pl.col("task").is_in([product.task for product in misaligned]))
-    if work.gpu_share < LEAST_SHARE:
+    if too_little(case, "products of odd sizes", work.gpu_share, LEAST_SHARE):
         return
     if case.device is None:
         raise MissingDataError(f"{case.trace.path.name}: the peaks of this device are not known")
     rate = _aligned_rate(case.device, [product for product in products if not _is_misaligned(product)])
     durations = {product.task: _padded_ns(case.device, product, rate) for product in misaligned}
-    if work.dur_ns - sum(durations.values()) < LEAST_SAVED * case.device_ns:
+    saved = (work.dur_ns - sum(durations.values())) / case.device_ns
+    if too_little(case, f"products of odd sizes take {work.gpu_pct:.3g} % of GPU time", saved, LEAST_SAVED):
         return
     sizes = sorted({extent for product in misaligned for extent in product.odd_sides.values()})
     largest = sizes[-1]

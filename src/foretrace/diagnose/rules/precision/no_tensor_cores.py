@@ -16,6 +16,7 @@ from foretrace.diagnose.patterns.costly_products import (  # noqa: F401  # named
 )
 from foretrace.diagnose.patterns.narrower_types import Narrower, narrower
 from foretrace.diagnose.rule import KERNELS, healthy, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.batch_norm import GRADIENT_NS  # noqa: F401  # named on the page
 from foretrace.predict.costs.convolution import PEAK_SHARE as CONVOLUTION_SHARE  # noqa: F401  # named on the page
@@ -110,7 +111,8 @@ def no_tensor_cores(case: Case) -> Iterator[Finding]:
 def _fp32_products(case: Case) -> DeviceWork:
     """Those on the CUDA cores."""
     on_cuda_cores = ~pl.col("tensor_cores").fill_null(value=True)
-    return costly_products(case, on_cuda_cores, pl.col("operand_dtype").fill_null("fp32") == "fp32")
+    in_fp32 = pl.col("operand_dtype").fill_null("fp32") == "fp32"
+    return costly_products(case, "products in fp32 on the CUDA cores", on_cuda_cores, in_fp32)
 
 
 def _on_cuda_cores(case: Case, work: Narrower | None) -> Finding | None:
@@ -120,7 +122,9 @@ def _on_cuda_cores(case: Case, work: Narrower | None) -> Finding | None:
     if work and work.convolves_in_tf32 and not len(products.where(~pl.col("op").str.contains("conv"))):
         return None
     plain, *others = _choices(case, work, products) if work else (_unpredicted(),)
-    if plain.change and _saved_ns(case, plain.change) < LEAST_SAVED * case.step_ns * case.step_count:
+    saved = _saved_ns(case, plain.change) / (case.step_ns * case.step_count) if plain.change else 1.0
+    what = f"products in fp32 on the CUDA cores take {products.gpu_pct:.3g} % of GPU time"
+    if too_little(case, what, saved, LEAST_SAVED):
         return None
     return _finding(
         products,
@@ -134,8 +138,11 @@ def _on_cuda_cores(case: Case, work: Narrower | None) -> Finding | None:
 
 def _in_tf32(case: Case, work: Narrower) -> Finding | None:
     """What runs on the tensor cores, at half of bf16's rate; beside it there may be products on the CUDA cores."""
-    products = costly_products(case, pl.col("tensor_cores"), pl.col("operand_dtype") == "tf32")
-    if not len(products) or products.gpu_share < LEAST_IN_TF32 or not work.autocast().durations_ns:
+    what = "products in TF32, not in bf16"
+    products = costly_products(case, what, pl.col("tensor_cores"), pl.col("operand_dtype") == "tf32")
+    if not len(products) or too_little(case, what, products.gpu_share, LEAST_IN_TF32):
+        return None
+    if not work.autocast().durations_ns:
         return None
     choices = _in_bf16(case, work)
     choices = choices if case.trains else choices[::-1]

@@ -14,6 +14,7 @@ from foretrace.diagnose.patterns.device_copies import SAME_TYPE, device_copies
 from foretrace.diagnose.patterns.remade_weights import WEIGHTS_AT, remade_weights
 from foretrace.diagnose.removal import without_work
 from foretrace.diagnose.rule import KERNELS, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.sourced import JUDGEMENT, Share
 
@@ -56,7 +57,8 @@ def weight_casts(case: Case) -> Iterator[Finding]:
     if not len(casts):
         return
     cached = without_work(casts)
-    if time_share(case, cached, casts.gpu_share) < LEAST_SHARE:
+    share = time_share(case, cached, casts.gpu_share)
+    if too_little(case, "weights that do not change are cast in every step", share, LEAST_SHARE):
         return
     others = _other_autocasts(casts)
     both = DeviceWork(case, pl.concat((casts.rows, others.rows), how="diagonal"))

@@ -20,6 +20,7 @@ from foretrace.diagnose.patterns import (
 from foretrace.diagnose.patterns.collective_arrivals import Late
 from foretrace.diagnose.patterns.late_ranks import MOST_STEPS, LateRank  # noqa: F401  # named on the page
 from foretrace.diagnose.rule import headline, healthy, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
 from foretrace.predict.changes import Change
@@ -96,8 +97,11 @@ def straggler(case: Case) -> Iterator[Finding]:
             f"{case.trace.path.name}: the ranks have one step in common; record a few more"
         )
     late = late_ranks.find(case, cases, matches)
-    if late is not None and late.saved_ns >= LEAST_SHARE * case.step_ns:
-        yield _finding(late)
+    if late is None or too_little(
+        case, f"rank {late.rank} is late", late.saved_ns / case.step_ns, LEAST_SHARE
+    ):
+        return
+    yield _finding(late)
 
 
 def _finding(late: LateRank) -> Finding:

@@ -47,11 +47,7 @@ def module_rows(view: RecordingView) -> list[tuple[str, list[ModuleRow]]]:
     path, names = _paths(trace, work)
     by_device = []
     for device in work["device"].unique(maintain_order=True).to_list():
-        on_track = (
-            (work["device"] == device).to_numpy()
-            if device is not None
-            else work["device"].is_null().to_numpy()
-        )
+        on_track = work["device"].eq_missing(device).to_numpy()
         chosen = work.filter(pl.Series(on_track))
         start, end = chosen["start_ns"].to_numpy(), chosen["end_ns"].to_numpy()
         step = chosen["step"].fill_null(-1).to_numpy()

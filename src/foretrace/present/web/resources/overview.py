@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -11,7 +12,7 @@ from foretrace import diagnose
 from foretrace.analyze.concepts.memory import memory_curve
 from foretrace.diagnose import RULES
 from foretrace.diagnose.bound import bound
-from foretrace.errors import MissingDataError
+from foretrace.errors import FaultError, MissingDataError, contained
 from foretrace.predict.changes import Change
 from foretrace.predict.prediction import Prediction, to_dict
 from foretrace.present.text import findings
@@ -42,7 +43,6 @@ def overview(view: RecordingView, query: Mapping[str, str] | None = None) -> dic
     if (query or {}).get("findings") == "no":
         return _before_diagnosis(view)
     diagnosis = view.diagnosis
-    numbers = range(1, len(diagnosis.findings) + 1)
     return {
         "name": view.name,
         "facts": facts(view.trace),
@@ -50,16 +50,33 @@ def overview(view: RecordingView, query: Mapping[str, str] | None = None) -> dic
         "missing": missing(view),
         "left_out": list(view.left_out),
         "pending": None,
-        "trust": trust(view),
-        "headline": headline(view),
-        "waterfall": waterfall(view),
-        "findings": [finding(view, number) for number in numbers],
-        "step_time": step_time(view),
-        "checked": checked(view),
-        "one_step": one_step(view),
-        "markdown": _markdown(view),
-        "next": _next(view),
+        **{name: _whole(name, partial(make, view)) for name, make in _PARTS.items()},
     }
+
+
+def _whole(name: str, make: Callable[[], Any]) -> Any:
+    """A part of the page; where it could not be made, an empty one that says so."""
+    try:
+        with contained(name):
+            return make()
+    except FaultError as fault:
+        return _empty(str(fault))[name]
+
+
+def _empty(says: str) -> dict[str, Any]:
+    """Every part in its own shape, with these words for content."""
+    nothing = {"before_ms": None, "after_ms": None, "speedup": None}
+    return {
+        "trust": {"verdict": "no", "says": "Not known", "detail": says, "facts": [], "notes": []},
+        "headline": {"caption": "", **nothing, "title": "This could not be worked out", "says": says},
+        "waterfall": {"now_ms": None, "rows": [], "together_ms": None, "note": says},
+        "findings": [], "step_time": {"caption": says, "steps": [], "parts": []}, "checked": [],
+        "one_step": None, "markdown": says, "next": [],
+    }  # fmt: skip
+
+
+def _all_findings(view: RecordingView) -> list[dict[str, Any]]:
+    return [finding(view, number) for number in range(1, len(view.diagnosis.findings) + 1)]
 
 
 def _before_diagnosis(view: RecordingView) -> dict[str, Any]:
@@ -230,6 +247,9 @@ def _without_gain(view: RecordingView) -> dict[str, str]:
             "title": "Nothing could be predicted from this recording",
             "says": without_file(view, view.not_replayed) + ".",
         }
+    why = view.diagnosis.not_promised
+    if why:
+        return {"title": "No gain is promised from this recording", "says": f"{why[:1].upper()}{why[1:]}."}
     return {"title": "No fix promises a gain of 10 % or more", "says": _busy(view)}
 
 
@@ -265,15 +285,19 @@ def waterfall(view: RecordingView) -> dict[str, Any]:
 
 
 def checked(view: RecordingView) -> list[dict[str, Any]]:
-    """What was checked without finding an issue, then what could not be checked."""
-    looked = [
+    """What is there but not worth it here, what was checked without finding an issue, then what could not be checked."""
+    looked: list[dict[str, Any]] = [
+        {"rule": each.rule, "label": diagnose.find(each.rule).topic, "says": each.says, "looked": True, "seen": True}
+        for each in view.diagnosis.seen
+    ]  # fmt: skip
+    looked += [
         {"rule": rule, "label": diagnose.find(rule).topic, "says": rule_texts.checked(view, rule),
-         "looked": True}
+         "looked": True, "seen": False}
         for rule in view.diagnosis.checked
     ]  # fmt: skip
     return looked + [
         {"rule": each.rule, "label": diagnose.find(each.rule).topic,
-         "says": f"not checked: {each.why.removeprefix(f'{view.trace.path.name}: ')}", "looked": False}
+         "says": f"not checked: {each.why.removeprefix(f'{view.trace.path.name}: ')}", "looked": False, "seen": False}
         for each in view.diagnosis.unchecked
     ]  # fmt: skip
 
@@ -295,3 +319,9 @@ def _next(view: RecordingView) -> list[str]:
         commands.append(f"foretrace show {name} {file} {options}".rstrip())
     commands += [f"foretrace diagnose --explain {each.rule}" for each in view.diagnosis.findings[:1]]
     return list(dict.fromkeys(commands))
+
+
+_PARTS: Mapping[str, Callable[[RecordingView], Any]] = {
+    "trust": trust, "headline": headline, "waterfall": waterfall, "findings": _all_findings, "step_time": step_time,
+    "checked": checked, "one_step": one_step, "markdown": _markdown, "next": _next,
+}  # fmt: skip

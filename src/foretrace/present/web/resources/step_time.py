@@ -33,17 +33,17 @@ def step_time(view: RecordingView) -> dict[str, Any]:
         return {"caption": "no steps recorded: call profiler.step() in the loop", "steps": [], "parts": []}
     starts, ends = _bounds(windows)
     parts = _parts(view, starts, ends)
-    whole = np.array([window.whole for window in windows])
+    whole = np.array([window.averaged for window in windows])
     chosen = whole if whole.any() else np.ones(len(windows), bool)
     mean = {kind: float(times[chosen].mean()) for kind, times in parts.items()}
     total = float((ends - starts)[chosen].mean())
     order = sorted((kind for kind in mean if kind not in ("idle",)), key=lambda kind: -mean[kind])
     order = [kind for kind in order if parts[kind].any()] + ["idle"]
     return {
-        "caption": _caption(trace),
+        "caption": _caption(trace) + _of_kind(windows),
         "steps": [
-            {"step": window.number, "total_ns": int(ends[row] - starts[row]),
-             "parts_ns": [int(parts[kind][row]) for kind in order]}
+            {"step": window.number, **({} if window.kind is None else {"kind": window.kind}),
+             "total_ns": int(ends[row] - starts[row]), "parts_ns": [int(parts[kind][row]) for kind in order]}
             for row, window in enumerate(windows[:_STEPS])
         ],
         "parts": [
@@ -58,6 +58,13 @@ def _caption(trace: Trace) -> str:
     if not trace.has_device:
         return "Host clock, from step start to step end; no GPU work recorded"
     return "From a step's start, or the end of the one before, to the end of its GPU work"
+
+
+def _of_kind(windows: tuple[StepWindow, ...]) -> str:
+    """Which steps the parts are means of, where steps are of several kinds."""
+    several = len({window.kind for window in windows}) > 1
+    kind = next((window.kind for window in windows if window.averaged), None)
+    return f"; the parts are of the {kind} steps" if several and kind else ""
 
 
 def _label(trace: Trace, kind: str) -> str:
@@ -115,7 +122,7 @@ def one_step(view: RecordingView) -> dict[str, Any] | None:
     """The whole step of median length, in columns of equal length; None without GPU work or steps."""
     trace = view.trace
     windows = [
-        step_window for step_window in step_windows(trace) if step_window.whole and step_window.wall_ns > 0
+        step_window for step_window in step_windows(trace) if step_window.averaged and step_window.wall_ns > 0
     ]
     if not windows or not trace.has_device:
         return None

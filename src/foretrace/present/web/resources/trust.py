@@ -48,7 +48,7 @@ def _says(verdict: str, limits: int, marked: int) -> str:
 
 
 def _detail(windows: tuple[StepWindow, ...]) -> str:
-    whole = [window.number for window in windows if window.whole]
+    whole = [window.number for window in windows if window.averaged]
     if not whole:
         return "No whole step was recorded: numbers are of the whole recording."
     if len(whole) == 1:
@@ -87,7 +87,7 @@ def _overhead(view: RecordingView, windows: tuple[StepWindow, ...]) -> dict[str,
 
 
 def _recorded_step(windows: tuple[StepWindow, ...]) -> tuple[float | None, str]:
-    whole = [window for window in windows if window.whole]
+    whole = [window for window in windows if window.averaged]
     on_gpu = [each.gpu_ns for each in whole if each.gpu_ns is not None]
     if on_gpu:
         return float(np.median(on_gpu)), "GPU"
@@ -132,7 +132,7 @@ def _launches(view: RecordingView, _: tuple[StepWindow, ...]) -> dict[str, str] 
 
 
 def _spread(_: RecordingView, windows: tuple[StepWindow, ...]) -> dict[str, str] | None:
-    whole = [window for window in windows if window.whole]
+    whole = [window for window in windows if window.averaged]
     on_gpu = [each.gpu_ns for each in whole if each.gpu_ns is not None]
     times = on_gpu or [each.host_ns for each in whole]
     if not times:

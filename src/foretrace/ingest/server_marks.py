@@ -1,0 +1,41 @@
+"""Server marks: the ranges that inference servers put around each batch they run, and what kind of step each is.
+
+The names are those of vLLM (`execute_model`, `execute_new_1_cached_31`, `execute_context_1(888)_generation_0(0)`), SGLang
+(`step[DECODE bs=32]`, `step[EXTEND bs=1 toks=512]`), and of programs that call a range `prefill` or `decode`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+PREFILL, DECODE, MIXED = "prefill", "decode", "mixed"
+
+_MODE = re.compile(r"step\[(?P<mode>[A-Z_]+)")
+_COUNTS = re.compile(r"execute_(?:\d+_)?context_(?P<new>\d+)\(.*\)_generation_(?P<going>\d+)\(")
+_REQUESTS = re.compile(r"execute_new_(?P<new>\d+)_cached_(?P<going>\d+)\b")
+_PLAIN = re.compile(r"execute_model\b|gpu_model_runner: forward\Z")
+_WORD = re.compile(r"(?P<mode>prefill|decode|extend)(?![A-Za-z])", re.IGNORECASE)
+# SGLang's forward modes; any other is told by its own name.
+_MODES = {"EXTEND": PREFILL, "PREFILL": PREFILL, "SPLIT_PREFILL": PREFILL, "DECODE": DECODE, "MIXED": MIXED}
+
+
+# Whether a server calls its steps like this, one way of naming them after the other; those that tell the kind first.
+SERVER_MARKS: tuple[Callable[[str], object], ...] = (
+    _MODE.match,
+    _COUNTS.match,
+    _REQUESTS.match,
+    _WORD.match,
+    _PLAIN.match,
+)
+
+
+def kind_of(name: str) -> str | None:
+    """prefill, decode, mixed, or what else the name calls the step; None where it tells nothing."""
+    if match := _COUNTS.match(name) or _REQUESTS.match(name):
+        new, going = int(match["new"]), int(match["going"])
+        return MIXED if new and going else PREFILL if new else DECODE if going else None
+    if match := _MODE.match(name) or _WORD.match(name):
+        mode = match["mode"].upper()
+        return _MODES.get(mode, mode.lower().replace("_", " "))
+    return None

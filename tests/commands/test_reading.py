@@ -1,0 +1,114 @@
+"""--step and --pid, in every command that reads a recording."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from foretrace.commands import main
+from foretrace.diagnose.case import Case
+from foretrace.ingest.reading import Reading
+from foretrace.present.web.library import Library
+from tests.builders import Recording
+from tests.ingest.test_processes import two_ranks
+from tests.ingest.test_step_marks import loop, server
+
+CHANGE = ("--change", "scale kernel:gemm 0.5")
+
+
+@pytest.fixture
+def halves(tmp_path: Path) -> Path:
+    """Five iterations that nothing marks as steps, each with two ranges."""
+
+    def mark(recording: Recording, _: int, start: float) -> None:
+        for half in ("first", "second"):
+            begin = start + (50 if half == "first" else 500)
+            recording.annotation(f"{half} half", begin, begin + 450)
+
+    return loop(mark).write(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [
+        (("summary", "--format", "json"), lambda told: told["results"]["steps"]["values"]["step_count"]),
+        (("show", "steps", "--format", "json"), lambda told: told["values"]["step_count"]),
+        (("diagnose", "--format", "json"), lambda told: told["overview"]["steps"]),
+    ],
+)
+def test_commands_that_tell_the_steps(
+    words: tuple[str, ...], steps: object, halves: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, *rest = words
+    name = [rest.pop(0)] if command == "show" else []
+    assert main([command, *name, str(halves), *rest, "--no-cache", "--step", "second half"]) == 0
+    assert steps(json.loads(capsys.readouterr().out)) == 5  # type: ignore[operator]
+
+
+def test_predictions_are_of_the_named_steps(halves: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    per_step = []
+    for name in ("second half", "~half"):
+        assert main(["predict", str(halves), *CHANGE, "--no-cache", "--format", "json", "--step", name]) == 0
+        per_step.append(json.loads(capsys.readouterr().out)["step_ms"])
+    assert per_step[0] > 1.5 * per_step[1]  # ten half iterations instead of five
+
+
+def test_commands_that_write_a_file(halves: Path, tmp_path: Path) -> None:
+    report, perfetto = tmp_path / "out.html", tmp_path / "out.json"
+    assert main(["report", str(halves), "-o", str(report), "--no-cache", "--step", "third half"]) == 4
+    assert main(["report", str(halves), "-o", str(report), "--no-cache", "--step", "second half"]) == 0
+    assert main(["perfetto", str(halves), "-o", str(perfetto), "--no-cache", "--step", "second half"]) == 0
+    assert "Step 4" in {event.get("name") for event in json.loads(perfetto.read_bytes())["traceEvents"]}
+
+
+def test_sql(halves: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    query = "select count(*) as found from spans where step = 4"
+    assert main(["sql", str(halves), query, "--no-cache", "--format", "csv", "--step", "second half"]) == 0
+    assert int(capsys.readouterr().out.split()[1]) > 0
+
+
+def test_a_name_that_is_not_there(halves: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", str(halves), "--no-cache", "--step", "third half"]) == 4
+    assert "ranges that repeat: first half (5), second half (5)" in capsys.readouterr().err
+
+
+def test_the_page_reads_what_was_asked_for(halves: Path, tmp_path: Path) -> None:
+    merged = two_ranks().write(tmp_path, "merged.json")
+    for path, reading, kernels in (
+        (halves, Reading(step="second half"), {"gemm"}),
+        (merged, Reading(pid="200"), {"of_second"}),
+    ):
+        library = Library([path], cache=False, settle_s=0, reading=reading)
+        run = library.runs()["runs"][0]["id"]
+        trace = library.view(library.run(run)).trace
+        assert len(trace.steps) == (5 if reading.step else 6)
+        assert set(trace.device_spans["name"].to_list()) == kernels
+        assert library.resource(run, "overview", {}) is not None
+
+
+def test_pid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = two_ranks().write(tmp_path)
+    assert main(["show", "kernels", str(path), "--no-cache", "--format", "json", "--pid", "200"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["of_second"]
+    assert main(["show", "kernels", str(path), "--no-cache", "--pid", "7"]) == 2
+    assert "no process 7 in it; there are: 100, 200" in capsys.readouterr().err
+
+
+def test_a_case_looks_at_steps_of_one_kind(tmp_path: Path) -> None:
+    case = Case(server(decodes=20).open(tmp_path))
+    assert case.looked_at == "decode steps 1 to 20, 20 of the 24 recorded"
+    assert {step.kind for step in case.trace.steps} == {"decode"}
+    assert case.step_count == 20
+    assert case.step_ns <= 300_000  # a mean over all steps would be 443 us
+    assert "looked at: decode steps 1 to 20" in case.calibration.basis
+
+
+def test_the_terminal_names_the_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = server(decodes=20).write(tmp_path)
+    assert main(["summary", str(path), "--no-cache"]) == 0
+    out = capsys.readouterr().out
+    assert "22 decode steps of 300 µs" in out
+    assert "0 prefill" in out
+    assert "1 decode" in out
