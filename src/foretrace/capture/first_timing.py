@@ -59,6 +59,16 @@ class FirstTiming:
         self._waits.end()
         return self._times
 
+    @property
+    def settling(self) -> bool:
+        """Whether nothing is timed yet."""
+        return self._timer is None and self._times is None
+
+    def first(self) -> StepTimes | None:
+        """What the steps took that were let go by so far, without the slower ones at the very beginning."""
+        later = self._intervals[len(self._intervals) // 2 :]
+        return summarise([(step_ns, 1) for step_ns in later], "the first steps of a short program")
+
     def _begin_blocks(self, expected_ns: float) -> None:
         self._times = None
         self._timer = BlockTimer(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from foretrace import analyze, intervals
 from foretrace.analyze.concepts.device import device_roles
+from foretrace.analyze.concepts.host.cpu_program import computes_on_cpu
 from foretrace.analyze.concepts.host.runtime_calls import HostSpans
 from foretrace.analyze.result import Result
 from foretrace.diagnose.device_work import DeviceWork
@@ -63,6 +64,7 @@ class Case:
     ) -> None:
         self.whole = trace
         self.measured_step_ns, self.timed = step_ns, timed
+        self.processor = timed.processor if timed is not None else None
         self._open_rich, self._open_ranks = open_rich, open_ranks
         self._results: dict[str, Result] = {}
         self._kept: dict[str, Any] = {}
@@ -128,7 +130,11 @@ class Case:
     @cached_property
     def rich(self) -> Case | None:
         """The rich recording of the same program, at the same step time."""
-        return Case(self._open_rich(), step_ns=self.measured_step_ns) if self._open_rich else None
+        if self._open_rich is None:
+            return None
+        rich = Case(self._open_rich(), step_ns=self.measured_step_ns)
+        rich.processor = self.processor
+        return rich
 
     def other_ranks(self) -> tuple[Case, ...]:
         """The other ranks, with the same steps, not kept: they may be many. MissingDataError where one cannot be read."""
@@ -165,16 +171,18 @@ class Case:
             made = calibrate(self.trace, program, step_ns=self.measured_step_ns, host_ns=host_ns)
         return replace(made, basis=f"{made.basis}; looked at: {self.looked_at}") if self.looked_at else made
 
+    @cached_property
+    def on_cpu(self) -> bool:
+        """Whether the program computes on the processor alone: its operators are its work."""
+        return computes_on_cpu(self.whole)
+
     def require_replay(self) -> None:
         """Raises MissingDataError where the recording holds nothing that could be replayed."""
-        if not self.whole.has_device:
-            raise MissingDataError(
-                f"{self.whole.path.name}: no GPU work recorded, so there is nothing to replay"
-            )
-        if not len(self.calibration.program.task_span):
-            raise MissingDataError(
-                f"{self.trace.path.name}: no launched GPU work in the recorded steps to replay"
-            )
+        name = self.whole.path.name
+        if not self.on_cpu and not self.whole.has_device:
+            raise MissingDataError(f"{name}: no GPU work recorded, so there is nothing to replay")
+        if not self.on_cpu and not len(self.calibration.program.task_span):
+            raise MissingDataError(f"{name}: no launched GPU work in the recorded steps to replay")
 
     @property
     def program(self) -> Program:

@@ -56,7 +56,7 @@ def _of_one(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
     findings: list[Finding] = []
     checked, unchecked = [], []
     case.forget_claims()
-    for rule in rules:
+    for rule in (rule for rule in rules if rule.fits(case)):
         case.lost_calls = False
         try:
             judged = [_judged(case, _located(case, finding)) for finding in rule(case)]

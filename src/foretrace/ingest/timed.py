@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from foretrace.ingest.processor import Processor, read_processor
+
 _WORKERS = re.compile(
     r"--?(?:(?:data|dataloader|loader|train|num|n|nb|number|of|max)[_.-]?)*workers?", re.IGNORECASE
 )
@@ -62,6 +64,7 @@ class Timed:
     named_workers: int | None = None  # as the command says, such as --num-workers 4
     ranks: int = 1
     host: HostTimes | None = None  # Runs made before it was measured have none
+    processor: Processor | None = None  # Runs made before it was described have none
 
     @property
     def host_ns(self) -> float | None:
@@ -85,13 +88,15 @@ def read_timed(rank: Mapping[str, Any], run: Mapping[str, Any]) -> Timed:
     """From what rank.json and run.json hold; what is missing or makes no sense is not known."""
     times = _mapping(rank.get("unprofiled"))
     blocks = times.get("blocks_ns")
+    cores = _cores(_mapping(run.get("limits")), rank.get("world_size"))
     return Timed(
         blocks_ns=_numbers(blocks),
         loader=_loader(_mapping(rank.get("loader"))),
-        cores=_cores(_mapping(run.get("limits")), rank.get("world_size")),
+        cores=cores,
         named_workers=named_workers(rank.get("command")),
         ranks=max(int(_number(rank.get("world_size")) or 1), 1),
         host=_host(times),
+        processor=read_processor(rank.get("processor"), cores),
     )
 
 
