@@ -18,6 +18,7 @@ from foretrace.analyze.concepts.device import device_roles
 from foretrace.analyze.concepts.host.cpu_program import computes_on_cpu
 from foretrace.analyze.concepts.host.runtime_calls import HostSpans
 from foretrace.analyze.result import Result
+from foretrace.diagnose import replayable
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.excerpt import Excerpt, chosen_steps, excerpt
 from foretrace.diagnose.finding import Place
@@ -178,11 +179,7 @@ class Case:
 
     def require_replay(self) -> None:
         """Raises MissingDataError where the recording holds nothing that could be replayed."""
-        name = self.whole.path.name
-        if not self.on_cpu and not self.whole.has_device:
-            raise MissingDataError(f"{name}: no GPU work recorded, so there is nothing to replay")
-        if not self.on_cpu and not len(self.calibration.program.task_span):
-            raise MissingDataError(f"{name}: no launched GPU work in the recorded steps to replay")
+        replayable.require(self)
 
     @property
     def program(self) -> Program:

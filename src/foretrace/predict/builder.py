@@ -65,7 +65,7 @@ def build(trace: Trace) -> Program:
     """The program of all recorded steps, or of the whole recording where no step is marked."""
     window = host_line.window(trace)
     calls = host_line.host_line(trace, window)
-    if calls.is_empty() and computes_on_cpu(trace):
+    if calls.is_empty() and trace.steps and computes_on_cpu(trace):
         calls = cpu_host.moments(trace, window)
     if calls.is_empty():
         raise MissingDataError(f"{trace.path.name}: no runtime calls recorded, so there is nothing to replay")

@@ -95,8 +95,12 @@ def undisturbed(program: Program) -> Program:
     first = int(edges[0])
     gap = program.gap_ns.copy()
     np.subtract.at(gap, program.step_calls, program.between_ns)
-    usual = np.median(gap[first:].reshape(len(counts), counts[0]), axis=0).astype(np.int64)
+    steps = gap[first:].reshape(len(counts), counts[0])
+    usual = np.median(steps, axis=0).astype(np.int64)
+    usual[0] = np.median(steps[1:, 0])  # what came before the first step was not recorded
+    begins = gap[first]
     gap[first:] = np.tile(usual, len(counts))
+    gap[first] = begins
     return replace(program, gap_ns=np.maximum(gap, 0), between_ns=np.zeros_like(program.between_ns))
 
 

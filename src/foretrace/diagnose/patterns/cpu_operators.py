@@ -110,8 +110,10 @@ def _table(case: Case) -> pl.DataFrame:
 def clock(case: Case, at_ns: NDArray[np.int64]) -> NDArray[np.int64]:
     """What of the program has run, without a profiler, by these moments of the recording."""
     program = case.program
-    passed = np.cumsum(program.gap_ns)
-    found: NDArray[np.int64] = np.interp(at_ns, program.call_start_ns, passed).astype(np.int64)
+    passed = np.concatenate(([0], np.cumsum(program.gap_ns)))
+    passed = np.append(passed, passed[-1] + program.tail_gap_ns)
+    marks = np.concatenate(([0], program.call_start_ns, [program.measured_host_ns]))
+    found: NDArray[np.int64] = np.interp(at_ns, marks, passed).astype(np.int64)
     return found
 
 

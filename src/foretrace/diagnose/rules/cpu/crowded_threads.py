@@ -64,7 +64,7 @@ def crowded_threads(case: Case) -> Iterator[Finding]:
         return
     many = cpu.threads > cores
     likely = _factor(cpu.threads, cores, 1.0)
-    worst, best = (_factor(cpu.threads, cores, times) for times in (0.3, 1.25))
+    worst, best = (_factor(cpu.threads, cores, times) for times in (0.5, 1.25))
     yield Finding(
         says=f"torch uses {cpu.threads} thread{'s' * (cpu.threads > 1)}, and the process may use {cores} core{'s' * (cores > 1)}"
         + (": they wait for each other." if many else f": {100 * long.share:.0f} % of the step could use more."),
