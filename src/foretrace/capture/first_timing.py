@@ -30,6 +30,10 @@ class FirstTiming:
         self._half_ns = 0  # when the second half of the waiting steps began
         self.began_ns = self._last_ns = time.perf_counter_ns()
 
+    def resume(self) -> None:
+        """Steps in between were recorded: how long they took says nothing."""
+        self._last_ns = time.perf_counter_ns()
+
     def forget(self) -> None:
         """Steps are of another kind from here on."""
         self.begin()

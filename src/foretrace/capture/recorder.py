@@ -48,6 +48,7 @@ class Recorder:
         world_size: int | None = None,
         silent: bool = False,
         watch: bool = False,
+        early: bool = False,
     ) -> None:
         self.options, self.rank = options, rank
         self.finished = False
@@ -56,6 +57,7 @@ class Recorder:
         self.notes: list[str] = []
         self._folder = folder
         self._world_size = world_size if world_size is not None else environment.rank_of_process()[1]
+        self._wants_early = early  # records some of the first steps, in case the program soon ends
         self._watches = watch  # goes on looking at the steps when all is recorded
         self._silent = silent  # follows the plan, to stop where the others do, and writes nothing
         self._thread: int | None = None
@@ -176,7 +178,7 @@ class Recorder:
                 self._make_plan()
         elif self._follower and self._plan_is_due():
             return
-        elif self._alone and self._early.due(self._count, self._timing):
+        elif self._wants_early and self._alone and self._early.due(self._count, self._timing):
             if self._early.begin(self._count, self._timing):
                 self._phase = self._record_early
         elif self._timing.step(self._count, profiled=self._foreign_steps > 0) and not self._follower:
@@ -185,7 +187,7 @@ class Recorder:
     def _record_early(self) -> None:
         """A few steps at once; then the program is timed as if there had been none."""
         if not self._early.step(self._count):
-            self._timing.begin()
+            self._timing.resume()
             self._phase = self._time
 
     def _interrupt_pass(self, why: str) -> None:
