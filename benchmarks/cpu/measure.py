@@ -70,7 +70,9 @@ def measured(program: str, changes: list[str], *, rounds: int) -> dict[str, floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("programs", nargs="*", default=list(CHANGES), metavar="PROGRAM")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--runs", type=Path, help="a folder with Runs made before, or to keep them in")
@@ -86,7 +88,11 @@ def main() -> None:
             for place, (rule, prediction) in enumerate(findings, 1):
                 change = known.get(rule)
                 now = prediction.speedup
-                truth = f"{times[change]:.2f}, off by {100 * abs(now.point / times[change] - 1):.0f} %" if change else "not tried"
+                truth = (
+                    f"{times[change]:.2f}, off by {100 * abs(now.point / times[change] - 1):.0f} %"
+                    if change
+                    else "not tried"
+                )
                 print(
                     f"| {program} | {place} | {rule} | {prediction.verdict} | {now.point:.2f} ({now.low:.2f} to "
                     f"{now.high:.2f}) | {truth} |",

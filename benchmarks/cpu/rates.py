@@ -42,7 +42,9 @@ def products() -> None:
         x, w = torch.randn(rows, depth), torch.randn(columns, depth)
         wide = least_us(lambda x=x, w=w: functional.linear(x, w))  # type: ignore[misc]
         half = least_us(lambda x=x.to(BF16), w=w.to(BF16): functional.linear(x, w))  # type: ignore[misc]
-        print(f"product {rows} x {depth} x {columns}: fp32 {wide:.0f} µs, bf16 {half:.0f} µs, {wide / half:.2f} times")
+        print(
+            f"product {rows} x {depth} x {columns}: fp32 {wide:.0f} µs, bf16 {half:.0f} µs, {wide / half:.2f} times"
+        )
     for count in (1 << 14, 1 << 18, 1 << 20):
         tensor = torch.randn(count)
         taken = least_us(lambda tensor=tensor: tensor.to(BF16))  # type: ignore[misc]
@@ -56,8 +58,12 @@ def attention() -> None:
             y = functional.scaled_dot_product_attention(q, q, q, is_causal=True)
             grad = torch.randn_like(y)
             forward = least_us(lambda q=q: functional.scaled_dot_product_attention(q, q, q, is_causal=True))  # type: ignore[misc]
-            backward = least_us(lambda y=y, q=q, grad=grad: torch.autograd.grad(y, q, grad, retain_graph=True))  # type: ignore[misc]
-            print(f"attention of {length} tokens, {dtype}: forward {forward:.0f} µs, backward {backward:.0f} µs")
+            backward = least_us(
+                lambda y=y, q=q, grad=grad: torch.autograd.grad(y, q, grad, retain_graph=True)
+            )  # type: ignore[misc]
+            print(
+                f"attention of {length} tokens, {dtype}: forward {forward:.0f} µs, backward {backward:.0f} µs"
+            )
 
 
 def nodes() -> None:

@@ -33,8 +33,6 @@ def cpu_case(trace: Trace, step_us: float, processor: Processor | None = ZEN4) -
     return Case(trace, step_ns=step_us * 1_000, timed=Timed(blocks_ns=(), processor=processor))
 
 
-def judged(
-    rule: Rule, trace: Trace, *, step_us: float, processor: Processor | None = ZEN4
-) -> Diagnosis:
+def judged(rule: Rule, trace: Trace, *, step_us: float, processor: Processor | None = ZEN4) -> Diagnosis:
     """What one rule makes of it."""
     return diagnose(cpu_case(trace, step_us, processor), (rule,))

@@ -114,10 +114,11 @@ def run(args: argparse.Namespace) -> int:
     if not args.quiet:
         sys.stderr.flush()
         _print_diagnosis(folder.path, recorded)
-    if code == 0 and not _recordings(recorded):
-        _say(_what_to_do(recorded))  # also where nothing else is to be said: the exit code needs a reason
-        return NOTHING_RECORDED
-    return code
+    if _recordings(recorded):
+        return code
+    # Where the exit code is Foretrace's, it needs a reason even if nothing else is to be said.
+    (say if code else _say)(_what_to_do(recorded))
+    return code or NOTHING_RECORDED
 
 
 # --- the program ---------------------------------------------------------------------------------------------
@@ -207,14 +208,14 @@ def _what_to_do(recorded: Run) -> str:
     if not recorded.ranks:
         note = (recorded.facts.get("notes") or ["it took no step that Foretrace saw"])[-1]
         return (
-            f"nothing was recorded, so the exit code is {NOTHING_RECORDED} ({note}): call foretrace.step() at the end of each "
-            "step, or name the function that makes a step: --step-function MODULE:NAME"
+            f"no step was found, so nothing was recorded ({note}): call foretrace.step() at the end of each step, "
+            "or name the function that makes a step: --step-function MODULE:NAME"
         )
     facts = recorded.ranks[0].facts
     seen, reason = facts.get("steps_seen") or 0, facts.get("reason") or "the program ended"
     return (
-        f"nothing was recorded, so the exit code is {NOTHING_RECORDED}: {reason}. {seen} steps were seen; let the program take "
-        "more, or name a schedule that fits them: --wait 1 --warmup 1 --active 1"
+        f"nothing was recorded: {reason}. {seen} steps were seen; let the program take more, or name a schedule that fits "
+        "them: --wait 1 --warmup 1 --active 1"
     )
 
 

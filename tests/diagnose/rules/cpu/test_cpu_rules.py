@@ -80,7 +80,9 @@ def test_backward_attention_on_short_sequences_is_slower_in_bf16(tmp_path: Path)
     def body(recording: Recording, at: float) -> None:
         recording.op("aten::mm", at, at + 2_000, **FLOAT)
         dims = {"Input Dims": [[12, 4, 64, 32]] * 3, "Input type": ["float"] * 3}
-        recording.op("aten::_scaled_dot_product_flash_attention_for_cpu_backward", at + 2_100, at + 3_100, **dims)
+        recording.op(
+            "aten::_scaled_dot_product_flash_attention_for_cpu_backward", at + 2_100, at + 3_100, **dims
+        )
 
     (finding,) = judged(fp32_on_cpu, cpu_loop(tmp_path, 4_000, body), step_us=4_000).findings
     assert finding.predicted
@@ -142,7 +144,9 @@ def test_an_optimizer_that_loops_is_replayed_fused(tmp_path: Path) -> None:
         for number in range(320):
             start = at + 6_000 + 12.5 * number
             name = "aten::addcdiv_" if number % 8 == 0 else "aten::sqrt" if number % 8 == 1 else "aten::mul_"
-            recording.op(name, start, start + 10, **{"Input Dims": [[1000], [1000]], "Input type": ["float"] * 2})
+            recording.op(
+                name, start, start + 10, **{"Input Dims": [[1000], [1000]], "Input type": ["float"] * 2}
+            )
 
     (finding,) = judged(optimizer_loop, cpu_loop(tmp_path, 10_000, body), step_us=10_000).findings
     assert finding.evidence["parameters_count"] == 40
@@ -187,7 +191,11 @@ def test_copies_are_found_but_not_promised(tmp_path: Path) -> None:
 def test_rules_about_a_gpu_are_silent_and_nobody_advises_to_record_cuda(tmp_path: Path) -> None:
     found = diagnose(cpu_case(products(tmp_path), 10_000), RULES)
     assert found.findings[0].rule == "fp32-on-cpu"
-    named = {*found.checked, *(each.rule for each in found.unchecked), *(each.rule for each in found.findings)}
+    named = {
+        *found.checked,
+        *(each.rule for each in found.unchecked),
+        *(each.rule for each in found.findings),
+    }
     assert "launch-bound" not in named
     assert not any("CUDA" in each.why for each in found.unchecked)
 
@@ -199,5 +207,9 @@ def test_rules_about_a_cpu_are_silent_where_a_gpu_computes(tmp_path: Path) -> No
         recording.op("aten::add", number * 100, number * 100 + 20)
         recording.launch(number * 100 + 5, "add_kernel", number * 100 + 10, number * 100 + 50)
     found = diagnose(cpu_case(recording.open(tmp_path), 100), RULES)
-    named = {*found.checked, *(each.rule for each in found.unchecked), *(each.rule for each in found.findings)}
+    named = {
+        *found.checked,
+        *(each.rule for each in found.unchecked),
+        *(each.rule for each in found.findings),
+    }
     assert not named & {rule.name for rule in RULES if rule.on == ("cpu",)}
