@@ -3,7 +3,8 @@
     python benchmarks/cpu/measure.py            # all three, a table for docs/accuracy.md
     python benchmarks/cpu/measure.py encoder_serving
 
-Each program is recorded by `foretrace run` in a process of its own, with one thread for torch. Then the change that comes first
+Each program is recorded by `foretrace run` in a process of its own, with one thread for torch and fifteen steps: the median of
+so many leaves out what other processes do. Then the change that comes first
 is made, and both variants are timed in turns in one process: in processor time where they compute, which other processes on
 the machine do not touch, and in time by the clock where they wait for data. Last comes what else was tried, which says
 whether the first advice is the best one.
@@ -36,7 +37,19 @@ WAITS = ("starved_cnn",)
 def recorded(program: str, folder: Path) -> Path:
     """A Run of the program."""
     run = folder / program
-    command = [sys.executable, "-m", "foretrace", "run", "-q", "--stop-after-capture", "-o", str(run), "--"]
+    command = [
+        sys.executable,
+        "-m",
+        "foretrace",
+        "run",
+        "-q",
+        "--stop-after-capture",
+        "--active",
+        "15",
+        "-o",
+        str(run),
+        "--",
+    ]
     command += [sys.executable, str(HERE / f"{program}.py"), ARGUMENTS[program], "100000"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent.parent / "src")}
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)

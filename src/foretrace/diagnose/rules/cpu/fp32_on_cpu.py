@@ -21,11 +21,13 @@ from foretrace.diagnose.patterns.cpu_operators import (
 from foretrace.diagnose.rule import CPU, SHAPES, headline, needs, on, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import cpu_products as costs
-from foretrace.predict.costs.cpu_products import AMX, AVX512  # noqa: F401  # named on the page
-from foretrace.predict.edits import Edit
+from foretrace.predict.costs.cpu_products import AMX, AVX512, HALF  # noqa: F401  # named on the page
+from foretrace.predict.edits import Edit, merge
 from foretrace.sourced import JUDGEMENT, Share
 
 LEAST_SHARE = Share(0.1, "the step", JUDGEMENT)
+# Their arithmetic takes the time, not memory: as long in bf16 as in fp32.
+_COMPUTE = ("aten::gelu", "aten::gelu_backward", "aten::erf", "aten::exp", "aten::sigmoid", "aten::silu")
 _TRAINS = (
     'with torch.autocast("cpu", torch.bfloat16):  # the forward pass and the loss\n    loss = model(batch)'
 )
@@ -55,7 +57,8 @@ def fp32_on_cpu(case: Case) -> Iterator[Finding]:
 
     How the worth is predicted
     Each product is replayed in bf16: {AVX512} times as fast with AVX512_BF16 and {AMX} times with AMX, and a little longer
-    to set up. Where the program trains, casts of the products' inputs are added, for autocast makes them in every step;
+    to set up. Element-wise operators on what products give, where memory holds them up, take {HALF} of their time, for their
+    tensors take half of the memory. Where the program trains, casts of the products' inputs are added, for autocast makes them in every step;
     where it does not, the weights are taken to be in bf16. torch's fused attention is no faster in bf16 on a CPU, and its
     backward pass on short sequences is much slower: that is replayed too. With AMX nothing is promised, for its rate
     was not measured.
@@ -98,22 +101,37 @@ def fp32_on_cpu(case: Case) -> Iterator[Finding]:
 
 def _products(case: Case) -> CpuOperators:
     """The innermost products of fp32, with the `rows` of their first matrix and the elements of their largest tensor."""
-    found = innermost(cpu_operators(case).where(pl.col("family").is_in(MATRIX_FAMILIES)))
-    arguments = case.arguments.filter(pl.col("dtypes").str.contains(r'"float"'))
-    table = found.table.join(arguments.with_columns(pl.col("op_id").cast(pl.Int64)), on="op_id", how="inner")
-    sizes = {shapes: rows_and_size(shapes) for shapes in table["shapes"].fill_null("").unique()}
-    listed = [sizes[shapes] for shapes in table["shapes"].fill_null("")]
-    return CpuOperators(
-        case,
-        table.with_columns(
-            rows=pl.Series([max(rows, 2 * costs.LEAST_ROWS * (family == "convolution")) for (rows, _), family in zip(listed, table["family"], strict=True)], dtype=pl.Int64),
-            elements=pl.Series([size for _, size in listed], dtype=pl.Int64),
-        ),
-    )  # fmt: skip
+    found = _sized(innermost(cpu_operators(case).where(pl.col("family").is_in(MATRIX_FAMILIES))))
+    # A convolution's tensors hold no rows of a matrix: it is never a product of a few.
+    rows = pl.when(pl.col("family") == "convolution").then(2 * costs.LEAST_ROWS).otherwise("rows")
+    return CpuOperators(case, found.table.with_columns(rows=rows))
+
+
+def _sized(operators: CpuOperators) -> CpuOperators:
+    """Those of fp32, with `rows` and `elements` by their shapes."""
+    arguments = operators.case.arguments.filter(pl.col("dtypes").str.contains(r'"float"'))
+    table = operators.table.join(
+        arguments.with_columns(pl.col("op_id").cast(pl.Int64)), on="op_id", how="inner", maintain_order="left"
+    )
+    shapes = table["shapes"].fill_null("")
+    sizes = {text: rows_and_size(text) for text in shapes.unique()}
+    rows, elements = (pl.Series([sizes[text][side] for text in shapes], dtype=pl.Int64) for side in (0, 1))
+    return CpuOperators(operators.case, table.with_columns(rows=rows, elements=elements))
+
+
+def _narrowed(case: Case) -> CpuOperators:
+    """Element-wise operators that memory holds up, on tensors as large as those that products take or give."""
+    found = _sized(cpu_operators(case).where(pl.col("family") == "elementwise", ~pl.col("calls_others")))
+    waits = [
+        costs.waits_for_memory(own, elements) and name not in _COMPUTE
+        for name, own, elements in found.table.select("name", "dur_ns", "elements").iter_rows()
+    ]
+    flowing = found.where(pl.Series(waits, dtype=pl.Boolean))
+    return flowing.where(pl.col("elements").is_in(_products(case).table["elements"].unique().implode()))
 
 
 def _in_bf16(case: Case, products: CpuOperators, rate: float) -> Edit:
-    """All products in bf16, with the casts that autocast makes where the program trains."""
+    """All products in bf16, with the casts that autocast makes where the program trains, and what reads their results."""
     table = products.table
     new = []
     for name, family, own, rows, elements in table.select(
@@ -126,4 +144,6 @@ def _in_bf16(case: Case, products: CpuOperators, rate: float) -> Edit:
             continue
         casts = costs.cast_ns(elements) if case.trains and forward else 0.0
         new.append(min(costs.in_bf16_ns(own, rate), own) + casts if rows >= costs.LEAST_ROWS else own)
-    return replaced(case, products, new)
+    narrowed = case.keep("narrowed by bf16", lambda: _narrowed(case))
+    rest = replaced(case, narrowed, (narrowed.table["dur_ns"] * costs.HALF).to_list())
+    return merge((replaced(case, products, new), rest))
