@@ -13,10 +13,14 @@ from foretrace import intervals
 from foretrace.analyze.concepts.work import work_models
 from foretrace.analyze.concepts.work.tensor_shapes import tensor_shapes
 from foretrace.diagnose.case import Case
+from foretrace.diagnose.finding import Place
 from foretrace.errors import MissingDataError
 from foretrace.ingest.processor import Processor
 from foretrace.predict.edits import Edit
 from foretrace.predict.numbers import ProgramTime
+from foretrace.sourced import JUDGEMENT, Count
+
+_NAMED = Count(500, "operators, the longest, whose lines are named", JUDGEMENT)
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,11 @@ class CpuOperators:
     def share(self) -> float:
         """The part of the step that they take themselves."""
         return self.self_step_ns / max(self.case.step_ns, 1.0)
+
+    def places(self) -> tuple[Place, ...]:
+        """The source lines behind those that take longest."""
+        longest = self.table.sort("self_ns", descending=True).head(_NAMED)
+        return self.case.places(longest["op_id"].to_list())
 
     @property
     def ids(self) -> list[int]:
@@ -132,8 +141,9 @@ def replaced(case: Case, operators: CpuOperators, new_ns: Sequence[float] | NDAr
 
 def together(case: Case, stretches: Iterable[tuple[int, int, float]]) -> Edit:
     """Stretches of the program's time (begin and end, on its clock), each taking another time."""
-    rows = np.array(list(stretches), np.float64).reshape(-1, 3)
-    start, end, new = rows[:, 0].astype(np.int64), rows[:, 1].astype(np.int64), rows[:, 2]
+    listed = list(stretches)
+    start, end = (np.array([row[side] for row in listed], np.int64) for side in (0, 1))
+    new = np.array([row[2] for row in listed], np.float64)
     now = clock(case, end) - clock(case, start)
     kept = np.minimum(new / np.maximum(now, 1), 1.0)
     # What becomes shorter loses its last part: where two changes shorten the same work, that counts once.

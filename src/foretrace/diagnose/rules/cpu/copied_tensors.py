@@ -58,7 +58,7 @@ def copied_tensors(case: Case) -> Iterator[Finding]:
             "copies_ns": round(copies.self_step_ns),
             "spans": copies.ids[:SHOWN_SPANS],
         },
-        where=case.places(copies.table.sort("self_ns", descending=True).head(500)["op_id"].to_list()),
+        where=copies.places(),
         change=Change(
             "copies left out",
             replaced(case, copies, [0.0] * copies.table.height),

@@ -20,9 +20,12 @@ from foretrace.diagnose.rule import CPU, headline, on, rule
 from foretrace.ingest.processor import Processor
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.cpu_overheads import BY_CORES, CROWDED
-from foretrace.sourced import JUDGEMENT, Nanoseconds, Share
+from foretrace.sourced import JUDGEMENT, Factor, Nanoseconds, Share
 
 LEAST_SHARE = Share(0.1, "the step, in operators that could use more threads", JUDGEMENT)
+_LEAST = Factor(0.5, "the likely effect of other threads, at least", JUDGEMENT)
+_MOST = Factor(1.25, "the likely effect of other threads, at most", JUDGEMENT)
+_BUSY = Share(0.5, "the cores that others use, above which nothing is promised of idle ones", JUDGEMENT)
 LONG_NS = Nanoseconds(50_000, "an operator that is worth splitting between threads", JUDGEMENT)
 
 
@@ -64,7 +67,7 @@ def crowded_threads(case: Case) -> Iterator[Finding]:
         return
     many = cpu.threads > cores
     likely = _factor(cpu.threads, cores, 1.0)
-    worst, best = (_factor(cpu.threads, cores, times) for times in (0.5, 1.25))
+    worst, best = (_factor(cpu.threads, cores, times) for times in (_LEAST, _MOST))
     yield Finding(
         says=f"torch uses {cpu.threads} thread{'s' * (cpu.threads > 1)}, and the process may use {cores} core{'s' * (cores > 1)}"
         + (": they wait for each other." if many else f": {100 * long.share:.0f} % of the step could use more."),
@@ -104,6 +107,6 @@ def _factor(threads: int, cores: int, times: float) -> float:
 
 def _doubt(cpu: Processor, *, many: bool) -> str:
     busy = (cpu.load_average or 0.0) - (cpu.threads or 0)
-    if many or cpu.cores is None or busy <= 0.5 * cpu.cores:
+    if many or cpu.cores is None or busy <= _BUSY * cpu.cores:
         return ""
     return f"{cpu.load_average:.0f} processes or threads compete for the cores already"

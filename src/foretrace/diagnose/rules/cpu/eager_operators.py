@@ -20,9 +20,11 @@ from foretrace.predict.builder import QUIET_NS
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.cpu_overheads import COMPILED_NS, LEFT_AROUND
 from foretrace.predict.edits import Edit
-from foretrace.sourced import JUDGEMENT, Share
+from foretrace.sourced import JUDGEMENT, Factor, Share
 
 LEAST_SHARE = Share(0.1, "the step, in operators that could be fused and around operators", JUDGEMENT)
+_LEAST = Factor(0.5, "what compiling is likely to save, at least", JUDGEMENT)
+_MOST = Factor(1.25, "what compiling is likely to save, at most", JUDGEMENT)
 _FUSED = ("elementwise", "norm", "softmax", "copy", "dropout", "reduction", "concatenation")
 _OUTSIDE = rf"^Optimizer\.|{DATA_LOADING}"
 _COMPILED = "CompiledFunction|Torch-Compiled Region|^graph_\\d|cpp_fused|^Call CompiledFxGraph"
@@ -74,11 +76,11 @@ def eager_operators(case: Case) -> Iterator[Finding]:
             "fusable_ns": round(fused.self_step_ns),
             "around_ns": round(around_ns),
         },
-        where=case.places(fused.table.sort("self_ns", descending=True).head(500)["op_id"].to_list()),
+        where=fused.places(),
         change=Change(
             "the model compiled",
             _compiled(case, model, 1.0),
-            others=(_compiled(case, model, 0.5), _compiled(case, model, 1.25)),
+            others=(_compiled(case, model, _LEAST), _compiled(case, model, _MOST)),
         ),
         unless="shapes change with every step, or the program ends before compiling has paid off.",
     )

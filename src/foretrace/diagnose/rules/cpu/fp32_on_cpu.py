@@ -23,8 +23,10 @@ from foretrace.predict.changes import Change
 from foretrace.predict.costs import cpu_products as costs
 from foretrace.predict.costs.cpu_products import AMX, AVX512, HALF  # noqa: F401  # named on the page
 from foretrace.predict.edits import Edit, merge
-from foretrace.sourced import JUDGEMENT, Share
+from foretrace.sourced import JUDGEMENT, Factor, Share
 
+_LEAST = Factor(0.75, "what bf16 adds to the rate of products, at least", JUDGEMENT)
+_MOST = Factor(1.4, "what bf16 adds to the rate of products, at most: convolutions gain more", JUDGEMENT)
 LEAST_SHARE = Share(0.1, "the step", JUDGEMENT)
 # Their arithmetic takes the time, not memory: as long in bf16 as in fp32.
 _COMPUTE = ("aten::gelu", "aten::gelu_backward", "aten::erf", "aten::exp", "aten::sigmoid", "aten::silu")
@@ -78,7 +80,10 @@ def fp32_on_cpu(case: Case) -> Iterator[Finding]:
     change = Change(
         f"products in bf16, {rate:.3g} times as fast",
         _in_bf16(case, products, rate),
-        others=(_in_bf16(case, products, 1 + (rate - 1) * 0.75), _in_bf16(case, products, rate * 1.2)),
+        others=(
+            _in_bf16(case, products, 1 + (rate - 1) * _LEAST),
+            _in_bf16(case, products, 1 + (rate - 1) * _MOST),
+        ),
         doubt="the rate of AMX was not measured" if cpu.bf16 == "amx_bf16" else "",
     )
     yield Finding(
