@@ -88,12 +88,11 @@ inline Status Scanner::commit(int64_t offset) {
     if (event_.notes & kRawQuote) raw.repair(kNoteRawQuote, offset);
   }
   ++raw.events;
-  const Token& ph = event_.field[kPh];
-  if (!event_.has(kPh) || ph.type != Type::kString || ph.length != 1) {
+  const char phase = event_.has(kPh) ? phase_letter(event_.field[kPh]) : 0;
+  if (!phase) {
     raw.repair(kNotAnEvent, offset);
     return Status::kOk;
   }
-  const char phase = ph.text[0];
   if (phase == 's' || phase == 't' || phase == 'f') {
     ++raw.flows;
     return Status::kOk;

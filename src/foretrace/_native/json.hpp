@@ -22,6 +22,23 @@ struct Token {
   Type type;
 };
 
+// The phase of an event, a letter or a bracket, also where it is written as an escape; 0 if the value is none.
+inline char phase_letter(const Token& value) {
+  unsigned letter = 0;
+  if (value.type != Type::kString) return 0;
+  if (value.length == 1) {
+    letter = uint8_t(value.text[0]);
+  } else if (value.length == 6 && !std::memcmp(value.text, "\\u00", 4)) {
+    for (const char* digit = value.text + 4; digit < value.text + 6; ++digit) {
+      const char c = *digit | 0x20;
+      if (!((c >= '0' && c <= '9' && *digit == c) || (c >= 'a' && c <= 'f'))) return 0;
+      letter = letter * 16 + unsigned(c <= '9' ? c - '0' : c - 'a' + 10);
+    }
+  }
+  const bool known = (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') || letter == '(' || letter == ')';
+  return known ? char(letter) : 0;
+}
+
 struct CharTable {
   bool space[256] = {};
   bool word[256] = {};

@@ -703,7 +703,7 @@ class Scanner {
       q = skip_space(skip_space(q, r) + 1, r);
       scan_value(q, end(), notes, &value);
       if (key.length == 2 && !std::memcmp(key.text, "ph", 2)) {
-        phase = value.type == Type::kString && value.length == 1;
+        phase = phase_letter(value) != 0;
       }
       q = skip_space(q, r);
       if (*q == ',') q = skip_space(q + 1, r);

@@ -43,6 +43,7 @@ CATEGORIES = {
     "cuda_sync": SYNC, "cuda_event": SYNC, "xpu_sync": SYNC,
     "overhead": OVERHEAD,
 }  # fmt: skip
+_PHASE = re.compile(r"[A-Za-z()]")
 _FLOWS = frozenset("stf")
 
 # Not kept: the profiler's own bookkeeping, and values that others in the row give exactly.
@@ -216,7 +217,7 @@ class Scanner:
             except lenient.DamagedError as damage:
                 event, end = {}, damage.position
             phase = event.get("ph")
-            if is_text(phase) and len(phase) == 1:
+            if is_text(phase) and _PHASE.fullmatch(phase):
                 self.repair("damaged", at)
                 self.counts["lost_bytes"] += _bytes_in(text[at : match.start()])
                 return match.start()
@@ -232,7 +233,7 @@ class Scanner:
     def _event(self, event: dict[str, Any], place: int) -> None:
         self.counts["events"] += 1
         phase = event.get("ph")
-        if not (is_text(phase) and len(phase) == 1):
+        if not (is_text(phase) and _PHASE.fullmatch(phase)):
             self.repair("not-an-event", place)
             return
         if phase in _FLOWS:

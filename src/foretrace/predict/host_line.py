@@ -11,6 +11,7 @@ from foretrace.predict.program import Numbers, Times
 from foretrace.trace import Trace
 
 _STREAMS = 1 << 32  # more than a device has
+_NO_TIMES = np.empty(0, np.int64)
 
 
 def window(trace: Trace) -> tuple[int, int]:
@@ -41,10 +42,9 @@ def host_line(trace: Trace, window: tuple[int, int]) -> pl.DataFrame:
         calls.select("id"), left_on="parent_id", right_on="id", how="anti", maintain_order="left"
     )
     main = _main_track(trace, outer)
-    serial = [
-        main,
-        *(track for track in outer["track_id"].unique() if track != main and _serial(host, main, track)),
-    ]
+    edges = {track: _edges(rows) for (track,), rows in host.partition_by("track_id", as_dict=True).items()}
+    others = [track for track in outer["track_id"].unique() if track != main]
+    serial = [main, *(track for track in others if _serial(edges[track], edges.get(main, _NO_TIMES)))]
     return outer.filter(pl.col("track_id").is_in(serial)).sort("start_ns", maintain_order=True)
 
 
@@ -63,17 +63,14 @@ def _main_track(trace: Trace, calls: pl.DataFrame) -> int:
     return int(counted["track_id"][0]) if counted.height else -1
 
 
-def _serial(host: pl.DataFrame, main: int, track: int) -> bool:
+def _edges(rows: pl.DataFrame) -> Times:
+    """When these spans begin or end, in order."""
+    return np.sort(np.concatenate((rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())))
+
+
+def _serial(own: Times, of_main: Times) -> bool:
     """Whether a thread works only while the main thread stands still: many of its events in few of main's gaps."""
-
-    def edges(number: int) -> Times:
-        rows = host.filter(pl.col("track_id") == number)
-        return np.sort(np.concatenate((rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())))
-
-    own, others = edges(track), edges(main)
-    if not len(own):
-        return False
-    return len(own) / len(np.unique(np.searchsorted(others, own))) >= 10
+    return len(own) / len(np.unique(np.searchsorted(of_main, own))) >= 10
 
 
 def tasks(trace: Trace, calls: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
