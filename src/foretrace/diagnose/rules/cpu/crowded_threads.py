@@ -17,6 +17,7 @@ from foretrace.diagnose.patterns.cpu_operators import (
     replaced,
 )
 from foretrace.diagnose.rule import CPU, headline, on, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.ingest.processor import Processor
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.cpu_overheads import BY_CORES, CROWDED
@@ -63,7 +64,8 @@ def crowded_threads(case: Case) -> Iterator[Finding]:
         return
     cores = max(int(cpu.cores), 1)
     long = _splittable(case)
-    if cpu.threads == cores or long.share < LEAST_SHARE:
+    what = f"{cpu.threads} threads for {cores} cores"
+    if cpu.threads == cores or too_little(case, what, long.share, LEAST_SHARE):
         return
     many = cpu.threads > cores
     likely = _factor(cpu.threads, cores, 1.0)

@@ -15,6 +15,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns.cpu_operators import CpuOperators, clock, cpu_operators, innermost, together
 from foretrace.diagnose.rule import CPU, headline, on, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.intervals import Intervals
 from foretrace.predict.builder import QUIET_NS
 from foretrace.predict.changes import Change
@@ -63,7 +64,7 @@ def eager_operators(case: Case) -> Iterator[Finding]:
     fused, around = model.fused, model.around
     around_ns = float(around["spent_ns"].sum()) / case.step_count
     share = (fused.self_step_ns + around_ns) / max(case.step_ns, 1.0)
-    if share < LEAST_SHARE or fused.table.is_empty():
+    if fused.table.is_empty() or too_little(case, "operators one by one", share, LEAST_SHARE):
         return
     yield Finding(
         says=f"{fused.per_step_count:.0f} operators a step that could be fused take {fused.self_step_ns / 1e6:.3g} ms one "
