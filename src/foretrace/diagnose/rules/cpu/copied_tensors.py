@@ -11,6 +11,7 @@ from foretrace.diagnose.device_work import SHOWN_SPANS
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns.cpu_operators import cpu_operators, replaced
 from foretrace.diagnose.rule import CPU, headline, on, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.sourced import JUDGEMENT, Share
 
@@ -42,7 +43,7 @@ def copied_tensors(case: Case) -> Iterator[Finding]:
     What follows needs the other order or type, or the copy is kept while the original changes.
     """
     copies = cpu_operators(case).where(pl.col("name").is_in(_COPIES), ~pl.col("calls_others"))
-    if copies.share < LEAST_SHARE:
+    if too_little(case, "copies of tensors", copies.share, LEAST_SHARE):
         return
     yield Finding(
         says=f"{copies.per_step_count:.0f} copies a step take {copies.self_step_ns / 1e6:.3g} ms, {100 * copies.share:.0f} % "

@@ -17,12 +17,13 @@ from foretrace.diagnose.patterns.cpu_operators import (
     replaced,
 )
 from foretrace.diagnose.rule import CPU, headline, on, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.ingest.processor import Processor
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.cpu_overheads import BY_CORES, CROWDED
 from foretrace.sourced import JUDGEMENT, Factor, Nanoseconds, Share
 
-LEAST_SHARE = Share(0.1, "the step, in operators that could use more threads", JUDGEMENT)
+LEAST_SHARE = Share(0.1, "the step", JUDGEMENT)
 _LEAST = Factor(0.5, "the likely effect of other threads, at least", JUDGEMENT)
 _MOST = Factor(1.25, "the likely effect of other threads, at most", JUDGEMENT)
 _BUSY = Share(0.5, "the cores that others use, above which nothing is promised of idle ones", JUDGEMENT)
@@ -63,7 +64,9 @@ def crowded_threads(case: Case) -> Iterator[Finding]:
         return
     cores = max(int(cpu.cores), 1)
     long = _splittable(case)
-    if cpu.threads == cores or long.share < LEAST_SHARE:
+    if cpu.threads == cores:
+        return
+    if too_little(case, "operators that could use more threads", long.share, LEAST_SHARE):
         return
     many = cpu.threads > cores
     likely = _factor(cpu.threads, cores, 1.0)

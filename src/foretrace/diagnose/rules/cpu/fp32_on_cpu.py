@@ -19,6 +19,7 @@ from foretrace.diagnose.patterns.cpu_operators import (
     rows_and_size,
 )
 from foretrace.diagnose.rule import CPU, SHAPES, headline, needs, on, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import cpu_products as costs
 from foretrace.predict.costs.cpu_products import AMX, AVX512, HALF  # noqa: F401  # named on the page
@@ -74,7 +75,7 @@ def fp32_on_cpu(case: Case) -> Iterator[Finding]:
         return
     products = _products(case)
     wide = products.where(pl.col("family") != "attention", pl.col("rows") >= costs.LEAST_ROWS)
-    if wide.share < LEAST_SHARE:
+    if too_little(case, "matrix products in fp32", wide.share, LEAST_SHARE):
         return
     rate = costs.AMX if cpu.bf16 == "amx_bf16" else costs.AVX512
     change = Change(

@@ -13,6 +13,7 @@ from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import optimizer_steps
 from foretrace.diagnose.patterns.cpu_operators import clock, cpu_operators, rows_and_size, together
 from foretrace.diagnose.rule import CPU, headline, on, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.cpu_overheads import FUSED_NS_PER_ELEMENT, FUSED_PARAMETER_NS
 from foretrace.predict.edits import Edit
@@ -61,7 +62,9 @@ def optimizer_loop(case: Case) -> Iterator[Finding]:
     step_ns = float((clock(case, during.end) - clock(case, during.start)).sum()) / case.step_count
     parameters, elements = _parameters(case, inside)
     leaves = inside.filter(~pl.col("calls_others")).height / case.step_count
-    if step_ns < LEAST_SHARE * case.step_ns or leaves < LEAST_OPERATORS * max(parameters, 1):
+    if leaves < LEAST_OPERATORS * max(parameters, 1):
+        return
+    if too_little(case, "the optimizer", step_ns / case.step_ns, LEAST_SHARE):
         return
     fused = parameters * FUSED_PARAMETER_NS + elements * FUSED_NS_PER_ELEMENT
     optimizer = optimizer_steps.name(case)

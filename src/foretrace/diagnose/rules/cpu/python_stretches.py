@@ -14,6 +14,7 @@ from foretrace.diagnose.finding import Finding, Fix, Place
 from foretrace.diagnose.operators import calling_threads
 from foretrace.diagnose.patterns.cpu_operators import clock, together
 from foretrace.diagnose.rule import CPU, headline, on, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.intervals import Intervals
 from foretrace.predict.builder import QUIET_NS
 from foretrace.predict.changes import Change
@@ -56,7 +57,7 @@ def python_stretches(case: Case) -> Iterator[Finding]:
     """
     quiet = _stretches(case)
     spent = float((clock(case, quiet.end) - clock(case, quiet.start)).sum()) / case.step_count
-    if spent < LEAST_SHARE * case.step_ns or not _recurs(case, quiet):
+    if too_little(case, "Python or waiting", spent / case.step_ns, LEAST_SHARE) or not _recurs(case, quiet):
         return
     yield Finding(
         says=f"Of a step, {spent / 1e6:.3g} ms ({100 * spent / case.step_ns:.0f} %) are Python or waiting, in which no "
