@@ -87,7 +87,22 @@ def long_names(recording: Recording) -> None:
     recording.python("d" * 300 + "/" + "f" * 300 + ".py(3): " + "g" * 300, 0, 2900)
 
 
+def absurd_totals_of_memory(recording: Recording) -> None:
+    for at, total in ((5, 512), (10, 2**63 - 1), (15, 10**25), (20, 512)):
+        told = {
+            "Bytes": 512,
+            "Addr": at,
+            "Device Type": 1,
+            "Device Id": 0,
+            "Total Allocated": total,
+            "Total Reserved": total,
+        }
+        event = {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 100, "tid": 100}
+        recording.events.append({**event, "ts": at, "args": told})
+
+
 DAMAGES = (
+    absurd_totals_of_memory,
     string_pid, string_pid_everywhere, no_duration_on_the_host, one_call_without_duration, annotation_on_another_thread,
     sections_of_zero_length_kernels, some_unreadable_devices, unreadable_devices, long_names,
 )  # fmt: skip
