@@ -101,7 +101,14 @@ def absurd_totals_of_memory(recording: Recording) -> None:
         recording.events.append({**event, "ts": at, "args": told})
 
 
+def shapes_beyond_any_memory(recording: Recording) -> None:
+    for event in of(recording, "cpu_op"):
+        event["name"] = "aten::copy_"
+        event["args"].update({"Input Dims": [[10**12, 10**12]] * 2, "Input type": ["float", "float"]})
+
+
 DAMAGES = (
+    shapes_beyond_any_memory,
     absurd_totals_of_memory,
     string_pid, string_pid_everywhere, no_duration_on_the_host, one_call_without_duration, annotation_on_another_thread,
     sections_of_zero_length_kernels, some_unreadable_devices, unreadable_devices, long_names,
