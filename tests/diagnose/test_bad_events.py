@@ -107,7 +107,13 @@ def shapes_beyond_any_memory(recording: Recording) -> None:
         event["args"].update({"Input Dims": [[10**12, 10**12]] * 2, "Input type": ["float", "float"]})
 
 
+def no_time_at_all(recording: Recording) -> None:
+    for event in recording.events:
+        event.update(ts=5, dur=0)
+
+
 DAMAGES = (
+    no_time_at_all,
     shapes_beyond_any_memory,
     absurd_totals_of_memory,
     string_pid, string_pid_everywhere, no_duration_on_the_host, one_call_without_duration, annotation_on_another_thread,
@@ -143,6 +149,17 @@ def test_it_is_diagnosed(
     said = capsys.readouterr().out
     assert "findings" in said
     assert "internal error" not in said
+
+
+def test_a_step_without_time_is_not_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One call and what it started, on a device and on one that is not readable: nothing is left of a step."""
+    recording = Recording()
+    recording.runtime("cudaLaunchKernel", 4, 7, correlation=8)
+    recording.kernel("gemm", 11, 16, correlation=8)
+    recording.add("kernel", "gemm", 7, 4, "[TP01] 0", 7, stream=7, correlation=8)
+    path = str(recording.write(tmp_path))
+    assert main(["diagnose", path, "--no-cache"]) == 0
+    assert "to replay" in " ".join(capsys.readouterr().out.split())
 
 
 def test_work_of_another_thread_is_in_no_section_of_a_thread_that_marks_none(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ class Case:
                 f"{self.whole.path.name}: no GPU work recorded, so there is nothing to replay"
             )
         with contained(f"{self.whole.path.name}: the replay of the recorded steps"):
-            tasks = len(self.calibration.program.task_span)
+            tasks = len(self.calibration.program.task_span) if self.calibration.step_ns > 0 else 0
         if not tasks:
             raise MissingDataError(
                 f"{self.trace.path.name}: no launched GPU work in the recorded steps to replay"
