@@ -87,7 +87,35 @@ def long_names(recording: Recording) -> None:
     recording.python("d" * 300 + "/" + "f" * 300 + ".py(3): " + "g" * 300, 0, 2900)
 
 
+def absurd_totals_of_memory(recording: Recording) -> None:
+    for at, total in ((5, 512), (10, 2**63 - 1), (15, 10**25), (20, 512)):
+        told = {
+            "Bytes": 512,
+            "Addr": at,
+            "Device Type": 1,
+            "Device Id": 0,
+            "Total Allocated": total,
+            "Total Reserved": total,
+        }
+        event = {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 100, "tid": 100}
+        recording.events.append({**event, "ts": at, "args": told})
+
+
+def shapes_beyond_any_memory(recording: Recording) -> None:
+    for event in of(recording, "cpu_op"):
+        event["name"] = "aten::copy_"
+        event["args"].update({"Input Dims": [[10**12, 10**12]] * 2, "Input type": ["float", "float"]})
+
+
+def no_time_at_all(recording: Recording) -> None:
+    for event in recording.events:
+        event.update(ts=5, dur=0)
+
+
 DAMAGES = (
+    no_time_at_all,
+    shapes_beyond_any_memory,
+    absurd_totals_of_memory,
     string_pid, string_pid_everywhere, no_duration_on_the_host, one_call_without_duration, annotation_on_another_thread,
     sections_of_zero_length_kernels, some_unreadable_devices, unreadable_devices, long_names,
 )  # fmt: skip
@@ -121,6 +149,17 @@ def test_it_is_diagnosed(
     said = capsys.readouterr().out
     assert "findings" in said
     assert "internal error" not in said
+
+
+def test_a_step_without_time_is_not_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One call and what it started, on a device and on one that is not readable: nothing is left of a step."""
+    recording = Recording()
+    recording.runtime("cudaLaunchKernel", 4, 7, correlation=8)
+    recording.kernel("gemm", 11, 16, correlation=8)
+    recording.add("kernel", "gemm", 7, 4, "[TP01] 0", 7, stream=7, correlation=8)
+    path = str(recording.write(tmp_path))
+    assert main(["diagnose", path, "--no-cache"]) == 0
+    assert "to replay" in " ".join(capsys.readouterr().out.split())
 
 
 def test_work_of_another_thread_is_in_no_section_of_a_thread_that_marks_none(tmp_path: Path) -> None:

@@ -63,6 +63,20 @@ CATEGORIES = (
     "kernel", "gpu_memcpy", "gpu_memset", "cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function",
     "gpu_user_annotation", "overhead", "cuda_sync", "ac2g", "Trace", "cpu_instant_event", "", "unknown",
 )  # fmt: skip
+SHAPES: tuple[Any, ...] = (
+    [], [[]], [[0, 0]], [[-1, 5]], "x", [[1, [2]]], [[10**12, 10**12]] * 3, [[2**62, 2], [2, 2**62]], [[10**6] * 4] * 2, None,
+    [[3], [4], [5], [6]], [True], [[2, 3], [3, 4]], [[2, 3, 4, 4]] * 3, [[[2, 3], [4]], []], [[1.5, 2]],
+)  # fmt: skip
+TYPES: tuple[Any, ...] = (
+    [],
+    ["float"],
+    ["c10::BFloat16"] * 9,
+    [""],
+    None,
+    ["Scalar", "int"],
+    [["float"]],
+    ["double", "long int"],
+)
 FIELDS = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args", "id")
 PHASES = ("X", "i", "M", "C", "s", "f", "B", "E", "", "XX")
 LINKS = ("correlation", "External id", "Sequence number", "Fwd thread id", "Python id", "Python parent id", "stream", "device")  # fmt: skip
@@ -149,6 +163,15 @@ def link(events: Events, place: int, chance: random.Random) -> None:
         )
 
 
+def reshape(events: Events, place: int, chance: random.Random) -> None:
+    """An operator was called with other shapes or types."""
+    args = _changed(events, place).setdefault("args", {})
+    if isinstance(args, dict):
+        args[chance.choice(("Input Dims", "Input Strides"))] = chance.choice(SHAPES)
+        if chance.random() < 0.3:
+            args["Input type"] = chance.choice(TYPES)
+
+
 def repeat(events: Events, place: int, chance: random.Random) -> None:
     """An event stands there twice."""
     events.insert(chance.randrange(len(events) + 1), events[place])
@@ -174,7 +197,7 @@ def elsewhere(events: Events, place: int, chance: random.Random) -> None:
 
 
 ONE: tuple[Callable[[Events, int, random.Random], None], ...] = (
-    drop_field, set_field, set_field, set_time, set_time, set_name, swap, link, repeat, remove, no_event, elsewhere,
+    drop_field, set_field, set_field, set_time, set_time, set_name, swap, link, reshape, repeat, remove, no_event, elsewhere,
 )  # fmt: skip
 
 

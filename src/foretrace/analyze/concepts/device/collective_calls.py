@@ -17,6 +17,7 @@ import polars as pl
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.trees import attribution
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
+from foretrace.analyze.concepts.work.tensor_shapes import MOST_ELEMENTS
 from foretrace.trace import Trace
 
 # Of libraries whose annotation lasts as long as the transfer; nccl's only covers its launch.
@@ -225,7 +226,7 @@ def _tensor_size(shapes: str | None, dtypes: str | None) -> tuple[int | None, st
     element = _ELEMENT_BYTES.get(dtype) if isinstance(dtype, str) else None
     if element is None or not isinstance(shape, list) or not shape:
         return None, None
-    if not all(isinstance(size, int) and size >= 0 for size in shape):
+    if not all(isinstance(size, int) and size >= 0 for size in shape) or math.prod(shape) > MOST_ELEMENTS:
         return None, dtype
     return math.prod(shape) * element, dtype
 

@@ -9,6 +9,7 @@ import polars as pl
 
 from foretrace.trace import Trace
 
+_MOST_BYTES = 1 << 62  # more is no count of bytes
 _ALLOCATED, _RESERVED = "allocated_bytes", "reserved_bytes"
 
 
@@ -90,7 +91,9 @@ def _curve(trace: Trace, device: str) -> Curve:
 def _recorded(trace: Trace, device: str) -> pl.DataFrame:
     """The allocator's own totals of one device, where they were recorded."""
     track = trace.tracks.filter(pl.col("name") == f"{device} memory")["id"]
-    counters = trace.counters.filter(pl.col("track_id").is_in(track.implode()))
+    counters = trace.counters.filter(
+        pl.col("track_id").is_in(track.implode()) & pl.col("value").is_between(-_MOST_BYTES, _MOST_BYTES)
+    )
     name = pl.col("name").cast(pl.String)
     allocated = counters.filter(name == _ALLOCATED).select(
         "at_ns", pl.col("value").cast(pl.Int64).alias(_ALLOCATED)

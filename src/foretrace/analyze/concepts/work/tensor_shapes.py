@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
+from math import prod
+
+MOST_ELEMENTS = 1 << 50  # of one tensor: more than any machine's memory holds, and still countable in 64 bits
 
 
 @lru_cache(maxsize=16384)
@@ -15,9 +18,10 @@ def tensor_shapes(text: str) -> tuple[tuple[int, ...], ...]:
         return ()
     if not isinstance(listed, list):
         return ()
-    return tuple(
+    shapes = (
         tuple(shape) for shape in listed if isinstance(shape, list) and shape and all(map(_is_size, shape))
     )
+    return tuple(shape for shape in shapes if prod(shape) <= MOST_ELEMENTS)
 
 
 def _is_size(value: object) -> bool:

@@ -43,7 +43,7 @@ def copied_tensors(case: Case) -> Iterator[Finding]:
     What follows needs the other order or type, or the copy is kept while the original changes.
     """
     copies = cpu_operators(case).where(pl.col("name").is_in(_COPIES), ~pl.col("calls_others"))
-    if too_little(case, "tensors are copied", copies.share, LEAST_SHARE):
+    if too_little(case, "copies of tensors", copies.share, LEAST_SHARE):
         return
     yield Finding(
         says=f"{copies.per_step_count:.0f} copies a step take {copies.self_step_ns / 1e6:.3g} ms, {100 * copies.share:.0f} % "

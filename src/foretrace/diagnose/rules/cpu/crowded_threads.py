@@ -23,7 +23,7 @@ from foretrace.predict.changes import Change
 from foretrace.predict.costs.cpu_overheads import BY_CORES, CROWDED
 from foretrace.sourced import JUDGEMENT, Factor, Nanoseconds, Share
 
-LEAST_SHARE = Share(0.1, "the step, in operators that could use more threads", JUDGEMENT)
+LEAST_SHARE = Share(0.1, "the step", JUDGEMENT)
 _LEAST = Factor(0.5, "the likely effect of other threads, at least", JUDGEMENT)
 _MOST = Factor(1.25, "the likely effect of other threads, at most", JUDGEMENT)
 _BUSY = Share(0.5, "the cores that others use, above which nothing is promised of idle ones", JUDGEMENT)
@@ -64,8 +64,9 @@ def crowded_threads(case: Case) -> Iterator[Finding]:
         return
     cores = max(int(cpu.cores), 1)
     long = _splittable(case)
-    what = f"{cpu.threads} threads for {cores} cores"
-    if cpu.threads == cores or too_little(case, what, long.share, LEAST_SHARE):
+    if cpu.threads == cores:
+        return
+    if too_little(case, "operators that could use more threads", long.share, LEAST_SHARE):
         return
     many = cpu.threads > cores
     likely = _factor(cpu.threads, cores, 1.0)

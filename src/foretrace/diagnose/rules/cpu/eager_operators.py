@@ -23,7 +23,7 @@ from foretrace.predict.costs.cpu_overheads import COMPILED_NS, LEFT_AROUND
 from foretrace.predict.edits import Edit
 from foretrace.sourced import JUDGEMENT, Factor, Share
 
-LEAST_SHARE = Share(0.1, "the step, in operators that could be fused and around operators", JUDGEMENT)
+LEAST_SHARE = Share(0.1, "the step", JUDGEMENT)
 _LEAST = Factor(0.5, "what compiling is likely to save, at least", JUDGEMENT)
 _MOST = Factor(1.25, "what compiling is likely to save, at most", JUDGEMENT)
 _FUSED = ("elementwise", "norm", "softmax", "copy", "dropout", "reduction", "concatenation")
@@ -64,7 +64,9 @@ def eager_operators(case: Case) -> Iterator[Finding]:
     fused, around = model.fused, model.around
     around_ns = float(around["spent_ns"].sum()) / case.step_count
     share = (fused.self_step_ns + around_ns) / max(case.step_ns, 1.0)
-    if fused.table.is_empty() or too_little(case, "operators one by one", share, LEAST_SHARE):
+    if fused.table.is_empty():
+        return
+    if too_little(case, "operators that could be fused, and time around operators", share, LEAST_SHARE):
         return
     yield Finding(
         says=f"{fused.per_step_count:.0f} operators a step that could be fused take {fused.self_step_ns / 1e6:.3g} ms one "

@@ -75,7 +75,7 @@ def fp32_on_cpu(case: Case) -> Iterator[Finding]:
         return
     products = _products(case)
     wide = products.where(pl.col("family") != "attention", pl.col("rows") >= costs.LEAST_ROWS)
-    if too_little(case, "products in fp32 on a processor that has bf16", wide.share, LEAST_SHARE):
+    if too_little(case, "matrix products in fp32", wide.share, LEAST_SHARE):
         return
     rate = costs.AMX if cpu.bf16 == "amx_bf16" else costs.AVX512
     change = Change(

@@ -64,7 +64,7 @@ def optimizer_loop(case: Case) -> Iterator[Finding]:
     leaves = inside.filter(~pl.col("calls_others")).height / case.step_count
     if leaves < LEAST_OPERATORS * max(parameters, 1):
         return
-    if too_little(case, "an optimizer that is not fused", step_ns / max(case.step_ns, 1.0), LEAST_SHARE):
+    if too_little(case, "the optimizer", step_ns / case.step_ns, LEAST_SHARE):
         return
     fused = parameters * FUSED_PARAMETER_NS + elements * FUSED_NS_PER_ELEMENT
     optimizer = optimizer_steps.name(case)

@@ -57,8 +57,7 @@ def python_stretches(case: Case) -> Iterator[Finding]:
     """
     quiet = _stretches(case)
     spent = float((clock(case, quiet.end) - clock(case, quiet.start)).sum()) / case.step_count
-    share = spent / max(case.step_ns, 1.0)
-    if too_little(case, "Python between the operators", share, LEAST_SHARE) or not _recurs(case, quiet):
+    if too_little(case, "Python or waiting", spent / case.step_ns, LEAST_SHARE) or not _recurs(case, quiet):
         return
     yield Finding(
         says=f"Of a step, {spent / 1e6:.3g} ms ({100 * spent / case.step_ns:.0f} %) are Python or waiting, in which no "

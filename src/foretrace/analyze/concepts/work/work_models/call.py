@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from foretrace.analyze.concepts.work.tensor_shapes import MOST_ELEMENTS
+
 Shape = tuple[int, ...]
 
 # As torch writes the type of a tensor in "Input type" -> short name, bytes an element.
@@ -168,6 +170,8 @@ def _shape(size: Sequence[Any]) -> Shape:
     shape = tuple(int(extent) for extent in size)
     if any(extent < 0 for extent in shape):
         raise ValueError("negative size")
+    if prod(shape) > MOST_ELEMENTS:
+        raise ValueError("larger than any memory")
     return shape
 
 
