@@ -200,7 +200,7 @@ def test_the_top_kernel_and_its_calls(tmp_path: Path) -> None:
 
 
 def test_without_a_gpu(tmp_path: Path) -> None:
-    with pytest.raises(MissingDataError, match="ProfilerActivity"):
+    with pytest.raises(MissingDataError, match="computes on the CPU"):
         analyze.run(Recording().op("aten::mm", 0, 10).open(tmp_path), "roles")
 
 
