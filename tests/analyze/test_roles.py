@@ -207,6 +207,8 @@ def test_without_a_gpu(tmp_path: Path) -> None:
             .open(tmp_path),
             "roles",
         )
+    with pytest.raises(MissingDataError, match="computes on the CPU"):
+        analyze.run(Recording().op("aten::mm", 0, 10).open(tmp_path), "roles")
 
 
 def test_shapes_that_are_no_shapes() -> None:

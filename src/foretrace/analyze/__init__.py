@@ -66,6 +66,9 @@ ANALYSES: tuple[Analysis, ...] = (
 )
 
 
+_RECORD_GPU = "; record with ProfilerActivity.CUDA"
+
+
 def find(name: str) -> Analysis:
     """The analysis of that name."""
     known = {analysis.name: analysis for analysis in ANALYSES}
@@ -84,7 +87,7 @@ def run(trace: Trace, name: str, **options: Any) -> Result:
     try:
         return chosen(trace, **options)
     except MissingDataError as missing:
-        if "ProfilerActivity.CUDA" in str(missing) and computes_on_cpu(trace):
-            what = f"{trace.path.name}: the program computes on the CPU, so {name} has nothing to show"
-            raise MissingDataError(what) from missing
+        if _RECORD_GPU in str(missing) and computes_on_cpu(trace):
+            says = str(missing).replace(_RECORD_GPU, ": the program computes on the CPU")
+            raise MissingDataError(says) from missing
         raise

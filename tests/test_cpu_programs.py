@@ -1,0 +1,44 @@
+"""The three CPU programs of benchmarks/cpu: the true cause comes first, and its worth is what was measured, within 20 %.
+
+The recordings are as `python benchmarks/cpu/measure.py` made them on two cores that a dozen other processes used; it also
+measured what each change brings. docs/accuracy.md has its table.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from foretrace import open as open_trace
+from foretrace.analyze.trust import judge
+from foretrace.diagnose import RULES
+from foretrace.diagnose.diagnosis import diagnose
+from foretrace.diagnose.opening import open_case
+from foretrace.trace import Trace
+
+RECORDINGS = Path(__file__).parents[1] / "benchmarks" / "cpu" / "recordings"
+
+
+def uncached(path: Path) -> Trace:
+    return open_trace(path, cache=False)
+
+
+@pytest.mark.parametrize(
+    ("program", "rule", "measured"),
+    [
+        ("nanogpt_loop", "fp32-on-cpu", 1.61),
+        ("starved_cnn", "input-bound", 1.36),
+        ("encoder_serving", "fp32-on-cpu", 1.61),
+    ],
+)
+def test_the_true_cause_comes_first_and_is_worth_what_was_measured(
+    program: str, rule: str, measured: float
+) -> None:
+    case = open_case(RECORDINGS / program, read=uncached)
+    first = diagnose(case, RULES).findings[0]
+    assert first.predicted
+    assert (first.rule, first.predicted.verdict) == (rule, "gain")
+    assert first.predicted.speedup.point == pytest.approx(measured, rel=0.2)
+    assert first.predicted.speedup.low <= measured <= first.predicted.speedup.high
+    assert not any("CUDA" in note.says for note in judge(case.whole).notes)
