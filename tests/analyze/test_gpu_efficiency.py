@@ -135,7 +135,12 @@ def test_mfu_is_null_where_flops_or_peaks_are_unknown(tmp_path: Path) -> None:
 
 def test_without_kernels(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match="ProfilerActivity"):
-        analyze.run(Recording().op("aten::mm", 0, 10).open(tmp_path), "gpu-efficiency")
+        analyze.run(
+            Recording(deviceProperties=[{"id": 0, "name": "NVIDIA H200"}])
+            .op("aten::mm", 0, 10)
+            .open(tmp_path),
+            "gpu-efficiency",
+        )
 
 
 def test_kernels_without_length(tmp_path: Path) -> None:

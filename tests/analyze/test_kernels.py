@@ -87,7 +87,9 @@ def test_an_impossible_duration_does_not_poison_the_sums(tmp_path: Path) -> None
 
 
 def test_no_kernels_and_no_such_grouping(tmp_path: Path) -> None:
-    trace = Recording().op("aten::mm", 0, 10).open(tmp_path)
+    trace = (
+        Recording(deviceProperties=[{"id": 0, "name": "NVIDIA H200"}]).op("aten::mm", 0, 10).open(tmp_path)
+    )
     with pytest.raises(MissingDataError, match="no kernels recorded"):
         analyze.run(trace, "kernels")
     with pytest.raises(UsageError, match="name, config, op"):

@@ -201,7 +201,12 @@ def test_the_top_kernel_and_its_calls(tmp_path: Path) -> None:
 
 def test_without_a_gpu(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match="ProfilerActivity"):
-        analyze.run(Recording().op("aten::mm", 0, 10).open(tmp_path), "roles")
+        analyze.run(
+            Recording(deviceProperties=[{"id": 0, "name": "NVIDIA H200"}])
+            .op("aten::mm", 0, 10)
+            .open(tmp_path),
+            "roles",
+        )
 
 
 def test_shapes_that_are_no_shapes() -> None:

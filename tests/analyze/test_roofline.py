@@ -285,7 +285,7 @@ def test_an_inductor_kernel_far_below_the_memory_is_not_classified(tmp_path: Pat
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match="no kernels recorded"):
-        run(Recording().op("aten::mm", 0, 5), tmp_path)
+        run(Recording(deviceProperties=[{"id": 0, "name": "NVIDIA H200"}]).op("aten::mm", 0, 5), tmp_path)
     with pytest.raises(MissingDataError, match="record_shapes"):
         run(Recording().op("aten::mm", 0, 5).launch(1, "sgemm", 6, 7), tmp_path)
     with pytest.raises(MissingDataError, match="without graphs"):

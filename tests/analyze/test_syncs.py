@@ -132,7 +132,12 @@ def test_calls_outside_of_steps_come_last(tmp_path: Path) -> None:
 
 def test_nothing_recorded_is_not_nothing_found(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match="runtime"):
-        analyze.run(Recording().op("aten::mm", 0, 1).open(tmp_path), "syncs")
+        analyze.run(
+            Recording(deviceProperties=[{"id": 0, "name": "NVIDIA H200"}])
+            .op("aten::mm", 0, 1)
+            .open(tmp_path),
+            "syncs",
+        )
 
 
 @needs_corpus

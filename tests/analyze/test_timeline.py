@@ -81,7 +81,12 @@ def test_devices_have_rows_of_their_own(tmp_path: Path) -> None:
 
 def test_without_gpu_work_it_says_what_to_record(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match=r"ProfilerActivity\.CUDA"):
-        analyze.run(Recording().op("aten::mm", 0, 1).open(tmp_path), "timeline")
+        analyze.run(
+            Recording(deviceProperties=[{"id": 0, "name": "NVIDIA H200"}])
+            .op("aten::mm", 0, 1)
+            .open(tmp_path),
+            "timeline",
+        )
     recording = Recording().launch(0, "a", 1, 2)
     with pytest.raises(MissingDataError, match="step"):
         analyze.run(recording.open(tmp_path), "timeline", by="step")

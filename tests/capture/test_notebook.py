@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import foretrace
 from foretrace.capture import notebook
 from foretrace.capture.run_folder import RunFolder
+from foretrace.commands import run
 from foretrace.errors import UsageError
 from tests.capture.programs import TRAINING, needs_torch, python
 
@@ -53,6 +55,35 @@ def test_loading_the_extension_registers_the_magic() -> None:
 def test_a_wrong_option_says_which_there_are() -> None:
     with pytest.raises(UsageError, match=r"--nonsense.*--loop"):
         notebook.run_cell(Shell(), "--nonsense", "pass")
+
+
+def test_the_magic_takes_the_options_of_run() -> None:
+    """All that is about steps, schedule, switches and limits; not what starts or stops a process."""
+    ours = argparse.ArgumentParser()
+    run.configure(ours)
+    alone = {"--with", "--stop-after-capture", "--launch-blocking"}
+    wanted = {
+        word for action in ours._actions for word in action.option_strings if word not in ("-h", "--help")
+    }
+    magic = {word for action in notebook._parser()._actions for word in action.option_strings}
+    assert wanted - magic == alone
+
+
+def test_the_options_reach_the_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    class Stopped(Exception):
+        pass
+
+    def profile(output: str | None, **options: Any) -> Any:
+        asked.update(options, output=output)
+        raise Stopped
+
+    monkeypatch.setattr(notebook, "profile", profile)
+    with pytest.raises(Stopped):
+        notebook.run_cell(Shell(), "-o there --wait 2 --warmup 1 --no-with-stack --settle-s 0.5", "pass")
+    assert (asked["output"], asked["wait"], asked["warmup"], asked["settle_s"]) == ("there", 2, 1, 0.5)
+    assert not asked["rich"].with_stack
 
 
 def test_the_diagnosis_comes_from_a_process_of_its_own(

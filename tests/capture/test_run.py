@@ -324,7 +324,7 @@ def test_no_step_is_one_line_and_the_exit_code_stays(tmp_path: Path, record: Cal
 
 def test_a_program_without_torch(tmp_path: Path, record: Callable[..., Done]) -> None:
     done = record(sys.executable, "-c", "print('hello')", quiet=False)
-    assert (done.code, done.out) == (0, "hello\n")
+    assert (done.code, done.out) == (4, "hello\n"), "it ended well, and nothing was recorded"
     assert "imported torch" in done.run["notes"][0]
 
 
@@ -574,3 +574,30 @@ def test_help_is_instant() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
     assert done.returncode == 0
     assert "torch.profiler options" in done.stdout
+
+
+SHORT = """
+import torch
+model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(8)))
+with torch.inference_mode():
+    for _ in range({calls}):
+        model(torch.ones(64, 256))
+print("done")
+"""
+
+
+def test_120_forward_calls_record_something_by_default(tmp_path: Path, record: Callable[..., Done]) -> None:
+    """Nothing calls an optimizer, and the program is over before its steps are settled and timed."""
+    done = record(sys.executable, write(tmp_path, "short.py", SHORT.format(calls=400)))
+    assert (done.code, done.out) == (0, "done\n")
+    assert done.rank()["step_source"] == "calls of the outermost module Sequential"
+    assert {kept["kind"] for kept in done.rank()["passes"]} == {"light", "rich"}
+    assert done.rank()["unprofiled"]["median_ns"] > 0
+    assert done.rank()["processor"]["torch_threads_count"] >= 1
+
+
+def test_a_run_that_recorded_nothing_is_no_success(tmp_path: Path, record: Callable[..., Done]) -> None:
+    done = record(sys.executable, write(tmp_path, "shorter.py", SHORT.format(calls=2)))
+    assert (done.code, done.out) == (4, "done\n")
+    assert "nothing was recorded" in done.err
+    assert "--step-function" in done.err

@@ -17,6 +17,7 @@ import pytest
 from foretrace.capture import run_folder
 from foretrace.capture.run_folder import Run, RunFolder, script_name
 from foretrace.errors import InputError, UsageError
+from tests.capture.planted import ISSUED
 
 SOURCES = Path(run_folder.__file__).parents[2]
 
@@ -303,3 +304,19 @@ def test_recordings_are_found_within_the_folder_only(tmp_path: Path) -> None:
 def test_a_rank_is_not_negative(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a rank is 0 or more"):
         RunFolder(tmp_path).rank_folder(-1)
+
+
+def test_secrets_in_the_names_of_regions_are_masked_in_recordings(tmp_path: Path) -> None:
+    """Though neither the environment nor the command line holds them."""
+    folder = RunFolder(tmp_path / "run").create()
+    names = [f"push {ISSUED['github']}", "connect postgres://admin:pw@db/x", "HfArgumentParser"]
+    events = [{"ph": "X", "cat": "user_annotation", "name": name, "pid": 1, "tid": 1} for name in names]
+    recording = folder.rank_folder(0) / "light.json"
+    recording.write_text(json.dumps({"traceEvents": events}))
+    folder.write_rank(0, {"passes": [{"kind": "light", "file": "light.json"}]})
+    masked = [event["name"] for event in json.loads(recording.read_text())["traceEvents"]]
+    assert masked == [
+        f"push {'*' * len(ISSUED['github'])}",
+        "connect postgres://********@db/x",
+        "HfArgumentParser",
+    ]

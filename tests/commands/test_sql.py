@@ -87,6 +87,7 @@ def test_ordinary_queries_pass(query: str) -> None:
     _query.check(query)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no limit on open files there")
 @pytest.mark.parametrize("place", ["file", "address"])
 def test_what_passes_the_check_still_can_open_nothing(
@@ -109,6 +110,7 @@ def test_a_refused_query_is_one_line_and_reads_nothing(capsys: pytest.CaptureFix
     )
 
 
+@pytest.mark.slow
 def test_a_query_without_end_is_stopped() -> None:
     """125 billion rows to count: minutes, on any machine."""
     endless = "select count(*) from spans a, spans b, spans c where a.id * b.id * c.id % 7 = 3"
@@ -118,6 +120,7 @@ def test_a_query_without_end_is_stopped() -> None:
         _query.ask(TABLES, endless, timeout_s=0.2)
 
 
+@pytest.mark.slow
 def test_the_time_limit_is_told_and_exits_2(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     joined = ", ".join(f"spans s{number}" for number in range(9))
     query = f"select count(*) from {joined} where s0.id + s1.id + s8.id = 1"
@@ -127,6 +130,7 @@ def test_the_time_limit_is_told_and_exits_2(path: str, capsys: pytest.CaptureFix
     assert "sql: stopped after 0.2 s" in captured.err or "ended by the system" in captured.err
 
 
+@pytest.mark.slow
 def test_rows_beyond_the_limit_are_cut_and_that_is_told(
     path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,6 +145,7 @@ def test_rows_beyond_the_limit_are_cut_and_that_is_told(
         assert (len(json.loads(captured.out)["rows"]), captured.err) == (9, "")
 
 
+@pytest.mark.slow
 def test_a_cross_join_is_not_made_whole_for_its_first_rows() -> None:
     answered = _query.ask(TABLES, "select a.id from spans a, spans b, spans c", most_rows=10)
     assert (answered.frame.height, answered.cut) == (10, True)

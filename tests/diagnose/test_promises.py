@@ -149,6 +149,22 @@ def test_a_ratio_of_work_that_was_recorded_is_told_from_few_events(tmp_path: Pat
     assert found.predicted == given
 
 
+def test_a_gain_below_what_steps_differ_by_is_not_promised(tmp_path: Path) -> None:
+    """Steps of 2, 3 and 4 ms: a tenth of the kernels' time saves a third, where they differ by two thirds."""
+    recording = Recording(deviceProperties=[H200])
+    at = 0.0
+    for number, stall in enumerate((976.0, 1_976.0, 2_976.0)):
+        recording.step(number, at, at + 1_024 + stall).op("aten::mm", at, at + 1_024)
+        recording.launch(at + 5, "gemm", at + 10, at + 1_010, call=3)
+        recording.runtime("cudaStreamSynchronize", at + 18, at + 1_022)
+        at += 1_024 + stall
+    trace = recording.open(tmp_path)
+    predicted = predicted_for(trace)
+    assert predicted.verdict == "uncertain"
+    assert predicted.not_promised.startswith("the recorded steps differ by 67 %, more than the ")
+    assert predicted_for(trace, step_ns=3e6).verdict == "gain"  # many more were timed
+
+
 def _rule(given: Prediction) -> Rule:
     def forgetful(_: Case) -> Iterator[Finding]:
         yield Finding(says="", why="", fix=Fix("", ""), evidence={}, predicted=given)

@@ -160,6 +160,15 @@ def test_the_user_names_the_steps(tmp_path: Path) -> None:
     assert note(exact, "step-marks")["says"] == "Taken as steps: 5 ranges that --step half 1 names."
 
 
+def test_named_ranges_inside_others_count_once(tmp_path: Path) -> None:
+    def mark(recording: Recording, _: int, start: float) -> None:
+        recording.annotation("[measure|forward]", start + 50, start + 950)
+        recording.annotation("forward", start + 60, start + 900)
+
+    trace = foretrace.open(loop(mark).write(tmp_path), cache=False, step="~forward")
+    assert bounds_us(trace) == [(n, PERIOD * n, PERIOD * n + 900) for n in range(5)]
+
+
 def test_a_name_that_nothing_has(tmp_path: Path) -> None:
     def mark(recording: Recording, _: int, start: float) -> None:
         recording.annotation("block", start + 50, start + 950)

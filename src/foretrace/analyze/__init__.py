@@ -30,7 +30,8 @@ from foretrace.analyze import (
     tracks,
     trust,
 )
-from foretrace.errors import UsageError
+from foretrace.analyze.concepts.host.cpu_program import computes_on_cpu
+from foretrace.errors import MissingDataError, UsageError
 
 if TYPE_CHECKING:
     from foretrace.analyze.result import Analysis, Result
@@ -80,4 +81,10 @@ def run(trace: Trace, name: str, **options: Any) -> Result:
     if unknown:
         accepted = ", ".join(chosen.options) or "none"
         raise UsageError(f"{name} has no option {unknown[0]!r}; its options: {accepted}")
-    return chosen(trace, **options)
+    try:
+        return chosen(trace, **options)
+    except MissingDataError as missing:
+        if "ProfilerActivity.CUDA" in str(missing) and computes_on_cpu(trace):
+            what = f"{trace.path.name}: the program computes on the CPU, so {name} has nothing to show"
+            raise MissingDataError(what) from missing
+        raise

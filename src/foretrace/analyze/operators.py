@@ -38,8 +38,8 @@ _TIMES = ("host_self_ns", "host_total_ns", "device_self_ns", "device_total_ns")
 _MEMORY = ("host_memory_bytes", "host_self_memory_bytes", "device_memory_bytes", "device_self_memory_bytes")
 # Kineto's writer starts it 1 ns early and ends it 1 ns late, so that viewers draw it around its kernels.
 _ANNOTATION_MARGIN_NS = 2
-# The names that torch counts as device memory; the rest of what is not "cpu" it counts nowhere.
-_DEVICE_MEMORY = r"^(cuda|hip|xpu|privateuseone)(:|$)"
+# The names that torch counts as device memory, and MTIA's; the rest of what is not "cpu" it counts nowhere.
+_DEVICE_MEMORY = r"^(cuda|hip|xpu|mtia|privateuseone)(:|$)"
 
 
 @analysis(

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from foretrace._version import __version__
+from foretrace.capture import processor
 from foretrace.capture.secret_shapes import without_secret_arguments, without_secrets_in
 from foretrace.secret_formats import LEFT_OUT
 from foretrace.secret_names import secret_name
@@ -168,6 +169,7 @@ def describe_process() -> dict[str, Any]:
         "host": socket.gethostname(),
         "device": device,
         "clocks": clocks(device["uuid"]) if device.get("uuid") else None,
+        "processor": processor.describe(),
         "versions": versions(),
         "command": without_secret_arguments([sys.executable or "python", *sys.argv]),
     }

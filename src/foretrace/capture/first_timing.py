@@ -30,6 +30,10 @@ class FirstTiming:
         self._half_ns = 0  # when the second half of the waiting steps began
         self.began_ns = self._last_ns = time.perf_counter_ns()
 
+    def resume(self) -> None:
+        """Steps in between were recorded: how long they took says nothing."""
+        self._last_ns = time.perf_counter_ns()
+
     def forget(self) -> None:
         """Steps are of another kind from here on."""
         self.begin()
@@ -58,6 +62,16 @@ class FirstTiming:
             self._times = self._waits.told(self._timer.result(because))
         self._waits.end()
         return self._times
+
+    @property
+    def settling(self) -> bool:
+        """Whether nothing is timed yet."""
+        return self._timer is None and self._times is None
+
+    def first(self) -> StepTimes | None:
+        """What the steps took that were let go by so far, without the slower ones at the very beginning."""
+        later = self._intervals[len(self._intervals) // 2 :]
+        return summarise([(step_ns, 1) for step_ns in later], "the first steps of a short program")
 
     def _begin_blocks(self, expected_ns: float) -> None:
         self._times = None

@@ -52,6 +52,16 @@ class KeptPasses:
             done.path.replace(kept)
             self.passes[place] = {**facts, "file": kept.name}
 
+    def holds(self, planned: PlannedPass) -> bool:
+        """Whether there is such a pass already, which this one would take the place of."""
+        return self._place(planned) is not None
+
+    def forget(self) -> None:
+        """Drops everything: it is of another kind of step."""
+        for kept in self.passes:
+            (self._folder.rank_folder(self._rank) / kept["file"]).unlink(missing_ok=True)
+        self.passes.clear()
+
     def _place(self, planned: PlannedPass) -> int | None:
         files = [kept["file"] for kept in self.passes]
         name = self.path(planned).name

@@ -1,7 +1,7 @@
 """The notebook's cell magic: `%load_ext foretrace`, then `%%foretrace` as the first line of a cell.
 
-The cell runs once, recorded as by `foretrace.profile`. With `--loop` it is one step, and runs again and again
-until everything is recorded.
+The cell runs once, recorded as by `foretrace.profile`, with the options of `foretrace run`. With `--loop` it is one step,
+and runs again and again until everything is recorded.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import shlex
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from typing import Any, NoReturn
 
+from foretrace.capture import arguments
 from foretrace.capture.api import profile
 from foretrace.errors import UsageError
 
@@ -35,17 +37,16 @@ def load_ipython_extension(shell: Any) -> None:
 
 def run_cell(shell: Any, line: str, cell: str) -> profile:
     """Runs a cell, recorded; then shows the diagnosis, unless told not to."""
-    arguments = _parser().parse_args(shlex.split(line))
-    chosen = {name: getattr(arguments, name) for name in ("active",) if getattr(arguments, name) is not None}
-    if arguments.passes:
-        chosen["passes"] = arguments.passes.split(",")
-    with profile(arguments.output, **chosen) as recording:
-        if arguments.loop:
-            _loop(shell, cell, recording, arguments.limit_s)
+    parsed = _parser().parse_args(shlex.split(line))
+    asked = arguments.options(parsed, output="")
+    chosen = {field.name: getattr(asked, field.name) for field in fields(asked) if field.name != "output"}
+    with profile(parsed.output, **chosen) as recording:
+        if parsed.loop:
+            _loop(shell, cell, recording, parsed.limit_s)
         else:
             # Shows the cell's value and its errors as if there were no magic.
             shell.run_cell(cell)
-    if recording.path is not None and not arguments.quiet:
+    if recording.path is not None and not parsed.quiet:
         sys.stdout.write(_diagnosis(str(recording.path)))
     return recording
 
@@ -80,7 +81,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--loop", action="store_true", help="the cell is one step: repeat it until recorded")
     parser.add_argument("--limit-s", type=float, default=60.0, help="end the loop after so many seconds")
-    parser.add_argument("--active", type=int, metavar="STEPS", help="steps to record in each pass")
-    parser.add_argument("--passes", metavar="light,rich", help="the passes to record")
-    parser.add_argument("--quiet", action="store_true", help="do not show the diagnosis")
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not show the diagnosis")
+    arguments.add(parser)
     return parser

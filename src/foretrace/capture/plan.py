@@ -18,6 +18,7 @@ _ACTIVE = {DEVICE: 50, LIGHT: 10, RICH: 3, MEMORY: 3}  # steps recorded, of shor
 # Steps that are longer are recorded fewer times. A device's clock moves up and down within about a second.
 _WINDOW_S = {DEVICE: 1.0, LIGHT: 2.0, RICH: 1.0, MEMORY: 1.0}
 _LEAST_WARM = 2
+_EARLY_WARM, _EARLY_ACTIVE = 1, {LIGHT: 5, RICH: 1}
 AGAIN_S = 1.0  # steps are timed for so long after the passes
 _LEAD_S, _LEAST_LEAD = 1.0, 5  # so far ahead of the leader the plan begins, for the others to see it in time
 
@@ -87,6 +88,15 @@ def make_plan(
         start = passes[-1].closes + (options.wait if options.wait is not None else 1)
     if options.wait is None and step_ns is not None and {LIGHT, RICH} & set(kinds):
         passes.append(timed_again(options, at=passes[-1].closes, step_ns=step_ns))
+    return Plan(tuple(passes))
+
+
+def early_plan(options: CaptureOptions, *, at: int) -> Plan:
+    """A few steps of each pass, at once: what is left of a program that ends before its steps are timed."""
+    passes: list[PlannedPass] = []
+    for kind in (kind for kind in (LIGHT, RICH) if kind in options.passes):
+        start = passes[-1].closes + 1 if passes else at
+        passes.append(PlannedPass(kind, 0, start, _EARLY_WARM, _EARLY_ACTIVE[kind]))
     return Plan(tuple(passes))
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from foretrace.capture import environment
+from foretrace.capture.early import EarlyPasses
 from foretrace.capture.first_timing import FirstTiming
 from foretrace.capture.kept_passes import KeptPasses
 from foretrace.capture.options import CaptureOptions
@@ -47,6 +48,7 @@ class Recorder:
         world_size: int | None = None,
         silent: bool = False,
         watch: bool = False,
+        early: bool = False,
     ) -> None:
         self.options, self.rank = options, rank
         self.finished = False
@@ -55,6 +57,7 @@ class Recorder:
         self.notes: list[str] = []
         self._folder = folder
         self._world_size = world_size if world_size is not None else environment.rank_of_process()[1]
+        self._wants_early = early  # records some of the first steps, in case the program soon ends
         self._watches = watch  # goes on looking at the steps when all is recorded
         self._silent = silent  # follows the plan, to stop where the others do, and writes nothing
         self._thread: int | None = None
@@ -72,6 +75,9 @@ class Recorder:
             notes=self.notes,
             facts=self._facts_in_trace,
             save=self._save,
+        )
+        self._early = EarlyPasses(
+            options, self._kept, notes=self.notes, facts=self._facts_in_trace, save=self._save
         )
         self._timings = self._recording.timings
         self._cost_ns = 0
@@ -128,6 +134,7 @@ class Recorder:
         """Begins again from the next boundary, which is another kind of boundary."""
         self.step_source = step_source
         self._count = -1
+        self._early.forget()
         self._timing.forget()
         self._phase = self._time
 
@@ -138,8 +145,9 @@ class Recorder:
             return
         try:
             self._interrupt_pass(reason or "the program ended")
-            if self._phase == self._time:
-                self._timings.begin(self._timing.times(reason or "the program ended"))
+            if self._phase in (self._time, self._record_early):
+                times = self._timing.times(reason or "the program ended")
+                self._timings.begin(times or self._early.times)
         except Exception as error:
             reason = f"{reason}; {type(error).__name__}: {error}"
         if self._plan is not None and all(each.extra for each in self._recording.left):
@@ -170,11 +178,22 @@ class Recorder:
                 self._make_plan()
         elif self._follower and self._plan_is_due():
             return
+        elif self._wants_early and self._alone and self._early.due(self._count, self._timing):
+            if self._early.begin(self._count, self._timing):
+                self._phase = self._record_early
         elif self._timing.step(self._count, profiled=self._foreign_steps > 0) and not self._follower:
             self._make_plan()
 
+    def _record_early(self) -> None:
+        """A few steps at once; then the program is timed as if there had been none."""
+        if not self._early.step(self._count):
+            self._timing.resume()
+            self._phase = self._time
+
     def _interrupt_pass(self, why: str) -> None:
-        self._recording.interrupt(why, own_thread=threading.get_ident() == self._thread)
+        own_thread = threading.get_ident() == self._thread
+        self._early.interrupt(why, own_thread=own_thread)
+        self._recording.interrupt(why, own_thread=own_thread)
 
     # --- plan ------------------------------------------------------------------------------------------------
 
@@ -186,8 +205,11 @@ class Recorder:
     def _follower(self) -> bool:
         """Whether another rank decides in which steps to record; with a given schedule, nobody has to."""
         leader = min(self.options.ranks) if self.options.ranks else 0
-        alone = self._world_size <= 1 and not self._silent
-        return not alone and self.rank != leader and self.options.wait is None
+        return not self._alone and self.rank != leader and self.options.wait is None
+
+    @property
+    def _alone(self) -> bool:
+        return self._world_size <= 1 and not self._silent
 
     def _make_plan(self) -> None:
         self._timings.begin(self._timing.times(""))
@@ -287,6 +309,10 @@ class Recorder:
             return (
                 f"{reason}; its own profiler ran in {self._foreign_steps} of {self._count} steps, and there can be "
                 "only one: read that recording with foretrace, or let the program run longer after it"
+            )
+        if self._plan is None and self._kept.passes:
+            return (
+                f"{reason} after {max(self._count, 0)} steps: what was recorded and timed are its first steps"
             )
         if self._timings.used is None and not self._kept.passes:
             return (

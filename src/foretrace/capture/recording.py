@@ -130,7 +130,7 @@ class Recording:
             self._pass.open(self._count)
 
     def _opened(self, planned: PlannedPass) -> Pass:
-        path = self.kept.path(planned, beside=self._again > 0 or planned.anew)
+        path = self.kept.path(planned, beside=self._again > 0 or self.kept.holds(planned))
         if planned.kind == AGAIN:
             assert self.timings.used is not None
             return TimingPass(

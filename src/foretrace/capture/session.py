@@ -115,6 +115,7 @@ class Session:
             world_size=world_size,
             silent=silent,
             watch=True,
+            early=True,
         )
         self.recorder.watch_foreign(self._finder.hooks.foreign_profiler)
 

@@ -38,7 +38,8 @@ _NEEDED = {EXPLICIT: 1, PROFILER: 1, FUNCTION: 1, OPTIMIZER: 2, LOADER: 3, MODUL
 _PATIENCE_S = 20.0  # with an optimizer at hand, its step is waited for this long (gradient accumulation)
 _SILENT = 5  # times its longest pause so far: an optimizer that is silent for longer was replaced
 _POLL_S = 0.02
-_SAMPLE_FROM_S, _SAMPLE_UNTIL_S = 0.5, 300.0  # since torch was imported
+_POLL_OFTEN_S, _OFTEN_UNTIL_S = 0.004, 5.0  # at first, for a program that may be over soon
+_SAMPLE_UNTIL_S = 300.0  # since torch was imported
 _SAMPLES = 3
 
 
@@ -149,11 +150,12 @@ class StepFinder:
         while not self._fixed and time.monotonic() - self._began < _SAMPLE_UNTIL_S:
             if self._chosen is not None and (self._function is None or self._function_found):
                 return  # steps are about to be timed: nothing may run beside them
-            time.sleep(_POLL_S)
+            early = time.monotonic() - self._began < _OFTEN_UNTIL_S
+            time.sleep(_POLL_OFTEN_S if early else _POLL_S)
             try:
                 if self._function is not None and not self._function_found:
                     self._function_found = self.hooks.wrap_function(self._function)
-                if self._chosen is None and time.monotonic() - self._began > _SAMPLE_FROM_S:
+                if self._chosen is None:
                     self._sample(seen)
             except Exception as error:  # looking must not disturb the program
                 sys.stderr.write(f"foretrace: no longer looking for a repeated module: {error!r}\n")

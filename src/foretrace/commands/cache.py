@@ -50,5 +50,5 @@ def _frame(entries: list[Entry]) -> pl.DataFrame:
     rows = []
     for entry in entries:
         used = datetime.datetime.fromtimestamp(entry.used_at).isoformat(" ", "seconds")
-        rows.append((used, entry.size_bytes, entry.key, entry.source))
+        rows.append((used, entry.size_bytes, entry.key, visible(entry.source)))
     return pl.DataFrame(rows, schema=columns, orient="row")

@@ -51,6 +51,13 @@ from foretrace.diagnose.rules.ranks.slow_link import slow_link
 from foretrace.diagnose.rules.ranks.exposed_communication import exposed_communication
 from foretrace.diagnose.rules.ranks.straggler import straggler
 from foretrace.diagnose.rules.device.memory_pressure import memory_pressure
+from foretrace.diagnose.rules.cpu.crowded_threads import crowded_threads
+from foretrace.diagnose.rules.cpu.fp32_on_cpu import fp32_on_cpu
+from foretrace.diagnose.rules.cpu.needless_autograd import needless_autograd
+from foretrace.diagnose.rules.cpu.optimizer_loop import optimizer_loop
+from foretrace.diagnose.rules.cpu.python_stretches import python_stretches
+from foretrace.diagnose.rules.cpu.copied_tensors import copied_tensors
+from foretrace.diagnose.rules.cpu.eager_operators import eager_operators
 from foretrace.diagnose.rules.recording.profiler_overhead import profiler_overhead
 
 RULES: tuple[Rule, ...] = tuple(value for value in tuple(globals().values()) if isinstance(value, Rule))

@@ -15,15 +15,17 @@ from numpy.typing import NDArray
 
 from foretrace import analyze, intervals
 from foretrace.analyze.concepts.device import device_roles
+from foretrace.analyze.concepts.host.cpu_program import computes_on_cpu
 from foretrace.analyze.concepts.host.runtime_calls import HostSpans
 from foretrace.analyze.result import Result
+from foretrace.diagnose import replayable
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.excerpt import Excerpt, chosen_steps, excerpt
 from foretrace.diagnose.finding import Place
 from foretrace.diagnose.promises import guarded
 from foretrace.diagnose.seen import Seen
 from foretrace.diagnose.source_lines import exact_line, of_library, with_forward_stack
-from foretrace.errors import ForetraceError, MissingDataError, contained
+from foretrace.errors import ForetraceError, MissingDataError
 from foretrace.hardware import Device
 from foretrace.ingest.timed import Timed
 from foretrace.predict.builder import build
@@ -67,6 +69,7 @@ class Case:
         if step_ns != trace.meta.get("stated_step_ns"):  # the trust report compares it with the recorded ones
             trace.meta = {**trace.meta, "stated_step_ns": step_ns}
         self.measured_step_ns, self.timed = step_ns, timed
+        self.processor = timed.processor if timed is not None else None
         self._open_rich, self._open_ranks = open_rich, open_ranks
         self._results: dict[str, Result] = {}
         self._kept: dict[str, Any] = {}
@@ -134,7 +137,11 @@ class Case:
     @cached_property
     def rich(self) -> Case | None:
         """The rich recording of the same program, at the same step time."""
-        return Case(self._open_rich(), step_ns=self.measured_step_ns) if self._open_rich else None
+        if self._open_rich is None:
+            return None
+        rich = Case(self._open_rich(), step_ns=self.measured_step_ns)
+        rich.processor = self.processor
+        return rich
 
     def other_ranks(self, *, timed: bool = False) -> tuple[Case, ...]:
         """The other ranks, with the same steps, and `timed` the same step time, not kept: they may be many."""
@@ -178,18 +185,14 @@ class Case:
         basis = f"{made.basis}; looked at: {self.looked_at}" if self.looked_at else made.basis
         return replace(made, basis=basis, scatter=timed.scatter)
 
+    @cached_property
+    def on_cpu(self) -> bool:
+        """Whether the program computes on the processor alone: its operators are its work."""
+        return computes_on_cpu(self.whole)
+
     def require_replay(self) -> None:
         """Raises MissingDataError where the recording holds nothing that could be replayed."""
-        if not self.whole.has_device:
-            raise MissingDataError(
-                f"{self.whole.path.name}: no GPU work recorded, so there is nothing to replay"
-            )
-        with contained(f"{self.whole.path.name}: the replay of the recorded steps"):
-            tasks = len(self.calibration.program.task_span) if self.calibration.step_ns > 0 else 0
-        if not tasks:
-            raise MissingDataError(
-                f"{self.trace.path.name}: no launched GPU work in the recorded steps to replay"
-            )
+        replayable.require(self)
 
     @property
     def program(self) -> Program:

@@ -76,7 +76,7 @@ def _of_one(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
     findings: list[Finding] = []
     checked, unchecked, noticed = [], [], []
     case.forget_claims()
-    for rule in rules:
+    for rule in (rule for rule in rules if rule.fits(case)):
         case.lost_calls, case.seen = False, []
         try:
             with contained(rule.name):

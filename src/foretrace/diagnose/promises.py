@@ -48,8 +48,17 @@ def guarded(case: Case, predicted: Prediction) -> Prediction:
     predicted = at_most(predicted, case.step_ns / shortest.step_ns, shortest.why)
     if predicted.not_promised or predicted.verdict == "no gain" or predicted.speedup.point < PROMISED_GAIN:
         return predicted
-    why = why_not(case)
+    why = why_not(case) or _in_the_noise(case, predicted)
     return withheld(predicted, why) if why else predicted
+
+
+def _in_the_noise(case: Case, predicted: Prediction) -> str:
+    """Why a gain cannot be told from what steps differ by anyway; empty where it can, or where more steps were timed."""
+    saved_pct = 100 * (1 - 1 / predicted.speedup.point)
+    spread = case.result("trust").table.filter(pl.col("code") == "step-spread", pl.col("weight") != "info")
+    if case.calibration.known or spread.is_empty() or saved_pct >= spread["share_pct"][0]:
+        return ""
+    return f"the recorded steps differ by {spread['share_pct'][0]:.0f} %, more than the {saved_pct:.0f} % that this would save"
 
 
 class _Shortest:

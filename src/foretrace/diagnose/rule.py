@@ -20,6 +20,7 @@ from foretrace.units import format_value
 if TYPE_CHECKING:
     from foretrace.diagnose.case import Case
 
+GPU, CPU = "gpu", "cpu"
 Words = Callable[[Mapping[str, Any]], str | None]
 # The parts of a rule's docstring behind the paragraph on what it finds; "Slow" and "Fast" hold code.
 SECTIONS = ("Slow", "Fast", "Why", "How the worth is predicted", "When not")
@@ -98,6 +99,11 @@ class Rule:
     needs: tuple[Need, ...] = ()
     headline: str = ""  # the title with a number, from the evidence
     healthy: Healthy | None = field(default=None, repr=False)
+    on: tuple[str, ...] = (GPU,)  # the programs that it is about
+
+    def fits(self, case: Case) -> bool:
+        """Whether the rule is about such a program at all: one with a GPU, or one without."""
+        return (CPU if case.on_cpu else GPU) in self.on
 
     def __call__(self, case: Case) -> Iterator[Finding]:
         for need in self.needs:
@@ -143,3 +149,8 @@ def headline(template: str) -> Callable[[Rule], Rule]:
 def healthy(analysis: str, words: str | Words, **more: Any) -> Callable[[Rule], Rule]:
     """What is said where the rule finds nothing, with values of an analysis."""
     return lambda rule: replace(rule, healthy=Healthy(analysis, words, **more))
+
+
+def on(*programs: str) -> Callable[[Rule], Rule]:
+    """The programs that a rule is about: with a GPU, which is what rules are about by default, without one, or both."""
+    return lambda rule: replace(rule, on=programs)

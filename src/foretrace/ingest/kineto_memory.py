@@ -11,14 +11,15 @@ from foretrace import schema
 from foretrace.ingest.columns import NULL_I64, NULL_U32, NULL_U64, Array, Columns, nullable
 
 # c10::DeviceType, in its own order
-_DEVICE_TYPES = {
+DEVICE_TYPES = {
     0: "cpu",
     1: "cuda",
     6: "hip",
     9: "xla",
     12: "xpu",
-    15: "meta",
-    16: "hpu",
+    14: "meta",
+    15: "hpu",
+    19: "mtia",
     20: "privateuseone",
 }
 
@@ -81,7 +82,7 @@ def _memory_devices(memory: dict[str, Array]) -> tuple[list[str], Array]:
 def _device_name(kind: int, index: int) -> str:
     if kind == NULL_I64:
         return "unknown"
-    name = _DEVICE_TYPES.get(kind, f"device type {kind}")
+    name = DEVICE_TYPES.get(kind, f"device type {kind}")
     return name if name == "cpu" or index == NULL_I64 or not 0 <= index < 2**31 else f"{name}:{index}"
 
 

@@ -47,6 +47,7 @@ _STEP_WORD = re.compile(
 )
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _NUMBER = re.compile(r"[0-9]+")
+_MOST_DIGITS = 10  # a step's number has 32 bits
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,9 @@ def settled(trace: Trace) -> Trace:
     if trace.steps:
         marks = Marks("profiler", "ProfilerStep", marked, len(trace.steps) - len(marked))
         return _with(trace, marks, moved=bool(marks.nested_count))
+    host = _host(trace)
     for find in (_optimizer_steps, _server_steps, _batches, _named_ranges):
-        found = find(trace)
+        found = find(trace, host)
         if found is not None:
             return _with(trace, found)
     return trace
@@ -74,13 +76,13 @@ def settled(trace: Trace) -> Trace:
 
 def chosen(trace: Trace, name: str) -> Trace:
     """The recording with the ranges of this name as its steps: an exact name, else how it begins; after ~ a pattern."""
-    matching = _matching(name)
+    host, matching = _host(trace), _matching(name)
     for kind in ("annotation", "op", "python"):
-        spans = _host(trace).filter(pl.col("kind") == kind)
+        spans = host.filter(pl.col("kind") == kind)
         for matches in matching:
             rows = _named(spans, matches)
             if rows.height:
-                steps = once(_steps(rows))
+                steps = _steps(rows)
                 return _with(trace, Marks("chosen", name, steps, rows.height - len(steps)))
     there = repeated_ranges(trace)
     tail = f"; ranges that repeat: {', '.join(there)}" if there else "; no range repeats"
@@ -116,7 +118,7 @@ def _same(first: Step, second: Step) -> bool:
 
 def repeated_ranges(trace: Trace) -> list[str]:
     """Names of the program's own ranges that repeat, the most work first; to choose steps from."""
-    found = sorted(_own_ranges(trace), key=lambda found: -found[2])
+    found = sorted(_own_ranges(trace, _host(trace)), key=lambda found: -found[2])
     return [f"{visible(name)} ({len(steps):,})" for name, steps, _ in found[:_SHOWN]]
 
 
@@ -202,31 +204,25 @@ def _named(spans: pl.DataFrame, matches: Callable[[str], object]) -> pl.DataFram
 
 
 def _steps(rows: pl.DataFrame) -> tuple[Step, ...]:
-    """Each row as a step, numbered as its name is where the names count up, else from 0."""
-    rows = rows.sort("start_ns", maintain_order=True)
+    """The rows as steps, one at a time, numbered as their names are where the names count up, else from 0."""
     names = rows["name"].cast(pl.String).to_list()
-    numbers = [_NUMBER.findall(name) for name in names]
-    counted = [int(found[0]) if len(found) == 1 and len(found[0]) < 10 else -1 for found in numbers]
-    in_order = all(number >= 0 for number in counted) and all(
-        first < second for first, second in pairwise(counted)
-    )
-    return tuple(
-        Step(counted[place] if in_order else place, start, start + dur, kind_of(name))
-        for place, (name, start, dur) in enumerate(
-            zip(names, rows["start_ns"].to_list(), rows["dur_ns"].to_list(), strict=True)
-        )
-    )
+    times = zip(names, rows["start_ns"].to_list(), rows["dur_ns"].to_list(), strict=True)
+    steps = once([Step(_number_in(name), start, start + dur, kind_of(name)) for name, start, dur in times])
+    numbers = [step.number for step in steps]
+    counts_up = min(numbers, default=0) >= 0 and all(first < second for first, second in pairwise(numbers))
+    return steps if counts_up else tuple(replace(step, number=place) for place, step in enumerate(steps))
 
 
-def _numbered(steps: Sequence[Step]) -> tuple[Step, ...]:
-    return tuple(replace(step, number=place) for place, step in enumerate(steps))
+def _number_in(name: str) -> int:
+    """The one number in a name; -1 where there is none, or several."""
+    found = _NUMBER.findall(name)
+    return int(found[0]) if len(found) == 1 and len(found[0]) < _MOST_DIGITS else -1
 
 
-def _optimizer_steps(trace: Trace) -> Marks | None:
+def _optimizer_steps(_: Trace, host: pl.DataFrame) -> Marks | None:
     """Steps that end with those of the optimizer; the first begins with the recording."""
-    host = _host(trace)
     rows = _seldom(_named(host, lambda name: re.match(_OPTIMIZER, name) is not None))
-    every = _together(once(_steps(rows)), host)
+    every = _together(_steps(rows), host)
     if len(every) < LEAST_PERIODS:
         return None
     begin = host.filter(pl.col("kind") != "python")["start_ns"].min()
@@ -258,22 +254,22 @@ def _together(steps: Sequence[Step], host: pl.DataFrame) -> list[Step]:
     return joined
 
 
-def _server_steps(trace: Trace) -> Marks | None:
+def _server_steps(trace: Trace, host: pl.DataFrame) -> Marks | None:
     """An inference server's own ranges around each batch that it runs."""
-    ranges = _host(trace).filter(pl.col("kind") == "annotation")
+    ranges = host.filter(pl.col("kind") == "annotation")
     for is_mark in SERVER_MARKS:
         rows = _named(ranges, is_mark)
-        steps = once(_steps(rows))
+        steps = _steps(rows)
         if steps and _share_inside(trace, steps) >= LEAST_WORK:
-            return Marks("server", _common_name(rows), _numbered(steps), rows.height - len(steps))
+            in_order = tuple(replace(step, number=place) for place, step in enumerate(steps))
+            return Marks("server", _common_name(rows), in_order, rows.height - len(steps))
     return None
 
 
-def _batches(trace: Trace) -> Marks | None:
+def _batches(trace: Trace, host: pl.DataFrame) -> Marks | None:
     """Steps that begin with asking the DataLoader for a batch; the last ends with the recording, if it works at all."""
-    host = _host(trace)
     rows = _named(host, lambda name: re.match(_LOADER, name) is not None)
-    asked = once(_steps(rows))
+    asked = _steps(rows)
     if not asked:
         return None
     spans = host.filter(pl.col("kind") != "python")
@@ -288,11 +284,11 @@ def _batches(trace: Trace) -> Marks | None:
     return Marks("loader", _common_name(rows), tuple(steps))
 
 
-def _named_ranges(trace: Trace) -> Marks | None:
+def _named_ranges(trace: Trace, host: pl.DataFrame) -> Marks | None:
     """The program's own ranges that repeat, hold most of its work, and are called a step or the like."""
     found = [
         (share, -len(steps), name, steps)
-        for name, steps, share in _own_ranges(trace)
+        for name, steps, share in _own_ranges(trace, host)
         if share >= LEAST_WORK and _STEP_WORD.search(_CAMEL.sub(" ", name).lower())
     ]
     if not found:
@@ -301,14 +297,14 @@ def _named_ranges(trace: Trace) -> Marks | None:
     return Marks("range", name, steps)
 
 
-def _own_ranges(trace: Trace) -> list[tuple[str, tuple[Step, ...], float]]:
+def _own_ranges(trace: Trace, host: pl.DataFrame) -> list[tuple[str, tuple[Step, ...], float]]:
     """The program's ranges that repeat: their name without numbers, each as a step, and the share of the work inside."""
-    ranges = _host(trace).filter(pl.col("kind") == "annotation")
+    ranges = host.filter(pl.col("kind") == "annotation")
     ranges = _named(ranges, lambda name: bool(name.strip()) and not _OF_LIBRARIES.match(name))
     found = []
     plain = ranges["name"].cast(pl.String).str.replace_all(r"[0-9]+", "#")
     for (name,), rows in ranges.with_columns(plain=plain).group_by("plain", maintain_order=True):
-        steps = once(_steps(rows))
+        steps = _steps(rows)
         if len(steps) >= LEAST_RANGES:
             found.append((str(name), steps, _share_inside(trace, steps)))
     return found

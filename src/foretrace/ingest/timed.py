@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from foretrace.ingest.processor import Processor, read_processor
+
 _WORKERS = re.compile(
     r"--?(?:(?:data|dataloader|loader|train|num|n|nb|number|of|max)[_.-]?)*workers?", re.IGNORECASE
 )
@@ -75,6 +77,7 @@ class Timed:
     ranks: int = 1
     host: HostTimes | None = None  # Runs made before it was measured have none
     device: DeviceTimes | None = None
+    processor: Processor | None = None  # Runs made before it was described have none
 
     @property
     def host_ns(self) -> float | None:
@@ -107,14 +110,16 @@ def read_timed(rank: Mapping[str, Any], run: Mapping[str, Any]) -> Timed:
     """From what rank.json and run.json hold; what is missing or makes no sense is not known."""
     times = _mapping(rank.get("unprofiled"))
     blocks = times.get("blocks_ns")
+    cores = _cores(_mapping(run.get("limits")), rank.get("world_size"))
     return Timed(
         blocks_ns=_numbers(blocks),
         loader=_loader(_mapping(rank.get("loader"))),
-        cores=_cores(_mapping(run.get("limits")), rank.get("world_size")),
+        cores=cores,
         named_workers=named_workers(rank.get("command")),
         ranks=max(int(_number(rank.get("world_size")) or 1), 1),
         host=_host(times),
         device=_device(_mapping(rank.get("device_time"))),
+        processor=read_processor(rank.get("processor"), cores),
     )
 
 

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from foretrace import intervals
 from foretrace.analyze.concepts.device.device_time import names_like
+from foretrace.analyze.concepts.host.cpu_program import computes_on_cpu
 from foretrace.analyze.concepts.host.runtime_calls import DATA_LOADING
 from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
-from foretrace.predict import host_line
+from foretrace.predict import cpu_host, host_line
 from foretrace.predict.costs.transfer import STAGED_BYTES
 from foretrace.predict.library_streams import NO_OPERATOR, Launched, awaited
 from foretrace.predict.program import (
@@ -54,6 +55,8 @@ def build(trace: Trace) -> Program:
     """The program of all recorded steps, or of the whole recording where no step is marked."""
     window = host_line.window(trace)
     calls = host_line.host_line(trace, window)
+    if calls.is_empty() and trace.steps and computes_on_cpu(trace):
+        calls = cpu_host.moments(trace, window)
     if calls.is_empty():
         raise MissingDataError(f"{trace.path.name}: no runtime calls recorded, so there is nothing to replay")
     tasks, before = host_line.tasks(trace, calls)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from foretrace import intervals
 from foretrace.ingest.timed import DeviceTimes
+from foretrace.predict import cpu_host
 from foretrace.predict.builder import QUIET_NS
 from foretrace.predict.costs.transfer import STAGED_BYTES
 from foretrace.predict.program import Program
@@ -79,6 +80,8 @@ def calibrate(
     `host_ns` is what the host takes, without these, for a step that begins with an idle device. `device` tells how much of
     a step the device works where its streams overlap.
     """
+    if cpu_host.of_moments(program):
+        return _on_cpu(program, step_ns, waits)
     rich = trace.python.height > 0 or trace.allocations.height > 0
     program = _threads_ready(trace, program)
     dense = dense_ns(program)
@@ -100,6 +103,19 @@ def calibrate(
     if made.host_bound or host_ns is None:
         return made
     return _by_host_time(host, step_ns, host_ns) or made
+
+
+def _on_cpu(
+    program: Program, step_ns: float | None, waits: tuple[NDArray[np.int64], NDArray[np.int64]] | None
+) -> Calibration:
+    """The same for a program without a GPU, whose step is what its host does."""
+    waited = np.zeros(len(program.kind), np.int64)
+    if waits is not None:
+        np.add.at(waited, *waits)
+    made, basis, reached = cpu_host.fitted(program, step_ns, waited)
+    return Calibration(
+        made, step_ns or cpu_host.host_step_ns(made), basis, step_ns is not None, reached, host_bound=True
+    )
 
 
 def calibrate_pair(light: tuple[Trace, Program], rich: tuple[Trace, Program]) -> Calibration:

@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.predict.cpu_host import host_step_ns as host_step_ns_of
+from foretrace.predict.cpu_host import of_moments
 from foretrace.predict.program import BLOCKING_COPY, LAUNCH, Program
 from foretrace.predict.replay import replay
 
@@ -45,6 +47,8 @@ def host_step_ns(program: Program) -> float:
 
 def step_ns(program: Program, *, native: bool | None = None) -> float:
     """Time per step when the recorded steps repeat until the queue no longer matters."""
+    if of_moments(program):
+        return host_step_ns_of(program)
     launches = int(launching(program).sum())
     wanted = -(-5 * program.queue_calls // (2 * max(launches, 1))) + 3
     tiles = min(max(wanted, 6), _LARGEST_TILES)

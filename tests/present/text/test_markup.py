@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import os
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foretrace import cache
 from foretrace.commands import main
 from foretrace.diagnose.diagnosis import Diagnosis
 from foretrace.diagnose.finding import Finding, Fix, Place
@@ -134,3 +137,23 @@ def test_what_was_written_is_told_in_plain_text(tmp_path: Path, capsys: pytest.C
         output = tmp_path / f"out{ESCAPE}{endings[command]}"
         assert main([command, str(path), "-o", str(output)]) == 0
         assert "\x1b" not in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes there alone")
+def test_a_file_name_that_is_no_text_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORETRACE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "MIN_SPANS", 1)
+    made = Recording().step(1, 0, 100).python("/a.py(1): f", 1, 99).op("aten::add", 5, 20)
+    path = str(made.launch(10, "add", 30, 60).write(tmp_path, os.fsdecode(b"x\xff\x1b.json")))
+    for arguments in (
+        ["flame", path, "-o", str(tmp_path / "out.speedscope.json"), "--metric", "host"],
+        ["report", path, "-o", str(tmp_path / "out.html")],
+        ["cache"],
+        ["cache", "--format", "csv"],
+    ):
+        assert main(arguments) == 0, capsys.readouterr().err
+        captured = capsys.readouterr()
+        assert "\x1b" not in captured.out + captured.err
+    assert "\\udcff" in captured.out

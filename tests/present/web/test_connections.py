@@ -15,6 +15,8 @@ from foretrace.present.web import connections, server, static_files
 from foretrace.present.web.connections import QuietFaults, Watched
 from tests.present.web.test_server import Browser, recording, serve
 
+pytestmark = pytest.mark.slow
+
 PAGE = {"index.html": "<!doctype html><title>page</title>", "app.js": "1", "app.css": "p{}"}
 LARGE_BYTES = 20_000_000  # more than the system takes in for a reader
 SHORT_S = 0.3

@@ -78,8 +78,8 @@ def pace(case: Case) -> Pace | None:
 def _doubt(timed: Timed, workers: int | None) -> str:
     """Why more workers may not help, by what was measured beside the waits."""
     loader, cores = timed.loader, timed.cores
-    if loader is None:
-        return ""
+    if loader is None or (not workers and _waits_itself(loader)):
+        return ""  # who waits for a disk needs no core
     if cores is not None and loader.load_average is not None and loader.load_average > timed.machine_cores:
         return f"{loader.load_average:.0f} processes or threads compete for {timed.machine_cores:g} cores already"
     if not workers:

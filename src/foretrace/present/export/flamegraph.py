@@ -16,6 +16,7 @@ from foretrace.analyze.concepts.trees.call_tree import NOBODY
 from foretrace.analyze.concepts.trees.stack_tree import StackTree
 from foretrace.analyze.stacks import Metric, weighted
 from foretrace.trace import Trace
+from foretrace.units import visible
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _NO_STACK, _BACKWARD = "(no Python stack)", "[backward]"
@@ -64,7 +65,7 @@ def to_speedscope(trace: Trace, metric: Metric) -> str:
     document = {
         "$schema": _SCHEMA,
         "exporter": f"foretrace {__version__}",
-        "name": trace.path.name,
+        "name": visible(trace.path.name),
         "activeProfileIndex": 0,
         "shared": {"frames": [_shared(frame) for frame in numbers]},
         "profiles": [profile],

@@ -24,6 +24,7 @@ from foretrace.present.web.encoding import to_json
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources.timeline import timeline
 from foretrace.present.web.timeline_cut import Cut, cut, cuts
+from foretrace.units import visible
 
 BUDGET_BYTES = 25_000_000
 MOST_BYTES = 200_000_000
@@ -181,7 +182,7 @@ def _document(names: Sequence[str], parts: Sequence[_Part]) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
         '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n',
-        f"<title>{html.escape(', '.join(names))} · Foretrace</title>\n<style>{style}</style>\n</head>\n<body>\n",
+        f"<title>{html.escape(visible(', '.join(names)))} · Foretrace</title>\n<style>{style}</style>\n</head>\n<body>\n",
         '<div id="page"><noscript>This page needs JavaScript.</noscript></div>\n',
         *(piece for part in parts for piece in _elements(part)),
         f"<script>{script}</script>\n</body>\n</html>\n",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from threading import Lock, RLock
 from typing import Any, Generic, TypeVar
@@ -175,4 +176,9 @@ def display_name(file: str) -> str:
     name = file
     while name.endswith(_SUFFIXES):
         name = name[: name.rindex(".")]
-    return name or file
+    return as_text(name or file)
+
+
+def as_text(name: str) -> str:
+    """A file's name as text: on Linux it may be any bytes, and what is no UTF-8 of them shows as a question mark."""
+    return os.fsencode(name).decode("utf-8", "replace")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from foretrace.present.web.recording_view import display_name
+from foretrace.present.web.recording_view import as_text, display_name
 
 # Size, time of the last change as it is told and as the system knows it, inode: another one is another recording.
 Stamp = tuple[int, int, int, int]
@@ -25,11 +25,11 @@ def place_of(file: Path, named: Path) -> tuple[str, str]:
     """The group that a run stands under and what it is called there: `naive_attention` and `slow.rich`."""
     name = display_name(file.name)
     if file != named and file.parent != named:
-        return file.parent.relative_to(named).as_posix(), name
+        return as_text(file.parent.relative_to(named).as_posix()), name
     program, _, variant = name.partition(".")
     if program and variant and not _ONE_PROCESS.search(program):
         return program, variant
-    return file.parent.name, name
+    return as_text(file.parent.name), name
 
 
 def files_in(folder: Path) -> Iterator[Path]:

@@ -34,6 +34,7 @@ from foretrace.present.web import static_files
 from foretrace.present.web.connections import BACKLOG, QuietFaults, connections_allowed, limited_to
 from foretrace.present.web.encoding import Encoded, compress, encode
 from foretrace.present.web.library import Library, UnknownRunError, error_text, reportable
+from foretrace.units import visible
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -284,7 +285,7 @@ def _compressed(
 
 def _perfetto_page(library: Library, run_id: str) -> Encoded:
     run = library.run(run_id)
-    return Encoded(compress(perfetto_page.page(run.path.name).encode()), "text/html; charset=utf-8")
+    return Encoded(compress(perfetto_page.page(visible(run.path.name)).encode()), "text/html; charset=utf-8")
 
 
 def _perfetto_pieces(library: Library, run_id: str) -> Iterator[bytes]:

@@ -110,6 +110,7 @@ def test_gloo_takes_the_way_through_the_host(tmp_path: Path, devices: int) -> No
 
 
 def test_no_collective_no_finding(tmp_path: Path) -> None:
+    assert findings(slow_link, Recording().op("aten::mm", 0, 10).open(tmp_path)) == []  # on the CPU alone
     assert (
         findings(slow_link, loop(tmp_path, 1_000, lambda recording, at: launches(recording, at, 100))) == []
     )

@@ -94,11 +94,7 @@ def does(name: str, *wanted: Effect) -> bool:
 def calls_that(names: pl.Series, *wanted: Effect) -> NDArray[np.bool_]:
     """For each name, whether a call of that name does one of these things; looked up once per name."""
     distinct = names.unique().drop_nulls()
-    matched = {name: does(str(name), *wanted) for name in distinct.cast(pl.String).to_list()}
-    flags: NDArray[np.bool_] = (
-        names.cast(pl.String)
-        .replace_strict(matched, return_dtype=pl.Boolean, default=False)
-        .fill_null(value=False)
-        .to_numpy()
-    )
+    matching = [does(name, *wanted) for name in distinct.cast(pl.String)]
+    chosen = distinct.filter(pl.Series(matching, dtype=pl.Boolean))
+    flags: NDArray[np.bool_] = names.is_in(chosen.implode()).fill_null(value=False).to_numpy()
     return flags

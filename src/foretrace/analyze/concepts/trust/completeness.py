@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from foretrace.analyze.concepts.host.cpu_program import computes_on_cpu
 from foretrace.analyze.concepts.trust.evidence import (
     MOST_PCT,
     SMALL_PCT,
@@ -44,17 +45,22 @@ def content(evidence: Evidence) -> Iterator[Note]:
             {"affected_count": count, "share_pct": 100.0},
         )  # fmt: skip
     elif not trace.has_device:
-        devices = len(trace.meta.get("devices") or ())
-        tail = (
-            f", although the machine has {some(devices, 'GPU')}: record ProfilerActivity.CUDA too"
-            if devices
-            else ""
+        yield _host_alone(evidence)
+
+
+def _host_alone(evidence: Evidence) -> Note:
+    """A program without a GPU lacks nothing; one with a GPU was not recorded there."""
+    devices = len(evidence.trace.meta.get("devices") or ())
+    if computes_on_cpu(evidence.trace):
+        says = "The program computes on the CPU: its operators are its work."
+    elif devices:
+        says = (
+            f"Only the host was recorded, although the machine has {some(devices, 'GPU')}: record ProfilerActivity.CUDA "
+            "too; nothing is known about the GPU."
         )
-        yield Note(
-            "cpu-only", "care" if devices else "info",
-            f"Only the host was recorded{tail}; nothing is known about the GPU.",
-            {"devices_count": devices},
-        )  # fmt: skip
+    else:
+        says = "Only the host was recorded; nothing is known about the GPU."
+    return Note("cpu-only", "care" if devices else "info", says, {"devices_count": devices})
 
 
 def repairs(evidence: Evidence) -> Iterator[Note]:

@@ -16,7 +16,7 @@ from foretrace.diagnose.finding import Finding, Fix, Place
 from foretrace.diagnose.operators import calling_threads
 from foretrace.diagnose.patterns import host_work, loader_pace
 from foretrace.diagnose.patterns.loader_pace import WORKS_SHARE, Pace  # noqa: F401  # named on the page
-from foretrace.diagnose.rule import headline, healthy, rule
+from foretrace.diagnose.rule import CPU, GPU, headline, healthy, on, rule
 from foretrace.diagnose.seen import too_little
 from foretrace.predict import edits
 from foretrace.predict.changes import Change
@@ -49,6 +49,7 @@ def _no_issue(values: Mapping[str, Any]) -> str | None:
     return None if wait is None else f"{format_value('_ns', wait)} of waiting a step"
 
 
+@on(GPU, CPU)
 @headline("{wait_pct:.0f} % of every step is spent waiting for data")
 @healthy("input", _no_issue)
 @rule("The GPU waits for its input", "Input", see="input")
@@ -94,7 +95,8 @@ def input_bound(case: Case) -> Iterator[Finding]:
     The machine has fewer cores than workers, the disk limits loading, what is prepared depends on what the step before
     computed, or a batch is made in less time than sending it from a worker takes.
     """
-    yield from _made_in_line(case)
+    if not case.on_cpu:
+        yield from _made_in_line(case)
     yield from _loaded(case)
 
 

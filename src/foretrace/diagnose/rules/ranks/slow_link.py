@@ -67,6 +67,8 @@ def slow_link(case: Case) -> Iterator[Finding]:
     When not
     The ranks share one GPU, or lie on hosts whose network is no faster.
     """
+    if not case.result("communication").values["collectives_count"]:
+        return
     speed = link_speed.find(case)
     if not speed.is_implausible or speed.best_bytes_per_s is None:
         return

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from foretrace.analyze.concepts.host.cpu_program import computes_on_cpu
 from foretrace.analyze.concepts.trees import stack_tree
 from foretrace.analyze.concepts.trees.call_tree import NOBODY
 from foretrace.analyze.steps import StepWindow, step_windows
@@ -112,6 +113,8 @@ def _complete(view: RecordingView, windows: tuple[StepWindow, ...]) -> dict[str,
 
 def _launches(view: RecordingView, _: tuple[StepWindow, ...]) -> dict[str, str] | None:
     trace = view.trace
+    if computes_on_cpu(trace):
+        return None
     if not trace.has_device:
         return _fact("unknown", "Launch known", "no GPU work", "record with ProfilerActivity.CUDA")
     every = trace.device_spans.height

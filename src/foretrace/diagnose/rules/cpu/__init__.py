@@ -1,0 +1,1 @@
+"""Problems of programs that compute on the processor."""

@@ -1,0 +1,215 @@
+"""Rules about programs without a GPU, on steps whose answer can be worked out on paper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders import Recording
+
+from foretrace.diagnose import RULES
+from foretrace.diagnose.diagnosis import diagnose
+from foretrace.diagnose.rules.cpu.copied_tensors import copied_tensors
+from foretrace.diagnose.rules.cpu.crowded_threads import crowded_threads
+from foretrace.diagnose.rules.cpu.eager_operators import eager_operators
+from foretrace.diagnose.rules.cpu.fp32_on_cpu import fp32_on_cpu
+from foretrace.diagnose.rules.cpu.needless_autograd import needless_autograd
+from foretrace.diagnose.rules.cpu.optimizer_loop import optimizer_loop
+from foretrace.diagnose.rules.cpu.python_stretches import python_stretches
+from foretrace.predict.costs import cpu_overheads, cpu_products
+from foretrace.trace import Trace
+from tests.diagnose.cpu_loops import FLOAT, ZEN4, cpu_case, cpu_loop, judged
+
+
+def products(folder: Path, name: str = "aten::mm", **args: object) -> Trace:
+    """Steps of 10 ms, 8 of which are one product."""
+
+    def body(recording: Recording, at: float) -> None:
+        recording.op(name, at + 500, at + 8_500, **(args or FLOAT))
+        recording.op("aten::relu", at + 8_600, at + 8_650)
+
+    return cpu_loop(folder, 10_000, body)
+
+
+def test_a_step_of_a_cpu_program_is_what_its_host_does(tmp_path: Path) -> None:
+    case = cpu_case(products(tmp_path), 10_000)
+    case.require_replay()
+    assert case.on_cpu
+    assert case.predict(()).after_ns.point == pytest.approx(10e6, rel=0.01)
+    assert case.calibration.representative
+    assert case.calibration.host_bound
+
+
+def test_products_in_bf16_are_predicted_by_the_rate_of_the_processor(tmp_path: Path) -> None:
+    """8 ms of a product become 8 / 2.05 + 0.015 = 3.92 ms: of 10 ms, 5.92 are left."""
+    (finding,) = judged(fp32_on_cpu, products(tmp_path), step_us=10_000).findings
+    assert finding.predicted
+    left = 2 + 8 / cpu_products.AVX512 + cpu_products.SET_UP_NS / 1e6
+    assert finding.predicted.after_ns.point / 1e6 == pytest.approx(left, rel=0.01)
+    assert finding.predicted.verdict == "gain"
+    assert finding.evidence["products_pct"] == pytest.approx(80, abs=1)
+
+
+def test_bf16_is_advised_only_where_the_flags_say_so(tmp_path: Path) -> None:
+    plain = replace(ZEN4, flags=frozenset({"avx2"}))
+    found = judged(fp32_on_cpu, products(tmp_path), step_us=10_000, processor=plain)
+    assert found.findings == ()
+    assert found.checked == ("fp32-on-cpu",)
+    unknown = judged(fp32_on_cpu, products(tmp_path), step_us=10_000, processor=None)
+    assert "record with foretrace run" in unknown.unchecked[0].why
+
+
+def test_what_amx_brings_is_not_promised(tmp_path: Path) -> None:
+    amx = replace(ZEN4, flags=frozenset({"amx_bf16"}))
+    (finding,) = judged(fp32_on_cpu, products(tmp_path), step_us=10_000, processor=amx).findings
+    assert finding.predicted
+    assert finding.predicted.verdict == "uncertain"
+
+
+def test_products_of_one_row_and_products_in_bf16_are_left_alone(tmp_path: Path) -> None:
+    row = products(tmp_path, **{"Input Dims": [[1, 256], [256, 512]], "Input type": ["float", "float"]})
+    assert judged(fp32_on_cpu, row, step_us=10_000).findings == ()
+    half = {"Input Dims": [[512, 256], [256, 512]], "Input type": ["c10::BFloat16", "c10::BFloat16"]}
+    assert judged(fp32_on_cpu, products(tmp_path, **half), step_us=10_000).findings == ()
+
+
+def test_backward_attention_on_short_sequences_is_slower_in_bf16(tmp_path: Path) -> None:
+    """2 ms of a product become 0.99, and 1 ms of attention's backward pass 5: nothing is gained."""
+
+    def body(recording: Recording, at: float) -> None:
+        recording.op("aten::mm", at, at + 2_000, **FLOAT)
+        dims = {"Input Dims": [[12, 4, 64, 32]] * 3, "Input type": ["float"] * 3}
+        recording.op(
+            "aten::_scaled_dot_product_flash_attention_for_cpu_backward", at + 2_100, at + 3_100, **dims
+        )
+
+    (finding,) = judged(fp32_on_cpu, cpu_loop(tmp_path, 4_000, body), step_us=4_000).findings
+    assert finding.predicted
+    assert finding.predicted.speedup.point < 1
+
+
+def test_more_threads_than_cores_are_too_many(tmp_path: Path) -> None:
+    """8 threads on one core: long operators, 8 of 10 ms, take 1 + 0.095 * 7 times as long as they should."""
+    crowd = replace(ZEN4, threads=8)
+    (finding,) = judged(crowded_threads, products(tmp_path), step_us=10_000, processor=crowd).findings
+    assert finding.predicted
+    left = 2 + 8 / (1 + 7 * cpu_overheads.CROWDED)
+    assert finding.predicted.after_ns.point / 1e6 == pytest.approx(left, rel=0.01)
+    assert "set_num_threads(1)" in finding.fix.code
+    assert judged(crowded_threads, products(tmp_path), step_us=10_000).findings == ()
+
+
+def test_idle_cores_are_found_but_not_promised_on_a_busy_machine(tmp_path: Path) -> None:
+    """One of four cores computes 8 of 10 ms: three others take over 0.8 of three quarters of it."""
+    idle = replace(ZEN4, threads=1, cores=4.0)
+    (finding,) = judged(crowded_threads, products(tmp_path), step_us=10_000, processor=idle).findings
+    assert finding.predicted
+    assert finding.predicted.after_ns.point / 1e6 == pytest.approx(10 - 8 * 0.75 * 0.8, rel=0.01)
+    assert finding.predicted.verdict == "gain"
+    busy = replace(idle, load_average=6.0)
+    (finding,) = judged(crowded_threads, products(tmp_path), step_us=10_000, processor=busy).findings
+    assert finding.predicted
+    assert finding.predicted.verdict == "uncertain"
+
+
+def nodes(folder: Path, *, sequence: bool) -> Trace:
+    """Steps of 1 ms in which 50 operators each leave a node, or none does."""
+
+    def body(recording: Recording, at: float) -> None:
+        for number in range(50):
+            start = at + 20 * number
+            args = {"Sequence number": int(at) // 20 + number, "Fwd thread id": 0} if sequence else {}
+            recording.op("aten::relu", start, start + 15, **args)
+
+    return cpu_loop(folder, 1_000, body)
+
+
+def test_a_graph_that_nothing_uses_costs_its_nodes(tmp_path: Path) -> None:
+    """50 nodes of 3.5 µs in a step of 1,000 µs."""
+    (finding,) = judged(needless_autograd, nodes(tmp_path, sequence=True), step_us=1_000).findings
+    assert finding.predicted
+    assert finding.evidence["nodes_per_step_count"] == pytest.approx(50, abs=1)
+    left = 1_000 - 50 * cpu_overheads.NODE_NS / 1e3
+    assert finding.predicted.after_ns.point / 1e3 == pytest.approx(left, rel=0.02)
+    assert judged(needless_autograd, nodes(tmp_path, sequence=False), step_us=1_000).findings == ()
+
+
+def test_an_optimizer_that_loops_is_replayed_fused(tmp_path: Path) -> None:
+    """40 parameters of 1,000 elements, 8 operators each, in 4 of 10 ms: fused, 40 * (2.5 + 0.9) µs."""
+
+    def body(recording: Recording, at: float) -> None:
+        recording.op("aten::mm", at, at + 5_900, **FLOAT)
+        recording.annotation("Optimizer.step#AdamW.step", at + 6_000, at + 10_000)
+        for number in range(320):
+            start = at + 6_000 + 12.5 * number
+            name = "aten::addcdiv_" if number % 8 == 0 else "aten::sqrt" if number % 8 == 1 else "aten::mul_"
+            recording.op(
+                name, start, start + 10, **{"Input Dims": [[1000], [1000]], "Input type": ["float"] * 2}
+            )
+
+    (finding,) = judged(optimizer_loop, cpu_loop(tmp_path, 10_000, body), step_us=10_000).findings
+    assert finding.evidence["parameters_count"] == 40
+    assert finding.predicted
+    assert finding.predicted.after_ns.point / 1e6 == pytest.approx(6 + 40 * (2.5 + 0.9) / 1e3, rel=0.02)
+
+
+def test_operators_between_two_products_become_one_loop(tmp_path: Path) -> None:
+    """Four operators of 500 µs and one of 1,000 µs between two products: 1,003 µs are left of 3,000."""
+
+    def body(recording: Recording, at: float) -> None:
+        recording.op("aten::mm", at, at + 3_000, **FLOAT)
+        at += 3_000
+        for dur in (500, 500, 1_000, 500, 500):
+            recording.op("aten::tanh" if dur > 500 else "aten::mul", at, at + dur)
+            at += dur
+        recording.op("aten::mm", at, at + 4_000, **FLOAT)
+
+    (finding,) = judged(eager_operators, cpu_loop(tmp_path, 10_000, body), step_us=10_000).findings
+    assert finding.predicted
+    assert finding.predicted.after_ns.point / 1e6 == pytest.approx(8.003, rel=0.01)
+
+
+def test_python_between_operators_is_found_but_not_promised(tmp_path: Path) -> None:
+    def body(recording: Recording, at: float) -> None:
+        recording.op("aten::mm", at + 3_000, at + 10_000, **FLOAT)
+
+    (finding,) = judged(python_stretches, cpu_loop(tmp_path, 10_000, body), step_us=10_000).findings
+    assert finding.evidence["python_pct"] == pytest.approx(30, abs=1)
+    assert finding.predicted
+    assert finding.predicted.after_ns.point / 1e6 == pytest.approx(7, rel=0.01)
+    assert finding.predicted.verdict == "uncertain"
+
+
+def test_copies_are_found_but_not_promised(tmp_path: Path) -> None:
+    (finding,) = judged(copied_tensors, products(tmp_path, "aten::copy_"), step_us=10_000).findings
+    assert finding.evidence["copies_pct"] == pytest.approx(80, abs=1)
+    assert finding.predicted
+    assert finding.predicted.verdict == "uncertain"
+
+
+def test_rules_about_a_gpu_are_silent_and_nobody_advises_to_record_cuda(tmp_path: Path) -> None:
+    found = diagnose(cpu_case(products(tmp_path), 10_000), RULES)
+    assert found.findings[0].rule == "fp32-on-cpu"
+    named = {
+        *found.checked,
+        *(each.rule for each in found.unchecked),
+        *(each.rule for each in found.findings),
+    }
+    assert "launch-bound" not in named
+    assert not any("CUDA" in each.why for each in found.unchecked)
+
+
+def test_rules_about_a_cpu_are_silent_where_a_gpu_computes(tmp_path: Path) -> None:
+    recording = Recording(deviceProperties=[{"id": 0, "name": "NVIDIA H200"}])
+    for number in range(3):
+        recording.step(number, number * 100, number * 100 + 100)
+        recording.op("aten::add", number * 100, number * 100 + 20)
+        recording.launch(number * 100 + 5, "add_kernel", number * 100 + 10, number * 100 + 50)
+    found = diagnose(cpu_case(recording.open(tmp_path), 100), RULES)
+    named = {
+        *found.checked,
+        *(each.rule for each in found.unchecked),
+        *(each.rule for each in found.findings),
+    }
+    assert not named & {rule.name for rule in RULES if rule.on == ("cpu",)}
