@@ -15,13 +15,14 @@ from foretrace.analyze.trust import judge
 from foretrace.diagnose import RULES
 from foretrace.diagnose.diagnosis import diagnose
 from foretrace.diagnose.opening import open_case
+from foretrace.ingest.reading import Reading
 from foretrace.trace import Trace
 
 RECORDINGS = Path(__file__).parents[1] / "benchmarks" / "cpu" / "recordings"
 
 
-def uncached(path: Path) -> Trace:
-    return open_trace(path, cache=False)
+def uncached(path: Path, reading: Reading) -> Trace:
+    return open_trace(path, step=reading.step, pid=reading.pid, cache=False)
 
 
 @pytest.mark.parametrize(
