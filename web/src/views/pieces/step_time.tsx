@@ -14,7 +14,7 @@ export function StepTimeBlock(props: { readonly stepTime: StepTime }): JSX.Eleme
     <section class="step-time">
       <h2>Step time</h2>
       <p class="caption">{caption}</p>
-      <table class="steps" aria-label="Step times">
+      <table class={steps.some((step) => step.kind !== undefined) ? "steps of-kinds" : "steps"} aria-label="Step times">
         <tbody>
           {steps.slice(0, MOST_STEPS).map((step) => (
             <tr key={step.step}>
