@@ -16,6 +16,7 @@ import pytest
 from foretrace.commands import main
 from foretrace.ingest import open_trace, pipes
 from tests.builders import Recording
+from tests.ingest.comparison import READERS
 
 LONG = "a" * 300
 
@@ -49,7 +50,7 @@ def fed(fifo: Path, data: bytes) -> threading.Thread:
     return writer
 
 
-@pytest.mark.parametrize("reader", ["native", "python"])
+@pytest.mark.parametrize("reader", READERS)
 def test_a_pipe_is_read_to_its_end(tmp_path: Path, reader: str) -> None:
     writer = fed(tmp_path / "fifo", recording(2_000).to_bytes())
     trace = open_trace(tmp_path / "fifo", reader=reader)
@@ -127,7 +128,7 @@ def test_names_that_no_system_takes_are_told(
     assert "internal error" not in said
 
 
-@pytest.mark.parametrize("reader", ["native", "python"])
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("at", [0.2, 0.5, 0.8])
 def test_a_damaged_lzma_zip_is_read_as_far_as_it_goes_or_told(
     tmp_path: Path, reader: str, at: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

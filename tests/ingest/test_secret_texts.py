@@ -22,6 +22,7 @@ from foretrace.present.web.recording_view import RecordingView
 from foretrace.secret_formats import LEFT_OUT
 from tests.builders import Recording
 from tests.capture.planted import ISSUED
+from tests.ingest.comparison import READERS
 
 URL = "postgres://admin:correct-horse@db/x"
 SECRETS = (ISSUED["github"], ISSUED["jwt"], ISSUED["openai"], "correct-horse", "hunter2")
@@ -42,7 +43,7 @@ def recording(folder: Path) -> Path:
     return made.write(folder)
 
 
-@pytest.mark.parametrize("reader", ["native", "python"])
+@pytest.mark.parametrize("reader", READERS)
 def test_secrets_are_masked_as_a_recording_is_read(reader: str, tmp_path: Path) -> None:
     trace = open_trace(recording(tmp_path), cache=False, reader=reader)
     names = set(trace.spans["name"].cast(str))
