@@ -4,10 +4,10 @@
 
 The pairs of several folders are judged as one set. A folder holds NAME.slow.lite.json.gz or .zst (and rich) and
 NAME.truth.json with `slow.step_ms`, `speedup_range` and `truth.label`, or `truth.rule` to name the rule that is the fix,
-"together" where all that promise a gain are; `truth.alternative` names one of that rule's alternatives. For every pair it
-prints the prediction of that rule beside what was measured, with the step time known and unknown, and beside two baselines
-that other tools use: the savings added up as if nothing overlapped, and the idle time taken off. A program whose recording
-was not kept is skipped.
+"together" where all that promise a gain are, but for the rules in `truth.not_made`; `truth.alternative` names one of that
+rule's alternatives. For every pair it prints the prediction of that rule beside what was measured, with the step time known and
+unknown, and beside two baselines that other tools use: the savings added up as if nothing overlapped, and the idle time taken
+off. A program whose recording was not kept is skipped.
 """
 
 from __future__ import annotations
@@ -139,8 +139,11 @@ def judge(path: Path, form: str, *, known: bool) -> Row | None:
     findings = fixed_by(findings, truth["truth"].get("alternative") or FIX_OF.get(rule, ""))
     predicted = findings[0].predicted if findings else None
     if rule == TOGETHER:
-        findings = [each for each in found.findings if each.predicted and each.predicted.verdict == "gain"]
-        predicted, first = found.combined, TOGETHER if len(findings) > 1 else first
+        promised = [each for each in found.findings if each.predicted and each.predicted.verdict == "gain"]
+        findings = [each for each in promised if each.rule not in truth["truth"].get("not_made", ())]
+        changes = tuple(each.change for each in findings if each.change)
+        predicted = case.predict(changes) if changes and findings != promised else found.combined
+        first = TOGETHER if len(findings) > 1 else first
     return Row(
         name, rule, known, first, tuple(truth["speedup_range"]),
         predicted.verdict if predicted else "no gain", *_speedup(predicted), summed(case, findings), idle(case),

@@ -173,7 +173,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(UsageError, match="No space"):
         folder.write_run({"exit_code": 1})
     assert [each.name for each in folder.path.iterdir()] == ["run.json"]
     assert RunFolder.read(folder.path).facts["exit_code"] == 0

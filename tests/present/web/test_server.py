@@ -295,7 +295,7 @@ def test_a_fault_of_ours_is_an_answer_too(browser: Browser, monkeypatch: pytest.
     monkeypatch.setattr(libraries.payload, "resource", fails)
     answer = browser.ask(f"/api/runs/{browser.runs()[0]['id']}/table/steps")
     assert (answer.status, answer.json["says"]) == (
-        500, "internal error: RuntimeError: no luck (please report it)",
+        500, "internal error: RuntimeError: no luck (please report; set FORETRACE_DEBUG=1 for the traceback)",
     )  # fmt: skip
 
 
