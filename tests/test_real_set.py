@@ -91,6 +91,14 @@ def test_a_change_is_judged_by_the_alternative_that_its_label_names() -> None:
     assert judge.predicted_for(found, "all", "together")[1].speedup.point == 3.0
 
 
+def test_a_loop_over_parameters_is_a_loop_of_an_optimizer() -> None:
+    """Where the optimizer is written by hand, its loop is what is found."""
+    found = diagnosis(finding("parameter-loop", "", 1.03))
+    assert judge.predicted_for(found, "foreach", "loop-optimizer")[1].speedup.point == 1.03
+    both = diagnosis(finding("parameter-loop", "", 1.03), finding("loop-optimizer", "", 1.2))
+    assert judge.predicted_for(both, "foreach", "loop-optimizer")[1].speedup.point == 1.2
+
+
 def test_what_no_rule_found_is_predicted_to_gain_nothing() -> None:
     facts = {"rule": "host-sync", "speedup_range": [1.13, 1.16]}
     rows = judge.judge("p", {"changes": {"noitem": facts, "other": {**facts, "rule": ""}}}, diagnosis())
@@ -136,14 +144,18 @@ def test_a_set_names_programs_that_are_there_and_know_their_changes(path: Path) 
     assert tomllib.loads(path.read_text())
 
 
-def test_a_program_is_timed_step_by_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("double", "graphs"), [("double", 0), ("torch.compile(double, backend='eager')", 1)])
+def test_a_program_is_timed_step_by_step(tmp_path: Path, double: str, graphs: int) -> None:
     pytest.importorskip("torch")
     script, out = tmp_path / "program.py", tmp_path / "out.json"
     script.write_text(
         "import time, torch\n"
+        "def double(x): return 2 * x\n"
+        f"made = {double}\n"
         "optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)\n"
         "while True:\n"
         "    time.sleep(0.02)\n"
+        "    made(torch.ones(1))\n"
         "    optimizer.step()\n"
     )
     variables = {"WARM_S": "0", "WARM_N": "4", "BLOCKS": "3", "BLOCK_S": "0.06"}
@@ -152,6 +164,26 @@ def test_a_program_is_timed_step_by_step(tmp_path: Path) -> None:
     figures = json.loads(out.read_text())
     assert 20 <= figures["lo"] <= figures["step_ms"] <= figures["hi"]
     assert figures["steps"] >= 4 + 3 * 3
+    assert figures["graphs"] == graphs  # a change that compiles nothing is not measured
+
+
+def test_a_recording_is_cut_to_whole_steps_with_what_they_launched() -> None:
+    def event(category: str, name: str, ts: float, dur: float, **args: int) -> dict[str, Any]:
+        return {"ph": "X", "cat": category, "name": name, "ts": ts, "dur": dur, "args": args}
+
+    events = [{"ph": "M", "name": "process_name"}]
+    for step in range(5):
+        at = 100.0 * step
+        events.append(event("user_annotation", f"ProfilerStep#{step}", at, 99))
+        events.append(event("cuda_runtime", "cudaLaunchKernel", at + 50, 5, correlation=step))
+        events.append(event("kernel", f"k{step}", at + 140, 10, correlation=step))  # in the step behind it
+    kept = load("cut").cut({"traceEvents": events}, 3)["traceEvents"]
+    assert [each["name"] for each in kept if each.get("cat") == "kernel"] == ["k1", "k2", "k3"]
+    assert [each["name"] for each in kept if each.get("cat") == "user_annotation"] == [
+        f"ProfilerStep#{step}" for step in (1, 2, 3)
+    ]
+    assert [each["ts"] for each in kept if each.get("cat") == "cuda_runtime"] == [150, 250, 350]
+    assert kept[0]["ph"] == "M"
 
 
 @pytest.mark.parametrize(("blocks", "agree"), [([10.0, 10.4, 11.2], True), ([35.0, 50.0, 57.0], False)])

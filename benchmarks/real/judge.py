@@ -35,8 +35,8 @@ from foretrace.errors import ForetraceError  # noqa: E402
 from foretrace.predict.prediction import Prediction  # noqa: E402
 
 TRUE_GAIN = 1.10
-# What sets call a change, and the rule that speaks of it.
-STANDS_FOR = {"compile": "unfused-elementwise"}
+# What sets call a change, and the rules that speak of it: the first that found something counts.
+STANDS_FOR = {"compile": ("unfused-elementwise",), "loop-optimizer": ("loop-optimizer", "parameter-loop")}
 # Truths that name no label: the change tells which one is meant.
 LABELS = {("no-tensor-cores", "tf32"): "tf32", ("no-tensor-cores", "bf16"): "autocast"}
 
@@ -157,7 +157,8 @@ def predicted_for(found: Diagnosis, change: str, named: str) -> tuple[str, Predi
     if named == TOGETHER:
         return TOGETHER, found.combined
     rule, _, label = named.partition(":")
-    rule = STANDS_FOR.get(rule, rule)
+    rules = STANDS_FOR.get(rule, (rule,))
+    rule = next((each for each in rules if any(offers_of(found, each))), rules[0])
     label = label or LABELS.get((rule, change), "")
     offers = list(offers_of(found, rule))
     for offered, predicted in offers:
