@@ -68,6 +68,21 @@ def test_steps_that_differ_are_an_obstacle(tmp_path: Path) -> None:
         graphed(loop(tmp_path, 1_000, body))
 
 
+@pytest.mark.parametrize(("changing", "differs"), [(0, False), (4, False), (6, True), (100, True)])
+def test_shapes_differ_where_more_than_a_twentieth_of_the_launches_does(
+    tmp_path: Path, changing: int, differs: bool
+) -> None:
+    """Of 100 launches, so many have another grid in every step: what lies around a model, or the model."""
+
+    def body(recording: Recording, at: float) -> None:
+        launches(recording, at, 100 - changing)
+        launches(recording, at + 10 * (100 - changing), changing, grid=[1 + int(at), 1, 1])
+
+    trace = loop(tmp_path, 1_001, body)
+    assert graph_capture.shapes_differ(trace, build(trace)) is differs
+    assert graph_capture.differ(trace, build(trace)) is (changing > 0)
+
+
 def test_steps_that_are_not_marked_are_an_obstacle(tmp_path: Path) -> None:
     recording = Recording()
     launches(recording, 0, 5)

@@ -39,6 +39,11 @@ NEAR_END = Share(
 LEAST_ALIKE = Share(
     2 / 3, "the steps: one that writes a log, or was the first, does not stand for the program", JUDGEMENT
 )
+LEAST_SHARED = Share(
+    0.95,
+    "what a step launches, launched by the next one too: what lies around the model, such as a sampler's arithmetic, may differ",
+    "a U-Net that is called four times for a picture: 0.995; a GPT-2 whose cache grows: 0.86",
+)
 
 
 def loading_ns(trace: Trace, program: Program) -> NDArray[np.int64]:
@@ -111,6 +116,22 @@ def differ(trace: Trace, program: Program) -> bool:
     return len(trace.steps) > 1 and not _repeats(trace, program)
 
 
+def shapes_differ(trace: Trace, program: Program) -> bool:
+    """Whether several steps are marked and too few of them launch nearly the same, in the same shapes, as the one before."""
+    if not differ(trace, program):
+        return False
+    counted = _launched(trace, program).group_by("step", "launched").len()
+    total = counted.group_by("step").agg(pl.col("len").sum().alias("total"))
+    before = counted.with_columns(pl.col("step") + 1)
+    both = counted.join(before, on=("step", "launched"), suffix="_before")
+    shared = both.group_by("step").agg(pl.min_horizontal("len", "len_before").sum().alias("shared"))
+    longest = total.join(total.with_columns(pl.col("step") + 1), on="step", suffix="_before").select(
+        "step", longest=pl.max_horizontal("total", "total_before")
+    )
+    alike = longest.join(shared, on="step").filter(pl.col("shared") >= LEAST_SHARED * pl.col("longest"))
+    return len(alike) < LEAST_ALIKE * len(longest)
+
+
 def preventing(trace: Trace, program: Program) -> str | None:
     """What no graph can hold."""
     names = trace.spans["name"].gather(program.call_span)
@@ -179,14 +200,19 @@ def splits(
     return bool((np.minimum(before - begin, end - before) > near_end * (end - begin)).any())
 
 
-def _repeats(trace: Trace, program: Program) -> bool:
-    """Whether most steps launch the same kernels with the same grids, from operators on the same shapes."""
+def _launched(trace: Trace, program: Program) -> pl.DataFrame:
+    """Each launch's step, and one number for its kernel, its grid and the shapes of its operator."""
     grids = trace.kernels.select(pl.col("span_id").alias("id"), "grid_x", "grid_y", "grid_z")
     tasks = task_table(trace, program).join(grids, on="id", how="left", maintain_order="left")
     shapes = trace.ops.select(pl.col("span_id").alias("op_id"), "shapes")
     tasks = tasks.join(shapes, on="op_id", how="left", maintain_order="left")
     rows = tasks.select("name", "kind", "grid_x", "grid_y", "grid_z", "shapes").hash_rows()
-    of_step = tasks.select("step", launched=rows).group_by("step", maintain_order=True).agg("launched")
+    return tasks.select("step", launched=rows)
+
+
+def _repeats(trace: Trace, program: Program) -> bool:
+    """Whether most steps launch the same kernels with the same grids, from operators on the same shapes."""
+    of_step = _launched(trace, program).group_by("step", maintain_order=True).agg("launched")
     # Each step as one text: comparing every step with every other took minutes where there are many.
     alike = max(
         Counter(launched.to_numpy().tobytes() for launched in of_step["launched"]).values(), default=0

@@ -87,7 +87,7 @@ class Compiling:
                 f"the compiler breaks its graph {len(breaks) / self.case.step_count:.0f} times a step, where values are read "
                 f"or sizes depend on them ({often})"
             )
-        if graph_capture.differ(self.case.trace, self.case.program):
+        if graph_capture.shapes_differ(self.case.trace, self.case.program):
             return "shapes differ from step to step, so that it may be compiled again and again"
         return ""
 

@@ -15,6 +15,13 @@ NORM_PASSES = Factor(
     "times the bytes of batch norm's result and inputs: its statistics take a pass of their own",
     "3 tensors moved for 2 forward, 5 for 3 backward",
 )
+VOLUME_NORM_SHARE = Share(
+    0.055,
+    "the memory's bandwidth, reached by batch norm of volumes in training, forward: torch has no kernel of its own for "
+    "channels_last_3d, and casts to fp32 first",
+    "torchvision's R3D-18 in both orders",
+    devices="H200",
+)
 SERVED_NORM_SHARE = Share(
     0.55,
     "the memory's bandwidth, reached by batch norm whose statistics are given",

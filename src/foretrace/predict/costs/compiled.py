@@ -48,7 +48,7 @@ OPERATOR_COST = Factor(
     devices="H200's host",
 )
 CHEAPEST, DEAREST = (
-    Factor(0.75, "the same, at best", "the same five programs", devices="H200's host"),
+    Factor(0.55, "the same, at best", "the same five programs", devices="H200's host"),
     Factor(1.05, "the same, at worst", "the same five programs", devices="H200's host"),
 )
 GUARDS = Share(

@@ -26,6 +26,7 @@ from foretrace.predict.costs.channels_last import (
     NORM_SHARE,
     RESIZING_TIME,
     SERVED_NORM_SHARE,
+    VOLUME_NORM_SHARE,
 )
 from foretrace.predict.edits import Edit, merge
 from foretrace.predict.numbers import ProgramTime
@@ -44,16 +45,19 @@ _TRANSFORMS, _STATISTICS = "batch_norm_transform_input", "batch_norm_collect_sta
 _RESIZES = r"upsample_bilinear2d_backward_out_frame"
 _SEQUENCE = re.compile(r"aten::conv(?:_transpose)?1d$")
 _THREE = re.compile(r"\[\[\d+, \d+, \d+\],")  # the first tensor has three dimensions
+_FIVE = re.compile(r"\[\[\d+(?:, \d+){4}\]")
 # Norms that copy channels-last tensors into planar ones first: around them conversions stay, by slower kernels.
 _PLANAR_ONLY = ("aten::native_group_norm", "aten::instance_norm")
 _PLANAR_ONLY_DOUBT = "group and instance norm take planar tensors alone, so that conversions stay around them"
 
 
-_FIX = Fix(
-    "Keep model and input in channels-last order.",
-    "model = model.to(memory_format=torch.channels_last)\nx = x.to(memory_format=torch.channels_last)\n"
-    "# for images; torch.channels_last_3d for volumes. Where the code calls .view() on activations: .reshape()",
-)
+def _fix(*, volumes: bool) -> Fix:
+    order = "torch.channels_last_3d" if volumes else "torch.channels_last"
+    return Fix(
+        "Keep model and input in channels-last order.",
+        f"model = model.to(memory_format={order})\nx = x.to(memory_format={order})\n"
+        "# where the code calls .view() on activations: .reshape()",
+    )
 
 
 @needs(KERNELS)
@@ -82,7 +86,8 @@ def layout_conversions(case: Case) -> Iterator[Finding]:
     The conversions go, and with them copies by torch between the two orders, such as layer norm's of a permuted tensor.
     Depthwise kernels take {DEPTHWISE_TIME} of their time, the gradient of bilinear resizing {RESIZING_TIME}.
     Normalisation and pooling move their bytes at {SERVED_NORM_SHARE} of the bandwidth, in training {NORM_PASSES} times as
-    many at {NORM_SHARE}. At best, all of it is {FASTER_KERNELS} times as fast.
+    many at {NORM_SHARE}; those of volumes (five dimensions) move theirs at {VOLUME_NORM_SHARE} in the forward pass of
+    training, so that they may take longer than now. At best, all of it is {FASTER_KERNELS} times as fast.
 
     When not
     A layer has no channels-last kernel: then its conversion stays. Nothing is promised where group or instance norm runs,
@@ -108,7 +113,7 @@ def layout_conversions(case: Case) -> Iterator[Finding]:
         why="They move every activation without computing anything."
         if mostly_converts
         else "For channels-last tensors there are kernels that take about a third of their time.",
-        fix=_FIX,
+        fix=_fix(volumes=any(_is_of_volumes(case, op) for op in slow.rows["op_id"].drop_nulls().unique())),
         evidence={**evidence, "spans": slow.spans()},
         where=case.places(slow.rows["op_id"].drop_nulls().unique().to_list()),
         change=Change(
@@ -168,6 +173,11 @@ def _copies_between_orders(case: Case) -> DeviceWork:
     return copies.where(pl.Series(between, dtype=pl.Boolean))
 
 
+def _is_of_volumes(case: Case, op: int) -> bool:
+    """Whether the first tensor of an operator has depth, height and width."""
+    return bool(_FIVE.match(case.argument(op, "shapes")))
+
+
 def _of_sequences(converting: DeviceWork) -> pl.Series:
     """Whether a convolution of one dimension converts: its tensors of three have no channels-last order."""
     case = converting.case
@@ -196,15 +206,24 @@ def _channels_last_norms(case: Case) -> dict[int, int]:
     name = pl.col("name").cast(pl.String)
     planar = case.tasks.filter(name.str.contains(_PLANAR))
     served = name.str.contains(_TRANSFORMS) & ~name.str.contains(_STATISTICS).any().over("op_id")
-    rate = pl.when(served).then(SERVED_NORM_SHARE).otherwise(NORM_SHARE / NORM_PASSES)
+    volumes = [op for op in planar["op_id"].drop_nulls().unique() if _is_of_volumes(case, op)]
+    slow = pl.col("op_id").is_in(volumes) & ~name.str.contains("backward")
+    rate = (
+        pl.when(served)
+        .then(SERVED_NORM_SHARE)
+        .when(slow)
+        .then(VOLUME_NORM_SHARE)
+        .otherwise(NORM_SHARE / NORM_PASSES)
+    )
     planar = planar.join(moved, on="op_id", maintain_order="left").with_columns(
+        slow=slow,
         share=pl.col("dur_ns") / pl.col("dur_ns").sum().over("op_id"),
         rate=rate * case.device.memory_bandwidth_bytes,
     )
     return {
         task: round(moved_bytes * share / rate * 1e9)
-        for task, dur, moved_bytes, share, rate in planar.select(
-            "task", "dur_ns", "bytes", "share", "rate"
+        for task, dur, moved_bytes, share, rate, slow in planar.select(
+            "task", "dur_ns", "bytes", "share", "rate", "slow"
         ).iter_rows()
-        if moved_bytes is not None and share is not None and moved_bytes * share / rate * 1e9 < dur
+        if moved_bytes is not None and share is not None and (slow or moved_bytes * share / rate * 1e9 < dur)
     }
