@@ -19,6 +19,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import Diagnosis, _order, diagnose, fix_of
 from foretrace.diagnose.finding import Alternative, Finding, Fix
 from foretrace.diagnose.rule import SECTIONS, Rule
+from foretrace.diagnose.step_times import step_times
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.intervals import Intervals
 from foretrace.predict.changes import Change
@@ -140,10 +141,10 @@ def test_any_alternative_can_be_predicted_by_its_label(sample: foretrace.Trace) 
 def test_alternatives_are_printed_below_the_fix(sample: foretrace.Trace) -> None:
     case = Case(sample)
     found = diagnose(case, (_choices(case, 0.8, half=(0.5, True)),))
-    lines = ["".join(text for text, _ in line) for line in finding_lines(found, case.step_ns, 100)]
+    lines = ["".join(text for text, _ in line) for line in finding_lines(found, step_times(case), 100)]
     place = lines.index("    Do plain.")
     assert lines[place - 1].startswith("  or plain  gain, × 1.2")
-    assert "   - or plain (gain, × 1.2" in to_markdown(found, case.step_ns, "sample")
+    assert "   - or plain (gain, × 1.2" in to_markdown(found, step_times(case), "sample")
 
 
 def test_two_findings_about_the_same_time_of_the_host_say_so(sample: foretrace.Trace) -> None:

@@ -29,6 +29,12 @@ class DeviceOverview:
     utilisation_pct: float | None
     sm_efficiency_pct: float | None
     occupancy_pct: float | None
+    gpu_idle_pct: float | None
+    gpu_exposed_communication_pct: float | None
+    gpu_exposed_copy_pct: float | None
+
+
+_OF_WINDOW = ("gpu_idle_pct", "gpu_exposed_communication_pct", "gpu_exposed_copy_pct")
 
 
 @analysis()
@@ -49,6 +55,9 @@ def overview(trace: Trace) -> Result:
             kernels count once.
         sm_efficiency_pct: integral of min(sum of concurrent kernels' blocks per SM, 1) over the window, where
             blocks per SM = grid size / number of SMs. An estimate from launch geometry, not a counter.
+        gpu_idle_pct: nothing at all running, neither kernels nor copies.
+        gpu_exposed_communication_pct, gpu_exposed_copy_pct: communication with no computation beside it; copies with
+            neither.
         occupancy_pct: sum of occupancy x duration / sum of duration over kernels: a share of kernel time, not of
             the window.
 
@@ -109,6 +118,7 @@ def _devices(
         utilisation_pct=_mean([row.utilisation_pct for row in rows]),
         sm_efficiency_pct=_mean([row.sm_efficiency_pct for row in rows]),
         occupancy_pct=_mean([row.occupancy_pct for row in rows]),
+        **{name: _mean([getattr(row, name) for row in rows]) for name in _OF_WINDOW},
     )
     return [*rows, together]
 
@@ -126,7 +136,22 @@ def _device(
         utilisation_pct=device_time.utilisation_pct(fill, window),
         sm_efficiency_pct=device_time.sm_efficiency_pct(fill, window),
         occupancy_pct=device_time.occupancy_pct(fill, window),
+        **_of_window(work, window),
     )
+
+
+def _of_window(work: pl.DataFrame, window: MeasuredPeriod) -> dict[str, float | None]:
+    """What of the window nothing runs in, and what moves data with nothing beside it."""
+    if window.length_ns <= 0:
+        return dict.fromkeys(_OF_WINDOW)
+    inside = work.with_columns(
+        start_ns=pl.col("start_ns").clip(lower_bound=window.start_ns),
+        end_ns=pl.col("end_ns").clip(upper_bound=window.end_ns),
+    ).filter(pl.col("end_ns") > pl.col("start_ns"))
+    parts = device_time.timeline(inside)
+    idle_ns = window.length_ns - device_time.covered(inside).total_ns
+    lengths = (idle_ns, parts.exposed_communication_ns, parts.exposed_copy_ns)
+    return {name: 100 * length / window.length_ns for name, length in zip(_OF_WINDOW, lengths, strict=True)}
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -162,6 +187,7 @@ def _headline(devices: list[DeviceOverview], work: pl.DataFrame, window: Measure
         "gpu_busy_pct": whole.utilisation_pct,
         "sm_efficiency_pct": whole.sm_efficiency_pct,
         "occupancy_pct": whole.occupancy_pct,
+        **{name: getattr(whole, name) for name in _OF_WINDOW},
         **parts,
     }
 
@@ -178,7 +204,7 @@ def _parts(timeline: Timeline) -> dict[str, int | float | None]:
 
 def _table(devices: list[DeviceOverview]) -> pl.DataFrame:
     empty = {name: pl.Float64 if name.endswith("_pct") else pl.Int64 for name in _parts(_NOTHING)}
-    measures = ("utilisation_pct", "sm_efficiency_pct", "occupancy_pct")
+    measures = ("utilisation_pct", "sm_efficiency_pct", "occupancy_pct", *_OF_WINDOW)
     schema = {"device": pl.Int32, "name": pl.String, "kernel_count": pl.Int64, "copy_count": pl.Int64}
     rows = [
         {
@@ -201,6 +227,9 @@ def _denominators(window: MeasuredPeriod) -> dict[str, str]:
         "utilisation_pct": f"time with at least one kernel running (copies do not count), {of_window}",
         "sm_efficiency_pct": f"estimated share of SMs with a block, over {window.says}",
         "occupancy_pct": _KERNEL_TIME,
+        "gpu_idle_pct": f"time with nothing running, {of_window}",
+        "gpu_exposed_communication_pct": f"communication without computation, {of_window}",
+        "gpu_exposed_copy_pct": f"copies with nothing beside them, {of_window}",
         "launches_per_step_count": "calls that started GPU work, per complete step",
         "kernels_per_step_count": "kernels by the step that launched them, per complete step",
         **shares,
