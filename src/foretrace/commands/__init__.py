@@ -36,7 +36,7 @@ from foretrace.commands import (
     sql,
     summary,
 )
-from foretrace.errors import ForetraceError, InputError, UsageError, fault_text, is_fault
+from foretrace.errors import ForetraceError, InputError, UsageError, fault_text, is_fault, unknown
 
 COMMANDS: tuple[ModuleType, ...] = (
     demo,
@@ -143,12 +143,7 @@ def _check_bare_path(text: str) -> None:
     """A word that is neither a command nor like a path was meant as a command."""
     if os.path.exists(text) or os.sep in text or "." in text:
         return
-    import difflib
-
-    names = [_name(module) for module in COMMANDS]
-    near = difflib.get_close_matches(text, names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"commands: {', '.join(names)}"
-    raise UsageError(f"no command or file named {text!r}; {hint}")
+    raise unknown(f"no command or file named {text!r}", text, map(_name, COMMANDS), listed="commands")
 
 
 def _show_warning(
