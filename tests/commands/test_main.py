@@ -149,7 +149,10 @@ def test_any_output_encoding_works(encoding: str, recording: Path) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
     done = subprocess.run(command, capture_output=True, check=True, env=environment)
     assert done.stderr == b""
-    assert "add_kernel" in done.stdout.decode(encoding)
+    shown = done.stdout.decode(encoding)
+    assert "add_kernel" in shown
+    assert ("30.0 us" if encoding == "ascii" else "30.0 µs") in shown
+    assert "?" not in shown
 
 
 def test_bare_path_is_the_diagnosis(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:

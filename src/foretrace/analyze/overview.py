@@ -31,7 +31,19 @@ class DeviceOverview:
     occupancy_pct: float | None
 
 
-@analysis()
+@analysis(
+    keep=(
+        "device",
+        "name",
+        "busy_pct",
+        "idle_pct",
+        "computation_pct",
+        "exposed_communication_pct",
+        "exposed_copy_pct",
+        "sm_efficiency_pct",
+        "span_ns",
+    )
+)
 def overview(trace: Trace) -> Result:
     """How long a step takes, how busy the GPU is, and what its time is spent on.
 

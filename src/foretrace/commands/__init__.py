@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import errno
 import gc
-import io
 import os
 import sys
 import traceback
@@ -20,6 +19,7 @@ from typing import NoReturn, TextIO
 
 from foretrace._version import __version__
 from foretrace.commands import (
+    _encoding,
     _output,
     cache,
     demo,
@@ -191,5 +191,4 @@ def _never_fail_on_output() -> None:
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # for as long as the process lives
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+        _encoding.spell_out(stream)

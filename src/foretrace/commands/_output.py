@@ -128,7 +128,7 @@ def print_result(result: Result, trace: Trace, printing: Printing) -> None:
     rows, rest = pick_rows(result.table, printing)
     result = replace(result, table=rows)
     if printing.format == "table":
-        terminal.show_result(result, rows_left=rest)
+        terminal.show_result(result, rows_left=rest, all_columns=printing.columns is not None)
     elif printing.format == "json":
         print(tables.to_json(result, trace))
     elif printing.format == "csv":
