@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from foretrace import analyze, ingest, schema  # noqa: E402
 from foretrace.analyze.result import Analysis, Result  # noqa: E402
+from foretrace.commands._sql_tables import JOINED  # noqa: E402
 from foretrace.diagnose import RULES  # noqa: E402
 from foretrace.diagnose.rule import SECTIONS, Rule  # noqa: E402
 from foretrace.errors import ForetraceError  # noqa: E402
@@ -60,6 +61,11 @@ def tables_page() -> str:
         '`trace.table("spans")`; `foretrace sql PATH "select ..."` queries them by these names.', "",
         "Null means \"not recorded\"; never 0, -1 or \"\". Columns that may be null are marked with `?`. "
         "Times are nanoseconds since the trace began. Ids are row numbers.", "",
+    ]  # fmt: skip
+    lines += [
+        "In SQL, `kernels` and `copies` also have " + ", ".join(f"`{column}`" for column in JOINED)
+        + ": those of their span, its track and the operator behind it. `show tables` and `describe TABLE` are answered "
+        "too; `foretrace sql --help` has examples.", "",
     ]  # fmt: skip
     for name, columns in schema.TABLES.items():
         about = inspect.getdoc(getattr(Trace, name)) or ""

@@ -216,18 +216,21 @@ def samples() -> list[foretrace.Trace]:
 
 @pytest.mark.parametrize("chosen", analyze.ANALYSES, ids=lambda each: each.name)
 def test_every_measure_has_its_unit(chosen: Analysis, samples: list[foretrace.Trace]) -> None:
-    ran = 0
+    ran, columns = 0, set[str]()
     for trace in samples:
         try:
             result = chosen(trace)
         except MissingDataError:
             continue
         ran += 1
+        columns |= set(result.table.columns)
         assert without_unit(result) == []
         assert set(result.denominators) <= set(result.table.columns) | set(result.values)
         shares = [name for name in (*result.table.columns, *result.values) if name.endswith("_pct")]
         assert [name for name in shares if name not in result.denominators] == [], "a share of what?"
     assert ran, "no sample holds what this analysis needs: its units are unchecked"
+    # Only a server's steps have a kind.
+    assert set(chosen.keep) - columns <= {"kind"}, "columns to keep that there are none of"
 
 
 def test_a_measure_without_unit_is_found() -> None:

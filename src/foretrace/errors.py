@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -27,6 +27,46 @@ class UsageError(ForetraceError):
     """The call is wrong, whatever the input holds."""
 
     exit_code = 2
+
+
+_NEAR, _AS_NEAR = (
+    0.6,
+    0.1,
+)  # likeness by difflib, of 1: of a name that may be meant, and of one as near as the nearest
+
+
+def unknown(says: str, name: str, known: Iterable[str], *, listed: str = "there are") -> UsageError:
+    """A name that there is none of: says which one may be meant, or all there are."""
+    names = list(dict.fromkeys(known))
+    near = near_names(name, names)
+    if near:
+        return UsageError(f"{says}; did you mean {' or '.join(near)}?")
+    return UsageError(f"{says}; {listed}: {', '.join(names) or 'none'}")
+
+
+def near_names(name: str, known: Iterable[str]) -> list[str]:
+    """Those that may be meant by a mistyped name, nearest first, three at most; none where nothing is like it."""
+    import difflib
+
+    wanted = _plain(name)[:100]
+    if not wanted:
+        return []
+
+    def likeness_of(other: str) -> float:
+        # With and without the unit of a column: `cals` is meant for calls_count.
+        texts = (_plain(other), _plain(other.rpartition("_")[0]))
+        ratios = [difflib.SequenceMatcher(None, wanted, text).ratio() for text in texts]
+        # A part is near too: `attention` of unfused-attention.
+        return max(*ratios, _NEAR if len(wanted) > 2 and wanted in texts[0] else 0.0)
+
+    likeness = {other: likeness_of(other) for other in dict.fromkeys(known)}
+    nearest = max(likeness.values(), default=0.0)
+    near = [other for other, ratio in likeness.items() if ratio >= max(_NEAR, nearest - _AS_NEAR)]
+    return sorted(near, key=lambda other: -likeness[other])[:3]
+
+
+def _plain(name: str) -> str:
+    return name.casefold().replace("-", "_").replace(" ", "_")
 
 
 class InputError(ForetraceError):

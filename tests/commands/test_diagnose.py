@@ -10,6 +10,7 @@ import pytest
 from corpus import CORPUS, needs_corpus
 
 from foretrace.commands import main
+from foretrace.commands.demo import SAMPLE
 from tests.builders import Recording
 
 GLOO = CORPUS / "other" / "multirank_gloo"
@@ -66,3 +67,20 @@ def test_a_folder_of_other_recordings_still_asks_for_one(
         Recording(distributedInfo=about).step(1, 0, 100).write(tmp_path, name)
     assert main(["diagnose", str(tmp_path)]) == 2
     assert "2 recordings in this folder, name one: a.json, b.json" in capsys.readouterr().err
+
+
+def test_code_can_be_pasted_from_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["diagnose", str(SAMPLE), "--format", "json"]) == 0
+    fixes = [finding["fix"] for finding in json.loads(capsys.readouterr().out)["findings"] if finding["fix"]]
+    codes = [line for fix in fixes for line in fix["code"].splitlines()]
+    statements = [line.partition("  #")[0].rstrip() for line in codes if not line.lstrip().startswith("#")]
+    assert max(map(len, statements)) > 60, "nothing here would have been cut"
+    assert main(["diagnose", str(SAMPLE)]) == 0
+    shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in statements if line.strip() not in shown] == []
+    words = " ".join(line.lstrip("# ") for line in shown)
+    comments = [line.partition("# ")[2] for line in codes if "# " in line]
+    assert [comment for comment in comments if comment not in words] == []

@@ -92,3 +92,9 @@ def test_kinds_agree_with_the_recordings(kind: str, means: str) -> None:
     for name in ("h200/naive_attention.slow.rich", "h200/gpt_healthy.fixed.rich", "h200/resnet50.slow.lite"):
         spans = foretrace.open(CORPUS / f"{name}.json.gz").spans.filter(pl.col("kind") == kind)
         assert {explain(each).kind for each in spans["name"].unique().cast(pl.String)} <= {means}
+
+
+@pytest.mark.parametrize("name", ["host-sync", "host-snyc"])
+def test_the_name_of_a_rule_leads_to_its_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", name]) == 0
+    assert "did you mean a rule? foretrace diagnose --explain host-sync\n" in capsys.readouterr().out

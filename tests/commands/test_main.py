@@ -58,7 +58,11 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--nonsense"], 2, "unrecognized arguments: --nonsense"),
         (["absent.json"], 3, "absent.json: No such file or directory"),
         (["show"], 2, "name an analysis; foretrace show --list lists them"),
-        (["show", "nothing", "x"], 2, "invalid choice: 'nothing'"),
+        (["show", "nothing", "x"], 2, "no analysis named 'nothing'; there are: trust, "),
+        (["show", "kernal", "x"], 2, "no analysis named 'kernal'; did you mean kernels?"),
+        (["show", "."], 2, "name an analysis before the path: foretrace show NAME ."),
+        (["diagnose", "--explain", "host_snyc"], 2, "no rule named 'host_snyc'; did you mean host-sync?"),
+        (["diagnose", "--explain", "xyzzy"], 2, "no rule named 'xyzzy'; there are: unfused-attention, "),
         (["show", "steps"], 2, "the following arguments are required: PATH"),
         (["show", "steps", "x", "--limit", "-1"], 2, "'-1' is not a number of rows"),
         (["show", "steps", "x", "--limit", "many"], 2, "'many' is not a number of rows"),
@@ -145,7 +149,10 @@ def test_any_output_encoding_works(encoding: str, recording: Path) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
     done = subprocess.run(command, capture_output=True, check=True, env=environment)
     assert done.stderr == b""
-    assert "add_kernel" in done.stdout.decode(encoding)
+    shown = done.stdout.decode(encoding)
+    assert "add_kernel" in shown
+    assert ("30.0 us" if encoding == "ascii" else "30.0 µs") in shown
+    assert "?" not in shown
 
 
 def test_bare_path_is_the_diagnosis(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:

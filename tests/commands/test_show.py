@@ -97,6 +97,10 @@ def test_options_become_flags(path: str, capsys: pytest.CaptureFixture[str]) -> 
         (["--group-by", "colour"], "invalid choice: 'colour'"),
         (["--weird", "1"], "unrecognized arguments"),
         (["--sort", "colour"], "no column 'colour' to sort by; there are: name, total_ns, total_pct"),
+        (["--sort", "nam"], "no column 'nam' to sort by; did you mean name?"),
+        (["--sort", "total"], "no column 'total' to sort by; did you mean total_ns or total_pct?"),
+        (["--columns", "name,totl_ns"], "no column 'totl_ns'; did you mean total_ns?"),
+        (["--columns", ""], "no column ''; there are: name, total_ns, total_pct"),
         (["--sort", "name:up"], "the order is asc or desc"),
     ],
 )
@@ -127,6 +131,16 @@ def test_limit(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["name"] for row in document["rows"]] == ["b"]
     assert "2 more rows; --limit 0 prints all" in shown(capsys, "probe", path, "--limit", "1")
     assert "more rows" not in shown(capsys, "probe", path, "--limit", "0")
+
+
+def test_columns_are_chosen_by_name_or_heading(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, "probe", path, "--columns", "total_pct, Name", "--format", "csv") == (
+        "total_pct,name\n,b\n75.0,a\n1.0,c\n"
+    )
+    sorted_by_another = shown(
+        capsys, "probe", path, "--columns", "name", "--sort", "total_ns", "--format", "csv"
+    )
+    assert sorted_by_another == "name\na\nb\nc\n"
 
 
 def test_json_has_no_nan(path: str, capsys: pytest.CaptureFixture[str]) -> None:

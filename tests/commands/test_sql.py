@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from foretrace.commands import _query, main
+from foretrace import schema
+from foretrace.commands import _query, _sql_tables, main, sql
 from foretrace.errors import UsageError
+from foretrace.ingest import open_trace
 from tests.builders import Recording
 
 SPANS = pl.DataFrame({"id": range(5_000), "name": ["a", "b"] * 2_500})
@@ -155,3 +158,92 @@ def test_a_cross_join_is_not_made_whole_for_its_first_rows() -> None:
 def test_a_time_limit_is_a_number_of_seconds(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sql", "any", "select 1", f"--timeout={text}"]) == 2
     assert "a time in seconds is 0 or more" in capsys.readouterr().err
+
+
+def rows_of(capsys: pytest.CaptureFixture[str], path: str, query: str) -> list[dict[str, object]]:
+    assert main(["sql", path, query, "--format", "json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    rows: list[dict[str, object]] = json.loads(captured.out)["rows"]
+    return rows
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> str:
+    """Two kernels of one name in two steps, the second launched outside of any operator; one copy."""
+    made = Recording().step(1, 0, 100).op("aten::add", 5, 20).launch(10, "add", 30, 34)
+    made.step(2, 100, 200).launch(110, "add", 130, 136)
+    return str(
+        made.launch(
+            150, "Memcpy HtoD (Pageable -> Device)", 160, 168, category="gpu_memcpy", bytes=4096
+        ).write(tmp_path)
+    )
+
+
+def test_kernels_have_names_times_streams_steps_and_operators(
+    mixed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = "select name, sum(dur_ns) as total_ns from kernels group by name"
+    assert rows_of(capsys, mixed, query) == [{"name": "add", "total_ns": 10_000}]
+    query = "select start_ns, dur_ns, device, stream, step, operator, span_id, grid_x from kernels order by start_ns"
+    first, second = rows_of(capsys, mixed, query)
+    assert (first["dur_ns"], first["step"], first["operator"]) == (4_000, 1, "aten::add")
+    assert (second["dur_ns"], second["step"], second["operator"]) == (6_000, 2, None)
+    assert isinstance(first["stream"], int)
+    assert second["start_ns"] - first["start_ns"] == 100_000  # type: ignore[operator]
+
+
+def test_copies_are_joined_too_and_old_joins_still_work(
+    mixed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = "select name, step, dur_ns, size_bytes from copies"
+    (copy,) = rows_of(capsys, mixed, query)
+    assert copy == {
+        "name": "Memcpy HtoD (Pageable -> Device)", "step": 2, "dur_ns": 8_000, "size_bytes": 4096,
+    }  # fmt: skip
+    query = "select s.name, s.dur_ns from kernels k join spans s on k.span_id = s.id order by s.start_ns"
+    assert [row["dur_ns"] for row in rows_of(capsys, mixed, query)] == [4_000, 6_000]
+
+
+@pytest.mark.parametrize("query", ["show tables", " SHOW  TABLES ; "])
+def test_show_tables(query: str, mixed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    counts = {row["table"]: row["rows_count"] for row in rows_of(capsys, mixed, query)}
+    assert list(counts) == list(schema.TABLES)
+    assert (counts["kernels"], counts["copies"], counts["python"]) == (2, 1, 0)
+
+
+@pytest.mark.parametrize("query", ["describe kernels", "DESC kernels;", "show columns from kernels"])
+def test_describe(query: str, mixed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    columns = [row["column"] for row in rows_of(capsys, mixed, query)]
+    assert columns[: len(schema.TABLES["kernels"])] == list(schema.TABLES["kernels"])
+    assert {"name", "dur_ns", "operator"} <= set(columns)
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("select * from kernal", "sql: no table 'kernal'; did you mean kernels?"),
+        ("describe kernal", "sql: no table 'kernal'; did you mean kernels?"),
+        ("select * from xyzzy", "sql: no table 'xyzzy'; tables: spans, tracks, "),
+        ("select nme from kernels", "sql: no column 'nme'; did you mean name?"),
+        ("select k.dur from kernels k", "sql: no column 'dur' in 'k'; did you mean dur_ns?"),
+    ],
+)
+def test_a_mistyped_name_is_answered_by_the_one_meant(
+    query: str, says: str, mixed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sql", mixed, query]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"foretrace: {says}")
+    assert captured.err.count("\n") == 1
+
+
+def test_the_examples_of_the_help_run(mixed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    examples = re.findall(r'foretrace sql PATH "([^"]*)"', sql._EXAMPLES)
+    assert len(examples) >= 4
+    trace = open_trace(mixed)
+    tables = {name: _sql_tables.table(trace, name) for name in _sql_tables.TABLES}
+    for query in examples:
+        if _sql_tables.answered(trace, query) is None:
+            _query.execute(tables, query, most_rows=10)

@@ -31,7 +31,7 @@ from foretrace.analyze import (
     trust,
 )
 from foretrace.analyze.concepts.host.cpu_program import computes_on_cpu
-from foretrace.errors import MissingDataError, UsageError
+from foretrace.errors import MissingDataError, unknown
 
 if TYPE_CHECKING:
     from foretrace.analyze.result import Analysis, Result
@@ -73,17 +73,16 @@ def find(name: str) -> Analysis:
     """The analysis of that name."""
     known = {analysis.name: analysis for analysis in ANALYSES}
     if name not in known:
-        raise UsageError(f"no analysis named {name!r}; available: {', '.join(known)}")
+        raise unknown(f"no analysis named {name!r}", name, known)
     return known[name]
 
 
 def run(trace: Trace, name: str, **options: Any) -> Result:
     """The result of one analysis by name, with its options."""
     chosen = find(name)
-    unknown = sorted(set(options) - set(chosen.options))
-    if unknown:
-        accepted = ", ".join(chosen.options) or "none"
-        raise UsageError(f"{name} has no option {unknown[0]!r}; its options: {accepted}")
+    strange = next((option for option in sorted(options) if option not in chosen.options), None)
+    if strange is not None:
+        raise unknown(f"{name} has no option {strange!r}", strange, chosen.options, listed="its options")
     try:
         return chosen(trace, **options)
     except MissingDataError as missing:

@@ -26,10 +26,20 @@ _NO_COMPUTATION = r"^c10d::|^record_param_comms|^_c10d_functional|^(?:nccl|rccl|
 
 
 @analysis(
+    keep=(
+        "collective",
+        "total_ns",
+        "total_pct",
+        "exposed_ns",
+        "calls_count",
+        "size_bytes",
+        "bus_bytes_per_s",
+        "overlap_pct",
+    ),
     denominators={
         "overlap_pct": "of the time in which it communicated",
         "total_pct": "of the summed duration of all collectives",
-    }
+    },
 )
 def communication(trace: Trace, *, group_by: GroupBy = "collective") -> Result:
     """Collectives: time, bytes, algorithm and bus bandwidth, and the share that overlaps with computation.

@@ -44,11 +44,12 @@ class Marks:
 
 
 @analysis(
+    keep=("region", "calls_count", "device_ns", "host_ns", "total_pct", "kernels_count"),
     denominators={
         "total_pct": "of the summed duration of all launched GPU work",
         "compiled_pct": "GPU work launched from compiled code, of all launched GPU work",
         "compiling_pct": "of the time from the first to the last step (without steps, of the recording)",
-    }
+    },
 )
 def compile(trace: Trace, *, by: Literal["region", "compilation", "kernel"] = "region") -> Result:
     """torch.compile regions, cache lookups, recompilations, and Inductor's kernels with their source files.

@@ -32,6 +32,7 @@ class ExplainedGaps:
 
 
 @analysis(
+    keep=("cause", "total_ns", "share_pct", "where", "doing", "gaps_count"),
     denominators={
         "idle_pct": "of the timeline's span, summed over devices",
         "host_pct": "of all idle time: waiting for the host's operators, calls, Python code and launches",
@@ -39,7 +40,7 @@ class ExplainedGaps:
         "share_pct": "of all idle time",
         "span_pct": "of the timeline's span, summed over devices",
         "cause_pct": "of the gap",
-    }
+    },
 )
 def idle(
     trace: Trace,

@@ -16,13 +16,23 @@ from foretrace.units import counted, format_value
 
 
 @analysis(
+    keep=(
+        "name",
+        "launches_count",
+        "call_ns",
+        "delay_ns",
+        "work_ns",
+        "short_pct",
+        "call_total_ns",
+        "call_pct",
+    ),
     denominators={
         "short_pct": "of the launches with a known call duration",
         "call_pct": "of the summed duration of all launch calls",
         "launch_pct": "of the host's time in complete steps (host_ns of `steps`)",
         "launches_per_step_count": "launches within complete steps, per complete step",
         "queued_pct": "of launches_count",
-    }
+    },
 )
 def launches(trace: Trace, *, by: Literal["name", "api"] = "name", queue_limit: int = 1_000) -> Result:
     """What launches cost, how long their work waits to start, and how full the queue is.

@@ -40,12 +40,21 @@ class _Times:
 
 
 @analysis(
+    keep=(
+        "module",
+        "device_total_ns",
+        "device_total_pct",
+        "host_total_ns",
+        "device_self_ns",
+        "device_backward_ns",
+        "calls_count",
+    ),
     denominators={
         "host_self_pct": "of the time of the threads that ran modules, their backward or the optimizer",
         "device_self_pct": _LAUNCHED,
         "device_total_pct": _LAUNCHED,
         "device_in_modules_pct": _LAUNCHED,
-    }
+    },
 )
 def modules(
     trace: Trace,

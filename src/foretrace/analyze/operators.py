@@ -43,11 +43,22 @@ _DEVICE_MEMORY = r"^(cuda|hip|xpu|mtia|privateuseone)(:|$)"
 
 
 @analysis(
+    keep=(
+        "name",
+        "device_self_ns",
+        "device_self_pct",
+        "host_self_ns",
+        "host_self_pct",
+        "calls_count",
+        "kind",
+        "device_total_ns",
+        "host_total_ns",
+    ),
     denominators={
         "host_self_pct": "of the self time of all host calls",
         "host_total_pct": "of the self time of all host calls",
         "device_self_pct": "of the time of all kernels, copies and memsets, excluding annotations",
-    }
+    },
 )
 def operators(
     trace: Trace,

@@ -37,7 +37,19 @@ class DeviceOverview:
 _OF_WINDOW = ("gpu_idle_pct", "gpu_exposed_communication_pct", "gpu_exposed_copy_pct")
 
 
-@analysis()
+@analysis(
+    keep=(
+        "device",
+        "name",
+        "busy_pct",
+        "idle_pct",
+        "computation_pct",
+        "exposed_communication_pct",
+        "exposed_copy_pct",
+        "sm_efficiency_pct",
+        "span_ns",
+    )
+)
 def overview(trace: Trace) -> Result:
     """How long a step takes, how busy the GPU is, and what its time is spent on.
 

@@ -34,6 +34,7 @@ class Result:
     values: Mapping[str, Value] = field(default_factory=dict)
     denominators: Mapping[str, str] = field(default_factory=dict)  # column or value -> "of the step time"
     notes: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()  # columns that a narrow terminal shows longest, the most important first
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as `--format json` prints it."""
@@ -89,22 +90,25 @@ class Analysis:
     function: Callable[..., Result]
     options: Mapping[str, inspect.Parameter]
     denominators: Mapping[str, str]
+    keep: tuple[str, ...] = ()
 
     def __call__(self, trace: Trace, **options: Any) -> Result:
         with contained(f"{trace.path.name}: {self.name}"):
             result = self.function(trace, **options)
         shown = {*result.table.columns, *result.values}
         declared = {name: whole for name, whole in self.denominators.items() if name in shown}
-        return replace(result, name=self.name, denominators={**declared, **result.denominators})
+        denominators = {**declared, **result.denominators}
+        return replace(result, name=self.name, denominators=denominators, keep=result.keep or self.keep)
 
 
 def analysis(
-    *, denominators: Mapping[str, str] | None = None
+    *, denominators: Mapping[str, str] | None = None, keep: tuple[str, ...] = ()
 ) -> Callable[[Callable[Concatenate[Trace, Options], Result]], Analysis]:
     """Makes an Analysis of a function: name and help are its own.
 
     `denominators` says for each share or mean, a column or a value, what it is a share of. One that depends on the
-    recording is left to the function's Result.
+    recording is left to the function's Result. `keep` names the columns that a narrow terminal shows longest, the most
+    important first; the others go before these, from the right.
     """
 
     def decorated(function: Callable[Concatenate[Trace, Options], Result]) -> Analysis:
@@ -117,6 +121,7 @@ def analysis(
                 name: option for name, option in parameters.items() if option.kind is option.KEYWORD_ONLY
             },
             denominators=denominators or {},
+            keep=keep,
         )
 
     return decorated

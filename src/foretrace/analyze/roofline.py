@@ -35,11 +35,12 @@ _MEASURES = (
 
 
 @analysis(
+    keep=("op", "total_ns", "total_pct", "roof_pct", "bound", "shapes", "dtype", "calls_count"),
     denominators={
         "total_pct": "of the summed duration of launched kernels that compute",
         "coverage_pct": "of the summed duration of launched kernels that compute",
         "roof_pct": "of the device's limit: 100 is the limit, more than 110 is marked as an anomaly",
-    }
+    },
 )
 def roofline(
     trace: Trace,

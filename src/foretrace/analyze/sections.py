@@ -19,6 +19,7 @@ _ROLES_SHOWN = 3
 
 
 @analysis(
+    keep=("section", "device_ns", "device_pct", "host_ns", "host_pct", "calls_count", "top_kernel"),
     denominators={
         "host_pct": "of the section around it; for outermost sections, and with flat, of all outermost sections",
         "residual_pct": "of the section's inclusive host time",
@@ -26,7 +27,7 @@ _ROLES_SHOWN = 3
         "outside_pct": "of the summed duration of the kernels, copies and memsets launched in the recording",
         "host_per_step_ns": "a mean over complete steps",
         "device_per_step_ns": "a mean over complete steps, by the step that launched the work",
-    }
+    },
 )
 def sections(trace: Trace, *, flat: bool = False) -> Result:
     """Host and GPU time of the ranges marked with record_function, with and without the ranges inside them.

@@ -62,7 +62,10 @@ class StepWindow:
         return self.end_ns - self.start_ns
 
 
-@analysis(denominators={f"{role}_pct": "of wall_ns, summed over complete steps" for role in ROLES})
+@analysis(
+    keep=("step", "kind", "wall_ns", "gpu_ns", "host_ns", *(f"{role}_ns" for role in ROLES)),
+    denominators={f"{role}_pct": "of wall_ns, summed over complete steps" for role in ROLES},
+)
 def steps(trace: Trace) -> Result:
     """Each step on the host's and the GPU's clock, and what its time was spent on.
 

@@ -25,10 +25,11 @@ _REASONS = (
 
 
 @analysis(
+    keep=("call", "wait_ns", "wait_pct", "where", "op", "calls_count", "idle_after_ns"),
     denominators={
         "wait_pct": "of the host's time in complete steps (host_ns of `steps`); only calls in steps count",
         "per_step_count": "calls within complete steps, per complete step",
-    }
+    },
 )
 def syncs(trace: Trace) -> Result:
     """Calls in which the host waited for the GPU, with the operator and source line of each.

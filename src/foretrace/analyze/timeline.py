@@ -32,11 +32,21 @@ class DeviceWindow(NamedTuple):
 
 
 @analysis(
+    keep=(
+        "device",
+        "span_ns",
+        "computation_pct",
+        "idle_pct",
+        "exposed_communication_pct",
+        "exposed_copy_pct",
+        "idle_ns",
+        "gaps_count",
+    ),
     denominators={
         **{f"{name}_pct": _OF_SPAN for name in _PARTS},
         "hidden_communication_pct": "of communication_ns: the part that overlaps with computation",
         "hidden_copy_pct": "of copy_ns: the part that overlaps with computation or communication",
-    }
+    },
 )
 def timeline(
     trace: Trace, *, by: Literal["device", "step"] = "device", over: Over = "steps", macro_ns: int = 10_000

@@ -13,7 +13,8 @@ _COVERS = ("annotation", "python")
 
 
 @analysis(
-    denominators={"busy_pct": "of recording_ns: from the first start to the last end of anything recorded"}
+    keep=("name", "busy_pct", "busy_ns", "spans_count", "type", "device", "stream"),
+    denominators={"busy_pct": "of recording_ns: from the first start to the last end of anything recorded"},
 )
 def tracks(trace: Trace) -> Result:
     """Each thread and stream: what ran on it, and for how long.

@@ -12,7 +12,6 @@ exceptions pass, and a fault of the recording's own is one line on stderr.
 from __future__ import annotations
 
 import atexit
-import difflib
 import functools
 import importlib
 import inspect
@@ -30,7 +29,7 @@ from foretrace.capture import environment
 from foretrace.capture.on_demand import Trigger
 from foretrace.capture.options import VARIABLE, CaptureOptions, Switches
 from foretrace.capture.run_folder import RANK_FILE, Run, RunFolder
-from foretrace.errors import ForetraceError, UsageError
+from foretrace.errors import ForetraceError, UsageError, unknown
 from foretrace.units import visible
 
 if TYPE_CHECKING:
@@ -305,13 +304,7 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in options.items() if name not in switches}
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, [*known, *_SWITCHES], n=1)
-            hint = (
-                f"did you mean {near[0]}?"
-                if near
-                else f"there are: {', '.join(sorted([*known, *_SWITCHES]))}"
-            )
-            raise UsageError(f"profile() has no option {name!r}; {hint}")
+            raise unknown(f"profile() has no option {name!r}", name, sorted([*known, *_SWITCHES]))
     if given.get("launch_blocking"):
         raise UsageError(
             "CUDA_LAUNCH_BLOCKING=1 must be set before the program starts: foretrace run --launch-blocking"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import errno
 import gc
-import io
 import os
 import sys
 import traceback
@@ -20,6 +19,7 @@ from typing import NoReturn, TextIO
 
 from foretrace._version import __version__
 from foretrace.commands import (
+    _encoding,
     _output,
     cache,
     demo,
@@ -36,7 +36,7 @@ from foretrace.commands import (
     sql,
     summary,
 )
-from foretrace.errors import ForetraceError, InputError, UsageError, fault_text, is_fault
+from foretrace.errors import ForetraceError, InputError, UsageError, fault_text, is_fault, unknown
 
 COMMANDS: tuple[ModuleType, ...] = (
     demo,
@@ -143,12 +143,7 @@ def _check_bare_path(text: str) -> None:
     """A word that is neither a command nor like a path was meant as a command."""
     if os.path.exists(text) or os.sep in text or "." in text:
         return
-    import difflib
-
-    names = [_name(module) for module in COMMANDS]
-    near = difflib.get_close_matches(text, names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"commands: {', '.join(names)}"
-    raise UsageError(f"no command or file named {text!r}; {hint}")
+    raise unknown(f"no command or file named {text!r}", text, map(_name, COMMANDS), listed="commands")
 
 
 def _show_warning(
@@ -196,5 +191,4 @@ def _never_fail_on_output() -> None:
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # for as long as the process lives
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+        _encoding.spell_out(stream)

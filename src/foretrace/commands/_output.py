@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foretrace.errors import ForetraceError, UsageError
+from foretrace.errors import ForetraceError, UsageError, unknown
 from foretrace.units import heading, visible
 
 if TYPE_CHECKING:
@@ -32,11 +32,12 @@ class Printing:
     format: str
     sort: str | None = None
     limit: int | None = None
+    columns: str | None = None  # names with commas between them; `None`: all
 
     @classmethod
     def chosen(cls, args: argparse.Namespace) -> Printing:
-        """What `add_format` and `add_rows` were given."""
-        return cls(args.format, args.sort, args.limit)
+        """What `add_format`, `add_rows` and `add_columns` were given."""
+        return cls(args.format, args.sort, args.limit, getattr(args, "columns", None))
 
 
 def add_format(parser: argparse.ArgumentParser, *, formats: Sequence[str] = FORMATS) -> None:
@@ -53,6 +54,12 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
         type=row_limit,
         help=f"print at most N rows; 0 for all (default: {TABLE_ROWS} in a table, else all)",
     )
+
+
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """Adds --columns."""
+    says = "print these columns, in this order (default: all; in a table, those that fit)"
+    parser.add_argument("--columns", metavar="NAME,...", help=says)
 
 
 def add_file(parser: argparse.ArgumentParser, *, says: str, required: bool = True) -> None:
@@ -121,7 +128,7 @@ def print_result(result: Result, trace: Trace, printing: Printing) -> None:
     rows, rest = pick_rows(result.table, printing)
     result = replace(result, table=rows)
     if printing.format == "table":
-        terminal.show_result(result, rows_left=rest)
+        terminal.show_result(result, rows_left=rest, all_columns=printing.columns is not None)
     elif printing.format == "json":
         print(tables.to_json(result, trace))
     elif printing.format == "csv":
@@ -156,6 +163,9 @@ def pick_rows(frame: pl.DataFrame, printing: Printing) -> tuple[pl.DataFrame, in
     """The rows to print, and how many are left out."""
     if printing.sort:
         frame = _sorted(frame, printing.sort)
+    if printing.columns is not None:
+        asked = [name.strip() for name in printing.columns.split(",")]
+        frame = frame.select(*dict.fromkeys(_named(frame.columns, name, "") for name in asked))
     limit = printing.limit
     if limit is None:
         limit = TABLE_ROWS if printing.format == "table" else 0
@@ -167,19 +177,21 @@ def _sorted(frame: pl.DataFrame, order: str) -> pl.DataFrame:
     wanted, _, direction = order.partition(":")
     if direction not in ("", "asc", "desc"):
         raise UsageError(f"--sort {order}: the order is asc or desc")
-    column = wanted if wanted in frame.columns else _by_heading(frame.columns, wanted)
+    column = _named(frame.columns, wanted, " to sort by")
     dtype = frame.schema[column]
     key = frame[column].cast(str) if str(dtype) in ("Categorical", "Enum") else frame[column]
     down = direction == "desc" if direction else dtype.is_numeric()
     return frame[key.arg_sort(descending=down, nulls_last=True)]
 
 
-def _by_heading(columns: Sequence[str], wanted: str) -> str:
-    """The one column that shows under this heading."""
+def _named(columns: Sequence[str], wanted: str, purpose: str) -> str:
+    """The one column of this name, or that shows under this heading."""
+    if wanted in columns:
+        return wanted
     text = wanted.replace("_", " ").casefold()
     fitting = [name for name in columns if heading(name).casefold() == text]
     if len(fitting) != 1:
-        raise UsageError(f"no column {wanted!r} to sort by; there are: {', '.join(columns)}")
+        raise unknown(f"no column {wanted!r}{purpose}", wanted, columns)
     return fitting[0]
 
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from foretrace.errors import ForetraceError, UsageError
+from foretrace.errors import ForetraceError, UsageError, unknown
 
 if TYPE_CHECKING:
     import polars as pl
@@ -175,6 +175,7 @@ def answer() -> None:
     }
     # What polars and Python open for themselves, they open now.
     execute({}, "select 1", most_rows=1)[0].write_ipc(io.BytesIO(), compression="uncompressed")
+    _understandable("relation 'span' was not found", {})
     # A panic inside polars prints itself; the one line that tells of it comes from the other end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     _close_in()
@@ -197,8 +198,6 @@ def execute(tables: Mapping[str, pl.DataFrame], query: str, *, most_rows: int) -
     import polars as pl
     import polars.selectors as cs
 
-    from foretrace import schema
-
     context = pl.SQLContext()
     for name, frame in tables.items():
         # SQL's text functions do not take polars' categories.
@@ -208,10 +207,25 @@ def execute(tables: Mapping[str, pl.DataFrame], query: str, *, most_rows: int) -
         result = context.execute(query)
         frame = (result.head(most_rows + 1) if most_rows else result).collect()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
-        why = str(error).strip().partition("\n")[0]
-        raise UsageError(f"sql: {why} (tables: {', '.join(schema.TABLES)})") from error
+        raise _understandable(str(error).strip(), tables) from error
     cut = bool(most_rows) and frame.height > most_rows
     return (frame.head(most_rows) if cut else frame), cut
+
+
+def _understandable(message: str, tables: Mapping[str, pl.DataFrame]) -> UsageError:
+    """What polars says of a query, in one line; of a name that there is none of, which one may be meant."""
+    from foretrace import schema
+
+    why = message.partition("\n")[0]
+    if found := re.match(r"relation '([^']*)' was not found", why):
+        return unknown(f"sql: no table {found[1]!r}", found[1], schema.TABLES, listed="tables")
+    if found := re.match(r'unable to find column "([^"]*)"(?:; valid columns: \[(.*)\])?', why):
+        columns = re.findall(r'"([^"]*)"', found[2] or "")
+        return unknown(f"sql: no column {found[1]!r}", found[1], columns)
+    if found := re.match(r"no column named '([^']*)' found in table '([^']*)'", why):
+        columns = [name for frame in tables.values() for name in frame.columns]
+        return unknown(f"sql: no column {found[1]!r} in {found[2]!r}", found[1], columns)
+    return UsageError(f"sql: {why} (tables: {', '.join(schema.TABLES)})")
 
 
 def _close_in() -> None:

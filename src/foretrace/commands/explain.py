@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from foretrace.commands import _output
-from foretrace.errors import UsageError
+from foretrace.errors import UsageError, near_names
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -40,4 +40,16 @@ def run(args: argparse.Namespace) -> None:
     width = max((len(name) for name in explanation.facts), default=0)
     lines += [f"  {name.replace('_', ' '):<{width}}  {value}" for name, value in explanation.facts.items()]
     lines += [f"  watch: {explanation.watch}"] if explanation.watch else []
+    if not explanation.known and (rules := _rules(args.name)):
+        lines += [f"  did you mean a rule? {' or '.join(rules)}"]
     _output.print_text("\n".join(lines) + "\n")
+
+
+def _rules(name: str) -> list[str]:
+    """Commands that explain the rules that may be meant; only names with a hyphen are like a rule's."""
+    from foretrace.diagnose import RULES
+
+    if "-" not in name.strip("-"):
+        return []
+    near = near_names(name, (rule.name for rule in RULES))
+    return [f"foretrace diagnose --explain {rule}" for rule in near]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import shlex
 import types
 import typing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretrace.commands import _input, _output
@@ -15,7 +17,7 @@ from foretrace.units import suffix
 if TYPE_CHECKING:
     from foretrace.analyze.result import Analysis
 
-_TAKEN = ("path", "format", "sort", "limit", "no_cache", "step", "pid")
+_TAKEN = ("path", "format", "sort", "limit", "columns", "no_cache", "step", "pid")
 _PREFIX = "option:"
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
 
@@ -27,7 +29,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="list all analyses")
     names = parser.add_subparsers(title="analyses", metavar="NAME", dest="name")
     given = getattr(parser, "arguments", ())
-    wanted = next((word for word in given if word in {each.name for each in analyze.ANALYSES}), None)
+    # Before the name there are only flags, so the first word is the name.
+    wanted = next((word for word in given if not word.startswith("-")), None)
+    if wanted and Path(wanted).exists() and wanted not in {analysis.name for analysis in analyze.ANALYSES}:
+        raise UsageError(f"name an analysis before the path: foretrace show NAME {shlex.quote(wanted)}")
     # Only the one that is asked for gets a parser, unless the list or the help of all is asked for.
     chosen = (analyze.find(wanted),) if wanted and not {"-h", "--help"} & set(given[:2]) else analyze.ANALYSES
     for analysis in chosen:
@@ -35,6 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         _input.add_path(each)
         _output.add_format(each)
         _output.add_rows(each)
+        _output.add_columns(each)
         _add_options(each, analysis)
 
 

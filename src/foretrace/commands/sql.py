@@ -11,16 +11,34 @@ from foretrace.commands import _input, _output, _query
 from foretrace.errors import UsageError
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from foretrace.trace import Trace
+
+_EXAMPLES = """\
+examples:
+  foretrace sql PATH "show tables"
+  foretrace sql PATH "describe kernels"
+  foretrace sql PATH "select name, count(*) as calls_count, sum(dur_ns) as total_ns
+                      from kernels group by name order by total_ns desc limit 10"
+  foretrace sql PATH "select operator, sum(dur_ns) as total_ns from kernels
+                      where step = 2 group by operator order by total_ns desc"
+  foretrace sql PATH "select direction, sum(size_bytes) as moved_bytes, sum(dur_ns) as total_ns
+                      from copies group by direction"
+  foretrace sql PATH "select k.name, o.shapes, k.dur_ns from kernels k
+                      join ops o on k.op_id = o.span_id order by k.dur_ns desc limit 10"
+
+A column whose name ends in _ns, _bytes, _count or _pct is printed in that unit.
+Without a query, lists every table and column. A query reads these tables only, no files or addresses.
+"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """PATH, the query, its limits and how to print."""
     _input.add_path(parser)
     parser.add_argument(
-        "query", metavar="QUERY", nargs="?", help='such as "select kind, count(*) from spans group by kind"'
+        "query",
+        metavar="QUERY",
+        nargs="?",
+        help='such as "select name, sum(dur_ns) from kernels group by name"; also "show tables" and "describe TABLE"',
     )
     _output.add_format(parser)
     _output.add_rows(parser)
@@ -38,13 +56,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=_query.DEFAULT_MOST_ROWS,
         help=f"take at most N rows of the result; 0 for all (default: {_query.DEFAULT_MOST_ROWS:,})",
     )
-    parser.epilog = "Without a query, lists every table and column. A query reads these tables only, no files or addresses."
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EXAMPLES
 
 
 def run(args: argparse.Namespace) -> None:
     """Prints what the query yields; without one, the tables and columns there are."""
+    from foretrace.commands import _sql_tables
+
     if args.query is None:
-        _output.print_frame(_columns(), _output.Printing.chosen(args))
+        _output.print_frame(_sql_tables.described(), _output.Printing.chosen(args))
         return
     _query.check(args.query)
     trace = _input.open_path(args.path, no_cache=args.no_cache, reading=_input.reading(args))
@@ -62,11 +83,14 @@ def query(
     timeout_s: float = _query.DEFAULT_TIMEOUT_S,
     most_rows: int = _query.DEFAULT_MOST_ROWS,
 ) -> _query.Answered:
-    """What an SQL query over the tables of a trace yields, within its limits."""
-    from foretrace import schema
+    """What an SQL query over the tables of a trace yields, within its limits; also `show tables` and `describe TABLE`."""
+    from foretrace.commands import _sql_tables
 
+    shown = _sql_tables.answered(trace, text)
+    if shown is not None:
+        return _query.Answered(shown, cut=False)
     words = set(re.findall(r"\w+", text.lower()))
-    tables = {name: trace.table(name) for name in schema.TABLES if name in words}
+    tables = {name: _sql_tables.table(trace, name) for name in _sql_tables.TABLES if name in words}
     return _query.ask(tables, text, timeout_s=timeout_s, most_rows=most_rows)
 
 
@@ -78,28 +102,3 @@ def _seconds(text: str) -> float:
     if not 0 <= value < 1e6:
         raise UsageError(f"--timeout {text}: a time in seconds is 0 or more")
     return value
-
-
-def _columns() -> pl.DataFrame:
-    import polars as pl
-
-    from foretrace import schema
-
-    return pl.DataFrame(
-        [
-            {
-                "table": table,
-                "column": name,
-                "type": _type(column.dtype),
-                "null": column.nullable,
-                "says": column.says,
-            }
-            for table, columns in schema.TABLES.items()
-            for name, column in columns.items()
-        ]
-    )
-
-
-def _type(dtype: pl.DataType | type[pl.DataType]) -> str:
-    name = str(dtype).partition("(")[0]
-    return "String" if name in ("Categorical", "Enum") else name

@@ -8,7 +8,7 @@ A specific rule stands before the general one whose calls it may explain.
 from __future__ import annotations
 
 from foretrace.diagnose.rule import Rule
-from foretrace.errors import UsageError
+from foretrace.errors import unknown
 
 from foretrace.diagnose.rules.fusion.unfused_attention import unfused_attention
 from foretrace.diagnose.rules.copies.layout_conversions import layout_conversions
@@ -68,4 +68,4 @@ def find(name: str) -> Rule:
     for rule in RULES:
         if rule.name == name:
             return rule
-    raise UsageError(f"no rule named {name!r}; there are: {', '.join(rule.name for rule in RULES)}")
+    raise unknown(f"no rule named {name!r}", name, (rule.name for rule in RULES))

@@ -14,7 +14,7 @@ from foretrace.diagnose.promises import guarded
 from foretrace.diagnose.rule import Rule
 from foretrace.diagnose.seen import Seen
 from foretrace.diagnose.step_times import worded
-from foretrace.errors import FaultError, MissingDataError, UsageError, contained
+from foretrace.errors import FaultError, MissingDataError, UsageError, contained, unknown
 from foretrace.predict.changes import Change
 from foretrace.predict.prediction import Prediction, withheld
 from foretrace.sourced import JUDGEMENT, Count, Factor, Share
@@ -301,7 +301,7 @@ def fix_of(case: Case, name: str, rules: tuple[Rule, ...]) -> Change:
     """The change of the first finding of a rule, as the diagnosis has it; RULE:LABEL is one of its alternatives."""
     name, _, label = name.partition(":")
     if name not in (rule.name for rule in rules):
-        raise UsageError(f"no rule named {name!r}; there are: {', '.join(rule.name for rule in rules)}")
+        raise unknown(f"no rule named {name!r}", name, (rule.name for rule in rules))
     findings = [finding for finding in diagnose(case, rules).findings if finding.rule == name]
     finding = next((finding for finding in findings if finding.change is not None), None)
     if finding is None or finding.change is None:

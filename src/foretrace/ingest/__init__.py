@@ -7,7 +7,7 @@ from pathlib import Path
 
 from foretrace import cache as trace_cache
 from foretrace.errors import FormatError
-from foretrace.ingest import kineto
+from foretrace.ingest import kineto, other_formats
 from foretrace.ingest.pipes import as_file
 from foretrace.ingest.reading import Reading
 from foretrace.ingest.source import Progress, open_source
@@ -51,6 +51,8 @@ def _through_cache(path: Path, key: str, read: Callable[[], Trace]) -> Trace:
 
 def _read(path: Path, reader: str | None, pid: str | None, progress: Progress | None) -> Trace:
     source = open_source(path)
+    if other := other_formats.told(source):
+        raise FormatError(other)
     for format_reader in READERS:
         if format_reader.accepts(source.head):
             trace: Trace = format_reader.read(source, reader=reader, pid=pid, progress=progress)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from foretrace.errors import ForetraceError, InputError, UsageError
 from foretrace.ingest import READERS
+from foretrace.ingest.other_formats import recognised, told
 from foretrace.ingest.pipes import as_file
 from foretrace.ingest.ranks import lowest_rank
 from foretrace.ingest.run import Recorded, find_recorded
@@ -38,13 +39,13 @@ def is_recording(file: Path) -> bool:
         head = open_source(file).head
     except ForetraceError:
         return False  # naming the file itself tells why it cannot be read
-    return any(reader.accepts(head) for reader in READERS)
+    return recognised(head) is None and any(reader.accepts(head) for reader in READERS)
 
 
 def _in_folder(folder: Path, *, of_ranks: bool) -> Path:
     recordings = list(_recordings(folder))
     if not recordings:
-        raise InputError(f"{folder}: no recording in this folder")
+        raise InputError(f"{folder}: no recording in this folder{_others(folder)}")
     if len(recordings) == 1:
         return recordings[0]
     if of_ranks and (lowest := lowest_rank(recordings)) is not None:
@@ -55,7 +56,23 @@ def _in_folder(folder: Path, *, of_ranks: bool) -> Path:
 
 
 def _recordings(folder: Path) -> Iterator[Path]:
+    return (file for file in _files(folder) if is_recording(file))
+
+
+def _files(folder: Path) -> Iterator[Path]:
     for file in sorted(folder.rglob("*"))[:_INSPECTED]:
         hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-        if not hidden and file.is_file() and is_recording(file):
+        if not hidden and file.is_file():
             yield file
+
+
+def _others(folder: Path) -> str:
+    """What the first file of another profiler in a folder is, if there is one."""
+    for file in _files(folder):
+        try:
+            other = told(open_source(file))
+        except ForetraceError:
+            continue  # naming the file itself tells why it cannot be read
+        if other:
+            return f"; in it is {other}"
+    return ""

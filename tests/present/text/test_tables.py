@@ -141,6 +141,58 @@ def test_the_only_text_stays_when_columns_go() -> None:
     assert layout.hidden
 
 
+WIDE = pl.DataFrame(
+    {
+        "name": ["void at::native::vectorized_elementwise_kernel<4, float>" * 2],
+        "kind": ["annotation"],
+        **{f"minor{number}_ns": [1_000] for number in range(8)},
+        "device_self_ns": [2_000],
+        "calls_count": [12],
+    }
+)
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_the_least_important_columns_go_first(width: int) -> None:
+    layout = tables.lay_out(WIDE, width, keep=("name", "device_self_ns", "calls_count"))
+    shown = [column.name for column in layout.columns]
+    assert {"name", "device_self_ns", "calls_count"} <= set(shown)
+    assert layout.hidden
+    assert [name for name in WIDE.columns if name in shown] == shown, "in the order of the table"
+    assert [name for name in WIDE.columns if name not in shown] == list(layout.hidden)
+    # What is not kept goes from the right.
+    others = [name for name in WIDE.columns if name not in ("name", "device_self_ns", "calls_count")]
+    assert others[-len(layout.hidden) :] == list(layout.hidden)
+    # Numbers are whole, and what a row is about is not squeezed to make room.
+    assert layout.columns[0].width >= width * 2 // 5
+    assert all("…" not in column.cells[0] for column in layout.columns[1:])
+
+
+def test_what_is_kept_goes_last_to_first_where_even_that_is_too_wide() -> None:
+    layout = tables.lay_out(WIDE, 45, keep=("name", "device_self_ns", "calls_count"))
+    assert [column.name for column in layout.columns] == ["name", "device_self_ns"]
+
+
+def test_amounts_that_are_all_zero_are_told_not_shown() -> None:
+    frame = pl.DataFrame(
+        {
+            "name": ["a", "b"],
+            "device": [0, 0],
+            "wait_ns": [0, 0],
+            "idle_pct": [0.0, None],
+            "calls_count": [0, 1],
+            "note": ["", None],
+        }
+    )
+    layout = tables.lay_out(frame, 80)
+    assert [column.name for column in layout.columns] == ["name", "device", "calls_count"]
+    assert (layout.zero, layout.empty) == (("wait_ns", "idle_pct"), ("note",))
+    asked = tables.lay_out(frame, 80, leave_out_empty=False)
+    assert [column.name for column in asked.columns] == frame.columns
+    assert (asked.zero, asked.empty) == ((), ())
+    assert [column.name for column in tables.lay_out(frame.clear(), 80).columns] == frame.columns
+
+
 def test_columns_without_any_value_are_told_not_shown() -> None:
     layout = tables.lay_out(pl.DataFrame({"a": ["x"], "b_ns": [None]}), 80)
     assert layout.empty == ("b_ns",)
@@ -167,6 +219,13 @@ def test_wrap_breaks_between_words_and_loses_nothing() -> None:
     assert tables.wrap("one two three", 7) == ["one two", "three"]
     assert tables.wrap("abcdefghij xy", 4) == ["abcd", "efgh", "ij", "xy"]
     assert tables.wrap("", 10) == [""]
+
+
+def test_what_stands_between_backticks_is_never_broken() -> None:
+    text = "record it with `foretrace run -- python train.py` and look"
+    assert tables.wrap(text, 20) == ["record it with", "`foretrace run -- python train.py`", "and look"]
+    assert tables.wrap("a ` alone", 4) == ["a `", "alon", "e"]
+    assert max(map(cells, tables.wrap(f"`{'x' * 1000}`", 20))) <= 20
 
 
 def test_a_document_is_json_that_every_reader_takes() -> None:

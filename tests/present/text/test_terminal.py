@@ -85,6 +85,47 @@ def test_result_as_plain_text(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def test_notes_say_what_is_not_shown_and_how_to_see_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "34")
+    table = pl.DataFrame(
+        {
+            "name": ["softmax"], "wait_ns": [0], "lost_ns": [None], "a_ns": [1], "b_ns": [2], "c_ns": [3], "d_ns": [4],
+            "e_ns": [5], "key_ns": [6],
+        },
+        schema_overrides={"lost_ns": pl.Int64},
+    )  # fmt: skip
+    terminal.show_result(a_result(table=table, values={}, notes=(), keep=("name", "key_ns")))
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[2].split() == ["name", "a", "b", "c", "key"]
+    assert " ".join(shown[4:]) == (
+        "not shown: d_ns, e_ns (to see them: a wider terminal or --columns NAME,... or --format json) "
+        "not shown, 0 in every row above: wait_ns (to see them: --format json) not recorded: lost_ns"
+    )
+    terminal.show_result(
+        a_result(table=table.select("name", "wait_ns", "lost_ns"), values={}, notes=()), all_columns=True
+    )
+    assert capsys.readouterr().out.splitlines()[2:] == ["name     wait  lost", "softmax     0     –"]
+
+
+def test_a_query_shows_every_column_that_it_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.show_frame(pl.DataFrame({"n_count": [0], "nothing": [None]}))
+    assert capsys.readouterr().out == "n count  nothing\n      0  –\n"
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_commands_are_never_cut(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    command = "foretrace predict trace.json.gz --change 'fix unfused-attention' --step-ms 12.5 --format json"
+    terminal.show_next([(command, "what it is worth")], sample=Path("x"))
+    assert f"  {command}\n" in capsys.readouterr().out
+    terminal.show_result(a_result(notes=(f"try `{command}` then",)))
+    assert f"`{command}`" in capsys.readouterr().out
+
+
 def test_colours_and_bars_on_a_terminal(screen: Screen) -> None:
     with redirect_stdout(screen):
         terminal.show_result(a_result())

@@ -13,6 +13,7 @@ from foretrace.diagnose.finding import Alternative, Finding, Place
 from foretrace.diagnose.step_times import StepTimes
 from foretrace.predict.prediction import Prediction, to_dict
 from foretrace.present.text import tables
+from foretrace.present.text.code_lines import code_lines
 from foretrace.present.text.markup import code, code_block, escaped, paragraph
 from foretrace.present.text.summary_page import Line
 from foretrace.present.text.verdicts import verdict_word
@@ -78,13 +79,13 @@ def _one(number: int, finding: Finding, width: int) -> Iterator[Line]:
         yield [("  at ", "quiet"), (shorten(visible(place_text(place)), width - 5), "accent")]
     for line in tables.wrap(visible(finding.fix.says), width - 2):
         yield [("  ", ""), (line, "quiet")]
-    for line in finding.fix.code.splitlines():
-        yield [("    ", ""), (shorten(visible(line), width - 4), "accent")]
+    for line in code_lines(finding.fix.code, width - 4):
+        yield [("    ", ""), (visible(line), "code")]
     for other in finding.alternatives:
         yield from _other(other, width)
     if finding.rule:
         name, _, options = diagnose.find(finding.rule).see.partition(" ")
-        yield [("  details: ", "quiet"), (f"foretrace show {name} PATH {options}".rstrip(), "quiet")]
+        yield [("  details: ", "quiet"), (f"foretrace show {name} PATH {options}".rstrip(), "command")]
 
 
 def _other(other: Alternative, width: int) -> Iterator[Line]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,8 @@ JSON_SCHEMA = 1
 GAP = 2
 _FIRST_TEXT, _OTHER_TEXT = 30, 12
 _SHORT_HEADING = 8
+_WORDS = re.compile(r"[^\s`]*`[^`\s][^`]*`[^\s`]*|\S+")
+_LONGEST_CODE = 200  # columns: what is longer between two backticks is no command of ours
 _ALIGNED_UNITS = ("_ns", "_bytes", "_flops", "_per_s")
 
 
@@ -164,11 +167,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Layout:
-    """Columns that fit the width; `hidden` ones did not, `empty` ones hold no value at all."""
+    """Columns that fit the width; `hidden` ones did not, `empty` ones hold no value at all, `zero` ones nothing but 0."""
 
     columns: tuple[Column, ...]
     hidden: tuple[str, ...]
     empty: tuple[str, ...]
+    zero: tuple[str, ...] = ()
 
     @property
     def width(self) -> int:
@@ -176,28 +180,54 @@ class Layout:
         return sum(column.width + GAP for column in self.columns)
 
 
-def lay_out(frame: pl.DataFrame, width: int) -> Layout:
-    """The frame as aligned text within `width`: text gives way first, then columns from the right."""
-    empty = tuple(name for name in frame.columns if frame.height and frame[name].null_count() == frame.height)
-    shown = [name for name in frame.columns if name not in empty]
+def lay_out(
+    frame: pl.DataFrame, width: int, *, keep: Sequence[str] = (), leave_out_empty: bool = True
+) -> Layout:
+    """The frame as aligned text within `width`.
+
+    Long text gives way a little, then whole columns go: from the right, those in `keep` after all others and the first of
+    them last.
+    """
+    empty = tuple(name for name in frame.columns if leave_out_empty and _is_empty(frame[name]))
+    zero = tuple(name for name in frame.columns if leave_out_empty and _is_zero(frame[name]))
+    shown = [name for name in frame.columns if name not in (*empty, *zero)]
     titles = [heading(name) for name in shown]
     columns = [
         _column(frame[name], f"{title} %" if titles.count(title) > 1 and suffix(name) == "_pct" else title)
         for name, title in zip(shown, titles, strict=True)
     ]
-    hidden: list[str] = []
-    while len(columns) > 1 and _least_width(columns) > width:
-        hidden.insert(0, columns.pop(_expendable(columns)).name)
+    order = [*(name for name in keep if name in shown), *(name for name in shown if name not in keep)]
+    while len(columns) > 1 and _least_width(columns, width) > width:
+        gone = _expendable(columns, order)
+        columns = [column for column in columns if column.name != gone]
     columns = _fitted(columns, width)
     height = max((len(column.heading) for column in columns), default=0)
-    return Layout(tuple(_padded(column, height) for column in columns), tuple(hidden), empty)
+    left = {column.name for column in columns}
+    hidden = tuple(name for name in shown if name not in left)
+    return Layout(tuple(_padded(column, height) for column in columns), hidden, empty, zero)
 
 
-def _expendable(columns: list[Column]) -> int:
-    """The rightmost column, unless it is the only one with text."""
-    last = len(columns) - 1
-    only_text = not columns[last].number and all(column.number for column in columns[:last])
-    return last - 1 if only_text else last
+def _is_empty(series: pl.Series) -> bool:
+    """Whether no row has a value; of no rows, nothing is said."""
+    if series.dtype == pl.String:
+        series = series.replace("", None)
+    return bool(len(series)) and series.null_count() == len(series)
+
+
+def _is_zero(series: pl.Series) -> bool:
+    """Whether an amount is 0 in every row. Ids and ranks are no amounts: there 0 is one like the others."""
+    if not (_is_number(series.dtype) and suffix(series.name)):
+        return False
+    known = series.drop_nulls()
+    return bool(len(known)) and bool((known == 0).all())
+
+
+def _expendable(columns: list[Column], order: Sequence[str]) -> str:
+    """The last in order, unless it is the only one with text."""
+    left = {column.name: column for column in columns}
+    *_, before, last = (name for name in order if name in left)
+    only_text = not left[last].number and all(left[name].number for name in left if name != last)
+    return before if only_text else last
 
 
 def _column(series: pl.Series, title: str) -> Column:
@@ -213,19 +243,22 @@ def _column(series: pl.Series, title: str) -> Column:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """The text in lines of at most `width` columns, broken between words, and inside a word if need be."""
+    """The text in lines of at most `width` columns, broken between words, and inside a word if need be.
+
+    What stands between backticks may be copied: it stays in one piece, on a line that may be longer.
+    """
     width = max(width, 1)
     lines = [""]
-    for word in (piece for each in text.split() for piece in _pieces(each, width)):
-        if lines[-1] and cells(lines[-1]) + 1 + cells(word) > width:
-            lines.append(word)
+    for piece in (piece for word in _WORDS.findall(text) for piece in _pieces(word, width)):
+        if lines[-1] and cells(lines[-1]) + 1 + cells(piece) > width:
+            lines.append(piece)
         else:
-            lines[-1] = f"{lines[-1]} {word}".strip()
+            lines[-1] = f"{lines[-1]} {piece}".strip()
     return lines
 
 
 def _pieces(word: str, width: int) -> Iterator[str]:
-    if cells(word) <= width:
+    if cells(word) <= width or (word.count("`") == 2 and cells(word) <= _LONGEST_CODE):
         yield word
         return
     word = shorten(word, 8 * width)
@@ -245,25 +278,27 @@ def _is_number(dtype: pl.DataType) -> bool:
     return dtype.is_numeric()
 
 
-def _least_width(columns: list[Column]) -> int:
-    """The width below which a column has to go: the first text is what a row is about and keeps more."""
-    first = next((each for each in columns if not each.number), None)
-    least = 0
-    for column in columns:
-        room = column.width if column.number else _FIRST_TEXT if column is first else _OTHER_TEXT
-        least += min(column.width, room)
-    return least + GAP * (len(columns) - 1)
+def _least_width(columns: list[Column], width: int) -> int:
+    """The width below which a column has to go: numbers whole, and text not squeezed beyond reading."""
+    floors = _floors(columns, width)
+    return sum(floors) + GAP * (len(columns) - 1)
+
+
+def _floors(columns: list[Column], width: int) -> list[int]:
+    """The least width of each column: the first text is what a row is about and keeps more."""
+    first = next((column for column in columns if not column.number), None)
+    room = {True: max(_FIRST_TEXT, width * 2 // 5), False: max(_OTHER_TEXT, width // 6)}
+    return [column.width if column.number else min(column.width, room[column is first]) for column in columns]
 
 
 def _fitted(columns: list[Column], width: int) -> list[Column]:
     """The columns with the widest text narrowed until all fit."""
     widths = [column.width if column.number else min(column.width, width) for column in columns]
     texts = [index for index, column in enumerate(columns) if not column.number]
-    # Later texts give way first, down to their least; only then the first one.
-    floors = dict.fromkeys(texts, _OTHER_TEXT) | dict.fromkeys(texts[:1], _FIRST_TEXT)
-    for floor in (floors, dict.fromkeys(texts, 4)):
+    # Where even the least does not fit, text is squeezed further.
+    for floors in (_floors(columns, width), [4] * len(columns)):
         while sum(widths) + GAP * (len(columns) - 1) > width:
-            wide = [index for index in texts if widths[index] > floor[index]]
+            wide = [index for index in texts if widths[index] > floors[index]]
             if not wide:
                 break
             widths[max(wide, key=lambda index: widths[index])] -= 1

@@ -31,12 +31,16 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 160  # columns of plain text where there is no terminal to ask
 MAX_WIDTH = 150  # a line much longer than this is hard to follow, however wide the terminal
 LARGE_BYTES = 20 << 20
+_BARS_FROM = 100  # columns: in a narrower terminal, columns are worth more than bars
+_UNCUT = ("code", "command")  # what may be copied runs over the edge rather than being cut
 
 STYLES = {
     "title": "bold",
     "strong": "bold",
     "quiet": "#8a8f98",
     "accent": "#7aa2f7",
+    "code": "#7aa2f7",
+    "command": "#8a8f98",
     "bar": "#5673b8",
     "verdict yes": "bold #73b97c",
     "verdict with care": "bold #e0af68",
@@ -94,15 +98,15 @@ def show_note(name: str, text: str) -> None:
     _print(console, summary_page.indented(lines, name, summary_page.GUTTER))
 
 
-def show_result(result: Result, *, rows_left: int = 0) -> None:
-    """Prints one result: what it says, its values, its table, its notes."""
+def show_result(result: Result, *, rows_left: int = 0, all_columns: bool = False) -> None:
+    """Prints one result: what it says, its values, its table, its notes; columns without a value only where asked for."""
     console = _console()
     width = console.width
     _print(console, _hanging([(result.name, "title"), ("  ", "")], visible(result.says), width))
     _print(console, _values(result, width))
     if result.table.width and (result.table.height or not result.values):
         _print(console, [[]])
-        _print(console, _table(result.table, console, rows_left, result.denominators))
+        _print(console, _table(result, console, rows_left, all_columns=all_columns))
     if result.notes:
         _print(console, [[]])
     for note in result.notes:
@@ -110,9 +114,11 @@ def show_result(result: Result, *, rows_left: int = 0) -> None:
 
 
 def show_frame(frame: pl.DataFrame, *, rows_left: int = 0) -> None:
-    """Prints a bare table."""
+    """Prints a bare table, of which every column was asked for."""
+    from foretrace.analyze.result import Result
+
     console = _console()
-    _print(console, _table(frame, console, rows_left, {}))
+    _print(console, _table(Result(says="", table=frame), console, rows_left, all_columns=True))
 
 
 def show_names(names: Sequence[tuple[str, str]]) -> None:
@@ -160,7 +166,7 @@ def show_next(commands: Sequence[tuple[str, str]], *, sample: Path) -> None:
     room = max(len(command) for command, _ in commands)
     _print(console, [[], [("where to go next", "title")]])
     for command, says in commands:
-        first = [("  ", ""), (f"{command:<{room}}", "accent"), ("  ", "")]
+        first = [("  ", ""), (f"{command:<{room}}", "code"), ("  ", "")]
         _print(console, _hanging(first, says, console.width, "quiet"))
     _print(
         console, _hanging([("  ", "")], f"this recording: {shlex.quote(str(sample))}", console.width, "quiet")
@@ -211,7 +217,8 @@ def _print(console: Console, lines: Iterable[summary_page.Line]) -> None:
     for line in lines:
         text = Text.assemble(*((text, STYLES.get(style, "")) for text, style in line))
         text.rstrip()
-        console.print(text, no_wrap=True, overflow="ellipsis", crop=True)
+        cut = not any(style in _UNCUT or "`" in part for part, style in line)
+        console.print(text, no_wrap=True, overflow="ellipsis" if cut else "ignore", crop=cut)
 
 
 def _hanging(first: summary_page.Line, text: str, width: int, style: str = "") -> Iterator[summary_page.Line]:
@@ -259,15 +266,18 @@ def _is_number(value: object) -> bool:
 
 
 def _table(
-    frame: pl.DataFrame, console: Console, rows_left: int, denominators: Mapping[str, str]
+    result: Result, console: Console, rows_left: int, *, all_columns: bool
 ) -> Iterator[summary_page.Line]:
     """Aligned columns; sentences (a column `says`) go below their row where they do not fit beside it."""
+    frame = result.table
     sentences = frame["says"] if "says" in frame.columns and frame.width > 1 else None
     if sentences is not None and tables.lay_out(frame, 100_000).width <= console.width:
         sentences = None
     rest = frame.drop("says") if sentences is not None else frame
-    bar = _bar_column(rest, denominators) if _has_colour(console) else None
-    layout = tables.lay_out(rest, console.width - (summary_page.BAR + 1 if bar else 0))
+    has_bar = _has_colour(console) and console.width >= _BARS_FROM
+    bar = _bar_column(rest, result.denominators) if has_bar else None
+    room = console.width - (summary_page.BAR + 1 if bar else 0)
+    layout = tables.lay_out(rest, room, keep=result.keep, leave_out_empty=not all_columns)
     lines = list(summary_page.layout_lines(layout, rest, bar=bar))
     headings = len(lines) - frame.height
     yield from lines[:headings]
@@ -275,22 +285,28 @@ def _table(
         yield line
         if sentences is not None and sentences[number]:
             yield from _hanging([("  ", "")], visible(sentences[number]), console.width)
-    for footnote in _footnotes(layout, rows_left, denominators):
+    for footnote in _footnotes(layout, result, rows_left, console.width):
         yield from _hanging([("", "")], footnote, console.width, "quiet")
 
 
-def _footnotes(layout: tables.Layout, rows_left: int, denominators: Mapping[str, str]) -> Iterator[str]:
+def _footnotes(layout: tables.Layout, result: Result, rows_left: int, width: int) -> Iterator[str]:
+    """What is not shown and how to see it, and what shares are shares of."""
     if rows_left:
         yield f"{rows_left:,} more {'row' if rows_left == 1 else 'rows'}; --limit 0 prints all"
     if layout.hidden:
         names = ", ".join(visible(name) for name in layout.hidden)
-        yield f"not shown: {names} (widen the terminal, or use --format csv)"
+        # Only of an analysis can columns be chosen: a query names its own.
+        ways = ["a wider terminal"] * (width < MAX_WIDTH) + ["--columns NAME,..."] * bool(result.name)
+        yield f"not shown: {names} (to see them: {' or '.join([*ways, '--format json'])})"
+    if layout.zero:
+        names = ", ".join(visible(name) for name in layout.zero)
+        yield f"not shown, 0 in every row above: {names} (to see them: --format json)"
     if layout.empty:
         yield f"not recorded: {', '.join(visible(name) for name in layout.empty)}"
     shares: dict[str, list[str]] = {}
     for column in layout.columns:
-        if column.name in denominators:
-            shares.setdefault(denominators[column.name], []).append(column.title)
+        if column.name in result.denominators:
+            shares.setdefault(result.denominators[column.name], []).append(column.title)
     for of_what, headings in shares.items():
         yield f"{', '.join(headings)}: {visible(of_what)}"
 

@@ -1,0 +1,146 @@
+"""Files of other profilers, told by their content: what one is, and what to do with it, since no reader here takes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from foretrace.ingest.source import Source
+
+_SQLITE = b"SQLite format 3\0"
+# The beginnings of pickles of protocol 2 and later, and what a snapshot of the allocator begins with.
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_SNAPSHOT = re.compile(rb"segments|device_traces")
+_SEGMENT = re.compile(rb"total_size|segment_type|allocated_size|action|external_annotations")
+_PROTON_UNIT = re.compile(rb'\s*\{\s*"displayTimeUnit"\s*:\s*"(?:us|ns)"')
+_ROCPROF_CSV = re.compile(
+    rb'"?(?:Kind"?,"?(?:Agent_Id|Direction)|Domain"?,"?Function|Correlation_Id"?,"?Dispatch_Id'
+    rb'|Name"?,"?Calls"?,"?TotalDurationNs)'
+)
+_NSYS_CSV = re.compile(rb'"?(?:Time \(%\)"?,"?Total Time \(|Start \([a-z]+\)"?,"?Duration \()')
+_NCU_CSV = re.compile(rb'(?:==PROF==[^\n]*\n)*"?ID"?,"?Process ID"?,"?Process Name"?,')
+_RECORD = "for Foretrace, record with `foretrace run -- python ...` or torch.profiler"
+
+
+@dataclass(frozen=True)
+class OtherFormat:
+    """A kind of file that is known and not read: what it is, what shows it, and how its beginning gives it away."""
+
+    what: str
+    instead: str
+    begins: Callable[[bytes], bool]
+
+
+def _is_snapshot(head: bytes) -> bool:
+    return bool(_PICKLE.match(head) and _SNAPSHOT.search(head) and _SEGMENT.search(head))
+
+
+def _is_hatchet(head: bytes) -> bool:
+    if head.startswith(b"\x92"):  # msgpack: a list of two
+        return b"\xa8children" in head and b"\xa5frame" in head
+    parts = all(part in head for part in (b'"children"', b'"frame"', b'"metrics"'))
+    return head.lstrip().startswith(b"[") and parts and b'"ph"' not in head
+
+
+def _is_proton_trace(head: bytes) -> bool:
+    of_kineto = b'"schemaVersion"' in head or b'"deviceProperties"' in head
+    return bool(_PROTON_UNIT.match(head)) and b'"call_stack"' in head and not of_kineto
+
+
+# The first that fits is told.
+OTHER_FORMATS = (
+    OtherFormat(
+        "a report of Nsight Systems (.nsys-rep)",
+        "`nsys stats FILE` and nsys-ui show it",
+        lambda head: head.startswith(b"NVIDIA Tegra Profiler Report"),
+    ),
+    OtherFormat(
+        "a report of Nsight Compute (.ncu-rep)",
+        "`ncu --import FILE --page details` and ncu-ui show it",
+        lambda head: head.startswith(b"NVR\0"),
+    ),
+    OtherFormat(
+        "Nsight Systems' SQLite export",
+        "`nsys stats FILE` shows it",
+        lambda head: head.startswith(_SQLITE) and (b"CUPTI_ACTIVITY_KIND_" in head or b"StringIds" in head),
+    ),
+    OtherFormat(
+        "rocprofv3's database (rocpd)",
+        "`rocpd convert -i FILE --output-format pftrace` makes a file for ui.perfetto.dev",
+        lambda head: head.startswith(_SQLITE) and b"rocpd_" in head,
+    ),
+    OtherFormat(
+        "an SQLite database",
+        "its tables are of no profiler that is known here",
+        lambda head: head.startswith(_SQLITE),
+    ),
+    OtherFormat(
+        "a snapshot of torch's CUDA allocator (pickle)",
+        "https://pytorch.org/memory_viz shows it; `foretrace show memory` needs a recording with profile_memory=True",
+        _is_snapshot,
+    ),
+    OtherFormat(
+        "a Python pickle",
+        "it is not loaded, since that can run code",
+        lambda head: bool(_PICKLE.match(head)) and head[2:3] in (b"}", b"]", b"(", b"\x95", b"c", b"q"),
+    ),
+    OtherFormat(
+        "a profile of Triton's Proton (.hatchet)", "`proton-viewer -m time/ms FILE` shows it", _is_hatchet
+    ),
+    OtherFormat(
+        "a timeline of Triton's Proton (.chrome_trace)", "ui.perfetto.dev shows it", _is_proton_trace
+    ),
+    OtherFormat(
+        "rocprofv3's JSON",
+        "its --output-format pftrace is for ui.perfetto.dev",
+        lambda head: bool(re.match(rb'\s*\{\s*"rocprofiler-sdk-tool"', head)),
+    ),
+    OtherFormat(
+        "rocprof's CSV", "any spreadsheet shows it", lambda head: bool(_ROCPROF_CSV.match(_text(head)))
+    ),
+    OtherFormat(
+        "a table of `nsys stats` (CSV)",
+        "any spreadsheet shows it",
+        lambda head: bool(_NSYS_CSV.match(_text(head))),
+    ),
+    OtherFormat(
+        "a table of Nsight Compute (CSV)",
+        "any spreadsheet shows it",
+        lambda head: bool(_NCU_CSV.match(_text(head))),
+    ),
+)
+
+
+def recognised(head: bytes) -> OtherFormat | None:
+    """The other format that a file which begins like this is in."""
+    return next((other for other in OTHER_FORMATS if other.begins(head)), None)
+
+
+def told(source: Source) -> str | None:
+    """One line that says what a file of another profiler is and what to do with it; `None` for any other file."""
+    head = source.head
+    if head.startswith(_SQLITE) and not source.compression:
+        head += _table_names(source)
+    other = recognised(head)
+    if other is None:
+        return None
+    return f"{source.path}: {other.what}, which Foretrace does not read: {other.instead}; {_RECORD}"
+
+
+def _table_names(source: Source) -> bytes:
+    """The names of an SQLite file's tables, which need not lie at its beginning; nothing where it is damaged."""
+    import sqlite3
+    from contextlib import closing
+
+    address = f"{source.path.absolute().as_uri()}?mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(address, uri=True)) as database:
+            names = database.execute("select name from sqlite_master limit 1000").fetchall()
+    except sqlite3.Error:
+        return b""  # its beginning says what it is all the same
+    return "\n".join(str(name) for (name,) in names).encode()
+
+
+def _text(head: bytes) -> bytes:
+    return head.removeprefix(b"\xef\xbb\xbf").lstrip()

@@ -1,0 +1,144 @@
+"""Files of other profilers: told by their content, in one line that says what they are and what to do."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foretrace.commands import main
+from foretrace.errors import FormatError
+from foretrace.ingest import open_trace
+from foretrace.ingest.other_formats import OTHER_FORMATS, recognised
+from foretrace.ingest.recordings import is_recording
+from tests.builders import Recording
+from tests.corpus import CORPUS, needs_corpus
+
+SEGMENT = {"device": 0, "address": 1 << 40, "total_size": 2097152, "segment_type": "small", "blocks": []}
+SNAPSHOT = {"segments": [SEGMENT], "device_traces": [[]], "allocator_settings": {}}
+NODE: dict[str, Any] = {
+    "frame": {"name": "ROOT", "type": "function"}, "metrics": {"count": 0, "time (ns)": 0}, "children": [],
+}  # fmt: skip
+KERNEL = {"args": {"call_stack": ["ROOT", "matmul"]}, "cat": "kernel", "dur": 5, "name": "matmul", "ph": "X", "tid": 7, "ts": 0}  # fmt: skip
+ROCPROF_KERNELS = (
+    b'"Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Dispatch_Id","Kernel_Id","Kernel_Name"\n'
+)
+NSYS_KERNELS = b"Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name\n"
+NCU_RAW = b'"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size"\n'
+
+# What the tools write at the beginning, by their documentation or source, and what is said of it.
+FILES: dict[str, tuple[bytes, str]] = {
+    "nsys report": (b"NVIDIA Tegra Profiler Report 2026@4@1@191-264138605071v0.\n\x0b", "Nsight Systems (.nsys-rep)"),
+    "ncu report": (b"NVR\0\x10\0\0\0\x08\x01", "Nsight Compute (.ncu-rep)"),
+    "snapshot": (pickle.dumps(SNAPSHOT), "snapshot of torch's CUDA allocator"),
+    "old snapshot": (pickle.dumps(SNAPSHOT, protocol=2), "snapshot of torch's CUDA allocator"),
+    "pickle": (pickle.dumps({"a": [1, 2]}), "a Python pickle"),
+    "hatchet": (json.dumps([{**NODE, "children": [NODE]}, {"CUDA": {}}]).encode(), "Proton (.hatchet)"),
+    "hatchet msgpack": (b"\x92\x83\xa8children\x90\xa5frame\x82\xa4name\xa4ROOT", "Proton (.hatchet)"),
+    "proton trace": (
+        json.dumps({"displayTimeUnit": "us", "traceEvents": [KERNEL]}).encode(), "Proton (.chrome_trace)",
+    ),
+    "rocprof json": (b'{"rocprofiler-sdk-tool":[{"metadata":{"pid":908}}]}', "rocprofv3's JSON"),
+    "rocprof csv": (ROCPROF_KERNELS, "rocprof's CSV"),
+    "rocprof stats": (b'"Name","Calls","TotalDurationNs","AverageNs"\n', "rocprof's CSV"),
+    "nsys csv": (NSYS_KERNELS, "a table of `nsys stats` (CSV)"),
+    "ncu csv": (b"==PROF== Connected to process 7\n" + NCU_RAW, "a table of Nsight Compute (CSV)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("packed", [False, True])
+def test_each_is_told_by_its_content(kind: str, packed: bool, tmp_path: Path) -> None:
+    content, says = FILES[kind]
+    path = tmp_path / "recording.json"  # a name that says nothing of it
+    path.write_bytes(gzip.compress(content) if packed else content)
+    with pytest.raises(FormatError) as told:
+        open_trace(path, cache=False)
+    assert says in str(told.value)
+    assert str(told.value).endswith("record with `foretrace run -- python ...` or torch.profiler")
+    assert "\n" not in str(told.value)
+    assert not is_recording(path)
+
+
+def database(path: Path, *tables: str) -> Path:
+    """A database whose tables' names do not lie in its first 64 KiB."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as made:
+        made.execute("begin")  # one transaction: each of its own would wait for the disk
+        for number in range(40):
+            made.execute(f"create table filler_{number} ({', '.join(f'c{n} integer' for n in range(200))})")
+        for table in tables:
+            made.execute(f"create table {table} (a integer)")
+        made.execute("commit")
+    assert not any(table.encode() in path.read_bytes()[: 1 << 16] for table in tables)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("tables", "says"),
+    [
+        (("CUPTI_ACTIVITY_KIND_KERNEL", "META_DATA_EXPORT"), "Nsight Systems' SQLite export"),
+        (("rocpd_metadata_0001",), "rocprofv3's database (rocpd)"),
+        (("people",), "an SQLite database, which"),
+    ],
+)
+def test_a_database_is_told_by_its_tables(tables: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    with pytest.raises(FormatError) as told:
+        open_trace(database(tmp_path / "x", *tables), cache=False)
+    assert says in str(told.value)
+
+
+def test_a_damaged_database_is_still_one(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"SQLite format 3\0" + b"\xff" * 200)
+    with pytest.raises(FormatError, match="an SQLite database"):
+        open_trace(tmp_path / "x", cache=False)
+
+
+def test_a_folder_without_a_recording_says_what_is_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("notes")
+    (tmp_path / "b.bin").write_bytes(FILES["ncu report"][0])
+    assert main(["summary", str(tmp_path)]) == 3
+    said = capsys.readouterr().err
+    assert "no recording in this folder; in it is" in said
+    assert "b.bin: a report of Nsight Compute" in said
+    assert said.count("\n") == 1
+
+
+def test_recordings_are_none_of_these(tmp_path: Path) -> None:
+    """An annotation may be named as another tool's column is."""
+    made = Recording().step(1, 0, 100).op('"children" "frame" "metrics" "call_stack"', 5, 20)
+    path = made.launch(10, "Kind,Agent_Id", 30, 60).write(tmp_path)
+    assert recognised(path.read_bytes()) is None
+    assert is_recording(path)
+
+
+def test_each_says_what_it_is_and_what_shows_it() -> None:
+    assert all(other.what and other.instead for other in OTHER_FORMATS)
+    assert recognised(b"") is recognised(b"\x80") is recognised(b"plain text") is None
+
+
+@needs_corpus
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("other/proton/proton_gpt.hatchet", "Proton (.hatchet)"),
+        ("other/memory/encoder12.snapshot.pickle", "snapshot of torch's CUDA allocator"),
+        ("peers/memory/snapviewer_memory.pickle", "snapshot of torch's CUDA allocator"),
+        ("other/nsys_synthetic/synthetic.sqlite", "Nsight Systems' SQLite export"),
+        ("peers/nsys/h100_2gpu_1s.sqlite.gz", "Nsight Systems' SQLite export"),
+        ("peers/rocprof/908_results.json.gz", "rocprofv3's JSON"),
+        ("other/ncu/kernels.raw.csv.gz", "a table of Nsight Compute"),
+        ("other/nsys_synthetic/cuda_gpu_trace.csv", "a table of `nsys stats`"),
+    ],
+)
+def test_real_files(name: str, says: str) -> None:
+    with pytest.raises(FormatError) as told:
+        open_trace(CORPUS / name, cache=False)
+    assert says in str(told.value)
