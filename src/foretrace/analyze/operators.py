@@ -307,7 +307,7 @@ def _shares(table: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, Value]]:
         (pl.col("host_total_ns") / calls).alias("host_mean_ns"),
         "device_self_ns", _share("device_self_ns", device_ns or 0).alias("device_self_pct"), "device_total_ns",
         (pl.col("device_total_ns") / calls).alias("device_mean_ns"),
-        *_MEMORY, "calls_count", *_work(), "flags",
+        *_MEMORY, "calls_count", *_work(has_device=has_device), "flags",
     )  # fmt: skip
     by = ("device_self_ns", "host_self_ns") if has_device else ("host_self_ns", "host_total_ns")
     return shown.sort(by, descending=True, maintain_order=True), values
@@ -317,11 +317,11 @@ def _share(column: str, total: int) -> pl.Expr:
     return pl.col(column) * (100 / total) if total else pl.lit(None, pl.Float64)
 
 
-def _work() -> list[pl.Expr]:
+def _work(*, has_device: bool) -> list[pl.Expr]:
     """FLOPs, and the use of tensor cores; null where it is not known, or where the row is no operator."""
     return [
         pl.when(pl.col("has_flops") > 0).then(pl.col("flops")).alias("total_flops"),
-        pl.when(pl.col("kind") == "op")
+        pl.when((pl.col("kind") == "op") & has_device)
         .then(tensor_core_eligible() | (pl.col("core_self_ns") > 0))
         .alias("tensor_core_eligible"),
         *(
