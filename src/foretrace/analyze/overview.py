@@ -8,6 +8,7 @@ import polars as pl
 
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.device.device_time import MeasuredPeriod, Timeline
+from foretrace.analyze.concepts.work import throughput
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import StepWindow, measured_window, step_windows, summary
 from foretrace.trace import Trace
@@ -60,6 +61,8 @@ def overview(trace: Trace) -> Result:
             step's.
         step_host_ns: duration of the program's own step annotation.
         launches_per_step_count, kernels_per_step_count: by the step that launched them.
+        items_per_step_count, tokens_per_step_count, items_per_s, tokens_per_s: what a step takes in, as recorded and
+            where shapes tell it beyond doubt; batch_source says what tells it. See `steps`.
 
     Utilisation, as shares of the measured window (from the start of the first to the end of the last complete
     step; without steps, of the recording):
@@ -90,7 +93,11 @@ def overview(trace: Trace) -> Result:
     """
     windows = step_windows(trace)
     window = measured_window(trace, windows)
-    values: dict[str, Value] = {**summary(windows), **_per_step(trace, windows)}
+    values: dict[str, Value] = {
+        **summary(windows),
+        **throughput.values(trace, windows),
+        **_per_step(trace, windows),
+    }
     if not trace.has_device:
         return _without_device(trace, values)
     work = device_time.device_work(trace)

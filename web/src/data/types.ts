@@ -283,6 +283,7 @@ export interface Comparison {
   readonly b: { readonly name: string; readonly step_ns: number | null }
   readonly rows: readonly { readonly kind: Kind; readonly label: string; readonly a_ns: number; readonly b_ns: number }[] // the waterfall from a to b
   readonly kernels: Table
+  readonly nodes: Table // steps, DataLoader, modules, autograd nodes and the optimizer, by type and name
   readonly notes: readonly string[]
 }
 

@@ -27,6 +27,8 @@ _STEPS, _TOP, _NOTES = 8, 8, 3
 _HEADLINE = {
     "step_gpu_ns": "GPU step time",
     "step_host_ns": "CPU step time",
+    "items_per_s": "items, as recorded",
+    "tokens_per_s": "tokens, as recorded",
     "gpu_busy_pct": "GPU busy",
     "sm_efficiency_pct": "SM efficiency",
     "occupancy_pct": "occupancy",

@@ -12,6 +12,7 @@ from foretrace import intervals
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.device.phases import PHASES
 from foretrace.analyze.concepts.host import runtime_calls
+from foretrace.analyze.concepts.work import throughput
 from foretrace.analyze.steps import StepWindow, step_windows
 from foretrace.intervals import Intervals
 from foretrace.present.web import kinds
@@ -40,7 +41,7 @@ def step_time(view: RecordingView) -> dict[str, Any]:
     order = sorted((kind for kind in mean if kind not in ("idle",)), key=lambda kind: -mean[kind])
     order = [kind for kind in order if parts[kind].any()] + ["idle"]
     return {
-        "caption": _caption(trace) + _of_kind(windows),
+        "caption": _caption(trace) + _of_kind(windows) + _taken_in(trace, windows),
         "steps": [
             {"step": window.number, **({} if window.kind is None else {"kind": window.kind}),
              "total_ns": int(ends[row] - starts[row]), "parts_ns": [int(parts[kind][row]) for kind in order]}
@@ -65,6 +66,12 @@ def _of_kind(windows: tuple[StepWindow, ...]) -> str:
     several = len({window.kind for window in windows}) > 1
     kind = next((window.kind for window in windows if window.averaged), None)
     return f"; the parts are of the {kind} steps" if several and kind else ""
+
+
+def _taken_in(trace: Trace, windows: tuple[StepWindow, ...]) -> str:
+    """Items and tokens of a step and per second, where the batch is known."""
+    found = throughput.values(trace, windows)
+    return f"; {throughput.says(found)}, as recorded ({found['batch_source']})" if found else ""
 
 
 def _label(trace: Trace, kind: str) -> str:
