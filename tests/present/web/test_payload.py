@@ -75,7 +75,7 @@ def test_the_overview_keeps_its_contract(sample: RecordingView) -> None:
 
 @pytest.mark.parametrize(
     ("name", "type_name"),
-    [("modules", "Trees"), ("memory", "Memory"), ("roofline", "Roofline"), ("ranks", "Ranks"),
+    [("waiting", "Waiting"), ("modules", "Trees"), ("memory", "Memory"), ("roofline", "Roofline"), ("ranks", "Ranks"),
      ("compare/run", "Comparison"), ("predict", "WhatIf"), ("whatif", "WhatIfKernels"), ("span/0", "SpanDetail")],
 )  # fmt: skip
 def test_other_resources_keep_their_contract(sample: RecordingView, name: str, type_name: str) -> None:

@@ -188,7 +188,7 @@ export interface Timeline {
 }
 
 export interface Track {
-  readonly group: "gpu" | "modules" | "host" | "python" | "marks"
+  readonly group: "gpu" | "idle" | "modules" | "host" | "python" | "marks"
   readonly title: string // "GPU 0"
   readonly subtitle: string // "stream 7"
   readonly rows: readonly { readonly offset: number; readonly count: number }[] // into the span columns, by lane
@@ -216,7 +216,7 @@ export interface SpanColumns {
   readonly dur: Float32Array | Float64Array // ns
   readonly name: Uint16Array | Uint32Array // into Timeline.names
   readonly kind: Uint8Array // into KINDS, then HOST_KINDS
-  readonly id: Ids // spans.id; 0xFFFFFFFF: drawn from several spans (the modules lanes), so there is no span/ID
+  readonly id: Ids // spans.id, or of an idle gap, whose ids follow those of the spans; 0xFFFFFFFF: drawn from several spans (the modules lanes), so there is no span/ID
   readonly finding: Uint8Array // number of the finding that it belongs to; 0: none
 }
 
@@ -231,6 +231,21 @@ export interface SpanDetail {
   readonly facts: readonly { readonly label: string; readonly value: string; readonly code: boolean }[]
   readonly finding: number | null
   readonly links: readonly { readonly label: string; readonly id: number; readonly from_ns: number; readonly to_ns: number }[] // launch, operator, forward, kernels
+}
+
+/** `waiting`: what the GPU and the host wait for. */
+export interface Waiting {
+  readonly says: string
+  readonly idle: Table // by cause
+  readonly gaps: Table | null // the longest; column `span` is what the timeline selects
+  readonly others: readonly WaitingTable[]
+}
+
+export interface WaitingTable {
+  readonly name: string
+  readonly title: string
+  readonly table: Table | null
+  readonly missing: string | null // why there is none
 }
 
 /** `modules`: trees to draw as a table, a flame graph, left-heavy or sandwich. */

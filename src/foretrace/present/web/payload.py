@@ -23,6 +23,7 @@ from foretrace.present.web.resources.roofline import roofline
 from foretrace.present.web.resources.span import span
 from foretrace.present.web.resources.table import table
 from foretrace.present.web.resources.timeline import timeline, window
+from foretrace.present.web.resources.waiting import waiting
 from foretrace.present.web.resources.whatif import predict, whatif
 
 Answer = dict[str, Any] | bytes
@@ -57,6 +58,7 @@ RESOURCES: Mapping[str, Callable[[RecordingView, Request], Answer]] = {
     "timeline/window": lambda view, asked: window(view, asked.single),
     "table/": lambda view, asked: table(view, asked.rest, asked.single),
     "span/": lambda view, asked: span(view, asked.rest),
+    "waiting": lambda view, _: waiting(view),
     "modules": lambda view, _: modules(view),
     "memory": lambda view, _: memory(view),
     "roofline": lambda view, _: roofline(view),

@@ -160,7 +160,7 @@ def missing(view: RecordingView) -> dict[str, str]:
     found = {}
     for page in _doubtful(view.trace):
         try:
-            result = view.result("communication" if page == "ranks" else page)
+            result = view.result(_ASKED.get(page, page))
         except MissingDataError as reason:
             found[page] = without_file(view, str(reason))
             continue
@@ -171,11 +171,15 @@ def missing(view: RecordingView) -> dict[str, str]:
     return found
 
 
+_ASKED = {"ranks": "communication", "waiting": "idle"}  # the analysis that a page is made of, by another name
+
+
 def _doubtful(trace: Trace) -> list[str]:
     """Views that may have no data: only these are worth an analysis, which then says why."""
     kinds = trace.spans["kind"]
     shapes = trace.ops["shapes"]
     doubts = {
+        "waiting": not trace.has_device or bool(trace.device_spans["launch_id"].is_null().all()),
         "operators": not (kinds == "op").any(),
         "kernels": not (kinds == "kernel").any(),
         "modules": trace.modules.is_empty(),
