@@ -23,6 +23,7 @@ const asking = (run, use) => withPage(browser, addressOf(at("overview", run)), a
 })
 
 const pageLink = (page, title) => page.locator("#navigation > ul a", { hasText: title })
+const stops = (page) => page.locator(".tl-stops").innerText()
 const details = (page) => page.locator(".tl-span")
 
 /** The middle of a moment of a track on the screen, while the whole capture is in view. */
@@ -70,6 +71,56 @@ describe("why is the GPU idle between 102 and 104 ms?", () => {
     await click(page.locator(".tl-links button", { hasText: "waited for" }))
     await until(async () => (await parameter(page, "span")) !== gap, "the span that was waited for")
     await until(async () => /^nonzero/.test(await details(page).locator("h2").innerText()), "its details")
+  }))
+})
+
+describe("which call launched this?", () => {
+  test("from a kernel's name to a call, its launch in words, and to the launch", () => asking(QUESTIONS.run, async (page, { click }) => {
+    await click(pageLink(page, "Kernels"))
+    await shown(page)
+    await click(page.locator(".data-table tbody a", { hasText: "gemm_3" }))
+    await page.locator("canvas.tl-tracks").waitFor()
+    await until(async () => /Launched\s+[\d.]+ ms earlier by cudaLaunchKernel/.test(await details(page).innerText()), "the launch in words")
+    assert.match(await details(page).innerText(), /Step\s+12/, "a call in a middle step")
+    assert.match(await stops(page), /^3 of 5 calls of gemm_3/)
+    await click(page.locator(".tl-links button", { hasText: /^launch: cudaLaunchKernel/ }))
+    await until(async () => (await details(page).locator("h2").innerText()) === "cudaLaunchKernel", "the call")
+  }))
+})
+
+describe("where else does this finding occur?", () => {
+  test("Show on timeline selects a span of a middle step and steps through the others", () => asking("naive_attention", async (page, { click }) => {
+    await click(page.locator("a", { hasText: "Show on timeline" }).first())
+    await page.locator("canvas.tl-tracks").waitFor()
+    const first = await until(async () => /^(\d+) of (\d+) occurrences of finding 1: Attention is not fused/.exec(await stops(page)), "which one it is")
+    // Twelve layers, three steps: those of the second are 13 to 24.
+    assert.equal(first[2], "36")
+    assert.ok(Number(first[1]) > 12 && Number(first[1]) <= 24, `${first[1]} is in the middle step`)
+    assert.match(await details(page).innerText(), /Step\s+11/)
+    const span = await parameter(page, "span")
+    await click(page.locator(".tl-stops button[aria-label=Next]"))
+    await until(async () => (await stops(page)).startsWith(`${Number(first[1]) + 1} of 36`), "the next")
+    assert.notEqual(await parameter(page, "span"), span)
+    await click(page.locator(".tl-stops button[aria-label=Previous]"))
+    await until(async () => (await parameter(page, "span")) === span, "the one before")
+  }))
+
+  test("the rest is dimmed until all is shown again", () => withPage(browser, addressOf(at("timeline", "naive_attention", "finding=1")), async (page) => {
+    await page.locator(".tl-stops").waitFor()
+    const strong = () => page.evaluate(() => {
+      const canvas = document.querySelector("canvas.tl-tracks")
+      const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true })
+      copy.drawImage(canvas, 0, 0)
+      const { data } = copy.getImageData(0, 0, canvas.width, canvas.height)
+      let sum = 0
+      for (let at = 0; at < data.length; at += 4) sum += Math.max(data[at], data[at + 1], data[at + 2]) - Math.min(data[at], data[at + 1], data[at + 2])
+      return sum
+    })
+    const dimmed = await strong()
+    await page.locator(".tl-stops button", { hasText: "show all" }).click()
+    await until(async () => (await page.locator(".tl-stops").count()) === 0, "all of it")
+    await until(async () => (await strong()) > dimmed * 1.05, "stronger colours")
+    assert.equal(await parameter(page, "finding"), null)
   }))
 })
 

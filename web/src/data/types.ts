@@ -105,9 +105,21 @@ export interface Finding {
   readonly predicted: Predicted | null
   readonly confidence: "High" | "Medium" | "Low"
   readonly spans: readonly number[]
-  readonly from_ns: number | null // where on the timeline it is seen best
+  readonly span: number | null // of a middle step, to be selected
+  readonly from_ns: number | null // where on the timeline that is seen best
   readonly to_ns: number | null
   readonly manual: string // the rule's manual page, Markdown
+}
+
+/** `finding/NUMBER`: where it occurs, in order of time; one array per column. */
+export interface Occurrences {
+  readonly number: number
+  readonly spans: readonly number[] // all that belong to it, up to a limit
+  readonly rows_count: number // before any limit
+  readonly span: readonly number[] // of each occurrence the longest span
+  readonly from_ns: readonly number[]
+  readonly to_ns: readonly number[]
+  readonly step: readonly (number | null)[]
 }
 
 export interface Alternative {

@@ -136,7 +136,8 @@ def _resources(view: RecordingView, views: Sequence[RecordingView], faults: list
     single = [name for name in payload.RESOURCES if name not in (*payload.LIVE, "overview", "timeline")]
     tables = [f"table/{analysis.name}" for analysis in analyze.ANALYSES]
     compared = [f"compare/{other}" for other in others] if "compare/" in payload.RESOURCES else []
-    for name in (*single, *tables, *compared):
+    found = [f"finding/{number}" for number in range(1, len(view.diagnosis.findings) + 1)]
+    for name in (*single, *tables, *compared, *found):
         try:
             made = payload.resource(view, name, find=others.__getitem__, peers=tuple(others.values()))
         except FaultError as fault:

@@ -17,6 +17,7 @@ from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources.compare import compare
 from foretrace.present.web.resources.memory import memory
 from foretrace.present.web.resources.modules import modules
+from foretrace.present.web.resources.occurrences import occurrences
 from foretrace.present.web.resources.overview import overview
 from foretrace.present.web.resources.ranks import ranks
 from foretrace.present.web.resources.roofline import roofline
@@ -57,6 +58,7 @@ RESOURCES: Mapping[str, Callable[[RecordingView, Request], Answer]] = {
     "timeline": lambda view, asked: timeline(view, asked.single),
     "timeline/window": lambda view, asked: window(view, asked.single),
     "table/": lambda view, asked: table(view, asked.rest, asked.single),
+    "finding/": lambda view, asked: occurrences(view, asked.rest),
     "span/": lambda view, asked: span(view, asked.rest),
     "waiting": lambda view, _: waiting(view),
     "modules": lambda view, _: modules(view),
@@ -68,7 +70,7 @@ RESOURCES: Mapping[str, Callable[[RecordingView, Request], Answer]] = {
     "whatif": lambda view, _: whatif(view),
 }
 # Asked for while the view moves, or made from another run: not part of a report as they stand.
-LIVE = ("timeline/window", "predict", "span/", "table/", "compare/")
+LIVE = ("timeline/window", "predict", "span/", "finding/", "table/", "compare/")
 
 # Made from the diagnosis; the first three also without it: `findings=no`.
 DIAGNOSED = ("overview", "timeline", "timeline/window", "predict", "whatif")

@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact"
 import { useEffect, useState } from "preact/hooks"
-import { type Resource, addressOf, go, linkTo, overview, resourceOf, runId, valueOf } from "../../data/state"
+import { type Resource, addressOf, linkTo, overview, resourceOf, runId, valueOf } from "../../data/state"
 import type { Finding, SpanDetail, Track } from "../../data/types"
 import { HOST_KINDS, KINDS } from "../../data/types"
 import { copyText } from "../copy"
@@ -10,8 +10,8 @@ import { counted, fixed, formatCount, formatNs, visible } from "../../base/forma
 import { Bar, Chip, colourOf, kindText, LinkButton, Swatch } from "../parts"
 import { type Aggregate, aggregate, type AggregateRow, groupsIn } from "./aggregate"
 import { around, type View } from "./interaction"
-import { isWhole, NO_SPAN, positionOf } from "./model"
-import { selectSpan, showSpan, type TimelineState } from "./state"
+import { isWhole, NO_SPAN } from "./model"
+import { openSpan, selectSpan, showSpan, type TimelineState } from "./state"
 
 const ALL_KINDS = [...KINDS, ...HOST_KINDS]
 const SHOWN_ROWS = 40
@@ -303,18 +303,12 @@ function SpanFacts(props: { readonly state: TimelineState; readonly position: nu
 
 function LinkFacts(props: { readonly state: TimelineState; readonly detail: SpanDetail }): JSX.Element {
   const { state, detail } = props
-  const open = (id: number, from: number, to: number): void => {
-    const position = positionOf(state.model.columns, id)
-    if (position !== null) return showSpan(state, position)
-    go({ span: id })
-    state.moveTo(around(from, to, state.model.whole, 10), "step")
-  }
   return (
     <div>
       <dt>Go to</dt>
       <dd class="tl-links">
         {detail.links.slice(0, 12).map((link) => (
-          <LinkButton key={`${link.label} ${link.id}`} onClick={() => open(link.id, link.from_ns, link.to_ns)}>
+          <LinkButton key={`${link.label} ${link.id}`} onClick={() => openSpan(state, { span: link.id, from: link.from_ns, to: link.to_ns })}>
             {link.label}
           </LinkButton>
         ))}
