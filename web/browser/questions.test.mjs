@@ -1,7 +1,7 @@
 /** What people ask of a recording: each answered within three clicks of the Overview. */
 import assert from "node:assert/strict"
 import { describe, test } from "node:test"
-import { addressOf, at, parameter, shown, until, useBrowser, viewOf, withPage } from "./harness.mjs"
+import { addressOf, at, parameter, shown, timeShown, until, useBrowser, viewOf, withPage } from "./harness.mjs"
 import { QUESTIONS } from "./recordings.mjs"
 
 const browser = await useBrowser()
@@ -121,6 +121,19 @@ describe("where else does this finding occur?", () => {
     await until(async () => (await page.locator(".tl-stops").count()) === 0, "all of it")
     await until(async () => (await strong()) > dimmed * 1.05, "stronger colours")
     assert.equal(await parameter(page, "finding"), null)
+  }))
+})
+
+describe("which step is odd, and why?", () => {
+  test("the Overview marks it and says why; a click shows it on the timeline", () => asking(QUESTIONS.run, async (page, { click }) => {
+    assert.match(await page.locator(".step-time tr.odd th").innerText(), /13$/)
+    assert.equal(await page.locator(".step-time tr.odd").count(), 1)
+    const says = await page.locator(".odd-step").innerText()
+    assert.match(says, /Step 13 is 20\.0 ms longer than the median step of 40\.0 ms: 20\.0 ms more waiting for data/)
+    await click(page.locator(".odd-step a"))
+    await page.locator("canvas.tl-tracks").waitFor()
+    const area = await until(() => timeShown(page, "sel"), "the step as an area")
+    assert.ok(Math.abs(area.to - area.from - 60) < 0.1, `${area.from}-${area.to}`)
   }))
 })
 

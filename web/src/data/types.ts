@@ -147,7 +147,17 @@ export interface StepTime {
     readonly total_ns: number
     readonly parts_ns: readonly number[]
   }[]
+  readonly steps_count: number // recorded: only some are drawn
+  readonly odd: readonly OddStep[] // the farthest from the median first
   readonly parts: readonly { readonly kind: Kind; readonly label: string; readonly ns: number; readonly pct: number }[]
+}
+
+/** A step that took much longer or shorter than the others, and why. */
+export interface OddStep {
+  readonly step: number
+  readonly says: string
+  readonly from_ns: number
+  readonly to_ns: number
 }
 
 export interface Checked {

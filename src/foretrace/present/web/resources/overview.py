@@ -70,7 +70,7 @@ def _empty(says: str) -> dict[str, Any]:
         "trust": {"verdict": "no", "says": "Not known", "detail": says, "facts": [], "notes": []},
         "headline": {"caption": "", **nothing, "title": "This could not be worked out", "says": says},
         "waterfall": {"now_ms": None, "rows": [], "together_ms": None, "note": says},
-        "findings": [], "step_time": {"caption": says, "steps": [], "parts": []}, "checked": [],
+        "findings": [], "step_time": {"caption": says, "steps": [], "steps_count": 0, "odd": [], "parts": []}, "checked": [],
         "one_step": None, "markdown": says, "next": [],
     }  # fmt: skip
 
