@@ -15,7 +15,7 @@ test("a finding to paste says its verdict on that scale", () => {
     number: 1, rule: "launch-bound", severity: "low", title: "Title", says: "Says.", why: "Why.", unless: "", where: [], bars: [], facts: [], fix: null,
     label: "", alternatives: [],
     predicted: { verdict: "no gain", step_ms: 10, after_ms: range, saved_ms: range, speedup: { point: 1, low: 0.9, high: 1.05 }, basis: "basis", not_promised: "" },
-    confidence: "Low", spans: [], from_ns: null, to_ns: null, manual: "",
+    confidence: "Low", spans: [], span: null, from_ns: null, to_ns: null, manual: "",
   }
   assert.match(findingMarkdown(finding), /verdict: none\); basis/)
   assert.doesNotMatch(findingMarkdown(finding), /no gain/)

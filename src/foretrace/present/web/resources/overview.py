@@ -71,7 +71,7 @@ def _empty(says: str) -> dict[str, Any]:
         "trust": {"verdict": "no", "says": "Not known", "detail": says, "facts": [], "notes": []},
         "headline": {"caption": "", **nothing, "title": "This could not be worked out", "says": says},
         "waterfall": {"now_ms": None, "rows": [], "together_ms": None, "note": says},
-        "findings": [], "step_time": {"caption": says, "steps": [], "parts": []}, "checked": [],
+        "findings": [], "step_time": {"caption": says, "steps": [], "steps_count": 0, "odd": [], "parts": []}, "checked": [],
         "one_step": None, "markdown": says, "next": [],
     }  # fmt: skip
 
@@ -134,7 +134,7 @@ def missing(view: RecordingView) -> dict[str, str]:
     found = {}
     for page in _doubtful(view.trace):
         try:
-            result = view.result("communication" if page == "ranks" else page)
+            result = view.result(_ASKED.get(page, page))
         except MissingDataError as reason:
             found[page] = without_file(view, str(reason))
             continue
@@ -145,11 +145,15 @@ def missing(view: RecordingView) -> dict[str, str]:
     return found
 
 
+_ASKED = {"ranks": "communication", "waiting": "idle"}  # the analysis that a page is made of, by another name
+
+
 def _doubtful(trace: Trace) -> list[str]:
     """Views that may have no data: only these are worth an analysis, which then says why."""
     kinds = trace.spans["kind"]
     shapes = trace.ops["shapes"]
     doubts = {
+        "waiting": not trace.has_device or bool(trace.device_spans["launch_id"].is_null().all()),
         "operators": not (kinds == "op").any(),
         "kernels": not (kinds == "kernel").any(),
         "modules": trace.modules.is_empty(),

@@ -18,6 +18,7 @@ from foretrace.intervals import Intervals
 from foretrace.present.web import kinds
 from foretrace.present.web.kinds import LABELS, WORK
 from foretrace.present.web.recording_view import RecordingView
+from foretrace.present.web.resources.odd_steps import odd_steps
 from foretrace.trace import Trace
 from foretrace.units import format_value
 
@@ -31,7 +32,8 @@ def step_time(view: RecordingView) -> dict[str, Any]:
     trace = view.trace
     windows = step_windows(trace)
     if not windows:
-        return {"caption": "no steps recorded: call profiler.step() in the loop", "steps": [], "parts": []}
+        return {"caption": "no steps recorded: call profiler.step() in the loop", "steps": [], "steps_count": 0,
+                "odd": [], "parts": []}  # fmt: skip
     starts, ends = _bounds(windows)
     parts = _parts(view, starts, ends)
     whole = np.array([window.averaged for window in windows])
@@ -40,19 +42,31 @@ def step_time(view: RecordingView) -> dict[str, Any]:
     total = float((ends - starts)[chosen].mean())
     order = sorted((kind for kind in mean if kind not in ("idle",)), key=lambda kind: -mean[kind])
     order = [kind for kind in order if parts[kind].any()] + ["idle"]
+    odd = odd_steps(view, windows, parts)
+    shown = _shown(windows, [each["step"] for each in odd])
     return {
         "caption": _caption(trace) + _of_kind(windows) + _taken_in(trace, windows),
         "steps": [
             {"step": window.number, **({} if window.kind is None else {"kind": window.kind}),
              "total_ns": int(ends[row] - starts[row]), "parts_ns": [int(parts[kind][row]) for kind in order]}
-            for row, window in enumerate(windows[:_STEPS])
+            for row, window in enumerate(windows) if row in shown
         ],
+        "steps_count": len(windows),
+        "odd": odd,
         "parts": [
             {"kind": kind, "label": _label(trace, kind), "ns": mean[kind],
              "pct": 100 * mean[kind] / total if total else 0.0}
             for kind in order
         ],
     }  # fmt: skip
+
+
+def _shown(windows: tuple[StepWindow, ...], odd: list[int]) -> set[int]:
+    """The rows that are drawn: the first ones, and those that are odd."""
+    strange = {row for row, window in enumerate(windows) if window.number in odd}
+    return strange | {
+        row for row in range(len(windows)) if row not in strange and row < _STEPS - len(strange)
+    }
 
 
 def _caption(trace: Trace) -> str:
