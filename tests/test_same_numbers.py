@@ -119,13 +119,16 @@ def check_step_times(views: Views) -> None:
 
 def check_shares(views: Views) -> None:
     known = views.json["overview"]
-    for name, label in (("gpu_busy_pct", "GPU busy"), ("gpu_idle_pct", "GPU idle")):
+    for name, label in (("gpu_busy_pct", "kernels running"), ("gpu_idle_pct", "GPU idle")):
         if known[name] is not None:
             assert format_value(name, known[name]) in views.terminal, name
             assert label in views.terminal
     if known["gpu_busy_pct"] is not None:
-        says = re.findall(r"The GPU is busy ([\d.]+) % of the time", views.page["headline"]["says"])
-        assert says in ([], [f"{known['gpu_busy_pct']:.1f}"])
+        said = f"{known['gpu_busy_pct']:.1f} % of the time, and {{}} idle {known['gpu_idle_pct']:.1f} %"
+        assert f"runs kernels {said.format('is')}" in views.terminal
+        assert not re.search("Kernels run", views.page["headline"]["says"]) or (
+            f"Kernels run {said.format('the GPU is')}" in views.page["headline"]["says"]
+        )
         assert known["gpu_busy_pct"] + known["gpu_idle_pct"] <= 100 + 1e-6
     parts = {part["kind"]: part["pct"] for part in views.page["step_time"]["parts"]}
     one_kind = all("kind" not in step for step in views.page["step_time"]["steps"])

@@ -256,13 +256,12 @@ def _denominators(window: MeasuredPeriod) -> dict[str, str]:
 
 
 def _says(values: dict[str, Value]) -> str:
-    gpu, host, count, busy = (
-        values.get(name) for name in ("step_gpu_ns", "step_host_ns", "step_count", "gpu_busy_pct")
-    )
+    names = ("step_gpu_ns", "step_host_ns", "step_count", "gpu_busy_pct", "gpu_idle_pct")
+    gpu, host, count, busy, idle = map(values.get, names)
     device = values["devices"]
     state = (
-        f"{device} busy {busy:.1f} % of the time"
-        if isinstance(busy, float)
+        f"{device} runs kernels {busy:.1f} % of the time, and is idle {idle:.1f} %"
+        if isinstance(busy, float) and isinstance(idle, float)
         else f"{device}: no work launched"
     )
     if not isinstance(host, int) or not isinstance(count, int):

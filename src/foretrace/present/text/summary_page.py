@@ -29,7 +29,7 @@ _HEADLINE = {
     "step_host_ns": "CPU step time",
     "items_per_s": "items, as recorded",
     "tokens_per_s": "tokens, as recorded",
-    "gpu_busy_pct": "GPU busy",
+    "gpu_busy_pct": "kernels running",
     "sm_efficiency_pct": "SM efficiency",
     "occupancy_pct": "occupancy",
     "gpu_idle_pct": "GPU idle",

@@ -227,10 +227,13 @@ def _without_gain(view: RecordingView) -> dict[str, str]:
 
 def _busy(view: RecordingView) -> str:
     result = view.maybe("overview")
-    share = result.values.get("gpu_busy_pct") if result is not None else None
-    if not isinstance(share, float):
+    values = result.values if result is not None else {}
+    running, idle = values.get("gpu_busy_pct"), values.get("gpu_idle_pct")
+    if not isinstance(running, float) or not isinstance(idle, float):
         return ""
-    return f"The GPU is busy {share:.1f} % of the time; {_FOLLOWS[bound(view.case)]}."
+    return (
+        f"Kernels run {running:.1f} % of the time, and the GPU is idle {idle:.1f} %; {_FOLLOWS[bound(view.case)]}."
+    )
 
 
 def waterfall(view: RecordingView) -> dict[str, Any]:
