@@ -118,7 +118,11 @@ def _bars(view: RecordingView, each: Finding, spans: NDArray[np.int64]) -> list[
 def _device_bars(view: RecordingView, rows: pl.DataFrame) -> list[dict[str, Any]]:
     """By operator, as the program calls it; by kernel where none is linked."""
     operator = view.trace.spans["name"].gather(rows["op_id"]).alias("op")
-    sums = rows.with_columns(operator).group_by("name", "kind", "op").agg(pl.col("dur_ns").sum())
+    sums = (
+        rows.with_columns(operator)
+        .group_by("name", "kind", "op", maintain_order=True)
+        .agg(pl.col("dur_ns").sum())
+    )
     totals: dict[str, float] = {}
     most: dict[str, tuple[float, str]] = {}
     for name, kind, operator, spent in sums.cast(
@@ -171,7 +175,7 @@ def _loading_bars(view: RecordingView, waits: pl.DataFrame) -> list[dict[str, An
     )
     totals = {
         (short(name, "op"), "op"): spent / view.case.step_count
-        for name, spent in outer.group_by("name")
+        for name, spent in outer.group_by("name", maintain_order=True)
         .agg(pl.col("dur_ns").sum())
         .cast({"name": pl.String})
         .iter_rows()

@@ -231,9 +231,7 @@ def _busy(view: RecordingView) -> str:
     running, idle = values.get("gpu_busy_pct"), values.get("gpu_idle_pct")
     if not isinstance(running, float) or not isinstance(idle, float):
         return ""
-    return (
-        f"Kernels run {running:.1f} % of the time, and the GPU is idle {idle:.1f} %; {_FOLLOWS[bound(view.case)]}."
-    )
+    return f"Kernels run {running:.1f} % of the time, and the GPU is idle {idle:.1f} %; {_FOLLOWS[bound(view.case)]}."
 
 
 def waterfall(view: RecordingView) -> dict[str, Any]:
