@@ -24,6 +24,7 @@ from foretrace.errors import MissingDataError, UsageError
 from foretrace.intervals import Intervals
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
+from foretrace.predict.numbers import Calls, ProgramTime, Tasks
 from foretrace.predict.prediction import Prediction, Span
 from foretrace.present.text.findings import finding_lines, to_markdown
 
@@ -160,6 +161,22 @@ def test_two_findings_about_the_same_time_of_the_host_say_so(sample: foretrace.T
     says = {each.rule: each.says for each in diagnose(Case(sample), rules).findings}
     assert [name for name, text in says.items() if "the same time as in" in text] == ["two"]
     assert says["two"].endswith("That is the same time as in one.")
+
+
+def test_a_fix_that_leaves_nothing_of_the_step_is_not_predicted(sample: foretrace.Trace) -> None:
+    """Found by tests/fuzz: a damaged recording may hold nothing but what one rule would take away."""
+    case = Case(sample)
+    program = case.program
+    everything = Edit(
+        removed_tasks=Tasks(np.arange(len(program.task_dur_ns))),
+        removed_host=ProgramTime(Intervals(np.array([0]), np.array([program.measured_host_ns]))),
+        removed_calls=Calls(np.arange(len(program.kind))),
+    )
+    found = diagnose(
+        case, (_rule("unfused-attention", _finding("unfused-attention", Change("all", everything))),)
+    )
+    assert found.findings == ()
+    assert "nothing is left of the step with: all" in found.unchecked[0].why
 
 
 def test_a_rule_that_cannot_look_is_unchecked_and_one_that_finds_nothing_is_checked(

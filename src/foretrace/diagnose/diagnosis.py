@@ -14,7 +14,7 @@ from foretrace.diagnose.promises import guarded
 from foretrace.diagnose.rule import Rule
 from foretrace.diagnose.seen import Seen
 from foretrace.diagnose.step_times import worded
-from foretrace.errors import FaultError, MissingDataError, UsageError, contained, unknown
+from foretrace.errors import FaultError, MissingDataError, NothingLeftError, UsageError, contained, unknown
 from foretrace.predict.changes import Change
 from foretrace.predict.prediction import Prediction, withheld
 from foretrace.sourced import JUDGEMENT, Count, Factor, Share
@@ -95,8 +95,8 @@ def _of_one(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
         try:
             with contained(rule.name):
                 judged = [_judged(case, _located(case, finding)) for finding in rule(case)]
-        except MissingDataError as missing:
-            unchecked.append(Unchecked(rule.name, str(missing)))
+        except (MissingDataError, NothingLeftError) as reason:
+            unchecked.append(Unchecked(rule.name, str(reason)))
             continue
         for finding in judged:
             case.claim(finding.claims)
@@ -294,7 +294,10 @@ def _combined(case: Case, findings: list[Finding]) -> Prediction | None:
     changes = tuple(
         finding.change for finding in findings if finding.change is not None and _promises(finding)
     )
-    return case.predict(changes) if changes else None
+    try:
+        return case.predict(changes) if changes else None
+    except NothingLeftError:  # of a recording that holds little else
+        return None
 
 
 def fix_of(case: Case, name: str, rules: tuple[Rule, ...]) -> Change:

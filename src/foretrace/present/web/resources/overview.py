@@ -13,7 +13,7 @@ from foretrace.analyze.concepts.memory import memory_curve
 from foretrace.diagnose import RULES
 from foretrace.diagnose.bound import bound
 from foretrace.diagnose.step_times import worded
-from foretrace.errors import FaultError, MissingDataError, contained
+from foretrace.errors import FaultError, MissingDataError, NothingLeftError, contained
 from foretrace.predict.changes import Change
 from foretrace.predict.prediction import Prediction, to_dict
 from foretrace.present.facts import facts
@@ -250,7 +250,10 @@ def waterfall(view: RecordingView) -> dict[str, Any]:
         alone = view.diagnosis.findings[number - 1].predicted if len(made) == 1 else None
         everything = view.diagnosis.combined if len(made) == len(gains) else None
         before = view.case.step_ns if together is None else together.after_ns.point
-        together = everything or alone or view.case.predict(made)
+        try:
+            together = everything or alone or view.case.predict(made)
+        except NothingLeftError:  # of a recording that holds little else
+            break
         rows.append(
             {"finding": number, "label": diagnose.find(view.diagnosis.findings[number - 1].rule).title,
              "before_ms": before / 1e6, "after_ms": to_dict(together)["after_ms"]}
