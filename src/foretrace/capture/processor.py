@@ -42,10 +42,9 @@ def _first_processor() -> tuple[str | None, list[str] | None]:
 
 def _threads() -> dict[str, int | None]:
     torch: Any = sys.modules.get("torch")
-    try:
-        return {
-            "torch_threads_count": int(torch.get_num_threads()),
-            "torch_interop_threads_count": int(torch.get_num_interop_threads()),
-        }
-    except Exception:  # torch is not imported, or damaged: describing must never fail the program
+    if not hasattr(torch, "get_num_interop_threads"):  # not imported, or still being imported
         return {"torch_threads_count": None, "torch_interop_threads_count": None}
+    return {
+        "torch_threads_count": int(torch.get_num_threads()),
+        "torch_interop_threads_count": int(torch.get_num_interop_threads()),
+    }
