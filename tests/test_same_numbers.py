@@ -25,6 +25,7 @@ from foretrace.errors import ForetraceError, MissingDataError
 from foretrace.present.text import findings, terminal
 from foretrace.present.web.payload import resource
 from foretrace.present.web.recording_view import RecordingView
+from foretrace.present.web.resources import timeline
 from foretrace.units import format_value
 
 # FORETRACE_EVERY=1 adds the rich recordings, which take several minutes.
@@ -53,6 +54,7 @@ class Views:
         answer = resource(view, "overview")
         assert isinstance(answer, dict)
         self.page: dict[str, Any] = json.loads(json.dumps(answer))
+        self.drawn_steps = timeline._steps(case.whole)
         self.terminal = self._terminal(case, found, printed)
         self.markdown = findings.to_markdown(found, step_times(case), case.whole.path.name)
 
@@ -86,6 +88,7 @@ def test_all_views_of_a_recording_give_the_same_numbers(
     monkeypatch.setenv("COLUMNS", "120")
     views = views_of(path, capsys)
     check_step_times(views)
+    check_drawn_steps(views)
     check_shares(views)
     check_counts_and_trust(views)
     check_findings(views)
@@ -115,6 +118,13 @@ def check_step_times(views: Views) -> None:
     on_gpu, on_host = known["step_gpu_ns"], known["step_host_ns"]
     if known["recorded_step_ms"] is not None:
         assert known["recorded_step_ms"] * 1e6 == pytest.approx(on_host if on_gpu is None else on_gpu)
+
+
+def check_drawn_steps(views: Views) -> None:
+    """The timeline's steps are as long as those of Overview: the wait before the first work is part of a step."""
+    divided = {step["step"]: step["total_ns"] for step in views.page["step_time"]["steps"]}
+    drawn = {step["step"]: step["to_ns"] - step["from_ns"] for step in views.drawn_steps}
+    assert {number: drawn[number] for number in divided} == divided
 
 
 def check_shares(views: Views) -> None:

@@ -74,7 +74,7 @@ function packTimeline({ at, longest, tracks, gap, dur, name, kind }) {
   const header = {
     from_ns: 0, to_ns: longest, tiled: false, spans_count: at, names: Array.from({ length: NAMES }, (_, number) => `kernel_number_${number}`), tracks,
     counters: ["GPU busy", "Launch queue", "Memory"].map((title) => ({ title, unit: "pct", says: title, most: 100 })),
-    steps: Array.from({ length: 20 }, (_, step) => ({ step, gpu_from_ns: (longest * step) / 20, gpu_to_ns: (longest * (step + 1)) / 20, host_from_ns: (longest * step) / 20, host_to_ns: (longest * (step + 1)) / 20 })),
+    steps: Array.from({ length: 20 }, (_, step) => ({ step, from_ns: (longest * step) / 20, to_ns: (longest * (step + 1)) / 20, gpu_from_ns: (longest * step) / 20, gpu_to_ns: (longest * (step + 1)) / 20, host_from_ns: (longest * step) / 20, host_to_ns: (longest * (step + 1)) / 20 })),
     minimap: { kinds: ["gemm", "elem"], columns: Array.from({ length: 600 }, (_, column) => [0.4 + 0.2 * Math.sin(column), 0.2]) },
   } // prettier-ignore
   // In the order of `timeline?findings=no`, which is what the page asks for first.

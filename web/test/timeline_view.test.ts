@@ -75,7 +75,7 @@ const timeline: Timeline = {
     { group: "python", title: "Python", subtitle: "thread 1", rows: [{ offset: 9, count: 0 }] },
   ],
   counters: [{ title: "GPU busy", unit: "pct", says: "", most: 100 }],
-  steps: [{ step: 10, gpu_from_ns: null, gpu_to_ns: null, host_from_ns: 0, host_to_ns: 280 }],
+  steps: [{ step: 10, from_ns: 0, to_ns: 280, gpu_from_ns: null, gpu_to_ns: null, host_from_ns: 0, host_to_ns: 280 }],
   minimap: { kinds: [], columns: [] },
 }
 
@@ -197,11 +197,11 @@ test("left heavy adds up by name under the same parent, the longest first", () =
 
 test("steps lie under each other from their beginning", () => {
   const steps = [
-    { step: 1, gpu_from_ns: 100, gpu_to_ns: 350, host_from_ns: 0, host_to_ns: 250 },
-    { step: 2, gpu_from_ns: 400, gpu_to_ns: 500, host_from_ns: 300, host_to_ns: 400 },
+    { step: 1, from_ns: 50, to_ns: 350, gpu_from_ns: 100, gpu_to_ns: 350, host_from_ns: 0, host_to_ns: 250 },
+    { step: 2, from_ns: 350, to_ns: 500, gpu_from_ns: 400, gpu_to_ns: 500, host_from_ns: 300, host_to_ns: 400 },
   ]
   const aligned = stepsAligned({ ...model, timeline: { ...timeline, steps } }, (ns) => `${ns} ns`)
-  assert.deepEqual(aligned.timeline.tracks.map((track) => [track.title, track.subtitle, track.rows.map((row) => row.count)]), [["Step 1", "250 ns", [2, 1]], ["Step 2", "100 ns", [1]]])
-  assert.deepEqual([...aligned.columns.start], [0, 100, 150, 0])
-  assert.equal(aligned.whole.to, 250)
+  assert.deepEqual(aligned.timeline.tracks.map((track) => [track.title, track.subtitle, track.rows.map((row) => row.count)]), [["Step 1", "300 ns", [2, 1]], ["Step 2", "150 ns", [1]]])
+  assert.deepEqual([...aligned.columns.start], [50, 150, 200, 50]) // the wait before the first work is part of a step
+  assert.equal(aligned.whole.to, 300)
 })

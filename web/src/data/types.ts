@@ -226,6 +226,8 @@ export interface Counter {
 
 export interface StepRange {
   readonly step: number
+  readonly from_ns: number // the whole step, from its start or the end of the one before, as Overview divides it
+  readonly to_ns: number
   readonly gpu_from_ns: number | null
   readonly gpu_to_ns: number | null
   readonly host_from_ns: number | null

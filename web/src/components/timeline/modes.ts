@@ -3,7 +3,7 @@
  * first; "steps" puts the steps under each other, all beginning at the left. Both are timelines again.
  */
 
-import type { SpanColumns, StepRange, Timeline, Track } from "../../data/types"
+import type { SpanColumns, Timeline, Track } from "../../data/types"
 import { firstEndingAfter, lowerBound } from "./span_index"
 import type { View } from "./interaction"
 import { makeModel, type Model } from "./model"
@@ -128,13 +128,6 @@ function append(all: Gathered, level: Gathered): { readonly offset: number; read
 
 const MOST_STEPS = 60
 
-/** Where a step lies: on the GPU, or on the host when no GPU was recorded. */
-function extent(step: StepRange): View | null {
-  if (step.gpu_from_ns !== null && step.gpu_to_ns !== null) return { from: step.gpu_from_ns, to: step.gpu_to_ns }
-  if (step.host_from_ns !== null && step.host_to_ns !== null) return { from: step.host_from_ns, to: step.host_to_ns }
-  return null
-}
-
 /** The spans of a row that start within a stretch, counted from its beginning. */
 function shifted(columns: SpanColumns, row: { readonly offset: number; readonly count: number }, within: View): Gathered {
   const spans = gathered()
@@ -157,8 +150,8 @@ export function stepsAligned(model: Model, text: (ns: number) => string): Model 
   let longest = 0
   const tracks: Track[] = []
   for (const step of timeline.steps.slice(0, MOST_STEPS)) {
-    const within = extent(step)
-    if (within === null || shown === undefined) continue
+    const within = { from: step.from_ns, to: step.to_ns } // with the wait before its first work
+    if (shown === undefined) continue
     const rows = shown.rows.map((row) => append(all, shifted(columns, row, within))).filter((row) => row.count > 0)
     longest = Math.max(longest, within.to - within.from)
     if (rows.length > 0) tracks.push({ group: shown.group, title: `Step ${step.step}`, subtitle: text(within.to - within.from), rows })

@@ -14,6 +14,7 @@ from foretrace import intervals
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.host import launch_queue
 from foretrace.analyze.concepts.memory import memory_curve
+from foretrace.analyze.steps import step_windows
 from foretrace.errors import UsageError
 from foretrace.present.web.binary import Column, pack, steps, times
 from foretrace.present.web.recording_view import RecordingView
@@ -167,17 +168,19 @@ def _visible(rows: Rows, low: int, high: int, start: int, end: int, width: float
 
 
 def _steps(trace: Trace) -> list[dict[str, Any]]:
-    """Each step on the host, and where the work that it launched ran."""
+    """Each step on the host, where the work that it launched ran, and the whole of it, as Overview divides it."""
     work = trace.device_spans.drop_nulls("step").group_by("step").agg(
         pl.col("start_ns").min(), pl.col("end_ns").max()
     )  # fmt: skip
     ran = {number: (start, end) for number, start, end in work.iter_rows()}
+    windows = {window.number: window for window in step_windows(trace)}
     shown = []
     for step in trace.steps:
         start, end = ran.get(step.number, (None, None))
+        whole = windows[step.number]
         shown.append(
-            {"step": step.number, "gpu_from_ns": start, "gpu_to_ns": end, "host_from_ns": step.start_ns,
-             "host_to_ns": step.end_ns}
+            {"step": step.number, "from_ns": whole.start_ns, "to_ns": whole.end_ns, "gpu_from_ns": start,
+             "gpu_to_ns": end, "host_from_ns": step.start_ns, "host_to_ns": step.end_ns}
         )  # fmt: skip
     return shown
 
