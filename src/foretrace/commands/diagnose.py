@@ -94,6 +94,8 @@ def _contract(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
         "recorded_step_ms": _milliseconds(times.recorded_ns),
         "unprofiled_step_ms": _milliseconds(times.unprofiled_ns),
         "estimated_step_ms": _milliseconds(times.estimated_ns),
+        **{f"step_{what}_count": count for what, count in times.taken_in.items()},
+        **{f"step_{what}_per_s": times.per_s(what) for what in times.taken_in},
         "bound": bound(case),
     }
     return findings.to_json(case.whole, _trust(case.whole), overview, diagnosis, facts)

@@ -6,9 +6,11 @@ Every view shows these, by these names: the terminal, JSON, the page and the rep
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
+from foretrace.analyze.concepts.work import throughput
 from foretrace.analyze.steps import step_windows, summary
 from foretrace.diagnose.case import Case
 from foretrace.errors import MissingDataError
@@ -33,6 +35,9 @@ class StepTimes:
     estimated_ns: float | None  # what it would be without one, where that was not measured
     marked: bool  # whether steps are marked; else the recording is taken for one
     why: str = ""  # why the estimate is not what was recorded
+    taken_in: Mapping[str, float] = field(
+        default_factory=dict
+    )  # items and tokens of a step, where shapes tell them
 
     @property
     def known_by(self) -> Literal["unprofiled", "estimated", "recorded"] | None:
@@ -53,8 +58,16 @@ class StepTimes:
         """What it is the time of, behind a time."""
         return "per step" if self.marked else "for the recording"
 
+    def per_s(self, what: str) -> float | None:
+        """Items or tokens per second, at the time that predictions start from; None where they are not known."""
+        return 1e9 * self.taken_in[what] / self.used_ns if self.used_ns and what in self.taken_in else None
+
     def says(self) -> str:
-        """How the time is known, as part of a sentence."""
+        """How the time is known, as part of a sentence; with items and tokens per second at that time."""
+        rates = throughput.in_words(self.taken_in, self.used_ns)
+        return self._known() + (f"; at {format_value('_ns', self.used_ns)}: {rates}" if rates else "")
+
+    def _known(self) -> str:
         recorded = "" if self.recorded_ns is None else format_value("_ns", self.recorded_ns)
         if not self.marked:
             return "the whole recording: no steps are marked in it"
@@ -88,17 +101,18 @@ def step_times(case: Case) -> StepTimes:
 
 
 def _step_times(case: Case) -> StepTimes:
-    known = summary(step_windows(case.whole))
+    windows = step_windows(case.whole)
+    known, taken_in = summary(windows), throughput.taken_in(case.whole, windows)
     recorded = known["step_gpu_ns"] or known["step_host_ns"]
     recorded_ns = float(recorded) if isinstance(recorded, int | float) else None
     unprofiled_ns = case.measured_step_ns
     try:
         case.require_replay()
     except MissingDataError:
-        return StepTimes(recorded_ns, unprofiled_ns, None, bool(case.whole.steps))
+        return StepTimes(recorded_ns, unprofiled_ns, None, bool(case.whole.steps), taken_in=taken_in)
     estimated_ns = None if unprofiled_ns else case.step_ns
     why = _why(case, recorded_ns, estimated_ns)
-    return StepTimes(recorded_ns, unprofiled_ns, estimated_ns, bool(case.whole.steps), why)
+    return StepTimes(recorded_ns, unprofiled_ns, estimated_ns, bool(case.whole.steps), why, taken_in)
 
 
 def _why(case: Case, recorded_ns: float | None, estimated_ns: float | None) -> str:

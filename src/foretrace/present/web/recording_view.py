@@ -112,7 +112,8 @@ class RecordingView:
     def diagnosis(self) -> Diagnosis:
         """What is wrong; where nothing can be replayed, no rule could look."""
         if self.not_replayed is not None:
-            unchecked = tuple(Unchecked(rule.name, self.not_replayed) for rule in RULES)
+            fitting = (rule for rule in RULES if rule.fits(self.case))
+            unchecked = tuple(Unchecked(rule.name, self.not_replayed) for rule in fitting)
             return Diagnosis((), (), unchecked, None)
         return diagnose(self.case, RULES)
 

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from builders import PROCESS, Recording
 
+import foretrace
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import Diagnosis, diagnose
 from foretrace.diagnose.rules.device.low_utilisation import low_utilisation
 from foretrace.trace import Trace
+from tests.corpus import CORPUS, needs_corpus
 from tests.diagnose.loops import H200, launches, loop
 
 DEVICE_BYTES = int(H200["totalGlobalMem"])  # type: ignore[call-overload]
@@ -77,3 +79,17 @@ def test_a_step_that_waits_for_its_input_needs_no_more_items(tmp_path: Path) -> 
     found = looked_at(loop(tmp_path, 1_000, body))
     assert found.findings == ()
     assert "waits for its input" in found.seen[0].says
+
+
+@needs_corpus
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("tutorial_h100/dc3b0e7228dd_851.1752215573993169006.pt.trace.json.gz", True),
+        ("kineto/resnet50_workers4.pt.trace.json.gz", False),
+    ],
+)
+def test_as_the_tensorboard_plugin_recommends(name: str, found: bool) -> None:
+    """Of these the last plugin recommends a larger batch for the first, at 13 % utilisation, and not for the second, at 70."""
+    trace = foretrace.open(CORPUS / "peers" / name)
+    assert bool(diagnose(Case(trace), (low_utilisation,)).findings) == found

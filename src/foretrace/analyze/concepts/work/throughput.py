@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,22 +16,34 @@ if TYPE_CHECKING:
     from foretrace.analyze.result import Value
     from foretrace.analyze.steps import StepWindow
 
+_WHAT = ("items", "tokens")
+_WHOLE = 100  # a rate from here on needs no decimals
+
+
+def taken_in(trace: Trace, windows: tuple[StepWindow, ...]) -> dict[str, float]:
+    """Items and tokens of a step, medians over the steps that averages are of; nothing where they are not known."""
+    batch = batch_size.find(trace)
+    averaged = [window.number for window in windows if window.averaged]
+    found = {}
+    for name, counts in (("items", batch.items), ("tokens", batch.tokens)) if batch else ():
+        known = [counts[number] for number in averaged if number in counts]
+        if averaged and len(known) == len(averaged):
+            found[name] = float(np.median(known))
+    return found
+
 
 def values(trace: Trace, windows: tuple[StepWindow, ...]) -> dict[str, Value]:
-    """Items and tokens of a step and per second, over the steps that averages are of; nothing where they are not known."""
-    batch = batch_size.find(trace)
+    """Items and tokens of a step and per second as recorded, and what tells them; nothing where they are not known."""
     averaged = [window for window in windows if window.averaged]
-    if batch is None or not averaged:
-        return {}
     times = [window.gpu_ns for window in averaged if window.gpu_ns] or [window.host_ns for window in averaged]
-    step_ns = float(np.median(times))
-    found: dict[str, Value] = {}
-    for name, counts in (("items", batch.items), ("tokens", batch.tokens)):
-        known = [counts[window.number] for window in averaged if window.number in counts]
-        if len(known) == len(averaged) and step_ns > 0:
-            count = float(np.median(known))
-            found |= {f"{name}_per_step_count": count, f"{name}_per_s": 1e9 * count / step_ns}
-    return {**found, "batch_source": batch.source} if found else {}
+    step_ns = float(np.median(times)) if times else 0.0
+    batch, found = batch_size.find(trace), taken_in(trace, windows)
+    if batch is None or not found or step_ns <= 0:
+        return {}
+    rates: dict[str, Value] = {}
+    for name, count in found.items():
+        rates |= {f"{name}_per_step_count": count, f"{name}_per_s": 1e9 * count / step_ns}
+    return {**rates, "batch_source": batch.source}
 
 
 def columns(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
@@ -48,12 +61,22 @@ def columns(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
     return table
 
 
-def says(found: dict[str, Value]) -> str:
-    """`32 items a step, 1,200 items/s` with tokens where they are known; empty where nothing is."""
+def says(found: Mapping[str, Value]) -> str:
+    """The values in words: `32 items a step, 1,200 items/s`, with tokens where they are known; empty where nothing is."""
     parts = []
-    for name in ("items", "tokens"):
+    for name in _WHAT:
         count, rate = found.get(f"{name}_per_step_count"), found.get(f"{name}_per_s")
         if isinstance(count, float) and isinstance(rate, float):
-            per_s = f"{rate:,.0f}" if rate >= 100 else format_value("", rate)
-            parts.append(f"{count:,.0f} {name} a step, {per_s} {name}/s")
+            parts.append(_words(name, count, rate))
     return "; ".join(parts)
+
+
+def in_words(counts: Mapping[str, float], step_ns: float | None) -> str:
+    """The same for items and tokens of a step, at another step time."""
+    known = counts.items() if step_ns else ()
+    return "; ".join(_words(name, count, 1e9 * count / (step_ns or 1.0)) for name, count in known)
+
+
+def _words(name: str, count: float, rate: float) -> str:
+    per_s = f"{rate:,.0f}" if rate >= _WHOLE else format_value("", rate)
+    return f"{count:,.0f} {name} a step, {per_s} {name}/s"

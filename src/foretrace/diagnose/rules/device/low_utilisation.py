@@ -75,7 +75,7 @@ def low_utilisation(case: Case) -> Iterator[Finding]:
         return
     yield Finding(
         says=f"The GPU works {100 * busy:.0f} % of a step, and at the peak {format_value('_bytes', held)} of its "
-        f"{format_value('_bytes', total)} are allocated, {100 * held / total:.0f} %.",
+        f"{format_value('_bytes', total)} are allocated, {100 * held / total:.2g} %.",
         why="While the GPU waits for the host, more items in a step cost little time.",
         fix=Fix(
             "Give each step more items, if the task allows it: compare time per item, not per step.",
