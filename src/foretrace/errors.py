@@ -29,6 +29,10 @@ class UsageError(ForetraceError):
     exit_code = 2
 
 
+class NothingLeftError(UsageError):
+    """Changes that, made together, leave nothing of the step."""
+
+
 _NEAR, _AS_NEAR = (
     0.6,
     0.1,

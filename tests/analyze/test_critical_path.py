@@ -40,6 +40,18 @@ def test_each_kernel_that_waits_for_its_launch_is_host_and_launch_time(tmp_path:
     assert parts(row) == {"host": 100, "launch": 5, "kernel": 7}
 
 
+def test_the_headline_is_of_the_median_step_and_names_a_disturbed_one(tmp_path: Path) -> None:
+    """Steps of 100, 400 and 110 us: their mean is 203, and the second is none that stands for the program."""
+    recording = Recording()
+    for number, (start, length) in enumerate(((0, 100), (100, 400), (500, 110))):
+        recording.step(number, start, start + length)
+        recording.launch(start, "a", start + 5, start + length)
+    result = critical_path(recording.open(tmp_path))
+    assert result.says.startswith("step 2, the median of 3, 110 µs: the critical path is")
+    assert result.values["length_ns"] == 110_000
+    assert result.notes[0] == "unlike the median step of 110 µs: step 1 (400 µs)"
+
+
 def test_a_sync_leads_to_what_it_waited_for(tmp_path: Path) -> None:
     recording = Recording().step(0, 0, 100)
     recording.launch(10, "a", 15, 60).runtime("cudaStreamSynchronize", 20, 63)

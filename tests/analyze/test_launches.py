@@ -80,6 +80,46 @@ def test_by_call(tmp_path: Path) -> None:
     assert one(recording, tmp_path, by="api")["name"] == "cudaLaunchKernel"
 
 
+def with_outliers() -> Recording:
+    """Calls of 50 and 51 µs; delays of 100 and 101 µs on an idle stream, and one of 140 behind the work before."""
+    recording = Recording().step(1, 0, 3000)
+    recording.launch(0, "just", 55, 60, call=50).launch(100, "long", 160, 165, call=51)
+    recording.launch(200, "just", 301, 310, call=1).launch(400, "late", 502, 510, call=1)
+    recording.launch(600, "before", 610, 750, call=1).launch(609, "behind", 750, 760, call=1)
+    return recording
+
+
+def test_outliers_are_what_hta_counts(tmp_path: Path) -> None:
+    result = analyze.run(with_outliers().open(tmp_path), "launches")
+    rows = {row["name"]: row for row in result.table.to_dicts()}
+    columns = ("long_calls_count", "late_count", "late_idle_count")
+    counts = {name: tuple(row[column] for column in columns) for name, row in rows.items()}
+    assert counts == {
+        "just": (0, 0, 0), "long": (1, 0, 0), "late": (0, 1, 1), "before": (0, 0, 0), "behind": (0, 1, 0),
+    }  # fmt: skip
+    assert tuple(result.values[column] for column in columns) == (1, 2, 1)
+    assert result.says.endswith("outliers: 1 long call, 1 late start on an idle stream")
+
+
+def test_each_outlier_can_be_listed(tmp_path: Path) -> None:
+    table = analyze.run(with_outliers().open(tmp_path), "launches", by="outlier").table
+    shown = [(row["name"], row["outlier"], row["at_ns"], row["delay_ns"]) for row in table.to_dicts()]
+    assert shown == [
+        ("behind", "late behind other work", 609 * US, 140 * US),
+        ("late", "late on an idle stream", 400 * US, 101 * US),
+        ("long", "long call", 100 * US, 9 * US),
+    ]
+
+
+def test_what_counts_as_an_outlier_can_be_said(tmp_path: Path) -> None:
+    trace = with_outliers().open(tmp_path)
+    values = analyze.run(trace, "launches", long_call_ns=49_000, late_ns=139_000).values
+    assert (values["long_calls_count"], values["late_count"], values["late_idle_count"]) == (2, 1, 0)
+    assert analyze.run(trace, "launches", by="outlier", long_call_ns=10**9, late_ns=10**9).table.is_empty()
+    with pytest.raises(UsageError):
+        analyze.run(trace, "launches", late_ns=-1)
+
+
 def test_depth_rises_with_calls_and_falls_with_starts(tmp_path: Path) -> None:
     recording = Recording()
     for at, start in ((0, 10), (2, 20), (4, 30), (6, 40)):

@@ -53,6 +53,9 @@ def test_tree_with_forward_and_backward_time(tmp_path: Path) -> None:
     assert us(found["(optimizer)"], *host) == [10, 10, 0]
     assert us(found["(backward of no module)"], *host) == [3, 3, 3]
     assert us(found["(outside modules)"], *host) == [50, 50, 0]
+    apart = ("device_forward", "device_backward", "host_forward", "host_backward")
+    assert us(found["Net_0"], *apart) == [27, 20, 40, 16]
+    assert us(found["Linear_0"], *apart) == [20, 12, 18, 10]
     assert result.table["calls_count"].to_list() == [1, 1, 1, None, None, None]
     assert result.values["device_ns"] == 53_000, "the orphan kernel is left out"
     assert result.values["device_in_modules_pct"] == pytest.approx(100 * 47 / 53)

@@ -318,6 +318,7 @@ def test_what_was_not_recorded_is_null(tmp_path: Path) -> None:
     assert absent == [
         "device_self_ns", "device_self_pct", "device_total_ns", "device_mean_ns", "host_memory_bytes",
         "host_self_memory_bytes", "device_memory_bytes", "device_self_memory_bytes", "total_flops",
+        "tensor_core_eligible", "tensor_core_self_pct", "tensor_core_total_pct", "flags",
     ]  # fmt: skip
     assert result.values["device_self_ns"] is None
 

@@ -108,6 +108,18 @@ def test_only_copies_leave_the_gpu_not_busy(tmp_path: Path) -> None:
     assert values["exposed_copy_pct"] == 100
 
 
+def test_busy_and_idle_are_shares_of_the_same_time(tmp_path: Path) -> None:
+    """A step of 100 us whose only work is a kernel of 30 us and a copy of 20 behind a start of 50."""
+    recording = Recording().step(1, 0, 100)
+    recording.launch(40, "gemm", 50, 80)
+    recording.launch(45, "Memcpy HtoD (Pinned -> Device)", 80, 100, category="gpu_memcpy")
+    values = analyze.run(recording.open(tmp_path), "overview").values
+    assert values["gpu_busy_pct"] == pytest.approx(30)
+    assert values["gpu_idle_pct"] == pytest.approx(50)
+    assert values["gpu_exposed_copy_pct"] == pytest.approx(20)
+    assert values["idle_pct"] == 0  # of the device's span, from its first start to its last end
+
+
 @needs_corpus
 @pytest.mark.parametrize(
     ("name", "busy", "efficiency", "occupancy"),

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretrace import analyze
-from foretrace.analyze.concepts.trust import completeness, coverage, disturbance, marks, settling
+from foretrace.analyze.concepts.trust import completeness, coverage, disturbance, marks, settling, size
 from foretrace.analyze.concepts.trust.evidence import Note
 from foretrace.analyze.trust import Trust, judge
 from foretrace.ingest import kineto, open_trace
@@ -385,7 +385,7 @@ def test_no_recording_is_too_odd_to_be_judged(changes: list[tuple[int, str, obje
 def emitted_codes() -> set[str]:
     """Codes written in the checks: the first argument of every Note, and rows of the tables they come from."""
     codes = set()
-    for module in (completeness, coverage, disturbance, marks, settling):
+    for module in (completeness, coverage, disturbance, marks, settling, size):
         for node in ast.walk(ast.parse(Path(module.__file__).read_text(encoding="utf-8"))):
             first = node.args[0] if isinstance(node, ast.Call) and node.args else None
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Note":
@@ -447,8 +447,8 @@ def test_every_truncation_of_a_recording_is_judged(tmp_path: Path) -> None:
     whole = gzip.decompress((CORPUS / "h200/matmul_add.slow.lite.json.gz").read_bytes())
     path = tmp_path / "cut.json"
     events = whole.index(b'"ph"')
-    for size in range(events + 400, len(whole), 2_999):
-        path.write_bytes(whole[:size])
+    for length in range(events + 400, len(whole), 2_999):
+        path.write_bytes(whole[:length])
         judged = judge(open_trace(path, cache=False))
         assert judged.verdict != "yes"
         assert "truncated" in {note.code for note in judged.notes}

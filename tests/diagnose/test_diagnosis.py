@@ -19,10 +19,12 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import Diagnosis, _order, diagnose, fix_of
 from foretrace.diagnose.finding import Alternative, Finding, Fix
 from foretrace.diagnose.rule import SECTIONS, Rule
+from foretrace.diagnose.step_times import step_times
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.intervals import Intervals
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
+from foretrace.predict.numbers import Calls, ProgramTime, Tasks
 from foretrace.predict.prediction import Prediction, Span
 from foretrace.present.text.findings import finding_lines, to_markdown
 
@@ -140,10 +142,10 @@ def test_any_alternative_can_be_predicted_by_its_label(sample: foretrace.Trace) 
 def test_alternatives_are_printed_below_the_fix(sample: foretrace.Trace) -> None:
     case = Case(sample)
     found = diagnose(case, (_choices(case, 0.8, half=(0.5, True)),))
-    lines = ["".join(text for text, _ in line) for line in finding_lines(found, case.step_ns, 100)]
+    lines = ["".join(text for text, _ in line) for line in finding_lines(found, step_times(case), 100)]
     place = lines.index("    Do plain.")
     assert lines[place - 1].startswith("  or plain  gain, × 1.2")
-    assert "   - or plain (gain, × 1.2" in to_markdown(found, case.step_ns, "sample")
+    assert "   - or plain (gain, × 1.2" in to_markdown(found, step_times(case), "sample")
 
 
 def test_two_findings_about_the_same_time_of_the_host_say_so(sample: foretrace.Trace) -> None:
@@ -159,6 +161,22 @@ def test_two_findings_about_the_same_time_of_the_host_say_so(sample: foretrace.T
     says = {each.rule: each.says for each in diagnose(Case(sample), rules).findings}
     assert [name for name, text in says.items() if "the same time as in" in text] == ["two"]
     assert says["two"].endswith("That is the same time as in one.")
+
+
+def test_a_fix_that_leaves_nothing_of_the_step_is_not_predicted(sample: foretrace.Trace) -> None:
+    """Found by tests/fuzz: a damaged recording may hold nothing but what one rule would take away."""
+    case = Case(sample)
+    program = case.program
+    everything = Edit(
+        removed_tasks=Tasks(np.arange(len(program.task_dur_ns))),
+        removed_host=ProgramTime(Intervals(np.array([0]), np.array([program.measured_host_ns]))),
+        removed_calls=Calls(np.arange(len(program.kind))),
+    )
+    found = diagnose(
+        case, (_rule("unfused-attention", _finding("unfused-attention", Change("all", everything))),)
+    )
+    assert found.findings == ()
+    assert "nothing is left of the step with: all" in found.unchecked[0].why
 
 
 def test_a_rule_that_cannot_look_is_unchecked_and_one_that_finds_nothing_is_checked(

@@ -22,6 +22,10 @@ PROGRAMS = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 VARIANTS = [
     ("matmul_add", "--size", "32", "--dtype", "fp32"),
     ("matmul_add", "--size", "32", "--warmup"),
+    ("linear", "--batch", "4", "--in_dim", "8", "--out_dim", "16"),
+    ("gated_mlp", "--batch", "2", "--seq", "4", "--dim", "8", "--hidden", "16"),
+    ("attention", "--seq", "16", "--backend", "math"),
+    ("attention", "--seq", "16", "--backend", "flash"),
     ("transformer_layer", "--batch", "2", "--sequence", "16"),
     ("transformer_layer", "--batch", "2", "--sequence", "16", "--optimised"),
     ("slow_model",),
@@ -80,10 +84,10 @@ def test_options_in_the_readme_exist(name: str) -> None:
     used = {
         option
         for line in re.findall(rf"python examples/{name}\.py([^`\n]*)", readme)
-        for option in re.findall(r"--[a-z-]+", line)
+        for option in re.findall(r"--[a-z_-]+", line)
     }
     known = set(
-        re.findall(r'add_argument\("(--[a-z-]+)"', (EXAMPLES / f"{name}.py").read_text(encoding="utf-8"))
+        re.findall(r'add_argument\("(--[a-z_-]+)"', (EXAMPLES / f"{name}.py").read_text(encoding="utf-8"))
     )
     assert used <= known
     assert {"--device", "--steps"} <= known
@@ -99,6 +103,47 @@ def test_a_recording_is_named_after_what_was_recorded(tmp_path: Path) -> None:
     trace = foretrace.open(tmp_path / "16_bf16_warm_eager.json")
     names = trace.spans["name"].cast(str).to_list()
     assert names.count("matmul_add") == 3, "the three active steps"
+
+
+def test_every_backend_of_attention_can_be_chosen() -> None:
+    """What a CPU lacks is said in a line, with its name."""
+    assert set(load("attention").BACKENDS) == {"math", "flash", "efficient", "cudnn"}
+    command = [sys.executable, str(EXAMPLES / "attention.py"), "--device", "cpu", "--backend", "cudnn"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("the backend cudnn does not run here")
+
+
+def test_backends_of_attention_agree() -> None:
+    module = load("attention")
+    torch.manual_seed(0)
+    options = argparse.Namespace(batch=1, heads=2, seq=16, dim=8, device="cpu", dtype="fp32", backend="math")
+    step = module.Step(options)
+    by_math = step()
+    step.backend = "flash"
+    assert torch.allclose(by_math, step(), atol=1e-5)
+
+
+def test_recordings_of_the_tutorials_layers(tmp_path: Path) -> None:
+    run(
+        "gated_mlp",
+        "--batch",
+        "2",
+        "--seq",
+        "4",
+        "--dim",
+        "8",
+        "--hidden",
+        "16",
+        "--steps",
+        "1",
+        "--record",
+        str(tmp_path),
+    )
+    trace = foretrace.open(tmp_path / "mlp_2x4x8x16_eager.json")
+    table = foretrace.analyze.run(trace, "operators").table
+    flops = dict(zip(table["name"], table["total_flops"], strict=True))
+    assert flops["aten::mm"] == 3 * (3 * 2 * 2 * 4 * 8 * 16), "three steps of three products"
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler on a CPU")

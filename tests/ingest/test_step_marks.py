@@ -117,6 +117,15 @@ def test_batches_begin_steps(tmp_path: Path) -> None:
     assert str(told["says"]).startswith("Taken as steps: 5 batches of the DataLoader: step() was not called")
 
 
+def test_batches_that_only_python_marks_need_no_operators(tmp_path: Path) -> None:
+    """Found by tests/fuzz: nothing else was on the host, so that no span of it ended."""
+    recording = Recording()
+    for start in (0, PERIOD, 2 * PERIOD):
+        recording.python("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, start + 60)
+        recording.kernel("gemm", start + 100, start + 900)
+    assert recording.open(tmp_path).spans.height == 6
+
+
 def test_ranges_called_a_step(tmp_path: Path) -> None:
     def mark(recording: Recording, number: int, start: float) -> None:
         recording.annotation(f"train step {number + 7}", start + 50, start + 950)

@@ -16,6 +16,7 @@ const CONTENT = {
   overview: { says: /step|idle|GPU|host/i, at_least: { "h1, h2": 2 } },
   findings: { says: /./, at_least: { h2: 1 } },
   timeline: { says: /View .* ms/, at_least: { canvas: 3, ".tl-label": 3, ".tl-table tbody tr": 1 } },
+  waiting: { says: /idle/i, at_least: { "table tbody tr": 2, h2: 4 } },
   operators: { says: /./, at_least: { "table tbody tr": 1 } },
   kernels: { says: /./, at_least: { "table tbody tr": 1 } },
   modules: { says: /./, at_least: { "svg, canvas, table tbody tr": 1 } },

@@ -23,6 +23,9 @@ export const SHARED = [
   { name: "four ranks", run: "rank0", path: join(CORPUS, "other/multirank_gloo"), gpu: true },
 ]
 
+/** Made by `questionsTrace`: a gap of two milliseconds, and a step that waits for data. */
+export const QUESTIONS = { name: "questions", run: "questions", path: null, gpu: true }
+
 /** Made by `rankTrace`: every page has data. */
 export const MADE = { name: "one of two ranks", run: "made_rank0", path: null, gpu: true }
 
@@ -30,7 +33,7 @@ export const isThere = (recording) => recording === MADE || existsSync(recording
 export const ALL = [...OURS, MADE, ...SHARED]
 
 /** The pages by their names in the address, in the order of the navigation. */
-export const PAGES = [...readFileSync(join(WEB, "src/views/index.ts"), "utf8").matchAll(/\{ name: "(\w+)", title: "(\w+)", key: "(\d)"/g)].map(
+export const PAGES = [...readFileSync(join(WEB, "src/views/index.ts"), "utf8").matchAll(/\{ name: "(\w+)", title: "(\w+)", key: "(.)"/g)].map(
   ([, name, title, key]) => ({ name, title, key }),
 )
 
@@ -101,4 +104,36 @@ export function rankTrace(rank) {
   const deviceProperties = [{ id: rank, name: "NVIDIA H200", totalGlobalMem: 150e9, computeMajor: 9, computeMinor: 0, numSms: 132 }]
   const distributedInfo = { backend: "nccl", rank, world_size: 2, pg_count: 1 }
   return JSON.stringify({ schemaVersion: 1, baseTimeNanoseconds: 0, record_shapes: 1, profile_memory: 1, with_stack: 1, with_modules: 1, distributedInfo, deviceProperties, traceEvents: events })
+}
+
+/**
+ * Five steps of eight matrix multiplies. Between 102 and 104 ms the GPU waits for `aten::nonzero` in step 12; step 13
+ * waits 21 ms for data instead of one.
+ */
+export function questionsTrace() {
+  const events = []
+  const add = (cat, name, ts, dur, pid, tid, args = {}) => events.push({ ph: "X", cat, name, ts, dur, pid, tid, args })
+  let correlation = 0
+  const launch = (name, ts, from, dur) => {
+    correlation += 1
+    add("cuda_runtime", "cudaLaunchKernel", ts, 10, 100, 100, { correlation, "External id": correlation })
+    add("kernel", name, from, dur, 0, 7, { correlation, "External id": correlation, device: 0, stream: 7, grid: [264, 1, 1], block: [128, 1, 1] })
+  }
+  ;[0, 40_000, 80_000, 120_000, 180_000].forEach((from, step) => {
+    const wait = step === 3 ? 21_000 : 1_000
+    const begun = from + wait
+    add("user_annotation", `ProfilerStep#${step + 10}`, from, step === 3 ? 59_990 : 39_990, 100, 100)
+    add("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", from + 5, wait - 10, 100, 100)
+    for (let layer = 0; layer < 8; layer++) {
+      const late = step === 2 && layer === 5
+      const ts = late ? 103_890 : begun + 100 + layer * 100
+      const runs = begun + 1_000 + layer * 4_000 + (step === 2 && layer >= 5 ? 2_000 : 0)
+      if (late) add("cpu_op", "aten::nonzero", begun + 700, 103_950 - begun - 700, 100, 100, { "External id": correlation + 1 })
+      else if (step !== 2 || layer < 5) add("cpu_op", "aten::mm", ts - 10, 60, 100, 100, { "External id": correlation + 1 })
+      launch(`gemm_${layer}`, step === 2 && layer > 5 ? 104_000 + layer * 20 : ts, runs, 4_000)
+    }
+    add("cuda_runtime", "cudaDeviceSynchronize", from + wait + 25_000, 13_000, 100, 100)
+  })
+  const deviceProperties = [{ id: 0, name: "NVIDIA H200", totalGlobalMem: 150e9, computeMajor: 9, computeMinor: 0, numSms: 132 }]
+  return JSON.stringify({ schemaVersion: 1, baseTimeNanoseconds: 0, deviceProperties, traceEvents: events })
 }

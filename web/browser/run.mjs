@@ -10,7 +10,7 @@ import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSyn
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { startServer } from "./harness.mjs"
-import { OURS, SHARED, WEB, hostileTrace, isThere, rankTrace } from "./recordings.mjs"
+import { OURS, SHARED, WEB, hostileTrace, isThere, questionsTrace, rankTrace } from "./recordings.mjs"
 
 const FORETRACE = (process.env.FORETRACE ?? "foretrace").split(" ")
 const HOSTILE_FILE = "hostile <img src=x onerror=window.hacked=7>.json"
@@ -49,8 +49,10 @@ const ranks = join(folder, "two_ranks")
 const watched = join(folder, "watched")
 for (const each of [ranks, watched]) mkdirSync(each)
 for (const rank of [0, 1]) writeFileSync(join(ranks, `made_rank${rank}.json`), rankTrace(rank))
+const questions = join(folder, "questions.json")
+writeFileSync(questions, questionsTrace())
 const there = [...OURS, ...SHARED].filter(isThere)
-const server = await startServer(FORETRACE, [...there.map((each) => each.path), hostile, ranks, watched])
+const server = await startServer(FORETRACE, [...there.map((each) => each.path), hostile, questions, ranks, watched])
 try {
   const report = join(folder, "report.html")
   const hostileReport = join(folder, "hostile.html")

@@ -22,6 +22,7 @@ test("times side by side share one unit and one precision", () => {
   const scale = timeScale(50.5)
   assert.equal(scale.range({ low: 0.5, high: 0.9 }), "0.5–0.9")
   assert.equal(scale.range({ low: 1.01, high: 1.02 }), "1.0")
+  assert.equal(scale.range({ point: 0.7, low: 0.5, high: 0.9 }), "0.7 (0.5–0.9)")
   assert.equal(scale.text(-0.01), "0.0")
   assert.equal(`${timeScale(0.25).text(0.25)} ${timeScale(0.25).unit}`, "250.0 µs")
   assert.equal(formatMs(12_345), "12.3 s")
@@ -30,7 +31,9 @@ test("times side by side share one unit and one precision", () => {
 })
 
 test("a speed-up says as much as it knows", () => {
-  assert.equal(formatSpeedup({ low: 2.91, high: 3.12 }), "2.9–3.1×")
+  assert.equal(formatSpeedup({ low: 2.91, high: 3.12 }), "2.91–3.12×")
+  assert.equal(formatSpeedup({ point: 3, low: 2.91, high: 3.12 }), "3.00× (2.91–3.12)")
+  assert.equal(formatSpeedup({ point: 120.4, low: 99.5, high: 240 }), "120× (99.50–240)")
   assert.equal(formatSpeedup({ low: 1.01, high: 1.03 }), "1.01–1.03×")
   assert.equal(formatSpeedup({ low: 1.01, high: 1.01 }), "1.01×")
   assert.equal(formatSpeedup({ low: 1.11, high: 1.13 }), "1.11–1.13×")

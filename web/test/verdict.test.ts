@@ -15,7 +15,7 @@ test("a finding to paste says its verdict on that scale", () => {
     number: 1, rule: "launch-bound", severity: "low", title: "Title", says: "Says.", why: "Why.", unless: "", where: [], bars: [], facts: [], fix: null,
     label: "", alternatives: [],
     predicted: { verdict: "no gain", step_ms: 10, after_ms: range, saved_ms: range, speedup: { point: 1, low: 0.9, high: 1.05 }, basis: "basis", not_promised: "" },
-    confidence: "Low", spans: [], from_ns: null, to_ns: null, manual: "",
+    confidence: "Low", spans: [], span: null, from_ns: null, to_ns: null, manual: "",
   }
   assert.match(findingMarkdown(finding), /verdict: none\); basis/)
   assert.doesNotMatch(findingMarkdown(finding), /no gain/)
@@ -25,7 +25,7 @@ test("another fix says its worth on that scale", () => {
   const range = { point: 0, low: -1, high: 1 }
   const predicted = { verdict: "uncertain", step_ms: 10, after_ms: range, saved_ms: range, speedup: { point: 1.4, low: 1.2, high: 1.6 }, basis: "basis", not_promised: "" } as const
   const other = { label: "bf16-autocast", fix: { says: "Cast.", code: "" }, unless: "", predicted }
-  assert.equal(alternativeText(other), "1.2–1.6×, maybe")
+  assert.equal(alternativeText(other), "1.40× (1.20–1.60), maybe")
   assert.equal(alternativeText({ ...other, predicted: null }), "not predicted")
 })
 

@@ -28,6 +28,7 @@ from foretrace.trace import Trace
 from foretrace.units import counted, format_value
 
 _TOGETHER = "all"
+_DISTURBED = 1.2  # times the median, or less than its inverse: such a step is named
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,10 @@ def critical_path(trace: Trace, *, by: Literal["step", "name"] = "step", annotat
         Each *_pct is a share of length_ns; the eight parts sum to length_ns exactly.
         With --by name: the spans on the path of the last row, by their time on it.
 
+    Headline and values
+        Those of the step of median length, which one disturbed step does not move. Steps that take over 1.2 times as long,
+        or less than the inverse of that, are named.
+
     Options
         annotation: analyse the ranges of this annotation instead of the steps, each up to the end of the GPU work
         launched in it.
@@ -100,13 +105,35 @@ def critical_path(trace: Trace, *, by: Literal["step", "name"] = "step", annotat
     loading = _loading(trace)
     paths = [walk(graph, stretch, loading) for stretch in stretches]
     shares = _by_stretch(stretches, paths)
-    values = {name: value for name, value in shares.row(-1, named=True).items() if name != "window"}
+    middle = _median_row(shares)
+    values: dict[str, Value] = shares.row(middle, named=True)
+    together_ns = shares["length_ns"][-1]
     return Result(
-        says=_says(values, len(paths[-1].kind)),
-        table=shares if by == "step" else _by_name(trace, paths[-1], values["length_ns"]),
+        says=_says(values, len(paths[middle].kind), shares.height - 1),
+        table=shares if by == "step" else _by_name(trace, paths[-1], together_ns),
         values=values,
-        notes=_notes(trace, stretches[-1]),
+        notes=(*_disturbed(shares, values), *_notes(trace, stretches[-1])),
     )
+
+
+def _median_row(shares: pl.DataFrame) -> int:
+    """The row of the step of median length; without steps, the only one."""
+    steps = shares.with_row_index("row").head(-1).sort("length_ns", maintain_order=True)
+    return int(steps["row"][(steps.height - 1) // 2]) if steps.height else 0
+
+
+def _disturbed(shares: pl.DataFrame, median: dict[str, Value]) -> tuple[str, ...]:
+    """Steps that are not like the median one."""
+    usual = float(median["length_ns"] or 0)
+    odd = [
+        f"{name} ({format_value('_ns', length)})"
+        for name, length in shares.head(-1).select("window", "length_ns").iter_rows()
+        if length > _DISTURBED * usual or _DISTURBED * length < usual
+    ]
+    if not odd:
+        return ()
+    shown = ", ".join(odd[:4]) + (f" and {len(odd) - 4} more" if len(odd) > 4 else "")
+    return (f"unlike the median step of {format_value('_ns', usual)}: {shown}",)
 
 
 def walk(graph: DependencyGraph, stretch: Stretch, loading: Intervals = intervals.EMPTY) -> Path:
@@ -261,12 +288,13 @@ def _by_name(trace: Trace, path: Path, length_ns: Value) -> pl.DataFrame:
     return table.with_columns(total_pct=share).sort("total_ns", descending=True, maintain_order=True)
 
 
-def _says(values: dict[str, Value], count: int) -> str:
+def _says(values: dict[str, Value], count: int, steps: int) -> str:
     shares = {name: float(values[f"{name}_pct"] or 0) for name in CLASSES}
     first, second = sorted(shares, key=lambda name: -shares[name])[:2]
     length = format_value("_ns", values["length_ns"])
+    of = f"{values['window']}, the median of {steps}, {length}" if steps > 1 else length
     return (
-        f"{length}: the critical path is {shares[first]:.1f} % {first} and {shares[second]:.1f} % {second} time "
+        f"{of}: the critical path is {shares[first]:.1f} % {first} and {shares[second]:.1f} % {second} time "
         f"({counted(count, 'segment')})"
     )
 

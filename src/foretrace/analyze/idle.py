@@ -14,8 +14,9 @@ from foretrace.analyze.concepts.host.runtime_calls import NOBODY, HostSpans, Ids
 from foretrace.analyze.concepts.trees.source_places import Places
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.syncs import blocking_calls
-from foretrace.analyze.timeline import Over, device_windows, free_time
+from foretrace.analyze.timeline import DeviceWindow, Over, device_windows, free_time
 from foretrace.errors import UsageError
+from foretrace.intervals import Intervals
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value
 
@@ -27,7 +28,7 @@ class ExplainedGaps:
     """All gaps of all devices, and the parts that each is cut into."""
 
     gaps: pl.DataFrame  # gap, device, start_ns, idle_ns, before_id, after_id, launch_id
-    parts: pl.DataFrame  # gap, part_ns, cause, span_id
+    parts: pl.DataFrame  # gap, part_at_ns, part_ns, cause, span_id
     span_ns: int
 
 
@@ -98,7 +99,8 @@ def idle(
     if min_gap_ns < 0 or gaps_count < 1:
         raise UsageError("idle: min_gap_ns cannot be negative and gaps_count must be at least 1")
     host = HostSpans(trace)
-    explained = _explain(trace, host, over, min_gap_ns)
+    windows = device_windows(trace, device_time.device_work(trace), over=over)
+    explained = explain_gaps(trace, host, windows, min_gap_ns=min_gap_ns)
     return _shown(trace, host, explained, longest=gaps_count if view == "gaps" else None, view=view)
 
 
@@ -116,14 +118,22 @@ def _shown(
     return Result(says=_says(values, by_cause), table=table, values=values, notes=_notes(explained, places))
 
 
-def _explain(trace: Trace, host: HostSpans, over: Over, min_gap_ns: int) -> ExplainedGaps:
-    """The gaps of every device, explained."""
+def explain_gaps(
+    trace: Trace,
+    host: HostSpans,
+    windows: list[DeviceWindow],
+    *,
+    min_gap_ns: int,
+    least_ns: int = 0,
+    most: int | None = None,
+) -> ExplainedGaps:
+    """The gaps of every device within its window, explained; of each device the `most` longest from `least_ns` on."""
     work = device_time.device_work(trace)
     explainer = Explainer(trace, host)
     gaps, parts, span_ns, count = [], [], 0, 0
-    for device, _, period in device_windows(trace, work, over=over):
+    for device, _, period in windows:
         of_device = work.filter(pl.col("device").eq_missing(device))
-        free = free_time(of_device, period)
+        free = _longest(free_time(of_device, period), least_ns, most)
         device_gaps = find_gaps(of_device, free)
         causes = explainer.explain(device_gaps, min_gap_ns)
         parts.append(causes.with_columns(pl.col("gap") + count))
@@ -131,6 +141,15 @@ def _explain(trace: Trace, host: HostSpans, over: Over, min_gap_ns: int) -> Expl
         span_ns += period.length_ns
         count += len(free.start)
     return ExplainedGaps(pl.concat(gaps), pl.concat(parts), span_ns)
+
+
+def _longest(free: Intervals, least_ns: int, most: int | None) -> Intervals:
+    """The intervals that are long enough, in order; no more than the `most` longest."""
+    length = free.end - free.start
+    chosen = np.flatnonzero(length >= least_ns)
+    if most is not None and len(chosen) > most:
+        chosen = np.sort(chosen[np.argsort(-length[chosen], kind="stable")[:most]])
+    return Intervals(free.start[chosen], free.end[chosen])
 
 
 def _gap_frame(device: int | None, gaps: Gaps, first: int) -> pl.DataFrame:
@@ -237,19 +256,11 @@ def _gaps(
     """The longest gaps, each with its largest cause and what the host did in the longest part of that."""
     longest = explained.gaps.top_k(count, by="idle_ns").sort("idle_ns", "gap", descending=[True, False])
     parts = explained.parts.join(longest.select("gap"), on="gap", how="semi")
-    # The longest part of the largest cause says most.
-    causes = (
-        parts.sort("part_ns", descending=True, maintain_order=True)
-        .group_by("gap", "cause", maintain_order=True)
-        .agg(cause_ns=pl.col("part_ns").sum(), span_id=pl.col("span_id").first())
-    )
-    main = causes.sort("cause_ns", descending=True, maintain_order=True).unique(
-        "gap", keep="first", maintain_order=True
-    )
+    main = main_causes(parts)
     rows = longest.join(main, on="gap", how="left", maintain_order="left")
     names = trace.spans["name"]
     ids = rows["span_id"]
-    sync = _blocking_at(calls, rows["start_ns"].to_numpy())
+    sync = blocking_at(calls, rows["start_ns"].to_numpy())
     return rows.select(
         "device",
         trace.spans["step"].gather(rows["after_id"]).alias("step"),
@@ -265,7 +276,19 @@ def _gaps(
     )  # fmt: skip
 
 
-def _blocking_at(calls: pl.DataFrame, at: Ids) -> pl.Series:
+def main_causes(parts: pl.DataFrame) -> pl.DataFrame:
+    """For each gap its largest cause, and the host's span in the longest part of that: it says most."""
+    causes = (
+        parts.sort("part_ns", descending=True, maintain_order=True)
+        .group_by("gap", "cause", maintain_order=True)
+        .agg(cause_ns=pl.col("part_ns").sum(), span_id=pl.col("span_id").first())
+    )
+    return causes.sort("cause_ns", descending=True, maintain_order=True).unique(
+        "gap", keep="first", maintain_order=True
+    )
+
+
+def blocking_at(calls: pl.DataFrame, at: Ids) -> pl.Series:
     """For each time, the blocking call that was open then; null where there was none."""
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     place = np.searchsorted(start, at, side="right") - 1
@@ -279,7 +302,7 @@ def _values(explained: ExplainedGaps, by_cause: pl.DataFrame, calls: pl.DataFram
     lengths = dict(zip(by_cause["cause"].cast(pl.String), by_cause["total_ns"], strict=True))
     waiting = sum(int(lengths.get(cause, 0)) for cause in (*_HOST, "launch call", "launch latency"))
     named = {_value_name(cause): int(lengths.get(cause, 0)) for cause in CAUSES}
-    blocked = _blocking_at(calls, explained.gaps["start_ns"].to_numpy()).is_not_null()
+    blocked = blocking_at(calls, explained.gaps["start_ns"].to_numpy()).is_not_null()
     after_sync = int(explained.gaps["idle_ns"].filter(blocked).sum())
     return {
         "span_ns": span_ns,

@@ -34,7 +34,14 @@ from foretrace.units import counted, format_value
         "queued_pct": "of launches_count",
     },
 )
-def launches(trace: Trace, *, by: Literal["name", "api"] = "name", queue_limit: int = 1_000) -> Result:
+def launches(
+    trace: Trace,
+    *,
+    by: Literal["name", "api", "outlier"] = "name",
+    queue_limit: int = 1_000,
+    long_call_ns: int = 50_000,
+    late_ns: int = 100_000,
+) -> Result:
     """What launches cost, how long their work waits to start, and how full the queue is.
 
     A launch is a runtime call that started GPU work (kernel, copy or memset). A CUDA graph is one launch with many
@@ -53,6 +60,14 @@ def launches(trace: Trace, *, by: Literal["name", "api"] = "name", queue_limit: 
     queue_delay_ns                 their median delay: time in the queue, not a cost of launching
     short_count, short_pct         launches whose work took less time than the call (HTA's short kernels)
     call_total_ns, call_pct        duration of all calls, and its share of the time of all launch calls
+    long_calls_count                 calls that took longer than `long_call_ns` (50 µs, HTA's runtime outliers)
+    late_count                     launches whose work began more than `late_ns` after the call (100 µs, HTA's launch
+                                   delay outliers)
+    late_idle_count                those of them whose stream was idle: no queue explains their delay
+
+    With by="outlier", one row per outlier, the longest first: `at_ns` (start of the call), its call and delay, and
+    whether its stream was `busy` when the call ended. A call is long where the queue is full, where the
+    driver loads a kernel's code or allocates, or where the host lost its processor; see `idle` and `cold-start`.
 
     Values: launch_pct is the time in launch calls (union over threads), of the host's time in complete steps.
     The queue depth counts launches made but not yet started: +1 when the call begins, -1 when the work starts, per
@@ -71,14 +86,16 @@ def launches(trace: Trace, *, by: Literal["name", "api"] = "name", queue_limit: 
     if rows.is_empty():
         what = "no launch is linked to GPU work" if trace.has_device else "no GPU work recorded"
         raise MissingDataError(f"{trace.path.name}: {what}; record with ProfilerActivity.CPU and CUDA")
-    rows = _measured(rows)
-    table = _grouped(rows, "name" if by == "name" else "api")
+    if min(long_call_ns, late_ns) < 0:
+        raise UsageError("launches: long_call_ns and late_ns must be at least 0")
+    rows = _measured(rows, long_call_ns=long_call_ns, late_ns=late_ns)
+    table = _outliers(rows) if by == "outlier" else _grouped(rows, by)
     windows = [window for window in step_windows(trace) if window.averaged]
     values = {**_totals(rows), **_per_step(rows, windows), **_queue(trace, rows, queue_limit)}
     return Result(says=_says(values), table=table, values=values, notes=_notes(trace, rows, bool(windows)))
 
 
-def _measured(rows: pl.DataFrame) -> pl.DataFrame:
+def _measured(rows: pl.DataFrame, *, long_call_ns: int, late_ns: int) -> pl.DataFrame:
     start, call, end, free = (pl.col(name) for name in ("start_ns", "call_ns", "call_end_ns", "free_ns"))
     idle = free.is_null() | (free <= call)
     return rows.with_columns(
@@ -87,6 +104,8 @@ def _measured(rows: pl.DataFrame) -> pl.DataFrame:
         latency_ns=pl.when(idle).then((start - call).clip(lower_bound=0)),
         queued=(free > end).fill_null(value=False),
         short=pl.col("dur_ns") < end - call,
+        long_call=(end - call > long_call_ns).fill_null(value=False),
+        late=(start - end > late_ns).fill_null(value=False),
     )
 
 
@@ -106,11 +125,44 @@ def _grouped(rows: pl.DataFrame, key: str) -> pl.DataFrame:
         short_count=pl.when(known > 0).then(pl.col("short").sum()),
         short_pct=pl.when(known > 0).then(100 * pl.col("short").sum() / known),
         call_total_ns=pl.when(known > 0).then(pl.col("length_ns").sum()),
+        **_outlier_counts(),
     )
     total = int(table["call_total_ns"].sum())
     share = 100 * pl.col("call_total_ns") / total if total else pl.lit(None, pl.Float64)
-    return table.with_columns(pl.col("name").cast(pl.String), call_pct=share).sort(
+    columns = table.columns
+    place = columns.index("call_total_ns") + 1
+    shared = table.with_columns(pl.col("name").cast(pl.String), call_pct=share)
+    return shared.select(*columns[:place], "call_pct", *columns[place:]).sort(
         "call_total_ns", "name", descending=[True, False], nulls_last=True
+    )
+
+
+def _outlier_counts() -> dict[str, pl.Expr]:
+    late = pl.col("late")
+    return {
+        "long_calls_count": pl.col("long_call").sum(),
+        "late_count": late.sum(),
+        "late_idle_count": (late & ~pl.col("queued")).sum(),
+    }
+
+
+def _outliers(rows: pl.DataFrame) -> pl.DataFrame:
+    """One row per launch whose call or delay is an outlier, the longest first."""
+    odd = rows.filter(pl.col("long_call") | pl.col("late"))
+    why = [
+        pl.when(pl.col("long_call")).then(pl.lit("long call")),
+        pl.when(pl.col("late") & pl.col("queued")).then(pl.lit("late behind other work")),
+        pl.when(pl.col("late") & ~pl.col("queued")).then(pl.lit("late on an idle stream")),
+    ]
+    longest = pl.max_horizontal("length_ns", "delay_ns")
+    return odd.sort(longest, "call_ns", descending=[True, False]).select(
+        pl.col("name", "api").cast(pl.String),
+        pl.concat_str(why, separator=", ", ignore_nulls=True).alias("outlier"),
+        "step",
+        pl.col("call_ns").alias("at_ns"),
+        pl.col("length_ns").alias("call_ns"),
+        "delay_ns",
+        pl.col("queued").alias("busy"),
     )
 
 
@@ -126,6 +178,7 @@ def _totals(rows: pl.DataFrame) -> dict[str, Value]:
         "short_pct": 100 * short / known if known else None,
         "latency_ns": float(latency) if isinstance(latency, int | float) else None,
         "queued_pct": 100 * int(rows["queued"].sum()) / rows.height,
+        **rows.select(**_outlier_counts()).row(0, named=True),
     }
 
 
@@ -175,7 +228,15 @@ def _says(values: dict[str, Value]) -> str:
         if values["latency_ns"] is not None
         else "; the stream was never idle"
     )
-    return f"{counted(count, 'launch call')}{per_step}{cost}{short}{latency}"
+    return f"{counted(count, 'launch call')}{per_step}{cost}{short}{latency}{_says_outliers(values)}"
+
+
+def _says_outliers(values: dict[str, Value]) -> str:
+    """The outliers that no queue explains, if there are any."""
+    calls, late = int(values["long_calls_count"] or 0), int(values["late_idle_count"] or 0)
+    parts = [f"{counted(calls, 'long call')}"] if calls else []
+    parts += [f"{counted(late, 'late start')} on an idle stream"] if late else []
+    return f"; outliers: {', '.join(parts)}" if parts else ""
 
 
 def _notes(trace: Trace, rows: pl.DataFrame, has_steps: bool) -> tuple[str, ...]:

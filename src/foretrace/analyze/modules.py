@@ -73,8 +73,8 @@ def modules(
         host_self_ns: time in the module's calls, excluding its submodules, plus the backward operators of its own
             forward operators (matched by autograd's sequence number). Includes waiting.
         host_total_ns: self plus the totals of the submodules, exactly.
-        host_backward_ns: the backward part of host_total_ns.
-        device_self_ns, device_total_ns, device_backward_ns: the same for the kernels, copies and memsets that those
+        host_forward_ns, host_backward_ns: the two parts of host_total_ns.
+        device_self_ns, device_total_ns, device_forward_ns, device_backward_ns: the same for the kernels, copies and memsets that those
             operators launched. Durations are summed, so work on several streams at once counts several times.
         host_self_pct: of the time of all threads that ran modules, their backward or the optimizer.
         device_self_pct, device_total_pct: of all GPU work launched in the recording.
@@ -177,8 +177,10 @@ def _calls(times: _Times, module_count: int) -> pl.Series:
 def _columns(own: dict[str, Array], total: dict[str, Array]) -> dict[str, Array]:
     return {
         "device_total_ns": total["device"], "device_self_ns": own["device"],
+        "device_forward_ns": total["device"] - total["device_backward"],
         "device_backward_ns": total["device_backward"], "host_total_ns": total["host"],
-        "host_self_ns": own["host"], "host_backward_ns": total["host_backward"],
+        "host_self_ns": own["host"], "host_forward_ns": total["host"] - total["host_backward"],
+        "host_backward_ns": total["host_backward"],
     }  # fmt: skip
 
 
@@ -227,8 +229,8 @@ def _with_shares(table: pl.DataFrame, *, has_device: bool) -> pl.DataFrame:
         table = table.with_columns(pl.lit(None, pl.Int64).alias(name) for name in unknown)
     first = [name for name in ("module", "instances_count", "calls_count") if name in table.columns]
     measures = (
-        "device_total_ns", "device_total_pct", "device_self_ns", "device_self_pct", "device_backward_ns",
-        "host_total_ns", "host_self_ns", "host_self_pct", "host_backward_ns",
+        "device_total_ns", "device_total_pct", "device_self_ns", "device_self_pct", "device_forward_ns",
+        "device_backward_ns", "host_total_ns", "host_self_ns", "host_self_pct", "host_forward_ns", "host_backward_ns",
     )  # fmt: skip
     return table.select(*first, *measures, *(name for name in ("depth", "path") if name in table.columns))
 

@@ -10,7 +10,8 @@ What the file does not contain, so that torch's own table may differ:
 - a runtime call without External id whose correlation id equals an operator's id: torch mixes the two up;
   device work without External id, launched inside an operator, belongs to that operator here, not in torch;
 - stacks of backward kernels: torch shows where the main thread stood, here they have none;
-- names that were saved mangled stay so, and the FLOPs of with_flops are in no file that torch 2.x writes;
+- names that were saved mangled stay so, and the FLOPs of with_flops are in no file that torch 2.x writes: they come
+  from shapes here;
 - torch knows stacks only with `_ExperimentalConfig(verbose=True)`, else its rows by stack are those by name;
   it puts an annotation under the frame that was open when it began, here it is the frame that contains it.
 Kineto writes an annotation's extent on the device 2 ns too long; that is taken back.
@@ -24,8 +25,11 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
+from foretrace.analyze.concepts.device.phases import tensor_core_eligible
 from foretrace.analyze.concepts.trees import call_stacks, call_tree
 from foretrace.analyze.concepts.trees.call_tree import CallTree
+from foretrace.analyze.concepts.work import operator_work
+from foretrace.analyze.concepts.work.operator_flags import flag_notes, with_flags
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.trace import Trace
@@ -35,6 +39,8 @@ _GROUPS = {"name": (), "shape": ("shapes",), "stack": ("stack",)}
 _KEYS = ("name", "on", "annotation")
 _ON = pl.Enum(("host", "device"))
 _TIMES = ("host_self_ns", "host_total_ns", "device_self_ns", "device_total_ns")
+# Sums per row, of which the shares on tensor cores and the FLOPs are made.
+_WORK = ("flops", "has_flops", "core_self_ns", "told_self_ns", "core_total_ns", "told_total_ns")
 _MEMORY = ("host_memory_bytes", "host_self_memory_bytes", "device_memory_bytes", "device_self_memory_bytes")
 # Kineto's writer starts it 1 ns early and ends it 1 ns late, so that viewers draw it around its kernels.
 _ANNOTATION_MARGIN_NS = 2
@@ -58,6 +64,8 @@ _DEVICE_MEMORY = r"^(cuda|hip|xpu|mtia|privateuseone)(:|$)"
         "host_self_pct": "of the self time of all host calls",
         "host_total_pct": "of the self time of all host calls",
         "device_self_pct": "of the time of all kernels, copies and memsets, excluding annotations",
+        "tensor_core_self_pct": "of the row's own kernels whose names tell",
+        "tensor_core_total_pct": "of the row's kernels, those of the calls inside it included, whose names tell",
     },
 )
 def operators(
@@ -82,7 +90,14 @@ def operators(
             the device includes idle time, so it can exceed 100 %.
         host_memory_bytes, device_memory_bytes: allocated minus freed between start and end; negative where more was
             freed. The self columns exclude the calls inside.
-        total_flops: as counted by with_flops, where the file contains it.
+        total_flops: FLOPs of the operator and of those inside it: as counted by with_flops where the file contains
+            it, else from recorded shapes (as in `roofline`). A product counts once, however many operators wrap it.
+        tensor_core_eligible: whether tensor cores can run the operator (conv*, mm, bmm, addmm, linear, RNNs, ...: the
+            TensorBoard plugin's list), or its own kernels use them, as fused attention's do.
+        tensor_core_self_pct, tensor_core_total_pct: the time of the row's kernels that use tensor cores (matrix cores
+            on AMD) by name; null where no name tells.
+        flags: what is odd: "total far above self" (an operator of at least 5 % of the host time whose total
+            is 10 times its self time), "many calls" (at least 1,000 a step), "negative self time".
 
     Kernels that overlap each count in full, so sums can exceed the elapsed time.
 
@@ -109,7 +124,7 @@ def operators(
     elif group_by == "stack":
         events = call_stacks.add(trace, tree, *events, depth=stack_depth)
     table = _grouped([*events, _loose_memory(trace, tree)], _GROUPS[group_by])
-    table, values = _shares(_blank(trace, table, has_device=device.height > 0))
+    table, values = _shares(with_flags(trace, _blank(trace, table, has_device=device.height > 0)))
     return Result(says=_says(table, values), table=table, values=values, notes=_notes(table))
 
 
@@ -135,12 +150,18 @@ def _host_events(trace: Trace, tree: CallTree) -> pl.DataFrame:
         held = _within(changes, tree)
         columns[f"{where}_memory_bytes"] = held
         columns[f"{where}_self_memory_bytes"] = held - tree.per_parent(held)
+    work = operator_work.operator_work(trace, tree)
+    columns |= {
+        "flops": tree.with_callees(work.flops),
+        "has_flops": tree.with_callees(work.has_flops),
+        "core_self_ns": work.tensor_core_ns,
+        "told_self_ns": work.told_ns,
+        "core_total_ns": tree.with_callees(work.tensor_core_ns),
+        "told_total_ns": tree.with_callees(work.told_ns),
+    }
     frame = trace.spans.select("id", "name", "kind")[tree.span_id]
     events = frame.with_columns(on=pl.lit("host", _ON), annotation=pl.col("kind") == "annotation")
-    events = events.hstack(pl.DataFrame(columns))
-    flops = trace.ops.select(pl.col("span_id").alias("id"), pl.col("flops").alias("total_flops")).drop_nulls()
-    # With nothing to join there is no need for a copy of all.
-    return events.join(flops, on="id", how="left", maintain_order="left") if flops.height else events
+    return events.hstack(pl.DataFrame(columns))
 
 
 def _device_events(trace: Trace) -> pl.DataFrame:
@@ -153,9 +174,14 @@ def _device_events(trace: Trace) -> pl.DataFrame:
     dur = pl.col("dur_ns").fill_null(0)
     if trace.meta.get("base_ns") is not None:  # files in nanoseconds; older ones are in whole microseconds
         dur = pl.when(annotation).then((dur - _ANNOTATION_MARGIN_NS).clip(lower_bound=0)).otherwise(dur)
+    cores = pl.Series(operator_work.tensor_cores(spans["name"]))
+    runs = pl.col("kind") == "kernel"
+    used = pl.when(runs & (cores == operator_work.YES)).then(dur).otherwise(zero)
+    told = pl.when(runs & (cores != operator_work.UNTOLD)).then(dur).otherwise(zero)
     return spans.select(
         "id", "name", "kind", "launch_id", "op_id", on=pl.lit("device", _ON), annotation=annotation,
         host_self_ns=zero, host_total_ns=zero, device_self_ns=dur, device_total_ns=dur,
+        core_self_ns=used, core_total_ns=used, told_self_ns=told, told_total_ns=told, flops=zero, has_flops=zero,
         **dict.fromkeys(_MEMORY, zero),
     )  # fmt: skip
 
@@ -202,7 +228,7 @@ def _loose_memory(trace: Trace, tree: CallTree) -> pl.DataFrame:
         frames.append(
             changes.filter(pl.Series(loose, dtype=pl.Boolean)).select(
                 name=pl.lit("[memory]"), kind=pl.lit("memory"), on=pl.lit("host", _ON), annotation=pl.lit(False),
-                **dict.fromkeys(_TIMES, pl.lit(0, pl.Int64)),
+                **dict.fromkeys((*_TIMES, *_WORK), pl.lit(0, pl.Int64)),
                 **{
                     column: taken if column.startswith(where) else pl.lit(0, pl.Int64) for column in _MEMORY
                 },
@@ -242,10 +268,10 @@ def _shapes_text(recorded: str) -> str | None:
 def _grouped(events: list[pl.DataFrame], extra: tuple[str, ...]) -> pl.DataFrame:
     """One row per group; summed per recorded name first, then with all steps under one name."""
     keys = (*_KEYS, *extra)
-    sums = [pl.col(column).sum() for column in (*_TIMES, *_MEMORY)]
+    sums = [pl.col(column).sum() for column in (*_TIMES, *_MEMORY, *_WORK)]
     frames = [
         frame.group_by((key for key in keys if key in frame.columns), maintain_order=True)
-        .agg(pl.col("kind").first(), pl.len().cast(pl.Int64).alias("calls_count"), _flops(frame), *sums)
+        .agg(pl.col("kind").first(), pl.len().cast(pl.Int64).alias("calls_count"), *sums)
         .with_columns(pl.col("name", "kind", "on").cast(pl.String))
         for frame in events
     ]
@@ -254,15 +280,7 @@ def _grouped(events: list[pl.DataFrame], extra: tuple[str, ...]) -> pl.DataFrame
         joined = joined.with_columns(pl.lit(None, pl.String).alias(key) for key in missing)
     name = pl.when(pl.col("name").str.starts_with("ProfilerStep#")).then(pl.lit("ProfilerStep*"))
     merged = joined.with_columns(name=name.otherwise(pl.col("name"))).group_by(keys, maintain_order=True)
-    return merged.agg(pl.col("kind").first(), pl.col("calls_count").sum(), _flops(joined), *sums)
-
-
-def _flops(events: pl.DataFrame) -> pl.Expr:
-    """The sum of what was counted; null where nothing was."""
-    if "total_flops" not in events.columns:
-        return pl.lit(None, pl.Int64).alias("total_flops")
-    counted = pl.col("total_flops")
-    return pl.when(counted.count() > 0).then(counted.sum()).cast(pl.Int64).alias("total_flops")
+    return merged.agg(pl.col("kind").first(), pl.col("calls_count").sum(), *sums)
 
 
 def _blank(trace: Trace, table: pl.DataFrame, *, has_device: bool) -> pl.DataFrame:
@@ -300,7 +318,7 @@ def _shares(table: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, Value]]:
         (pl.col("host_total_ns") / calls).alias("host_mean_ns"),
         "device_self_ns", _share("device_self_ns", device_ns or 0).alias("device_self_pct"), "device_total_ns",
         (pl.col("device_total_ns") / calls).alias("device_mean_ns"),
-        *_MEMORY, "calls_count", "total_flops",
+        *_MEMORY, "calls_count", *_work(has_device=has_device), "flags",
     )  # fmt: skip
     by = ("device_self_ns", "host_self_ns") if has_device else ("host_self_ns", "host_total_ns")
     return shown.sort(by, descending=True, maintain_order=True), values
@@ -308,6 +326,22 @@ def _shares(table: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, Value]]:
 
 def _share(column: str, total: int) -> pl.Expr:
     return pl.col(column) * (100 / total) if total else pl.lit(None, pl.Float64)
+
+
+def _work(*, has_device: bool) -> list[pl.Expr]:
+    """FLOPs, and the use of tensor cores; null where it is not known, or where the row is no operator."""
+    return [
+        pl.when(pl.col("has_flops") > 0).then(pl.col("flops")).alias("total_flops"),
+        pl.when((pl.col("kind") == "op") & has_device)
+        .then(tensor_core_eligible() | (pl.col("core_self_ns") > 0))
+        .alias("tensor_core_eligible"),
+        *(
+            pl.when(pl.col(f"told_{part}_ns") > 0)
+            .then(100 * pl.col(f"core_{part}_ns") / pl.col(f"told_{part}_ns"))
+            .alias(f"tensor_core_{part}_pct")
+            for part in ("self", "total")
+        ),
+    ]
 
 
 def _says(table: pl.DataFrame, values: dict[str, Value]) -> str:
@@ -332,4 +366,4 @@ def _notes(table: pl.DataFrame) -> tuple[str, ...]:
         notes.append("recorded synchronisations count as device time, as in torch's table")
     if table["host_memory_bytes"].null_count():
         notes.append("memory was not recorded: record with profile_memory=True")
-    return tuple(notes)
+    return (*notes, *flag_notes(table))

@@ -8,6 +8,7 @@ import polars as pl
 
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.device.device_time import MeasuredPeriod, Timeline
+from foretrace.analyze.concepts.work import throughput
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import StepWindow, measured_window, step_windows, summary
 from foretrace.trace import Trace
@@ -29,6 +30,12 @@ class DeviceOverview:
     utilisation_pct: float | None
     sm_efficiency_pct: float | None
     occupancy_pct: float | None
+    gpu_idle_pct: float | None
+    gpu_exposed_communication_pct: float | None
+    gpu_exposed_copy_pct: float | None
+
+
+_OF_WINDOW = ("gpu_idle_pct", "gpu_exposed_communication_pct", "gpu_exposed_copy_pct")
 
 
 @analysis(
@@ -54,6 +61,8 @@ def overview(trace: Trace) -> Result:
             step's.
         step_host_ns: duration of the program's own step annotation.
         launches_per_step_count, kernels_per_step_count: by the step that launched them.
+        items_per_step_count, tokens_per_step_count, items_per_s, tokens_per_s: what a step takes in, as recorded and
+            where shapes tell it beyond doubt; batch_source says what tells it. See `steps`.
 
     Utilisation, as shares of the measured window (from the start of the first to the end of the last complete
     step; without steps, of the recording):
@@ -61,6 +70,9 @@ def overview(trace: Trace) -> Result:
             kernels count once.
         sm_efficiency_pct: integral of min(sum of concurrent kernels' blocks per SM, 1) over the window, where
             blocks per SM = grid size / number of SMs. An estimate from launch geometry, not a counter.
+        gpu_idle_pct: nothing at all running, neither kernels nor copies.
+        gpu_exposed_communication_pct, gpu_exposed_copy_pct: communication with no computation beside it; copies with
+            neither.
         occupancy_pct: sum of occupancy x duration / sum of duration over kernels: a share of kernel time, not of
             the window.
 
@@ -81,7 +93,11 @@ def overview(trace: Trace) -> Result:
     """
     windows = step_windows(trace)
     window = measured_window(trace, windows)
-    values: dict[str, Value] = {**summary(windows), **_per_step(trace, windows)}
+    values: dict[str, Value] = {
+        **summary(windows),
+        **throughput.values(trace, windows),
+        **_per_step(trace, windows),
+    }
     if not trace.has_device:
         return _without_device(trace, values)
     work = device_time.device_work(trace)
@@ -121,6 +137,7 @@ def _devices(
         utilisation_pct=_mean([row.utilisation_pct for row in rows]),
         sm_efficiency_pct=_mean([row.sm_efficiency_pct for row in rows]),
         occupancy_pct=_mean([row.occupancy_pct for row in rows]),
+        **{name: _mean([getattr(row, name) for row in rows]) for name in _OF_WINDOW},
     )
     return [*rows, together]
 
@@ -138,7 +155,22 @@ def _device(
         utilisation_pct=device_time.utilisation_pct(fill, window),
         sm_efficiency_pct=device_time.sm_efficiency_pct(fill, window),
         occupancy_pct=device_time.occupancy_pct(fill, window),
+        **_of_window(work, window),
     )
+
+
+def _of_window(work: pl.DataFrame, window: MeasuredPeriod) -> dict[str, float | None]:
+    """What of the window nothing runs in, and what moves data with nothing beside it."""
+    if window.length_ns <= 0:
+        return dict.fromkeys(_OF_WINDOW)
+    inside = work.with_columns(
+        start_ns=pl.col("start_ns").clip(lower_bound=window.start_ns),
+        end_ns=pl.col("end_ns").clip(upper_bound=window.end_ns),
+    ).filter(pl.col("end_ns") > pl.col("start_ns"))
+    parts = device_time.timeline(inside)
+    idle_ns = window.length_ns - device_time.covered(inside).total_ns
+    lengths = (idle_ns, parts.exposed_communication_ns, parts.exposed_copy_ns)
+    return {name: 100 * length / window.length_ns for name, length in zip(_OF_WINDOW, lengths, strict=True)}
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -174,6 +206,7 @@ def _headline(devices: list[DeviceOverview], work: pl.DataFrame, window: Measure
         "gpu_busy_pct": whole.utilisation_pct,
         "sm_efficiency_pct": whole.sm_efficiency_pct,
         "occupancy_pct": whole.occupancy_pct,
+        **{name: getattr(whole, name) for name in _OF_WINDOW},
         **parts,
     }
 
@@ -190,7 +223,7 @@ def _parts(timeline: Timeline) -> dict[str, int | float | None]:
 
 def _table(devices: list[DeviceOverview]) -> pl.DataFrame:
     empty = {name: pl.Float64 if name.endswith("_pct") else pl.Int64 for name in _parts(_NOTHING)}
-    measures = ("utilisation_pct", "sm_efficiency_pct", "occupancy_pct")
+    measures = ("utilisation_pct", "sm_efficiency_pct", "occupancy_pct", *_OF_WINDOW)
     schema = {"device": pl.Int32, "name": pl.String, "kernel_count": pl.Int64, "copy_count": pl.Int64}
     rows = [
         {
@@ -213,6 +246,9 @@ def _denominators(window: MeasuredPeriod) -> dict[str, str]:
         "utilisation_pct": f"time with at least one kernel running (copies do not count), {of_window}",
         "sm_efficiency_pct": f"estimated share of SMs with a block, over {window.says}",
         "occupancy_pct": _KERNEL_TIME,
+        "gpu_idle_pct": f"time with nothing running, {of_window}",
+        "gpu_exposed_communication_pct": f"communication without computation, {of_window}",
+        "gpu_exposed_copy_pct": f"copies with nothing beside them, {of_window}",
         "launches_per_step_count": "calls that started GPU work, per complete step",
         "kernels_per_step_count": "kernels by the step that launched them, per complete step",
         **shares,
@@ -220,13 +256,12 @@ def _denominators(window: MeasuredPeriod) -> dict[str, str]:
 
 
 def _says(values: dict[str, Value]) -> str:
-    gpu, host, count, busy = (
-        values.get(name) for name in ("step_gpu_ns", "step_host_ns", "step_count", "gpu_busy_pct")
-    )
+    names = ("step_gpu_ns", "step_host_ns", "step_count", "gpu_busy_pct", "gpu_idle_pct")
+    gpu, host, count, busy, idle = map(values.get, names)
     device = values["devices"]
     state = (
-        f"{device} busy {busy:.1f} % of the time"
-        if isinstance(busy, float)
+        f"{device} runs kernels {busy:.1f} % of the time, and is idle {idle:.1f} %"
+        if isinstance(busy, float) and isinstance(idle, float)
         else f"{device}: no work launched"
     )
     if not isinstance(host, int) or not isinstance(count, int):

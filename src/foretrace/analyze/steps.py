@@ -25,6 +25,7 @@ import polars as pl
 from foretrace import intervals
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.device.device_time import MeasuredPeriod
+from foretrace.analyze.concepts.work import throughput
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
@@ -64,7 +65,11 @@ class StepWindow:
 
 @analysis(
     keep=("step", "kind", "wall_ns", "gpu_ns", "host_ns", *(f"{role}_ns" for role in ROLES)),
-    denominators={f"{role}_pct": "of wall_ns, summed over complete steps" for role in ROLES},
+    denominators={
+        **{f"{role}_pct": "of wall_ns, summed over complete steps" for role in ROLES},
+        "items_per_s": "as recorded, of the time between completions",
+        "tokens_per_s": "as recorded, of the time between completions",
+    },
 )
 def steps(trace: Trace) -> Result:
     """Each step on the host's and the GPU's clock, and what its time was spent on.
@@ -85,6 +90,11 @@ def steps(trace: Trace) -> Result:
         cpu_exec_ns: operators and annotations.
         other_ns: none of these, for example Python code outside operators.
 
+    Where the recorded shapes tell the batch beyond doubt (`batch_source` says what tells it):
+        items_count, tokens_count: what the step took in, on this rank.
+        items_per_s, tokens_per_s: the same per second of gpu_ns, or of host_ns without a GPU: as recorded, which
+            recording makes slower. The values beside the table are medians: of the items, over the median step.
+
     A GPU span belongs to the step that launched it. A last step with less than 80 % of the GPU work of the step before
     was cut off by the end of the recording: `whole` is no, and averages exclude it.
 
@@ -101,9 +111,9 @@ def steps(trace: Trace) -> Result:
             f"{trace.path.name}: no steps recorded; call profiler.step() at the end of each iteration, or name the "
             "range that is one with --step"
         )
-    table = _table(trace, windows)
+    table = throughput.columns(trace, _table(trace, windows))
     averaged = table.filter(pl.Series([window.averaged for window in windows], dtype=pl.Boolean))
-    values = {**summary(windows), **_of_kinds(windows)}
+    values = {**summary(windows), **throughput.values(trace, windows), **_of_kinds(windows)}
     total = int(averaged["wall_ns"].sum())
     for role in ROLES:
         part = averaged[f"{role}_ns"].drop_nulls()
@@ -332,7 +342,10 @@ def _says(values: dict[str, Value], windows: tuple[StepWindow, ...]) -> str:
     noun = f"{kind} step" if kind else "step"
     others = Counter(window.kind or "other" for window in windows if window.whole and not window.averaged)
     beside = "".join(f"; beside {counted(number, f'{other} step')}" for other, number in others.items())
-    return f"{counted(count, noun)} of {clock}{format_value('_ns', host)} on the host's; {shares}{beside}"
+    rate = f"; {taken}" if (taken := throughput.says(values)) else ""
+    return (
+        f"{counted(count, noun)} of {clock}{format_value('_ns', host)} on the host's; {shares}{beside}{rate}"
+    )
 
 
 def _notes(trace: Trace, windows: tuple[StepWindow, ...]) -> tuple[str, ...]:

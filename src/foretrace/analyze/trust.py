@@ -17,6 +17,7 @@ from foretrace.analyze.concepts.trust import completeness, coverage, disturbance
 from foretrace.analyze.concepts.trust.evidence import Evidence, Note, Severity, some
 from foretrace.analyze.concepts.trust.marks import marks, processes
 from foretrace.analyze.concepts.trust.settling import settling
+from foretrace.analyze.concepts.trust.size import large
 from foretrace.analyze.result import Result, analysis
 from foretrace.trace import Trace
 
@@ -42,6 +43,7 @@ _CHECKS = (
     disturbance.ranks,
     disturbance.spread,
     completeness.recorded,
+    large,
 )
 
 

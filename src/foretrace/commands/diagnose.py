@@ -50,6 +50,7 @@ def print_diagnosis(
     """Prints what is wrong with a recorded program; where it cannot be replayed, the page of the recording."""
     from foretrace.diagnose import RULES
     from foretrace.diagnose.diagnosis import diagnose
+    from foretrace.diagnose.step_times import step_times
     from foretrace.present.text import findings, tables, terminal
 
     trace = case.whole
@@ -65,11 +66,11 @@ def print_diagnosis(
     if form == "json":
         print(tables.document_to_json(_contract(case, diagnosis)))
     elif form == "md":
-        _output.print_text(findings.to_markdown(diagnosis, case.step_ns, trace.path.name))
+        _output.print_text(findings.to_markdown(diagnosis, step_times(case), trace.path.name))
     else:
         at_hand = case.result if case.trace is trace else None
         results, missing = summary.analyse(trace, parts, run=at_hand)
-        terminal.show_diagnosis(trace, results, missing, diagnosis, case.step_ns)
+        terminal.show_diagnosis(trace, results, missing, diagnosis, step_times(case))
 
 
 def _contract(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
@@ -78,20 +79,28 @@ def _contract(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
     from foretrace import analyze
     from foretrace.analyze.result import Result
     from foretrace.diagnose.bound import bound
+    from foretrace.diagnose.step_times import step_times
     from foretrace.present.text import findings
 
     try:
         overview = analyze.run(case.whole, "overview")
     except FaultError as fault:
         overview = Result(says=str(fault), table=pl.DataFrame())
-    measured = case.measured_step_ns
+    times = step_times(case)
     facts = {
         "steps": len(case.whole.steps),
         "step_ms": case.step_ns / 1e6,
-        "unprofiled_step_ms": measured / 1e6 if measured else None,
+        "step_known_by": times.known_by,
+        "recorded_step_ms": _milliseconds(times.recorded_ns),
+        "unprofiled_step_ms": _milliseconds(times.unprofiled_ns),
+        "estimated_step_ms": _milliseconds(times.estimated_ns),
         "bound": bound(case),
     }
     return findings.to_json(case.whole, _trust(case.whole), overview, diagnosis, facts)
+
+
+def _milliseconds(time_ns: float | None) -> float | None:
+    return None if time_ns is None else time_ns / 1e6
 
 
 def _trust(trace: Trace) -> dict[str, Any]:

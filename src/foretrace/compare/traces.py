@@ -1,4 +1,4 @@
-"""The comparison of two Traces: step time, and GPU time by role and by kernel, each per whole step.
+"""The comparison of two Traces: step time, GPU time by role and by kernel, and the parts of a step, each per whole step.
 
 Only whole steps count, and times are divided by their number, so that recordings of different length compare.
 Two step times differ only if their ranges over the recorded steps do not touch.
@@ -13,6 +13,7 @@ import polars as pl
 
 from foretrace.analyze.concepts.device import device_roles
 from foretrace.analyze.steps import StepWindow, step_windows
+from foretrace.compare.nodes import nodes
 from foretrace.trace import Trace
 from foretrace.units import format_value
 
@@ -38,6 +39,8 @@ class Comparison:
     b: Side
     roles: pl.DataFrame  # role, a_ns, b_ns, difference_ns
     kernels: pl.DataFrame  # name, role, a_count, b_count, a_ns, b_ns, difference_ns
+    # type, name, a_count, b_count, a_host_ns, b_host_ns, a_ns, b_ns (on the GPU), difference_ns (on the host without one)
+    nodes: pl.DataFrame
     notes: tuple[str, ...] = ()
 
     @property
@@ -86,6 +89,7 @@ def compare(a: Trace, b: Trace, *, names: tuple[str, str] | None = None) -> Comp
         b=sides[1],
         roles=_by_role(*works),
         kernels=_by_kernel(*works),
+        nodes=_by_node(a, b),
         notes=_notes(a, b, *sides),
     )
 
@@ -126,6 +130,17 @@ def _by_role(a: pl.DataFrame, b: pl.DataFrame) -> pl.DataFrame:
 
 def _by_kernel(a: pl.DataFrame, b: pl.DataFrame) -> pl.DataFrame:
     return _differences(a, b, keys=["name", "role"])
+
+
+def _by_node(a: Trace, b: Trace) -> pl.DataFrame:
+    """Parts of a step by type and name; what differs most first, on the GPU where both have one."""
+    on_gpu = a.has_device and b.has_device
+    sides = [nodes(trace).rename({"gpu_ns": "ns"}) for trace in (a, b)]
+    both = _differences(*sides, keys=["type", "name"])
+    if on_gpu:
+        return both
+    both = both.with_columns(difference_ns=pl.col("b_host_ns") - pl.col("a_host_ns"))
+    return both.sort(pl.col("difference_ns").abs(), "type", "name", descending=[True, False, False])
 
 
 def _differences(a: pl.DataFrame, b: pl.DataFrame, *, keys: list[str]) -> pl.DataFrame:

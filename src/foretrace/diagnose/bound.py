@@ -17,9 +17,9 @@ def bound(case: Case) -> str:
     busy = int(case.program.task_dur_ns.sum()) / case.step_count / max(case.step_ns, 1)
     if _percent(case, "steps", "dataloader_pct") >= _INPUT_PCT:
         return "input"
-    if _percent(case, "overview", "exposed_communication_pct") >= _MOVING_PCT:
+    if _percent(case, "overview", "gpu_exposed_communication_pct") >= _MOVING_PCT:
         return "communication"
-    if _percent(case, "overview", "exposed_copy_pct") >= _MOVING_PCT:
+    if _percent(case, "overview", "gpu_exposed_copy_pct") >= _MOVING_PCT:
         return "copy"
     if case.calibration.host_bound:
         return "mixed" if busy >= _FULL else "host"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -12,7 +13,8 @@ from foretrace.diagnose.finding import Alternative, Finding
 from foretrace.diagnose.promises import guarded
 from foretrace.diagnose.rule import Rule
 from foretrace.diagnose.seen import Seen
-from foretrace.errors import FaultError, MissingDataError, UsageError, contained, unknown
+from foretrace.diagnose.step_times import worded
+from foretrace.errors import FaultError, MissingDataError, NothingLeftError, UsageError, contained, unknown
 from foretrace.predict.changes import Change
 from foretrace.predict.prediction import Prediction, withheld
 from foretrace.sourced import JUDGEMENT, Count, Factor, Share
@@ -69,7 +71,19 @@ def diagnose(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
     Lines, and what a light recording cannot show, come from the rich one of the same program where there is one. What is a
     gain on one rank of a job and none on another is promised on neither.
     """
-    return _agreed(_joined(_of_one(case, rules), case, rules), case, rules)
+    return _worded(_agreed(_joined(_of_one(case, rules), case, rules), case, rules), case)
+
+
+def _worded(found: Diagnosis, case: Case) -> Diagnosis:
+    """The diagnosis in words of the recording, where no steps are marked."""
+    if case.whole.steps:
+        return found
+    of_recording = partial(worded, marked=False)
+    findings = [
+        replace(each, says=of_recording(each.says), why=of_recording(each.why)) for each in found.findings
+    ]
+    seen = [replace(each, says=of_recording(each.says)) for each in found.seen]
+    return replace(found, findings=tuple(findings), seen=tuple(seen))
 
 
 def _of_one(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
@@ -81,8 +95,8 @@ def _of_one(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
         try:
             with contained(rule.name):
                 judged = [_judged(case, _located(case, finding)) for finding in rule(case)]
-        except MissingDataError as missing:
-            unchecked.append(Unchecked(rule.name, str(missing)))
+        except (MissingDataError, NothingLeftError) as reason:
+            unchecked.append(Unchecked(rule.name, str(reason)))
             continue
         for finding in judged:
             case.claim(finding.claims)
@@ -280,7 +294,10 @@ def _combined(case: Case, findings: list[Finding]) -> Prediction | None:
     changes = tuple(
         finding.change for finding in findings if finding.change is not None and _promises(finding)
     )
-    return case.predict(changes) if changes else None
+    try:
+        return case.predict(changes) if changes else None
+    except NothingLeftError:  # of a recording that holds little else
+        return None
 
 
 def fix_of(case: Case, name: str, rules: tuple[Rule, ...]) -> Change:

@@ -273,8 +273,8 @@ def _batches(trace: Trace, host: pl.DataFrame) -> Marks | None:
     if not asked:
         return None
     spans = host.filter(pl.col("kind") != "python")
-    last = spans.select((pl.col("start_ns") + pl.col("dur_ns")).max()).item()
-    edges = [*(step.start_ns for step in asked), int(last)]
+    last = spans.select((pl.col("start_ns") + pl.col("dur_ns").fill_null(0)).max()).item()
+    edges = [*(step.start_ns for step in asked), asked[-1].end_ns if last is None else int(last)]
     steps = [Step(place, start, end) for place, (start, end) in enumerate(pairwise(edges))]
     counts = np.bincount(_place(steps, _work_ns(trace)) + 1, minlength=len(steps) + 1)[1:]
     if len(steps) > 1 and counts[-1] < LEAST_WORK * float(np.median(counts[:-1])):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from foretrace.errors import UsageError
+from foretrace.errors import NothingLeftError
 from foretrace.predict.calibrate import Calibration, scaled_host
 from foretrace.predict.changes import Change, apply, with_times_scaled
 from foretrace.predict.costs.measured_on import Model
@@ -154,7 +154,9 @@ def _after_ns(program: Program, changes: tuple[Change, ...]) -> float:
     """The step with the changes made; an error if they leave nothing of it."""
     after = step_ns(apply(program, changes))
     if after <= 0:
-        raise UsageError(f"nothing is left of the step with: {'; '.join(change.says for change in changes)}")
+        raise NothingLeftError(
+            f"nothing is left of the step with: {'; '.join(change.says for change in changes)}"
+        )
     return after
 
 

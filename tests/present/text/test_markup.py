@@ -17,6 +17,7 @@ from foretrace import cache
 from foretrace.commands import main
 from foretrace.diagnose.diagnosis import Diagnosis
 from foretrace.diagnose.finding import Finding, Fix, Place
+from foretrace.diagnose.step_times import StepTimes
 from foretrace.present.text import findings, markup, tables
 from foretrace.units import visible
 from tests.builders import Recording
@@ -84,7 +85,9 @@ def test_a_diagnosis_in_markdown_shows_names_as_text() -> None:
         rule="host-sync", severity="high", says=HOSTILE, why="", evidence={},
         where=(Place("a`.py", 3, ESCAPE),), fix=Fix(HOSTILE, "x = 1\n```\n<script>"),
     )  # fmt: skip
-    text = findings.to_markdown(Diagnosis((finding,), (), (), None), 1e6, HOSTILE)
+    text = findings.to_markdown(
+        Diagnosis((finding,), (), (), None), StepTimes(1e6, None, None, True), HOSTILE
+    )
     assert text.count(markup.escaped(HOSTILE)) == 3, "its name, what it says, and the fix"
     assert "\n   ````python\n   x = 1\n   ```\n   <script>\n   ````\n" in text
     assert "\x1b" not in text

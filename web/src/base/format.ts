@@ -6,8 +6,9 @@
 /** What a cell of a table may hold; null is "not recorded". */
 export type Value = string | number | boolean | null
 
-/** The ends of a range: what is predicted lies between them. */
+/** The ends of a range: what is predicted lies between them, and most likely at the point, where there is one. */
 export interface Ends {
+  readonly point?: number
   readonly low: number
   readonly high: number
 }
@@ -165,15 +166,23 @@ export function timeScale(largestMs: number): TimeScale {
   const shown = size * factor
   const decimals = shown >= 1000 ? 0 : shown >= 10 ? 1 : 2
   const text = (ms: number): string => separated(fixed(ms * factor, decimals).replace(/^-(0(\.0+)?)$/, "$1"))
-  return { unit, text, range: (range) => joined(text(range.low), text(range.high)) }
+  return { unit, text, range: (range) => pointed(range, text) }
 }
 
-/** 2.9–3.1×, or 1.02× when both ends read the same. */
+/** 3.00× (2.90–3.10), with the decimals of the terminal; 1.02× when all read the same. */
 export function formatSpeedup(range: Ends): string {
-  const decimals = range.high < 1.1 ? 2 : range.high < 100 ? 1 : 0
-  const text = joined(fixed(range.low, decimals), fixed(range.high, decimals))
-  const close = decimals === 1 && range.high < 2 && !text.includes("–")
-  return `${close ? joined(fixed(range.low, 2), fixed(range.high, 2)) : text}×`
+  const text = (times: number): string => fixed(times, times < 100 ? 2 : 0)
+  const ends = joined(text(range.low), text(range.high))
+  if (range.point === undefined) return `${ends}×`
+  const point = text(range.point)
+  return point === ends ? `${point}×` : `${point}× (${ends})`
+}
+
+/** 12.9 (9.2–15.5); the ends alone where there is no point. */
+function pointed(range: Ends, text: (value: number) => string): string {
+  const ends = joined(text(range.low), text(range.high))
+  if (range.point === undefined || text(range.point) === ends) return ends
+  return `${text(range.point)} (${ends})`
 }
 
 function joined(low: string, high: string): string {

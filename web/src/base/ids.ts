@@ -14,6 +14,14 @@ export interface Ids extends Iterable<number> {
   indexOf(id: number): number
 }
 
+/** Where the wanted ids stand, in order. */
+export function positionsOf(ids: Ids, wanted: ReadonlySet<number>): Uint32Array {
+  const found: number[] = []
+  if (ids instanceof PackedIds) ids.forEach((id, position) => void (wanted.has(id) && found.push(position)))
+  else for (let at = 0; at < ids.length; at++) if (wanted.has(ids.at(at)!)) found.push(at)
+  return Uint32Array.from(found)
+}
+
 export class PackedIds implements Ids {
   readonly length: number
   readonly #steps: Uint8Array
@@ -66,6 +74,17 @@ export class PackedIds implements Ids {
     const position = this.#search(id)
     this.#positions.set(id, position)
     return position
+  }
+
+  /** Each id with its position, without searching for any. */
+  forEach(use: (id: number, position: number) => void): void {
+    let id = 0
+    let next = 0
+    for (let position = 0; position < this.length; position++) {
+      const step = this.#steps[position]!
+      id = step === WHOLE ? this.#given[next++]! : id + step
+      use(id, position)
+    }
   }
 
   #search(wanted: number): number {

@@ -105,9 +105,21 @@ export interface Finding {
   readonly predicted: Predicted | null
   readonly confidence: "High" | "Medium" | "Low"
   readonly spans: readonly number[]
-  readonly from_ns: number | null // where on the timeline it is seen best
+  readonly span: number | null // of a middle step, to be selected
+  readonly from_ns: number | null // where on the timeline that is seen best
   readonly to_ns: number | null
   readonly manual: string // the rule's manual page, Markdown
+}
+
+/** `finding/NUMBER`: where it occurs, in order of time; one array per column. */
+export interface Occurrences {
+  readonly number: number
+  readonly spans: readonly number[] // all that belong to it, up to a limit
+  readonly rows_count: number // before any limit
+  readonly span: readonly number[] // of each occurrence the longest span
+  readonly from_ns: readonly number[]
+  readonly to_ns: readonly number[]
+  readonly step: readonly (number | null)[]
 }
 
 export interface Alternative {
@@ -135,7 +147,17 @@ export interface StepTime {
     readonly total_ns: number
     readonly parts_ns: readonly number[]
   }[]
+  readonly steps_count: number // recorded: only some are drawn
+  readonly odd: readonly OddStep[] // the farthest from the median first
   readonly parts: readonly { readonly kind: Kind; readonly label: string; readonly ns: number; readonly pct: number }[]
+}
+
+/** A step that took much longer or shorter than the others, and why. */
+export interface OddStep {
+  readonly step: number
+  readonly says: string
+  readonly from_ns: number
+  readonly to_ns: number
 }
 
 export interface Checked {
@@ -188,7 +210,7 @@ export interface Timeline {
 }
 
 export interface Track {
-  readonly group: "gpu" | "modules" | "host" | "python" | "marks"
+  readonly group: "gpu" | "idle" | "modules" | "host" | "python" | "marks"
   readonly title: string // "GPU 0"
   readonly subtitle: string // "stream 7"
   readonly rows: readonly { readonly offset: number; readonly count: number }[] // into the span columns, by lane
@@ -216,7 +238,7 @@ export interface SpanColumns {
   readonly dur: Float32Array | Float64Array // ns
   readonly name: Uint16Array | Uint32Array // into Timeline.names
   readonly kind: Uint8Array // into KINDS, then HOST_KINDS
-  readonly id: Ids // spans.id; 0xFFFFFFFF: drawn from several spans (the modules lanes), so there is no span/ID
+  readonly id: Ids // spans.id, or of an idle gap, whose ids follow those of the spans; 0xFFFFFFFF: drawn from several spans (the modules lanes), so there is no span/ID
   readonly finding: Uint8Array // number of the finding that it belongs to; 0: none
 }
 
@@ -231,6 +253,21 @@ export interface SpanDetail {
   readonly facts: readonly { readonly label: string; readonly value: string; readonly code: boolean }[]
   readonly finding: number | null
   readonly links: readonly { readonly label: string; readonly id: number; readonly from_ns: number; readonly to_ns: number }[] // launch, operator, forward, kernels
+}
+
+/** `waiting`: what the GPU and the host wait for. */
+export interface Waiting {
+  readonly says: string
+  readonly idle: Table // by cause
+  readonly gaps: Table | null // the longest; column `span` is what the timeline selects
+  readonly others: readonly WaitingTable[]
+}
+
+export interface WaitingTable {
+  readonly name: string
+  readonly title: string
+  readonly table: Table | null
+  readonly missing: string | null // why there is none
 }
 
 /** `modules`: trees to draw as a table, a flame graph, left-heavy or sandwich. */
@@ -283,6 +320,7 @@ export interface Comparison {
   readonly b: { readonly name: string; readonly step_ns: number | null }
   readonly rows: readonly { readonly kind: Kind; readonly label: string; readonly a_ns: number; readonly b_ns: number }[] // the waterfall from a to b
   readonly kernels: Table
+  readonly nodes: Table // steps, DataLoader, modules, autograd nodes and the optimizer, by type and name
   readonly notes: readonly string[]
 }
 

@@ -78,7 +78,8 @@ function ComparisonBlock(props: { readonly value: Comparison }): JSX.Element {
           {note}
         </p>
       ))}
-      <KernelDifferences table={value.kernels} noted={value.notes} />
+      {value.nodes.rows_count > 0 && <Differences id="parts-" title="Parts of a step" table={value.nodes} noted={value.notes} height="260px" />}
+      <Differences title="Kernels" table={value.kernels} noted={value.notes} height="max(260px, calc(100vh - 520px))" />
     </>
   )
 }
@@ -169,18 +170,18 @@ function signed(ns: number, scale: TimeScale): string {
   return `${ns < 0 ? "−" : "+"} ${text}`
 }
 
-function KernelDifferences(props: { readonly table: Table; readonly noted: readonly string[] }): JSX.Element {
+function Differences(props: { readonly id?: string; readonly title: string; readonly table: Table; readonly noted: readonly string[]; readonly height: string }): JSX.Element {
   const { noted } = props
   const table = useMemo(() => named(props.table, noted), [props.table, noted])
   const most = useMemo(() => columnOf(table, "difference_ns").reduce<number>((largest, ns) => Math.max(largest, Math.abs(Number(ns ?? 0))), 0), [table])
-  return <DataTable table={table} title="Kernels" hide={unrecorded(table)} height="max(260px, calc(100vh - 520px))" cell={(column, _, value) => differenceCell(column, value, most)} />
+  return <DataTable {...(props.id === undefined ? {} : { id: props.id })} table={table} title={props.title} hide={unrecorded(table)} height={props.height} cell={(column, _, value) => differenceCell(column, value, most)} />
 }
 
-const HEADINGS: Readonly<Record<string, string>> = { a_count: "calls, first", b_count: "calls, second", a_ns: "first", b_ns: "second", difference_ns: "difference per step" }
+const HEADINGS: Readonly<Record<string, string>> = { a_count: "calls, first", b_count: "calls, second", a_host_ns: "host, first", b_host_ns: "host, second", a_ns: "GPU, first", b_ns: "GPU, second", difference_ns: "difference per step" }
 
 /** With headings in words; what is said above the table is not said again below it. */
 function named(table: Table, noted: readonly string[]): Table {
-  const shown = arranged(table, ["name", "role", ...Object.keys(HEADINGS)])
+  const shown = arranged(table, ["type", "name", "role", ...Object.keys(HEADINGS)])
   return { ...shown, columns: shown.columns.map((column) => ({ ...column, heading: HEADINGS[column.name] ?? column.heading })), notes: table.notes.filter((note) => !noted.includes(note)) }
 }
 

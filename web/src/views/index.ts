@@ -10,6 +10,7 @@ import { Overview } from "./overview"
 import { Ranks } from "./ranks"
 import { Roofline } from "./roofline"
 import { Timeline } from "./timeline"
+import { Waiting } from "./waiting"
 
 export interface View {
   readonly name: string // in the address, in Overview.counts and in Overview.missing
@@ -22,6 +23,7 @@ export const VIEWS: readonly View[] = [
   { name: "overview", title: "Overview", key: "1", component: Overview },
   { name: "findings", title: "Findings", key: "2", component: Findings },
   { name: "timeline", title: "Timeline", key: "3", component: Timeline },
+  { name: "waiting", title: "Waiting", key: "-", component: Waiting },
   { name: "operators", title: "Operators", key: "4", component: Operators },
   { name: "kernels", title: "Kernels", key: "5", component: Kernels },
   { name: "modules", title: "Modules", key: "6", component: Modules },

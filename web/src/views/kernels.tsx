@@ -2,8 +2,9 @@
 import type { JSX } from "preact"
 import { useMemo } from "preact/hooks"
 import { go, linkTo, source, valueOf } from "../data/state"
-import type { Kind, Table, WhatIfKernels } from "../data/types"
+import type { Cell, Kind, Table, TableColumn, WhatIfKernels } from "../data/types"
 import { choice, choose } from "../data/choice"
+import { visible } from "../base/format"
 import { columnOf } from "../components/table/columns"
 import { Swatch, colourOf, kindText } from "../components/parts"
 import { Recorded } from "../components/recorded"
@@ -22,9 +23,9 @@ const GROUPS = [
   { value: "op", label: "Operator" },
 ] as const
 type Group = (typeof GROUPS)[number]["value"]
-const FIRST = ["name", "op", "names_count", "calls_count", "total_ns", "total_pct", "tensor_cores", "mean_ns", "max_ns", "min_ns", "blocks_per_sm_count", "occupancy_pct"]
+const FIRST = ["title", "op", "names_count", "calls_count", "total_ns", "total_pct", "tensor_cores", "mean_ns", "max_ns", "min_ns", "blocks_per_sm_count", "occupancy_pct"]
 /** For the swatches and for going to the timeline, not to be read. */
-const UNREAD = ["kind", "span", "title"]
+const UNREAD = ["kind", "span"]
 
 export function Kernels(): JSX.Element {
   const by = choice("by", GROUPS.map((group) => group.value), "name")
@@ -42,6 +43,7 @@ function KernelsPage(props: { readonly table: Table; readonly by: Group; readonl
   const { table, by, early } = props
   const known = valueOf(useResource<WhatIfKernels>("whatif"))
   const rows = useMemo(() => kernelRows(table, known), [table, known])
+  const headed = useMemo(() => withHeadings(table), [table])
   const efficiency = valueOf(useTable("gpu-efficiency"))
   const hasEarly = table.values.some((value) => value.name === "orphan_count" && value.text !== "0")
   return (
@@ -57,12 +59,18 @@ function KernelsPage(props: { readonly table: Table; readonly by: Group; readonl
         <Legend kinds={rows.kinds} />
       </PageTop>
       <ShareStrip title="Kernel time" shares={rows.shares} most={14} />
-      <ArrangedTable table={table} first={FIRST} title="Kernels" height={TABLE_HEIGHT} sort="-total_ns" hide={UNREAD} kinds={rows.kinds} onOpen={(row) => show(rows, row)} />
+      <ArrangedTable table={headed} first={FIRST} title="Kernels" height={TABLE_HEIGHT} sort="-total_ns" hide={UNREAD} kinds={rows.kinds} onOpen={(row) => show(rows, row)} cell={(column, row, value) => nameCell(rows, column, row, value)} />
       <p class="note-line quiet small">
-        Press Enter or double-click a row to see its longest call on the timeline. <a href={linkTo({ view: "findings" })}>Findings</a> shows what a faster kernel would be worth.
+        A kernel’s name leads to a call in a middle step on the timeline, where the others can be stepped through. <a href={linkTo({ view: "findings" })}>Findings</a> shows what a faster kernel would be worth.
       </p>
     </div>
   )
+}
+
+/** The short name is what a row is called. */
+function withHeadings(table: Table): Table {
+  const words: Readonly<Record<string, string>> = { title: "kernel", name: "whole name" }
+  return { ...table, columns: table.columns.map((column) => ({ ...column, heading: words[column.name] ?? column.heading })) }
 }
 
 interface KernelRows {
@@ -97,7 +105,19 @@ function colourOfRow(kind: Kind | null): { readonly colour?: string } {
 function show(rows: KernelRows, row: number): void {
   const span = rows.spans[row] ?? null
   if (span === null) searchTimeline(rows.titles[row] ?? "")
-  else go({ view: "timeline", span, shown: null, selection: null })
+  else go(onTimeline(rows, row, span))
+}
+
+/** A call in a middle step, with the other calls of its name in sight. */
+function onTimeline(rows: KernelRows, row: number, span: number): Parameters<typeof linkTo>[0] {
+  return { view: "timeline", span, shown: null, selection: null, rest: { name: rows.titles[row] ?? "" } }
+}
+
+/** The friendly name leads to the timeline; the whole name is in a column of its own. */
+function nameCell(rows: KernelRows, column: TableColumn, row: number, value: Cell): JSX.Element | undefined {
+  const span = rows.spans[row] ?? null
+  if (column.name !== "title" || span === null) return undefined
+  return <a href={linkTo(onTimeline(rows, row, span))}>{visible(String(value))}</a>
 }
 
 function Legend(props: { readonly kinds: readonly (Kind | null)[] }): JSX.Element {

@@ -6,6 +6,7 @@ import {
 } from "../data/state"
 import type { RunEntry } from "../data/types"
 import { copyText } from "../components/copy"
+import { choose } from "../data/choice"
 import { formatMs } from "../base/format"
 import { useKeys } from "../base/keys"
 import { Empty, Failed, Key, Loading } from "../components/parts"
@@ -67,6 +68,7 @@ function clear(): void | boolean {
   else if (help.value) help.value = false
   else if (search.value) search.value = ""
   else if (selection.value !== null || span.value !== null) go({ selection: null, span: null })
+  else if (place.value.view === "timeline" && (place.value.rest["finding"] ?? place.value.rest["name"]) !== undefined) choose({ finding: "", name: "" })
   else return false
 }
 

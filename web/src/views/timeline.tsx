@@ -3,16 +3,18 @@ import type { JSX } from "preact"
 import { useEffect, useMemo, useState } from "preact/hooks"
 import type { TimelinePayload } from "../data/payload"
 import { diagnosed, go, overview, place, runId, said, search, source, valueOf } from "../data/state"
-import type { SpanColumns, StepRange } from "../data/types"
-import { fixed, formatCount, formatNs } from "../base/format"
+import type { Occurrences, SpanColumns, StepRange } from "../data/types"
+import { choose } from "../data/choice"
+import { fixed, formatCount, formatNs, shorten, visible } from "../base/format"
 import { useKeys } from "../base/keys"
-import { Empty, Key, Loaded } from "../components/parts"
+import { Empty, Key, LinkButton, Loaded } from "../components/parts"
 import { Board } from "../components/timeline/board"
 import type { View } from "../components/timeline/interaction"
+import type { Focus } from "../components/timeline/focus"
 import { isWhole, makeModel, withColumns } from "../components/timeline/model"
 import { leftHeavy, type Mode, stepsAligned } from "../components/timeline/modes"
 import { Panel } from "../components/timeline/panel"
-import { firstView, fit, makeState, panBy, step, stepLane, type TimelineState, toggleMark, zoomBy } from "../components/timeline/state"
+import { currentStop, firstView, fit, makeState, panBy, step, stepLane, type TimelineState, toggleMark, zoomBy } from "../components/timeline/state"
 import { followWithWindows } from "../components/timeline/tiles"
 import "../components/timeline/timeline.css"
 import { useResource } from "../data/use_resource"
@@ -55,6 +57,7 @@ function TimelinePage(props: { readonly payload: TimelinePayload; readonly quick
   useEffect(() => {
     if (quick && hasFindings && !payload.timeline.tiled) void addFindings(time, payload)
   }, [time, hasFindings])
+  useFocus(state)
   useKeys(keysOf(state))
   useSearchField(state)
   return (
@@ -65,6 +68,17 @@ function TimelinePage(props: { readonly payload: TimelinePayload; readonly quick
       <Panel key={mode} state={mode === "heavy" ? time : state} />
     </div>
   )
+}
+
+/** What a link came for stays in sight, and the rest is dimmed: a finding, or the calls of one name. */
+function useFocus(state: TimelineState): void {
+  const { finding, name } = place.value.rest
+  const asked = finding !== undefined && /^\d+$/.test(finding) ? useResource<Occurrences>(`finding/${finding}`) : null
+  const occurrences = asked === null ? null : valueOf(asked)
+  useEffect(() => {
+    if (occurrences !== null) state.chosen.value = { kind: "finding", occurrences }
+    else state.chosen.value = name === undefined ? null : { kind: "name", name }
+  }, [state, occurrences, name])
 }
 
 /** Names and ids, when they are there. */
@@ -169,7 +183,7 @@ function Toolbar(props: { readonly state: TimelineState; readonly mode: Mode }):
         ))}
       </div>
       <ViewWords state={state} />
-      <SearchWords state={state} />
+      <Stops state={state} />
       <p class="tl-right">
         <span>Colour: <strong>kind of work</strong></span>
         <span>Flows: <strong>selection</strong></span>
@@ -208,13 +222,39 @@ export function stepWords(steps: readonly StepRange[], view: View): string {
   return gpu === host ? String(gpu) : `${gpu} on GPU, ${host} on host`
 }
 
-function SearchWords(props: { readonly state: TimelineState }): JSX.Element | null {
-  const hits = props.state.hits.value
-  if (hits === null) return null
+/** "3 of 24", with what it is of, and the way to the previous and the next. */
+function Stops(props: { readonly state: TimelineState }): JSX.Element | null {
+  const { state } = props
+  const { focus, hits, stops } = state
+  if (focus.value === null || hits.value === null) return null
+  const count = stops.value?.length ?? hits.value.length
+  const at = currentStop(state)
   return (
-    <span role="status">
-      <strong>{formatCount(hits.length)}</strong> {hits.length === 1 ? "hit" : "hits"} for “{search.value.trim().slice(0, 40)}”{" "}
-      {hits.length > 0 && <span class="quiet"><Key>,</Key> <Key>.</Key> step through</span>}
+    <span class="tl-stops" role="status">
+      <span title={whatWords(focus.value, count)}>
+        <strong>{count === 0 ? "No matches" : at < 0 ? formatCount(count) : `${formatCount(at + 1)} of ${formatCount(count)}`}</strong> {whatWords(focus.value, count)}
+      </span>
+      {count > 0 && (
+        <>
+          <button type="button" class="button" aria-label="Previous" title="Previous (,)" onClick={() => step(state, -1)}>‹</button>
+          <button type="button" class="button" aria-label="Next" title="Next (.)" onClick={() => step(state, 1)}>›</button>
+        </>
+      )}
+      <LinkButton onClick={() => showAll()}>show all</LinkButton>
     </span>
   )
+}
+
+function whatWords(focus: Focus, count: number): string {
+  if (focus.kind === "search") return `${count === 0 ? "" : count === 1 ? "hit " : "hits "}for “${focus.words.trim().slice(0, 40)}”`
+  if (focus.kind === "name") return `calls of ${visible(shorten(focus.name, 40))}`
+  const finding = valueOf(overview.value)?.findings.find((candidate) => candidate.number === focus.occurrences.number)
+  const cut = focus.occurrences.rows_count > count ? ` (the first of ${formatCount(focus.occurrences.rows_count)})` : ""
+  return `occurrences${cut} of finding ${focus.occurrences.number}${finding === undefined ? "" : `: ${finding.title}`}`
+}
+
+/** Nothing is dimmed any more. */
+function showAll(): void {
+  search.value = ""
+  choose({ finding: "", name: "" })
 }

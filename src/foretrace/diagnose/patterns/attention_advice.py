@@ -20,12 +20,18 @@ _LINE = Count(50, "characters of arguments that stand on one line", JUDGEMENT)
 FLASH_WIDTHS = Count(
     8, "of which the widths of heads are multiples in flash attention", "PyTorch's sdp_utils.cpp"
 )
+_MULTIHEAD = "multi_head_attention_forward"  # of torch/nn/functional.py, which nn.MultiheadAttention calls
 _IMPLEMENTATION = 'from_pretrained(name, attn_implementation="sdpa")'
 
 
 def fix(case: Case, seen: Seen) -> Fix:
     """What to write instead, for what the recording shows."""
-    known = _from_transformers(case)
+    known = _within(case, file=_TRANSFORMERS)
+    if _within(case, function=_MULTIHEAD):
+        return Fix(
+            "Ask nn.MultiheadAttention for no weights: it then calls fused attention.",
+            "y, _ = self.attention(x, x, x, need_weights=False)   # True, the default, keeps the matrix of weights to return it",
+        )
     if known:
         return Fix(
             "Let transformers call fused attention: it passes mask, scale and dropout on.",
@@ -42,6 +48,7 @@ def fix(case: Case, seen: Seen) -> Fix:
     notes = [*_mask_notes(seen), *_scale_notes(seen), *_kernel_notes(seen)]
     if known is None:
         notes.append(f"in a model of transformers: {_IMPLEMENTATION} instead")
+        notes.append("in nn.MultiheadAttention: need_weights=False instead")
     code = _call([", ".join(("q, k, v", *_mask(seen))), *_dropout(seen), *_scale(seen)])
     return Fix("Use fused attention.", "\n".join((code, *(f"# {note}" for note in notes))))
 
@@ -146,24 +153,25 @@ def _kernel_notes(seen: Seen) -> list[str]:
     return notes
 
 
-def _from_transformers(case: Case) -> bool | None:
-    """Whether a model of transformers calls the softmaxes; None where no source was recorded."""
+def _within(case: Case, *, file: str = "", function: str = "") -> bool | None:
+    """Whether the softmaxes are called from such a file or function; None where no source was recorded."""
     for recorded in (case, case.rich):
         if recorded is None or not recorded.trace.stacks.height:
             continue
+        stacks = recorded.trace.stacks.select("id", "parent_id", "file", "function")
         frames = {
-            frame: (parent, file or "")
-            for frame, parent, file in recorded.trace.stacks.select("id", "parent_id", "file").iter_rows()
+            frame: (parent, function in called if function else file in (path or "").replace("\\", "/"))
+            for frame, parent, path, called in stacks.iter_rows()
         }
         ops = recorded.trace.ops.select("stack_id", name=recorded.op_names(recorded.trace.ops["span_id"]))
         called = ops.drop_nulls("stack_id").filter(pl.col("name").str.contains("softmax"))
-        return any(_within_transformers(frames, stack) for stack in called["stack_id"].unique())
+        return any(_reaches(frames, stack) for stack in called["stack_id"].unique())
     return None
 
 
-def _within_transformers(frames: dict[int, tuple[int | None, str]], stack: int | None) -> bool:
+def _reaches(frames: dict[int, tuple[int | None, bool]], stack: int | None) -> bool:
     while stack is not None:
-        stack, file = frames[stack]
-        if _TRANSFORMERS in file.replace("\\", "/"):
+        stack, fits = frames[stack]
+        if fits:
             return True
     return False

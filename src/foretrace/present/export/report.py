@@ -23,6 +23,7 @@ from foretrace.present.web import payload, static_files
 from foretrace.present.web.encoding import to_json
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources.timeline import timeline
+from foretrace.present.web.resources.waiting import longest_gaps
 from foretrace.present.web.timeline_cut import Cut, cut, cuts
 from foretrace.units import visible
 
@@ -135,7 +136,8 @@ def _resources(view: RecordingView, views: Sequence[RecordingView], faults: list
     single = [name for name in payload.RESOURCES if name not in (*payload.LIVE, "overview", "timeline")]
     tables = [f"table/{analysis.name}" for analysis in analyze.ANALYSES]
     compared = [f"compare/{other}" for other in others] if "compare/" in payload.RESOURCES else []
-    for name in (*single, *tables, *compared):
+    found = [f"finding/{number}" for number in range(1, len(view.diagnosis.findings) + 1)]
+    for name in (*single, *tables, *compared, *found):
         try:
             made = payload.resource(view, name, find=others.__getitem__, peers=tuple(others.values()))
         except FaultError as fault:
@@ -154,7 +156,7 @@ def _resources(view: RecordingView, views: Sequence[RecordingView], faults: list
 
 
 def _detailed(view: RecordingView) -> list[int]:
-    """The spans whose details a report holds: those of the findings, then the longest on the device and the host."""
+    """The spans whose details a report holds: those of the findings, then the longest on the device and the host, and of the gaps."""
     spans = view.trace.spans.select("id", "kind", "dur_ns")
     chosen: dict[int, None] = {}
     for ids in view.finding_spans:
@@ -164,7 +166,7 @@ def _detailed(view: RecordingView) -> list[int]:
     for kind in ("kernel", "copy", "op", "runtime", "annotation", "sync"):
         longest = spans.filter(spans["kind"] == kind).top_k(_DETAILED_SPANS // 6, by="dur_ns")
         chosen.update(dict.fromkeys(longest["id"]))
-    return sorted(chosen)[: 2 * _DETAILED_SPANS]
+    return [*sorted(chosen)[: 2 * _DETAILED_SPANS], *longest_gaps(view)["span"]]
 
 
 def _part(name: str, data: bytes) -> _Part:

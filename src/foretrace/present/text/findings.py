@@ -10,6 +10,7 @@ from foretrace._version import __version__
 from foretrace.analyze.result import Result
 from foretrace.diagnose.diagnosis import Diagnosis
 from foretrace.diagnose.finding import Alternative, Finding, Place
+from foretrace.diagnose.step_times import StepTimes
 from foretrace.predict.prediction import Prediction, to_dict
 from foretrace.present.text import tables
 from foretrace.present.text.code_lines import code_lines
@@ -23,30 +24,34 @@ SCHEMA = 1
 _SHOWN = 6
 _NO_PROMISE = "no fix promises a gain of 10 % or more."
 _OVERVIEW = (
-    "steps_count", "step_gpu_ns", "step_host_ns", "gpu_busy_pct", "sm_efficiency_pct", "occupancy_pct", "idle_pct",
-    "exposed_communication_pct", "exposed_copy_pct", "launches_per_step_count", "kernels_per_step_count",
+    "step_count", "step_gpu_ns", "step_host_ns", "gpu_busy_pct", "gpu_idle_pct", "sm_efficiency_pct", "occupancy_pct",
+    "gpu_exposed_communication_pct", "gpu_exposed_copy_pct", "launches_per_step_count", "kernels_per_step_count",
 )  # fmt: skip
 
 
-def headline(diagnosis: Diagnosis, step_ns: float) -> str:
+def headline(diagnosis: Diagnosis, times: StepTimes) -> str:
     """One sentence: the step now, and what it would be with the fixes that promise a gain."""
-    now = format_value("_ns", step_ns)
+    now = format_value("_ns", times.used_ns)
     if diagnosis.combined is None:
         why = diagnosis.not_promised
-        return f"{now} per step; no gain is promised: {why}." if why else f"{now} per step; {_NO_PROMISE}"
+        return f"{now} {times.of}; " + (f"no gain is promised: {why}." if why else _NO_PROMISE)
     gains = [
         finding for finding in diagnosis.findings if finding.predicted and finding.predicted.verdict == "gain"
     ]
-    after = diagnosis.combined.after_ns
-    low, high = format_value("_ns", after.low), format_value("_ns", after.high)
-    named = ", ".join(gain.rule for gain in gains[:3])
-    return f"{now} → {low} to {high} per step (× {diagnosis.combined.speedup.point:.2f}) if fixed: {named}."
+    after, speedup = diagnosis.combined.after_ns, diagnosis.combined.speedup
+    point, low, high = (format_value("_ns", end) for end in (after.point, after.low, after.high))
+    named = ", ".join(gain.rule for gain in gains)
+    return (
+        f"{now} → {point} ({low} to {high}) {times.of}, × {speedup.point:.2f} ({speedup.low:.2f} to {speedup.high:.2f}), "
+        f"if fixed: {named}."
+    )
 
 
-def finding_lines(diagnosis: Diagnosis, step_ns: float, width: int) -> Iterator[Line]:
-    """Headline, findings in order of worth, and what was and was not checked."""
-    for line in tables.wrap(headline(diagnosis, step_ns), width):
+def finding_lines(diagnosis: Diagnosis, times: StepTimes, width: int) -> Iterator[Line]:
+    """Headline, how the step's time is known, findings in order of worth, and what was and was not checked."""
+    for line in tables.wrap(headline(diagnosis, times), width):
         yield [(line, "strong")]
+    yield from _wrapped(f"{format_value('_ns', times.used_ns)}: {times.says()}", width)
     for number, finding in enumerate(diagnosis.findings[:_SHOWN], 1):
         yield []
         yield from _one(number, finding, width)
@@ -156,9 +161,10 @@ def _finding_dict(finding: Finding) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def to_markdown(diagnosis: Diagnosis, step_ns: float, name: str) -> str:
+def to_markdown(diagnosis: Diagnosis, times: StepTimes, name: str) -> str:
     """The diagnosis to paste into an issue."""
-    lines = [f"**{escaped(name)}**: {escaped(headline(diagnosis, step_ns))}", ""]
+    known = f"{format_value('_ns', times.used_ns)}: {times.says()}."
+    lines = [f"**{escaped(name)}**: {escaped(headline(diagnosis, times))} {escaped(known)}", ""]
     for number, finding in enumerate(diagnosis.findings, 1):
         worth = _worth(finding.predicted) or finding.severity
         lines += [f"{number}. **{finding.rule}** ({worth}): {escaped(finding.says)}"]

@@ -12,6 +12,7 @@ import polars as pl
 from foretrace.analyze.result import Result
 from foretrace.analyze.steps import ROLES
 from foretrace.errors import FaultError, contained
+from foretrace.present.facts import facts
 from foretrace.present.text import tables
 from foretrace.trace import Trace
 from foretrace.units import ABSENT, cells, format_value, heading, shorten, visible
@@ -26,13 +27,15 @@ _STEPS, _TOP, _NOTES = 8, 8, 3
 _HEADLINE = {
     "step_gpu_ns": "GPU step time",
     "step_host_ns": "CPU step time",
-    "gpu_busy_pct": "GPU busy",
+    "items_per_s": "items, as recorded",
+    "tokens_per_s": "tokens, as recorded",
+    "gpu_busy_pct": "kernels running",
     "sm_efficiency_pct": "SM efficiency",
     "occupancy_pct": "occupancy",
-    "idle_pct": "GPU idle",
-    "exposed_copy_pct": "exposed copies",
+    "gpu_idle_pct": "GPU idle",
+    "gpu_exposed_copy_pct": "exposed copies",
     "kernels_per_step_count": "kernels per step",
-    "exposed_communication_pct": "exposed communication",
+    "gpu_exposed_communication_pct": "exposed communication",
 }
 _TOP_COLUMNS = {
     "kernels": ("total_pct", "total_ns", "calls_count", "mean_ns", "name"),
@@ -70,20 +73,7 @@ def _part(result: Result, room: int, colour: bool) -> list[Line]:
 
 
 def _about(trace: Trace) -> str:
-    devices = [str(each.get("name") or "unnamed GPU") for each in trace.meta.get("devices", ())]
-    named = [
-        f"{devices.count(name)}× {name}" if devices.count(name) > 1 else name
-        for name in dict.fromkeys(devices)
-    ]
-    facts = [", ".join(named) or ("unnamed GPU" if trace.has_device else "no GPU")]
-    if trace.meta.get("rank") is not None:
-        size = trace.meta.get("world_size")
-        facts.append(f"rank {trace.meta['rank']}" + (f" of {size}" if size else ""))
-    facts.append(f"{len(trace.steps)} steps" if len(trace.steps) != 1 else "1 step")
-    if trace.meta.get("events"):
-        facts.append(f"{trace.meta['events']:,} events")
-    facts.append(f"{format_value('_ns', trace.duration_ns)} recorded")
-    return visible(" · ".join(facts))
+    return visible(" · ".join((*facts(trace), f"{format_value('_ns', trace.duration_ns)} recorded")))
 
 
 def indented(lines: Iterator[Line], name: str, gutter: int) -> Iterator[Line]:
@@ -120,7 +110,7 @@ def _overview(result: Result, width: int, _: bool) -> Iterator[Line]:
     tiles = [
         (format_value(name, value), label)
         for name, label in _HEADLINE.items()
-        if (value := result.values.get(name)) is not None and not (value == 0 and name.startswith("exposed"))
+        if (value := result.values.get(name)) is not None and not (value == 0 and "exposed" in name)
     ]
     for row in _rows_of_tiles(tiles, width):
         yield []

@@ -24,6 +24,7 @@ from foretrace.units import cells, format_value, heading, shorten, suffix, visib
 if TYPE_CHECKING:
     from foretrace.analyze.result import Result
     from foretrace.diagnose.diagnosis import Diagnosis
+    from foretrace.diagnose.step_times import StepTimes
     from foretrace.predict.prediction import Prediction
     from foretrace.trace import Trace
 
@@ -69,7 +70,11 @@ def show_page(trace: Trace, results: Sequence[Result], missing: Mapping[str, str
 
 
 def show_diagnosis(
-    trace: Trace, results: Sequence[Result], missing: Mapping[str, str], diagnosis: Diagnosis, step_ns: float
+    trace: Trace,
+    results: Sequence[Result],
+    missing: Mapping[str, str],
+    diagnosis: Diagnosis,
+    times: StepTimes,
 ) -> None:
     """Prints trust, where the time goes, and the findings."""
     from foretrace.present.text import findings
@@ -80,7 +85,7 @@ def show_diagnosis(
         console, summary_page.page_lines(trace, results, missing, width=width, colour=_has_colour(console))
     )
     _print(console, [[]])
-    lines = findings.finding_lines(diagnosis, step_ns, width - summary_page.GUTTER)
+    lines = findings.finding_lines(diagnosis, times, width - summary_page.GUTTER)
     _print(console, summary_page.indented(lines, "findings", summary_page.GUTTER))
 
 

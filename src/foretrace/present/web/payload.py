@@ -17,12 +17,14 @@ from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources.compare import compare
 from foretrace.present.web.resources.memory import memory
 from foretrace.present.web.resources.modules import modules
+from foretrace.present.web.resources.occurrences import occurrences
 from foretrace.present.web.resources.overview import overview
 from foretrace.present.web.resources.ranks import ranks
 from foretrace.present.web.resources.roofline import roofline
 from foretrace.present.web.resources.span import span
 from foretrace.present.web.resources.table import table
 from foretrace.present.web.resources.timeline import timeline, window
+from foretrace.present.web.resources.waiting import waiting
 from foretrace.present.web.resources.whatif import predict, whatif
 
 Answer = dict[str, Any] | bytes
@@ -56,7 +58,9 @@ RESOURCES: Mapping[str, Callable[[RecordingView, Request], Answer]] = {
     "timeline": lambda view, asked: timeline(view, asked.single),
     "timeline/window": lambda view, asked: window(view, asked.single),
     "table/": lambda view, asked: table(view, asked.rest, asked.single),
+    "finding/": lambda view, asked: occurrences(view, asked.rest),
     "span/": lambda view, asked: span(view, asked.rest),
+    "waiting": lambda view, _: waiting(view),
     "modules": lambda view, _: modules(view),
     "memory": lambda view, _: memory(view),
     "roofline": lambda view, _: roofline(view),
@@ -66,7 +70,7 @@ RESOURCES: Mapping[str, Callable[[RecordingView, Request], Answer]] = {
     "whatif": lambda view, _: whatif(view),
 }
 # Asked for while the view moves, or made from another run: not part of a report as they stand.
-LIVE = ("timeline/window", "predict", "span/", "table/", "compare/")
+LIVE = ("timeline/window", "predict", "span/", "finding/", "table/", "compare/")
 
 # Made from the diagnosis; the first three also without it: `findings=no`.
 DIAGNOSED = ("overview", "timeline", "timeline/window", "predict", "whatif")

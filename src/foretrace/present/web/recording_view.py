@@ -18,6 +18,7 @@ from foretrace.diagnose import RULES
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import Diagnosis, Unchecked, diagnose
 from foretrace.diagnose.finding import Finding
+from foretrace.diagnose.step_times import StepTimes, step_times
 from foretrace.errors import MissingDataError
 from foretrace.predict.changes import Change
 from foretrace.present.web.kinds import device_kinds
@@ -116,17 +117,14 @@ class RecordingView:
         return diagnose(self.case, RULES)
 
     @_Once
+    def step_times(self) -> StepTimes:
+        """The step's time as recorded, measured without a profiler, or estimated."""
+        return step_times(self.case)
+
+    @property
     def step_ns(self) -> float | None:
         """The step time without a profiler, measured or estimated; else as recorded; None without steps."""
-        if self.not_replayed is None:
-            return self.case.step_ns
-        if self.case.measured_step_ns:
-            return self.case.measured_step_ns
-        steps = self.maybe("steps")
-        if steps is None:
-            return None
-        recorded = steps.values.get("step_gpu_ns") or steps.values.get("step_host_ns")
-        return float(recorded) if isinstance(recorded, int | float) else None
+        return self.step_times.used_ns
 
     @_Once
     def changes(self) -> dict[int, Change]:

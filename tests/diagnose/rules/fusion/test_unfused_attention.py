@@ -307,14 +307,14 @@ def test_a_written_out_softmax_is_no_change_of_its_weights(tmp_path: Path) -> No
     assert found.predicted.verdict == "gain"
 
 
-def test_a_model_of_transformers_is_told_its_own_switch(tmp_path: Path) -> None:
-    """The softmax is called from transformers' file: the code there is not the user's to change."""
+def called_from(folder: Path, frame: str) -> Finding:
+    """What is found of attention in pieces that this frame calls."""
     recording = Recording(deviceProperties=[H200])
     for number in range(3):
         at = number * 5_000.0
         recording.step(number, at, at + 5_000)
         recording.python("train.py(3): main", at, at + 5_000)
-        recording.python("transformers/models/gpt2/modeling_gpt2.py(40): forward", at + 1, at + 4_000)
+        recording.python(frame, at + 1, at + 4_000)
         for place, op in enumerate((*attention(1_000), rest(1_000))):
             start = at + 10 + place * 20
             told = {"Input Dims": op.shapes, "Input type": op.dtypes}
@@ -323,6 +323,21 @@ def test_a_model_of_transformers_is_told_its_own_switch(tmp_path: Path) -> None:
             )
             begin = at + 100 + place * 1_000
             recording.launch(start + 2, op.kernel, begin, begin + 1_000, call=4)
-    (found,) = findings(unfused_attention, recording.open(tmp_path), step_us=5_000)
+    (found,) = findings(unfused_attention, recording.open(folder), step_us=5_000)
+    return found
+
+
+def test_multihead_attention_is_asked_for_no_weights(tmp_path: Path) -> None:
+    """The softmax is called from torch's own function: with need_weights=False it calls fused attention itself."""
+    found = called_from(tmp_path, "torch/nn/functional.py(6000): multi_head_attention_forward")
+    assert "need_weights=False" in found.fix.code
+    assert "scaled_dot_product_attention(" not in found.fix.code
+    other = called_from(tmp_path, "torch/nn/modules/activation.py(1500): forward")
+    assert "need_weights=False" not in other.fix.code  # nn.Softmax is in that file too
+
+
+def test_a_model_of_transformers_is_told_its_own_switch(tmp_path: Path) -> None:
+    """The softmax is called from transformers' file: the code there is not the user's to change."""
+    found = called_from(tmp_path, "transformers/models/gpt2/modeling_gpt2.py(40): forward")
     assert 'attn_implementation="sdpa"' in found.fix.code
     assert "scaled_dot_product_attention(" not in found.fix.code

@@ -131,24 +131,12 @@ def test_many_small_messages_as_a_few_large_ones(tmp_path: Path) -> None:
     assert buckets.predicted.after_ns.point / 1e3 == pytest.approx(601 + 20, rel=0.03)
 
 
-def test_collectives_on_threads_of_the_host(tmp_path: Path) -> None:
-    """gloo sends for 800 of 1,000 µs while the host stands still; in bf16 half, of which half is likely: 200 less."""
-
+def test_collectives_on_threads_of_the_host_are_another_rules(tmp_path: Path) -> None:
     def body(recording: Recording, at: float) -> None:
         launches(recording, at, 10)
-        sizes = {"Input Dims": [[1 << 20]], "Input type": ["float"]}
-        recording.add("user_annotation", "gloo:all_reduce", at + 150, 800, 100, 200, **sizes)
-        launches(recording, at + 960, 4)
+        recording.add("user_annotation", "gloo:all_reduce", at + 150, 800, 100, 200)
 
-    group = {"pg_config": [{"pg_name": "0", "pg_size": 2}], "world_size": 2, "rank": 0, "backend": "gloo"}
-    (found,) = findings(
-        exposed_communication, loop(tmp_path, 1_000, body, distributedInfo=group), step_us=1_000
-    )
-    assert found.evidence["exposed_ns"] == 800_000
-    assert found.label == "bf16"
-    assert found.predicted is not None
-    assert found.predicted.verdict == "uncertain"
-    assert found.predicted.speedup.point == pytest.approx(1_000 / 800, rel=0.03)
+    assert findings(exposed_communication, loop(tmp_path, 1_000, body), step_us=1_000) == []
 
 
 def test_messages_on_several_streams(tmp_path: Path) -> None:

@@ -77,38 +77,6 @@ def test_a_device_that_is_not_known(tmp_path: Path) -> None:
     assert findings(slow_link, fast, step_us=18_701) == []
 
 
-@pytest.mark.parametrize("devices", [1, 8])
-def test_gloo_takes_the_way_through_the_host(tmp_path: Path, devices: int) -> None:
-    """4 MiB in 4 ms. Ranks that see one GPU only may share it: then NCCL is no way out, and nothing is predicted."""
-
-    def body(recording: Recording, at: float) -> None:
-        launches(recording, at, 50)
-        sizes = {"Input Dims": [[MIB]], "Input type": ["float"]}
-        recording.add("user_annotation", "gloo:all_reduce", at + 500, 4_000, 100, 200, **sizes)
-        launches(recording, at + 4_510, 49)
-
-    header: dict[str, Any] = {
-        "distributedInfo": {
-            "backend": "gloo",
-            "rank": 0,
-            "world_size": 2,
-            "pg_config": [{"pg_name": "0", "pg_size": 2}],
-        },
-    }
-    recording = Recording(deviceProperties=[{**H200, "id": number} for number in range(devices)], **header)
-    for number in range(3):
-        recording.step(number, 5_000 * number, 5_000 * number + 5_000)
-        body(recording, 5_000 * number)
-    (found,) = findings(slow_link, recording.open(tmp_path), step_us=5_000)
-    assert 'init_process_group("nccl")' in found.fix.code
-    assert (found.predicted is None) == (devices == 1)
-    assert ("if the ranks share it" in found.says) == (devices == 1)
-    if found.predicted:
-        assert found.predicted.verdict == "uncertain"
-        # 83 µs, and 990 of launching as recorded, which takes less without a profiler.
-        assert 500 + 83 < found.predicted.after_ns.point / 1e3 < 990 + 83
-
-
 def test_no_collective_no_finding(tmp_path: Path) -> None:
     assert findings(slow_link, Recording().op("aten::mm", 0, 10).open(tmp_path)) == []  # on the CPU alone
     assert (

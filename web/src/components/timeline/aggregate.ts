@@ -104,7 +104,7 @@ export function aggregate(timeline: Timeline, columns: SpanColumns, area: View, 
 
 /** The groups that have a span in the area, in the order in which they are worth showing. */
 export function groupsIn(timeline: Timeline, columns: SpanColumns, area: View): readonly Group[] {
-  const order: readonly Group[] = ["gpu", "host", "modules", "python", "marks"]
+  const order: readonly Group[] = ["gpu", "idle", "host", "modules", "python", "marks"]
   const filled = (track: Track): boolean =>
     track.rows.some(({ offset, count }) => {
       const at = firstEndingAfter(columns, offset, count, area.from)

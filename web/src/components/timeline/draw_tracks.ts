@@ -171,7 +171,7 @@ function drawSteps(context: CanvasRenderingContext2D, scene: Scene): void {
   context.lineWidth = 1
   context.setLineDash([2, 2])
   for (const box of scene.layout.tracks) {
-    const gpu = box.track.group === "gpu" || box.track.group === "modules"
+    const gpu = ["gpu", "idle", "modules"].includes(box.track.group)
     for (const step of steps) {
       const at = gpu ? step.gpu_from_ns : step.host_from_ns
       if (at === null || at < scene.view.from || at > scene.view.to) continue

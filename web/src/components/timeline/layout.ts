@@ -10,6 +10,7 @@ export const COUNTER_HEIGHT = 35
 const PAD = 5
 const GPU_LANE = 27
 const SUB_LANE = 18
+const IDLE_LOWEST = 36 // two lines of words beside one lane
 const LANE = 18
 const SLIM = 24
 /** Deep Python stacks are folded to this many lanes until asked for. */
@@ -83,7 +84,7 @@ function boxOf(track: Track, number: number, used: number, choice: TrackChoice |
   const last = lanes[lanes.length - 1]!
   // A GPU stream keeps room below its lanes for the words of a flow.
   const room = track.group === "gpu" ? 18 : 5
-  const height = Math.max(last.y + last.height + room - y, 46)
+  const height = Math.max(last.y + last.height + room - y, track.group === "idle" ? IDLE_LOWEST : 46)
   return { track, number, state: "open", y, height, lanes, hidden: Math.max(0, used - limit) }
 }
 

@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact"
 import { useEffect, useState } from "preact/hooks"
-import { type Resource, addressOf, go, linkTo, overview, resourceOf, runId, valueOf } from "../../data/state"
+import { type Resource, addressOf, linkTo, overview, resourceOf, runId, valueOf } from "../../data/state"
 import type { Finding, SpanDetail, Track } from "../../data/types"
 import { HOST_KINDS, KINDS } from "../../data/types"
 import { copyText } from "../copy"
@@ -10,13 +10,15 @@ import { counted, fixed, formatCount, formatNs, visible } from "../../base/forma
 import { Bar, Chip, colourOf, kindText, LinkButton, Swatch } from "../parts"
 import { type Aggregate, aggregate, type AggregateRow, groupsIn } from "./aggregate"
 import { around, type View } from "./interaction"
-import { isWhole, NO_SPAN, positionOf } from "./model"
-import { selectSpan, showSpan, type TimelineState } from "./state"
+import { isWhole, NO_SPAN } from "./model"
+import { openSpan, selectSpan, showSpan, type TimelineState } from "./state"
 
 const ALL_KINDS = [...KINDS, ...HOST_KINDS]
 const SHOWN_ROWS = 40
-const GROUP_NAMES: Readonly<Record<Track["group"], string>> = { gpu: "GPU", host: "Host", modules: "Modules", python: "Python", marks: "Marks" }
-const GROUP_HEADINGS: Readonly<Record<Track["group"], string>> = { gpu: "Kernel", host: "Operator", modules: "Module", python: "Function", marks: "Mark" }
+const GROUP_NAMES: Readonly<Record<Track["group"], string>> = { gpu: "GPU", idle: "Idle", host: "Host", modules: "Modules", python: "Python", marks: "Marks" }
+const GROUP_HEADINGS: Readonly<Record<Track["group"], string>> = { gpu: "Kernel", idle: "Cause", host: "Operator", modules: "Module", python: "Function", marks: "Mark" }
+
+const NOUNS: Readonly<Record<Track["group"], string>> = { gpu: "GPU event", idle: "idle gap", host: "host span", modules: "module", python: "Python call", marks: "mark" }
 
 export function Panel(props: { readonly state: TimelineState }): JSX.Element {
   return (
@@ -126,8 +128,7 @@ function GroupChoice(props: { readonly groups: readonly Track["group"][]; readon
 }
 
 function saysOf(sums: Aggregate): string {
-  const noun = sums.group === "gpu" ? "GPU event" : sums.group === "host" ? "host span" : sums.group === "modules" ? "module" : sums.group === "python" ? "Python call" : "mark"
-  return `${counted(sums.events, noun)}, ${fixed(sums.busy * 100, 1)} % busy`
+  return `${counted(sums.events, NOUNS[sums.group])}, ${fixed(sums.busy * 100, 1)} % ${sums.group === "idle" ? "idle" : "busy"}`
 }
 
 function markdownOf(state: TimelineState, sums: Aggregate, title: string): string {
@@ -139,7 +140,7 @@ function markdownOf(state: TimelineState, sums: Aggregate, title: string): strin
 
 function AggregateTable(props: { readonly state: TimelineState; readonly sums: Aggregate; readonly detailed: boolean }): JSX.Element {
   const { sums, state, detailed } = props
-  const nested = sums.group !== "gpu"
+  const nested = sums.group !== "gpu" && sums.group !== "idle"
   const most = sums.rows[0]?.share ?? 1
   return (
     <div class="tl-table" tabIndex={0} role="region" aria-label="The selection by name">
@@ -147,7 +148,7 @@ function AggregateTable(props: { readonly state: TimelineState; readonly sums: A
         <thead>
           <tr>
             <th scope="col">{GROUP_HEADINGS[sums.group]}</th>
-            <th scope="col" class="number">Calls</th>
+            <th scope="col" class="number">{sums.group === "idle" ? "Gaps" : "Calls"}</th>
             <th scope="col" class="number" title={nested ? "Excluding nested calls" : undefined}>{nested ? "Self" : "Total"}</th>
             <th scope="col" class="number">Share</th>
             <th aria-hidden="true" />
@@ -288,13 +289,13 @@ function SpanFacts(props: { readonly state: TimelineState; readonly position: nu
         </p>
       )}
       <dl>
+        {detail !== null && detail.links.length > 0 && <LinkFacts state={state} detail={detail} />}
         {facts.map((fact) => (
           <div key={fact.label}>
             <dt>{fact.label}</dt>
             <dd class={fact.code ? "code" : undefined}>{visible(fact.value.slice(0, 2000))}</dd>
           </div>
         ))}
-        {detail !== null && detail.links.length > 0 && <LinkFacts state={state} detail={detail} />}
       </dl>
     </>
   )
@@ -302,18 +303,12 @@ function SpanFacts(props: { readonly state: TimelineState; readonly position: nu
 
 function LinkFacts(props: { readonly state: TimelineState; readonly detail: SpanDetail }): JSX.Element {
   const { state, detail } = props
-  const open = (id: number, from: number, to: number): void => {
-    const position = positionOf(state.model.columns, id)
-    if (position !== null) return showSpan(state, position)
-    go({ span: id })
-    state.moveTo(around(from, to, state.model.whole, 10), "step")
-  }
   return (
     <div>
       <dt>Go to</dt>
       <dd class="tl-links">
         {detail.links.slice(0, 12).map((link) => (
-          <LinkButton key={`${link.label} ${link.id}`} onClick={() => open(link.id, link.from_ns, link.to_ns)}>
+          <LinkButton key={`${link.label} ${link.id}`} onClick={() => openSpan(state, { span: link.id, from: link.from_ns, to: link.to_ns })}>
             {link.label}
           </LinkButton>
         ))}

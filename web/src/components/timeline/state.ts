@@ -9,7 +9,8 @@ import type { SpanDetail } from "../../data/types"
 import { area as areaOf, around, between, clamp, pan, reveal, type View, zoom } from "./interaction"
 import { lanesInView, layOut, type Layout, type TrackChoice, trackOf } from "./layout"
 import { isWhole, type Model, NO_SPAN, positionOf } from "./model"
-import { findHits, matchNames, neighbour, parentOrChild, stepHit } from "./search"
+import { type Focus, nextStop, spansInFocus, type Stop, stopAt, stopsOf } from "./focus"
+import { neighbour, parentOrChild, stepHit } from "./search"
 
 const ZOOM_MS = 120
 const SETTLE_MS = 160
@@ -27,7 +28,10 @@ export interface TimelineState {
   readonly selected: ReadonlySignal<number | null> // position in the columns
   readonly picked: Signal<number | null> // position of a selected mark that has no id, hence no link
   readonly detail: Signal<SpanDetail | null>
-  readonly hits: ReadonlySignal<Uint32Array | null>
+  readonly chosen: Signal<Focus | null> // what a link came for; a search goes first
+  readonly focus: ReadonlySignal<Focus | null>
+  readonly hits: ReadonlySignal<Uint32Array | null> // what is not dimmed
+  readonly stops: ReadonlySignal<readonly Stop[] | null>
   readonly marks: ReadonlySignal<readonly number[]>
   readonly pointer: Signal<number | null> // the moment under the pointer
   readonly moveTo: (view: View, how?: "glide" | "at once" | "step") => void
@@ -66,6 +70,9 @@ export function makeState(first: Model, linked = true): TimelineState {
   }
   look()
   const picked = signal<number | null>(null)
+  const chosen = signal<Focus | null>(null)
+  const focus = computed<Focus | null>(() => (search.value.trim() === "" ? chosen.value : { kind: "search", words: search.value }))
+  const hits = computed(() => spansInFocus(held.value, focus.value))
   const own: Own = { shown: place.peek().shown }
   const { moveTo, goal, stop } = mover(whole, view, look, own, linked)
   const follow = linked ? followAddress(whole, view, look, own) : () => undefined
@@ -91,10 +98,10 @@ export function makeState(first: Model, linked = true): TimelineState {
     selected: computed(() => (place.value.span === null ? picked.value : positionOf(held.value.columns, place.value.span))),
     picked,
     detail: signal<SpanDetail | null>(null),
-    hits: computed(() => {
-      const matches = matchNames(held.value.timeline.names, search.value)
-      return matches === null ? null : findHits(held.value.columns, matches)
-    }),
+    chosen,
+    focus,
+    hits,
+    stops: computed(() => stopsOf(held.value.columns, focus.value, hits.value)),
     marks: computed(() => (linked ? parseMarks(place.value.rest["marks"]) : [])),
     pointer: signal<number | null>(null),
     moveTo,
@@ -221,6 +228,14 @@ export function showSpan(state: TimelineState, position: number): void {
   if (target !== now) state.moveTo(target)
 }
 
+/** Selects a span by its id, which may be in no window that is loaded, and brings it on screen. */
+export function openSpan(state: TimelineState, { span, from, to }: Stop): void {
+  const position = positionOf(state.model.columns, span)
+  if (position !== null) return showSpan(state, position)
+  go({ span })
+  state.moveTo(around(from, to, state.model.whole, 10), "step")
+}
+
 export function selectArea(state: TimelineState, area: View | null): void {
   state.setArea(area === null ? null : { from: Math.round(area.from), to: Math.max(Math.round(area.to), Math.round(area.from) + 1) })
 }
@@ -245,6 +260,12 @@ export function setChoice(state: TimelineState, track: number, choice: TrackChoi
 export function step(state: TimelineState, by: 1 | -1): void {
   const { columns, timeline } = state.model
   const selected = state.selected.peek()
+  const stops = state.stops.peek()
+  if (stops !== null) {
+    const next = stops[nextStop(stops, currentStop(state), state.view.peek().from, by)]
+    if (next !== undefined) openSpan(state, next)
+    return
+  }
   const hits = state.hits.peek()
   if (hits !== null) {
     const current = selected !== null && hits.includes(selected) ? selected : null
@@ -254,6 +275,13 @@ export function step(state: TimelineState, by: 1 | -1): void {
   }
   const next = selected === null ? firstInView(state) : neighbour(timeline, selected, by)
   if (next !== null) showSpan(state, next)
+}
+
+/** Which of the stops is selected; -1: none. */
+export function currentStop(state: TimelineState): number {
+  const selected = state.selected.value
+  const from = selected === null ? null : state.model.columns.start[selected]!
+  return stopAt(state.stops.value ?? [], place.value.span, from)
 }
 
 function firstInView(state: TimelineState): number | null {

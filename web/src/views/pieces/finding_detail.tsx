@@ -95,12 +95,12 @@ function findingAddress(finding: Finding): string {
   return addressOf({ view: "findings", rest: { finding: String(finding.number) } })
 }
 
-/** The timeline where the finding is seen best, with a little around it. */
+/** The timeline where the finding is seen best, with a span of a middle step selected and the rest dimmed. */
 export function timelineLink(finding: Finding): string {
   const from = finding.from_ns ?? 0
   const to = finding.to_ns ?? from + 1
   const margin = (to - from) * 0.05
-  return linkTo({ view: "timeline", shown: { from: Math.max(0, from - margin), to: to + margin }, selection: null, span: null, rest: { finding: String(finding.number) } })
+  return linkTo({ view: "timeline", shown: { from: Math.max(0, from - margin), to: to + margin }, selection: null, span: finding.span, rest: { finding: String(finding.number) } })
 }
 
 const DIFF_LINE = /^(\s*\d*\s*)([-+])(\s.*|)$/

@@ -90,9 +90,11 @@ function Worth(props: { readonly predicted: Predicted | null; readonly most: num
         <RangeBar predicted={predicted} most={props.most} />
       </td>
       <td class="number">
-        <strong>{savingText(predicted).replace(/ \S+$/, "")}</strong> {savingText(predicted).split(" ").pop()}
+        <PointAndEnds text={savingText(predicted)} strong />
       </td>
-      <td class="number">{formatSpeedup(predicted.speedup)}</td>
+      <td class="number">
+        <PointAndEnds text={formatSpeedup(predicted.speedup)} />
+      </td>
     </>
   )
 }
@@ -102,8 +104,20 @@ function NoGain(props: { readonly predicted: Predicted | null }): JSX.Element {
   return (
     <>
       <td class="quiet">{predicted === null ? "" : verdictText(predicted.verdict)}</td>
-      <td class="number quiet">{predicted === null ? "" : savingText(predicted)}</td>
-      <td class="number quiet">{predicted === null ? "" : formatSpeedup(predicted.speedup)}</td>
+      <td class="number quiet">{predicted !== null && <PointAndEnds text={savingText(predicted)} />}</td>
+      <td class="number quiet">{predicted !== null && <PointAndEnds text={formatSpeedup(predicted.speedup)} />}</td>
+    </>
+  )
+}
+
+/** "34.6 (31.9–38.9) ms" as a point, and its range below. */
+function PointAndEnds(props: { readonly text: string; readonly strong?: boolean }): JSX.Element {
+  const [, point = props.text, ends, unit = ""] = /^(.*?) \((.*)\)( \S+)?$/.exec(props.text) ?? []
+  return (
+    <>
+      {props.strong ? <strong>{point}</strong> : point}
+      {unit}
+      {ends !== undefined && <p class="small quiet">{ends}</p>}
     </>
   )
 }

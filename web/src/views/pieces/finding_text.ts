@@ -15,12 +15,13 @@ export function shortBasis(predicted: Predicted | null): string {
 /** The saving as it is shown in a list. */
 export function savingText(predicted: Predicted): string {
   const scale = timeScale(predicted.step_ms)
-  const { low, high } = predicted.saved_ms
-  const text = low < 0 ? `${scale.text(low).replace("-", "−")} to ${scale.text(high)}` : scale.range(predicted.saved_ms)
+  const { point, low, high } = predicted.saved_ms
+  const minus = (ms: number): string => scale.text(ms).replace("-", "−")
+  const text = low < 0 ? `${minus(point)} (${minus(low)} to ${minus(high)})` : scale.range(predicted.saved_ms)
   return `${text} ${scale.unit}`
 }
 
-/** What another fix is worth: "1.2–1.6×, gain". */
+/** What another fix is worth: "1.40× (1.20–1.60), gain". */
 export function alternativeText(other: Alternative): string {
   const { predicted } = other
   return predicted ? `${formatSpeedup(predicted.speedup)}, ${verdictText(predicted.verdict)}` : "not predicted"

@@ -28,11 +28,17 @@ export function Hero(props: { readonly before: number; readonly after: Range | n
           <span class="arrow" role="img" aria-label="to">
             →
           </span>
-          <strong class="gain">{scale.range(after)}</strong>
+          <strong class="gain">{scale.text(after.point)}</strong>
           <span class="unit gain">{scale.unit}</span>
+          <span class="ends gain">({scale.range({ low: after.low, high: after.high })})</span>
         </>
       )}
-      {speedup !== null && <strong class="times gain">{formatSpeedup(speedup)}</strong>}
+      {speedup !== null && (
+        <strong class="times gain">
+          {formatSpeedup({ low: speedup.point, high: speedup.point })}{" "}
+          <span class="ends">({formatSpeedup({ low: speedup.low, high: speedup.high }).replace("×", "")})</span>
+        </strong>
+      )}
     </p>
   )
 }

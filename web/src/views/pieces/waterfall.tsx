@@ -74,8 +74,9 @@ function FixRow(props: { readonly row: Row; readonly before: Range; readonly mos
 function worth(before: Range, after: Range, scale: TimeScale): string {
   const ends = [before.high - after.high, before.low - after.low].map((end) => Math.max(0, end)).sort((a, b) => a - b)
   const [low = 0, high = 0] = ends
-  const text = scale.range({ low, high })
-  return Number(text.replace(",", "")) === 0 ? "nothing more" : `− ${text} ${scale.unit}`
+  const point = Math.min(Math.max(before.point - after.point, low), high)
+  const most = Number(scale.text(high).replace(",", ""))
+  return most === 0 ? "nothing more" : `− ${scale.range({ point, low, high })} ${scale.unit}`
 }
 
 const WORDS = ["", "", "Both", "All three", "All four", "All five", "All six", "All seven", "All eight", "All nine"]

@@ -260,6 +260,19 @@ def sm_efficiency_counter(trace: Trace) -> pl.DataFrame:
     return pl.concat(frames)
 
 
+def sm_efficiency_within(kernels: pl.DataFrame, edges: Times) -> NDArray[np.float64] | None:
+    """Estimated SM efficiency of one device's kernels between each two edges, in per cent; None where grids are missing."""
+    at, load = _sm_load(kernels)
+    if not len(at) or not mostly_recorded(kernels, "blocks_per_sm"):
+        return None
+    filled = np.concatenate(
+        ([0.0], np.cumsum(np.diff(at) * load[:-1]))
+    )  # ns with all SMs filled, up to each time
+    upto = np.interp(edges, at, filled)
+    share: NDArray[np.float64] = 100 * np.diff(upto) / np.maximum(np.diff(edges), 1)
+    return share
+
+
 def _series(device: int | None, at: Times, name: str, value: NDArray[np.float64]) -> pl.DataFrame:
     frame = pl.DataFrame({"at_ns": at, name: value}, schema={"at_ns": pl.Int64, name: pl.Float64})
     return frame.select(pl.lit(device, pl.Int32).alias("device"), "at_ns", name)

@@ -146,6 +146,11 @@ def _marks(trace: Trace) -> Array:
     return marks
 
 
+def tensor_core_eligible(name: str = "name") -> pl.Expr:
+    """Whether an operator, by name, is one that tensor cores can run."""
+    return pl.col(name).str.contains(_ELIGIBLE)
+
+
 def _name_marks(names: pl.Series) -> Array:
     marks = np.zeros(len(names), np.uint8)
     for pattern, mark in _PATTERNS:

@@ -135,7 +135,7 @@ class Explainer:
         return np.append(self._host.inherited(own), np.uint8(0))
 
     def explain(self, gaps: Gaps, min_gap_ns: int) -> pl.DataFrame:
-        """All parts of the gaps: `gap` (row), `part_ns`, `cause`, `span_id` of the host (or null)."""
+        """All parts of the gaps: `gap` (row), `part_at_ns`, `part_ns`, `cause`, `span_id` of the host (or null)."""
         begin, done = self._calls(gaps)
         gap, start, end = self._cut(gaps, begin, done)
         free_start, free_end = gaps.free
@@ -257,6 +257,7 @@ def _frame(gap: Ids, start: Ids, end: Ids, code: Ids, span: Ids) -> pl.DataFrame
     return pl.DataFrame(
         {
             "gap": pl.Series(gap, dtype=pl.Int64),
+            "part_at_ns": pl.Series(start, dtype=pl.Int64),
             "part_ns": pl.Series(end - start, dtype=pl.Int64),
             "cause": _NAMES.gather(code),
             "span_id": pl.Series(span, dtype=pl.Int64).replace(NOBODY, None),

@@ -18,11 +18,10 @@ from foretrace.analyze.concepts.trust.evidence import (
     weigh,
 )
 from foretrace.analyze.concepts.trust.marks import unmarked
+from foretrace.analyze.concepts.trust.size import EVENT_BYTES
 from foretrace.analyze.result import Value
 from foretrace.units import format_value
 
-# 224 to 535 bytes per event in four recordings of the corpus; used for an estimate only.
-_EVENT_BYTES = 300
 # Repairs that change texts, never times.
 _COSMETIC = ("bare-word", "bad-escape", "raw-quote", "control-character", "not-utf8")
 # Reported by `impossible-durations`, with what they affect.
@@ -76,7 +75,7 @@ def repairs(evidence: Evidence) -> Iterator[Note]:
         says = f"{repair.says[:1].upper()}{repair.says[1:]} ({repair.count:,}"
         says += ")." if repair.offset is None else f", the first at byte {repair.offset:,})."
         if repair.code == "damaged":
-            share = 100 * lost_bytes / (lost_bytes + events * _EVENT_BYTES)
+            share = 100 * lost_bytes / (lost_bytes + events * EVENT_BYTES)
             values |= {"lost_bytes": lost_bytes, "share_pct": share}
             severity = "no" if share > MOST_PCT else "care"
             says += (

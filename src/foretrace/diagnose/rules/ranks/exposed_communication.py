@@ -75,15 +75,15 @@ def exposed_communication(case: Case) -> Iterator[Finding]:
     is a bound, because one recording does not tell how much of a collective is transfer and how much is waiting for a slower
     rank. So a gain is never promised.
 
-    Of collectives on threads of the host (gloo), the time goes in which the host does nothing else. Where
-    {MANY_SMALL} messages a step or more are smaller than {links.LARGE_BYTES}, an alternative sends them in buckets of
+    Where {MANY_SMALL} messages a step or more are smaller than {links.LARGE_BYTES}, an alternative sends them in buckets of
     {links.BUCKET_BYTES}: each bucket takes as long as the shortest message, and their bytes move as fast as the fastest.
     Sums of fp32 tensors can be sent in bf16, with {links.BF16_SHARE} of the bytes, and every message whose size is known could move at
     {links.REACHED} of the device's own links. Of both, {overlap.COLLECTIVES_HIDDEN} of the saving is taken, and all of it as
     the bound.
 
     Where streams wait for each other in ways that the recording does not tell, nothing is replayed; the finding is then ranked by
-    half of what could be hidden. A link that is slower than can be is the rule slow-link.
+    half of what could be hidden. A link that is slower than can be is the rule slow-link; collectives on threads of the host
+    (gloo) are the rule host-collectives.
 
     When not
     The time is spent waiting for a slower rank: see the rule straggler, with the recordings of all ranks.
@@ -92,12 +92,14 @@ def exposed_communication(case: Case) -> Iterator[Finding]:
     if not values["collectives_count"]:
         return
     work = exposed_work.collectives(case)
-    exposed = exposed_work.find(work) if len(work) else exposed_work.collectives_on_host(case)
+    if not len(work):
+        return
+    exposed = exposed_work.find(work)
     if too_little(case, "communication that nothing hides", exposed.step_share, LEAST_SHARE):
         return
     yield Finding(
         says=f"For {exposed.exposed_ns / case.step_count / 1e6:.3g} ms a step, {100 * exposed.step_share:.0f} % of it, "
-        f"{'the GPU' if len(work) else 'the host'} communicates with other ranks and nothing is computed."
+        "the GPU communicates with other ranks and nothing is computed."
         f"{_at_best(exposed)}",
         why="What no computation hides adds to the step, on every rank.",
         fix=_FIX,
@@ -192,7 +194,7 @@ def _faster(case: Case, exposed: Exposed) -> Iterator[Alternative]:
     link = case.device.nvlink_bytes if case.device else None
     if not link or not speed.best_bytes_per_s or speed.is_implausible or not exposed.order_is_known:
         return
-    if exposed.standing is not None or speed.best_bytes_per_s > links.REACHED * link:
+    if speed.best_bytes_per_s > links.REACHED * link:
         return
     gone = {
         span: max(1 - links.transfer_ns(moved, link) / dur, 0.0)
@@ -212,8 +214,6 @@ def _shorter(exposed: Exposed, says: str, gone: dict[int, float]) -> Change:
     likely = overlap.COLLECTIVES_HIDDEN
 
     def edit(part: float) -> Edit:
-        if exposed.standing is not None:
-            return exposed.shortened(part * sum(gone.values()) / max(len(gone), 1))
         rows = exposed.work.rows.filter(pl.col("id").is_in(list(gone))).select("task", "id")
         return exposed.shortened(0.0, only={task: part * gone[span] for task, span in rows.iter_rows()})
 

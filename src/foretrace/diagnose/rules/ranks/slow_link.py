@@ -29,13 +29,6 @@ _CHECK = Fix(
     "# NET/Socket between nodes is TCP: InfiniBand or RoCE is not used\n"
     "# in a container: --ipc=host or a larger --shm-size, and devices that may reach each other",
 )
-_SHARED = (
-    " This rank sees one GPU only: if the ranks share it, NCCL cannot be used, and nothing is predicted."
-)
-_NOT_GLOO = Fix(
-    "Let NCCL move what lies on the GPU: gloo takes it through the host's memory.",
-    'dist.init_process_group("nccl")   # one GPU for each rank; "cpu:gloo,cuda:nccl" where tensors of the host are sent too',
-)
 
 
 @headline("Messages to other ranks move at {best_bytes_per_s} at best")
@@ -61,34 +54,31 @@ def slow_link(case: Case) -> Iterator[Finding]:
     How the worth is predicted
     The step is replayed with every collective whose size is known at {links.REACHED} of PCIe's bandwidth. The range is from
     nothing to NVLink's, where the device has it. That is a bound: one recording does not tell how much of a collective is
-    waiting for a slower rank. So a gain is never promised. Nothing is predicted where gloo is used and a rank sees one GPU
-    only: the ranks may share it, and NCCL needs one for each.
+    waiting for a slower rank. So a gain is never promised. Collectives on threads of the host (gloo) are the rule
+    host-collectives.
 
     When not
-    The ranks share one GPU, or lie on hosts whose network is no faster.
+    The ranks lie on hosts whose network is no faster.
     """
     if not case.result("communication").values["collectives_count"]:
         return
     speed = link_speed.find(case)
-    if not speed.is_implausible or speed.best_bytes_per_s is None:
-        return
     work = exposed_work.collectives(case)
-    exposed = exposed_work.find(work) if len(work) else exposed_work.collectives_on_host(case)
+    if not speed.is_implausible or speed.best_bytes_per_s is None or not len(work):
+        return
+    exposed = exposed_work.find(work)
     if too_little(
         case, "messages move slower than any link of the device can", exposed.step_share, LEAST_SHARE
     ):
         return
     large = speed.calls.filter(pl.col("size_bytes") >= links.LARGE_BYTES)
     best = format_value("_bytes_per_s", speed.best_bytes_per_s)
-    shared = _may_share(case)
     yield Finding(
         says=f"Messages of {format_value('_bytes', large['size_bytes'].mean())}, {large.height / case.step_count:.3g} a step, "
-        f"move at {best} at best, over the bus: implausibly slow. {_sentence(speed.expected())}.{_SHARED * shared}",
+        f"move at {best} at best, over the bus: implausibly slow. {_sentence(speed.expected())}.",
         why="At a few per cent of its speed a link is not the one that it should be, or is not used. What a faster one would "
-        "bring is an upper bound: waiting for slower ranks counts as transfer here."
-        if len(work)
-        else "The host's threads (gloo) move them through its memory, not the GPU.",
-        fix=_CHECK if len(work) else _NOT_GLOO,
+        "bring is an upper bound: waiting for slower ranks counts as transfer here.",
+        fix=_CHECK,
         evidence={
             "best_bytes_per_s": speed.best_bytes_per_s,
             "expected_bytes_per_s": case.device.pcie_bytes if case.device else None,
@@ -98,19 +88,9 @@ def slow_link(case: Case) -> Iterator[Finding]:
             "spans": work.spans(),
         },
         where=work.places(),
-        change=_faster(case, speed, exposed) if exposed.order_is_known and not shared else None,
-        at_best=0.0 if shared else min(exposed.step_share, 1.0) * (1 - links.IMPLAUSIBLE),
-        unless="the ranks share one GPU, or lie on hosts whose network is no faster.",
-    )
-
-
-def _may_share(case: Case) -> bool:
-    """Whether several ranks see one GPU only and talk through the host: NCCL cannot help ranks that share one."""
-    world = case.trace.meta.get("world_size")
-    devices = case.trace.meta.get("devices")
-    on_host = len(exposed_work.collectives(case)) == 0
-    return (
-        on_host and isinstance(world, int) and world > 1 and isinstance(devices, list) and len(devices) == 1
+        change=_faster(case, speed, exposed) if exposed.order_is_known else None,
+        at_best=min(exposed.step_share, 1.0) * (1 - links.IMPLAUSIBLE),
+        unless="the ranks lie on hosts whose network is no faster.",
     )
 
 
@@ -136,9 +116,6 @@ def _at(case: Case, speed: LinkSpeed, exposed: Exposed, bytes_per_s: float) -> E
         span: (dur, min(links.transfer_ns(moved, bytes_per_s), dur))
         for span, dur, moved in speed.calls.select("id", "dur_ns", "bus_bytes").iter_rows()
     }
-    if exposed.standing is not None:
-        before, after = (sum(times) for times in zip(*taken_ns.values(), strict=True))
-        return exposed.shortened(1 - after / before)
     rows = case.tasks.filter(pl.col("id").is_in(list(taken_ns))).select("task", "id")
     gone = {task: 1 - taken_ns[span][1] / taken_ns[span][0] for task, span in rows.iter_rows()}
     return exposed.shortened(0.0, only=gone)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import polars as pl
+
+from foretrace.compare.traces import Comparison
 from foretrace.compare.traces import compare as compare_traces
 from foretrace.present.web.kinds import KINDS, LABELS
 from foretrace.present.web.recording_view import RecordingView
@@ -16,6 +19,8 @@ _SAYS = {
     "a_count": "calls per whole step of the first run",
     "b_count": "calls per whole step of the second run",
     "difference_ns": "second less first, per step",
+    "a_host_ns": "time on the host per whole step of the first run",
+    "b_host_ns": "time on the host per whole step of the second run",
 }
 
 
@@ -27,12 +32,20 @@ def compare(view: RecordingView, other: RecordingView) -> dict[str, Any]:
         "a": {"name": found.a.name, "step_ns": found.a.step_ns},
         "b": {"name": found.b.name, "step_ns": found.b.step_ns},
         "rows": _rows(view, other),
-        "kernels": {
-            "name": "kernels", "says": found.says, **table.of_frame(found.kernels, _SAYS), "values": [],
-            "notes": list(found.notes),
-        },
+        "kernels": _table("kernels", found, found.kernels),
+        "nodes": _table("nodes", found, found.nodes),
         "notes": list(found.notes),
-    }  # fmt: skip
+    }
+
+
+def _table(name: str, found: Comparison, frame: pl.DataFrame) -> dict[str, Any]:
+    return {
+        "name": name,
+        "says": found.says,
+        **table.of_frame(frame, _SAYS),
+        "values": [],
+        "notes": list(found.notes),
+    }
 
 
 def _rows(view: RecordingView, other: RecordingView) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from foretrace.diagnose.finding import Alternative, Finding
 from foretrace.predict.prediction import Prediction, to_dict
 from foretrace.present.web import kinds
 from foretrace.present.web.recording_view import RecordingView
+from foretrace.present.web.resources.occurrences import in_middle_step, occurring
 from foretrace.present.web.short_names import short
 from foretrace.schema import DEVICE_KINDS
 from foretrace.units import format_value, heading
@@ -31,7 +32,7 @@ def finding(view: RecordingView, number: int) -> dict[str, Any]:
     """One finding, by its number."""
     each = view.diagnosis.findings[number - 1]
     spans = view.finding_spans[number - 1]
-    start, end = _look(view, spans)
+    shown, start, end = _look(view, spans)
     return {
         "number": number,
         "rule": each.rule,
@@ -49,6 +50,7 @@ def finding(view: RecordingView, number: int) -> dict[str, Any]:
         "predicted": None if each.predicted is None else predicted(each.predicted),
         "confidence": confidence(view, each.predicted),
         "spans": spans[:_SPANS].tolist(),
+        "span": shown,
         "from_ns": start,
         "to_ns": end,
         "manual": diagnose.find(each.rule).manual,
@@ -116,7 +118,11 @@ def _bars(view: RecordingView, each: Finding, spans: NDArray[np.int64]) -> list[
 def _device_bars(view: RecordingView, rows: pl.DataFrame) -> list[dict[str, Any]]:
     """By operator, as the program calls it; by kernel where none is linked."""
     operator = view.trace.spans["name"].gather(rows["op_id"]).alias("op")
-    sums = rows.with_columns(operator).group_by("name", "kind", "op").agg(pl.col("dur_ns").sum())
+    sums = (
+        rows.with_columns(operator)
+        .group_by("name", "kind", "op", maintain_order=True)
+        .agg(pl.col("dur_ns").sum())
+    )
     totals: dict[str, float] = {}
     most: dict[str, tuple[float, str]] = {}
     for name, kind, operator, spent in sums.cast(
@@ -169,7 +175,7 @@ def _loading_bars(view: RecordingView, waits: pl.DataFrame) -> list[dict[str, An
     )
     totals = {
         (short(name, "op"), "op"): spent / view.case.step_count
-        for name, spent in outer.group_by("name")
+        for name, spent in outer.group_by("name", maintain_order=True)
         .agg(pl.col("dur_ns").sum())
         .cast({"name": pl.String})
         .iter_rows()
@@ -199,14 +205,16 @@ def _densest(start: NDArray[np.int64], dur: NDArray[np.int64]) -> tuple[int, int
     return int(start[0]), int(ends[0])
 
 
-def _look(view: RecordingView, spans: NDArray[np.int64]) -> tuple[int | None, int | None]:
-    """A stretch of the timeline that holds a dozen of the finding's spans, where they take the most time."""
+def _look(view: RecordingView, spans: NDArray[np.int64]) -> tuple[int | None, int | None, int | None]:
+    """A span of a middle step to select, and around it as much as holds a dozen of the finding's spans."""
     if not len(spans):
-        return None, None
-    rows = view.trace.spans[spans.astype(np.uint32)].select("kind", "start_ns", pl.col("dur_ns").fill_null(0))
+        return None, None, None
+    rows = view.trace.spans[spans.astype(np.uint32)].with_columns(pl.col("dur_ns").fill_null(0))
     device = rows.filter(pl.col("kind").is_in(DEVICE_KINDS))
-    rows = (device if device.height else rows).sort("start_ns")
-    start, dur = rows["start_ns"].to_numpy(), rows["dur_ns"].to_numpy()
-    begin, end = _densest(start, dur)
+    rows = in_middle_step(device if device.height else rows).sort("start_ns")
+    begin, end = _densest(rows["start_ns"].to_numpy(), rows["dur_ns"].to_numpy())
+    places = occurring(view.trace, rows["id"].cast(pl.Int64).to_numpy())
+    places = places.filter((pl.col("from_ns") <= end) & (pl.col("to_ns") >= begin))
+    longest = int((places["to_ns"] - places["from_ns"]).arg_max() or 0)
     pad = max(int((end - begin) * _AROUND), 1_000)
-    return max(begin - pad, 0), min(end + pad, view.trace.duration_ns)
+    return int(places["span"][longest]), max(begin - pad, 0), min(end + pad, view.trace.duration_ns)

@@ -1,11 +1,13 @@
 """Rows of the timeline: which spans stand in one line, so that none covers another.
 
 A stream has one row, and more where its kernels overlap. A host thread has one for each level of calls, Python
-frames apart. The modules of a device are its kernels projected on the modules that launched them.
+frames apart. The modules of a device are its kernels projected on the modules that launched them. Below the streams
+of a device stand the gaps in which it was idle, each named by its cause.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,8 @@ from numpy.typing import NDArray
 
 from foretrace.analyze.concepts.device import device_time
 from foretrace.present.web import kinds
+from foretrace.present.web.idle_gaps import KINDS as GAP_KINDS
+from foretrace.present.web.idle_gaps import first_id, idle_gaps
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources.module_rows import ModuleRow, device_title, module_rows
 from foretrace.present.web.short_names import short
@@ -69,7 +73,16 @@ def _rows(view: RecordingView) -> Rows:
         tracks.insert(
             at, {"group": "modules", "title": f"{title} by module", "subtitle": "projected", "rows": placed}
         )
+    for title, gaps in _idle_parts(view, names):
+        placed = [{"offset": sum(len(part.start) for part in parts), "count": len(gaps.start)}]
+        parts.append(gaps)
+        at = 1 + max(place for place, track in enumerate(tracks) if _is_stream_of(track, title))
+        tracks.insert(at, {"group": "idle", "title": f"{title} idle", "subtitle": "by cause", "rows": placed})
     return _joined(tracks, names, parts)
+
+
+def _is_stream_of(track: dict[str, Any], title: str) -> bool:
+    return bool(track["group"] == "gpu" and track["title"] == title)
 
 
 @dataclass(frozen=True)
@@ -121,6 +134,26 @@ def _projected_part(row: ModuleRow, names: _Names) -> _Part:
         np.full(count, kinds.NUMBER[row.kind], np.uint8),
         np.full(count, NO_SPAN, np.uint32),
     )
+
+
+def _idle_parts(view: RecordingView, names: _Names) -> Iterator[tuple[str, _Part]]:
+    """For each device its idle gaps, by start, with ids behind those of the spans."""
+    found = idle_gaps(view)
+    if found is None:
+        return
+    gaps = found.gaps.with_row_index("number", offset=first_id(view.trace))
+    for (device,), rows in gaps.group_by("device", maintain_order=True):
+        causes = rows["cause"].to_list()
+        yield (
+            device_title(device if isinstance(device, int) else None),
+            _Part(
+                rows["start_ns"].to_numpy(),
+                rows["idle_ns"].to_numpy(),
+                np.array([names.add(cause) for cause in causes], np.uint32),
+                np.array([kinds.NUMBER[GAP_KINDS.get(cause, "idle")] for cause in causes], np.uint8),
+                rows["number"].to_numpy().astype(np.uint32),
+            ),
+        )
 
 
 def _kinds(view: RecordingView) -> NDArray[np.uint8]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+import polars as pl
 
 from foretrace.analyze.result import Result
 from foretrace.errors import MissingDataError
@@ -25,6 +28,7 @@ def modules(view: RecordingView) -> dict[str, Any]:
         if view.trace.has_device:
             trees.append(_tree("Modules, by GPU time", "gpu_ns", result, "device"))
         trees.append(_tree("Modules, by host time", "host_ns", result, "host"))
+        trees += _passes(result, "device" if view.trace.has_device else "host")
     except MissingDataError as missing:
         reason = missing
     if view.trace.stacks.height:
@@ -37,18 +41,45 @@ def modules(view: RecordingView) -> dict[str, Any]:
     return {"says": "; ".join(says), "trees": trees}
 
 
-def _tree(title: str, measure: str, result: Result, side: str) -> dict[str, Any]:
-    table = result.table
+def _passes(result: Result, side: str) -> list[dict[str, Any]]:
+    """The same tree of the forward pass alone, and of the backward; none where there was no backward."""
+    if not result.table[f"{side}_backward_ns"].fill_null(0).sum():
+        return []
+    measure, what = ("gpu_ns", "GPU") if side == "device" else ("host_ns", "host")
+    return [
+        _tree(f"Modules, {part} only, by {what} time", measure, _of_pass(result, side, part), side)
+        for part in ("forward", "backward")
+    ]
+
+
+def _of_pass(result: Result, side: str, part: str) -> Result:
+    """The modules with the time of one pass as their total, and what is not in their submodules as their self time."""
+    total = result.table[f"{side}_{part}_ns"].fill_null(0).to_list()
+    own = total.copy()
+    for row, around in enumerate(_parents(result)):
+        if around >= 0:
+            own[around] -= total[row]
+    columns = {f"{side}_total_ns": pl.Series(total), f"{side}_self_ns": pl.Series(own)}
+    return replace(result, table=result.table.with_columns(**columns))
+
+
+def _parents(result: Result) -> list[int]:
+    """For each row, the one around it, or -1."""
     parent: list[int] = []
     around: list[int] = []  # the last row seen at each depth
-    for row, depth in enumerate(table["depth"].to_list()):
+    for row, depth in enumerate(result.table["depth"].to_list()):
         parent.append(around[depth - 1] if depth else -1)
         del around[depth:]
         around.append(row)
+    return parent
+
+
+def _tree(title: str, measure: str, result: Result, side: str) -> dict[str, Any]:
+    table = result.table
     return {
         "title": title,
         "measure": measure,
-        "parent": parent,
+        "parent": _parents(result),
         "name": [name.strip() for name in table["module"].to_list()],
         "total": table[f"{side}_total_ns"].fill_null(0).to_list(),
         "self": table[f"{side}_self_ns"].fill_null(0).to_list(),

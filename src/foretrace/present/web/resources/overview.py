@@ -12,9 +12,11 @@ import foretrace.diagnose as diagnose
 from foretrace.analyze.concepts.memory import memory_curve
 from foretrace.diagnose import RULES
 from foretrace.diagnose.bound import bound
-from foretrace.errors import FaultError, MissingDataError, contained
+from foretrace.diagnose.step_times import worded
+from foretrace.errors import FaultError, MissingDataError, NothingLeftError, contained
 from foretrace.predict.changes import Change
 from foretrace.predict.prediction import Prediction, to_dict
+from foretrace.present.facts import facts
 from foretrace.present.text import findings
 from foretrace.present.web import rule_texts
 from foretrace.present.web.recording_view import RecordingView
@@ -31,7 +33,6 @@ _FOLLOWS = {
     "copy": "copies set the pace", "communication": "communication sets the pace",
     "mixed": "CPU and GPU are about equally slow",
 }  # fmt: skip
-_FAR = 0.1  # an estimate this far from what was recorded is told beside it
 _NOTE = "Solid: low end of the prediction. Faded: up to its high end. Each row counts only what is left after the rows above."
 
 
@@ -70,7 +71,7 @@ def _empty(says: str) -> dict[str, Any]:
         "trust": {"verdict": "no", "says": "Not known", "detail": says, "facts": [], "notes": []},
         "headline": {"caption": "", **nothing, "title": "This could not be worked out", "says": says},
         "waterfall": {"now_ms": None, "rows": [], "together_ms": None, "note": says},
-        "findings": [], "step_time": {"caption": says, "steps": [], "parts": []}, "checked": [],
+        "findings": [], "step_time": {"caption": says, "steps": [], "steps_count": 0, "odd": [], "parts": []}, "checked": [],
         "one_step": None, "markdown": says, "next": [],
     }  # fmt: skip
 
@@ -107,33 +108,6 @@ def _before_diagnosis(view: RecordingView) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def facts(trace: Trace) -> list[str]:
-    """What was recorded, and how much of it."""
-    devices = [str(each["name"]) for each in trace.meta.get("devices", ()) if each.get("name")]
-    named = [
-        f"{devices.count(name)}× {name}" if devices.count(name) > 1 else name
-        for name in dict.fromkeys(devices)
-    ]
-    shown = [", ".join(named) or ("unnamed GPU" if trace.has_device else "no GPU")]
-    version = _cuda((trace.meta.get("header") or {}).get("cuda_runtime_version"))
-    if version:
-        shown.append(version)
-    if trace.meta.get("rank") is not None:
-        size = trace.meta.get("world_size")
-        shown.append(f"rank {trace.meta['rank']}" + (f" of {size}" if size else ""))
-    shown.append(counted(len(trace.steps), "step"))
-    if trace.meta.get("events"):
-        shown.append(f"{trace.meta['events']:,} events")
-    return shown
-
-
-def _cuda(version: object) -> str | None:
-    """CUDA counts 13000 for 13.0."""
-    if isinstance(version, int) and version >= 1000:
-        return f"CUDA {version // 1000}.{version % 1000 // 10}"
-    return None
-
-
 def counts(view: RecordingView) -> dict[str, str]:
     """The number beside each view's name."""
     trace = view.trace
@@ -160,7 +134,7 @@ def missing(view: RecordingView) -> dict[str, str]:
     found = {}
     for page in _doubtful(view.trace):
         try:
-            result = view.result("communication" if page == "ranks" else page)
+            result = view.result(_ASKED.get(page, page))
         except MissingDataError as reason:
             found[page] = without_file(view, str(reason))
             continue
@@ -171,11 +145,15 @@ def missing(view: RecordingView) -> dict[str, str]:
     return found
 
 
+_ASKED = {"ranks": "communication", "waiting": "idle"}  # the analysis that a page is made of, by another name
+
+
 def _doubtful(trace: Trace) -> list[str]:
     """Views that may have no data: only these are worth an analysis, which then says why."""
     kinds = trace.spans["kind"]
     shapes = trace.ops["shapes"]
     doubts = {
+        "waiting": not trace.has_device or bool(trace.device_spans["launch_id"].is_null().all()),
         "operators": not (kinds == "op").any(),
         "kernels": not (kinds == "kernel").any(),
         "modules": trace.modules.is_empty(),
@@ -196,11 +174,7 @@ def without_file(view: RecordingView, reason: str) -> str:
 def headline(view: RecordingView) -> dict[str, Any]:
     """The step now and after the fixes that promise a gain."""
     before = view.step_ns
-    gains = [
-        number
-        for number, each in enumerate(view.diagnosis.findings, 1)
-        if each.predicted is not None and each.predicted.verdict == "gain"
-    ]
+    gains = [number for number in range(1, len(view.diagnosis.findings) + 1) if _gains(view, number)]
     combined = view.diagnosis.combined
     shown: dict[str, Any] = {
         "before_ms": None if before is None else before / 1e6, "after_ms": None, "speedup": None,
@@ -215,9 +189,15 @@ def headline(view: RecordingView) -> dict[str, Any]:
         "caption": f"{_caption(view)}; predicted after finding{'s' if len(gains) > 1 else ''} {listed}",
         "after_ms": plain["after_ms"],
         "speedup": plain["speedup"],
-        "title": diagnose.find(first.rule).heading(first.evidence),
+        "title": worded(diagnose.find(first.rule).heading(first.evidence), marked=view.step_times.marked),
         "says": f"{_busy(view)} {first.says}".strip(),
     }
+
+
+def _gains(view: RecordingView, number: int) -> bool:
+    """Whether the fix of a finding promises a gain."""
+    predicted = view.diagnosis.findings[number - 1].predicted
+    return predicted is not None and predicted.verdict == "gain"
 
 
 def _caption(view: RecordingView) -> str:
@@ -225,15 +205,7 @@ def _caption(view: RecordingView) -> str:
         return "No steps recorded"
     if not view.trace.steps:
         return "Time of the recording, in which no steps are marked"
-    if view.case.measured_step_ns is not None:
-        return "Step time, measured without a profiler"
-    if view.not_replayed is not None:
-        return "Step time, as recorded"
-    recorded = view.result("overview").values.get("step_wall_ns")
-    far = recorded and view.step_ns and abs(float(recorded) / view.step_ns - 1) > _FAR
-    return "Step time, estimated without the profiler" + (
-        f" (recorded: {format_value('step_ns', recorded)})" if far else ""
-    )
+    return f"Step time, {view.step_times.says()}"
 
 
 def _listed(numbers: list[int]) -> str:
@@ -255,23 +227,33 @@ def _without_gain(view: RecordingView) -> dict[str, str]:
 
 def _busy(view: RecordingView) -> str:
     result = view.maybe("overview")
-    share = result.values.get("busy_pct") if result is not None else None
-    if not isinstance(share, float):
+    values = result.values if result is not None else {}
+    running, idle = values.get("gpu_busy_pct"), values.get("gpu_idle_pct")
+    if not isinstance(running, float) or not isinstance(idle, float):
         return ""
-    return f"The GPU is busy {share:.1f} % of the time; {_FOLLOWS[bound(view.case)]}."
+    return f"Kernels run {running:.1f} % of the time, and the GPU is idle {idle:.1f} %; {_FOLLOWS[bound(view.case)]}."
 
 
 def waterfall(view: RecordingView) -> dict[str, Any]:
-    """Each fix on top of those above: the step is replayed with all of them together, never summed."""
+    """Each fix on top of those above: the step is replayed with all of them together, never summed.
+
+    The fixes that promise a gain, as the headline's number has them; where none does, all that can be replayed.
+    """
     now = view.step_ns
     rows: list[dict[str, Any]] = []
     made: tuple[Change, ...] = ()
     together: Prediction | None = None
-    for number, change in list(view.changes.items())[:_ROWS]:
+    gains = {number: change for number, change in view.changes.items() if _gains(view, number)}
+    shown = list((gains or view.changes).items())[:_ROWS]
+    for number, change in shown:
         made = (*made, change)
         alone = view.diagnosis.findings[number - 1].predicted if len(made) == 1 else None
+        everything = view.diagnosis.combined if len(made) == len(gains) else None
         before = view.case.step_ns if together is None else together.after_ns.point
-        together = alone or view.case.predict(made)
+        try:
+            together = everything or alone or view.case.predict(made)
+        except NothingLeftError:  # of a recording that holds little else
+            break
         rows.append(
             {"finding": number, "label": diagnose.find(view.diagnosis.findings[number - 1].rule).title,
              "before_ms": before / 1e6, "after_ms": to_dict(together)["after_ms"]}
@@ -307,7 +289,7 @@ def _markdown(view: RecordingView) -> str:
         overview_result = view.maybe("overview")
         says = overview_result.says if overview_result is not None else ""
         return f"**{view.name}**: {says}\n\n{without_file(view, view.not_replayed or '')}\n"
-    return findings.to_markdown(view.diagnosis, view.step_ns, view.name)
+    return findings.to_markdown(view.diagnosis, view.step_times, view.name)
 
 
 def _next(view: RecordingView) -> list[str]:

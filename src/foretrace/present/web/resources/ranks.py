@@ -7,6 +7,8 @@ from typing import Any
 
 import polars as pl
 
+from foretrace.diagnose.patterns import collective_arrivals, late_ranks
+from foretrace.diagnose.patterns.late_ranks import LateRank
 from foretrace.errors import MissingDataError
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources import table
@@ -23,7 +25,7 @@ _SAYS = {
     "overlap_pct": "of communication_ns, hidden behind computation",
     "computation_ns": "time in which kernels computed",
     "idle_ns": "time in which the device did nothing",
-    "idle_pct": "of the measured time",
+    "idle_pct": "of the device's span: from the first start to the last end of launched work",
 }
 
 
@@ -55,10 +57,24 @@ def _rank(view: RecordingView) -> int:
 
 
 def _shares(view: RecordingView) -> list[float]:
+    """The parts of the device's span; collectives on the host (gloo) that the device waits for count as communication."""
     values = view.result("overview").values
-    shares = [values.get(f"{part}_pct") for part in _PARTS]
-    known = [float(share) for share in shares if isinstance(share, int | float)]
-    return known if len(known) == len(shares) else []
+    times = {part: values.get(f"{part}_ns") for part in _PARTS}
+    known = {part: float(time) for part, time in times.items() if isinstance(time, int | float)}
+    span = values.get("span_ns")
+    if len(known) < len(_PARTS) or not isinstance(span, int) or not span:
+        return []
+    on_host = min(max(_exposed_ns(view) - known["exposed_communication"], 0.0), known["idle"])
+    known["exposed_communication"] += on_host
+    known["idle"] -= on_host
+    return [100 * known[part] / span for part in _PARTS]
+
+
+def _exposed_ns(view: RecordingView) -> float:
+    """Communication in which nothing computed, on the device or the host."""
+    found = view.maybe("communication")
+    exposed = found.values.get("exposed_ns") if found is not None else None
+    return float(exposed) if isinstance(exposed, int | float) else 0.0
 
 
 def _row(view: RecordingView) -> dict[str, Any]:
@@ -83,7 +99,22 @@ def _says(view: RecordingView, ordered: list[RecordingView]) -> str:
     if len(ordered) == 1:
         of = f" of {size}" if size else ""
         return f"rank {_rank(view)}{of}: open the recordings of the other ranks beside it to compare them"
-    rows = [_row(each) for each in ordered]
-    waits = [(row["exposed_communication_ns"] or 0, row["rank"]) for row in rows]
-    most, where = max(waits)
-    return f"{counted(len(ordered), 'rank')}; rank {where} has the most exposed communication, {format_value('_ns', most)}"
+    late = _late_rank(view, ordered)
+    if late is not None:
+        saved = format_value("_ns", late.saved_ns)
+        return f"{counted(len(ordered), 'rank')}; rank {late.rank} is late: without that a step would take {saved} less"
+    most, where = max((_exposed_ns(each), _rank(each)) for each in ordered)
+    return (
+        f"{counted(len(ordered), 'rank')}, none of which is late in most steps; rank {where} has the most exposed "
+        f"communication, {format_value('_ns', most)}"
+    )
+
+
+def _late_rank(view: RecordingView, ordered: Sequence[RecordingView]) -> LateRank | None:
+    """The rank that the others wait for in most steps."""
+    cases = {_rank(each): each.case for each in ordered}
+    try:
+        matches = collective_arrivals.match({rank: case.trace for rank, case in cases.items()})
+    except MissingDataError:  # no collectives to compare the ranks by
+        return None
+    return late_ranks.find(view.case, cases, matches)

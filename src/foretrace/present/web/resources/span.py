@@ -9,8 +9,11 @@ import polars as pl
 
 from foretrace.analyze.concepts.names.kernel_names import decode
 from foretrace.errors import UsageError
+from foretrace.present.web.idle_gaps import first_id, idle_gaps
 from foretrace.present.web.kinds import LABELS, kernel_kind
 from foretrace.present.web.recording_view import RecordingView
+from foretrace.present.web.resources.gap import gap
+from foretrace.present.web.resources.links import link
 from foretrace.present.web.short_names import short
 from foretrace.schema import DEVICE_KINDS
 from foretrace.trace import Trace
@@ -24,7 +27,9 @@ _LONGEST = 2_000
 def span(view: RecordingView, number: str) -> dict[str, Any]:
     """One span by its id."""
     trace = view.trace
-    if not number.isdigit() or int(number) >= trace.spans.height:
+    if number.isdigit() and int(number) >= first_id(trace):
+        return _gap(view, int(number))
+    if not number.isdigit():
         raise UsageError(f"no span {number!r}; ids are 0 to {trace.spans.height - 1}")
     row = trace.spans.row(int(number), named=True)
     track = trace.tracks.row(row["track_id"], named=True)
@@ -47,6 +52,15 @@ def span(view: RecordingView, number: str) -> dict[str, Any]:
         "finding": view.finding_of.get(row["id"]),
         "links": _links(trace, row),
     }
+
+
+def _gap(view: RecordingView, number: int) -> dict[str, Any]:
+    """An idle gap: their ids follow those of the spans."""
+    found = idle_gaps(view)
+    first = first_id(view.trace)
+    if found is None or number - first >= found.gaps.height:
+        raise UsageError(f"no span '{number}'; ids are 0 to {first - 1}")
+    return gap(view, found, number - first)
 
 
 class _Facts:
@@ -227,12 +241,4 @@ def _links(trace: Trace, row: dict[str, Any]) -> list[dict[str, Any]]:
         column = "op_id" if row["kind"] == "op" else "launch_id"
         work = trace.device_spans.filter(pl.col(column) == row["id"])["id"].head(_LINKS)
         wanted += [("kernel", each) for each in work]
-    return [_link(trace, label, number) for label, number in wanted]
-
-
-def _link(trace: Trace, label: str, number: int) -> dict[str, Any]:
-    row = trace.spans.row(number, named=True)
-    return {
-        "label": f"{label}: {short(row['name'], row['kind'])}", "id": number, "from_ns": row["start_ns"],
-        "to_ns": row["start_ns"] + (row["dur_ns"] or 0),
-    }  # fmt: skip
+    return [link(trace, label, number) for label, number in wanted]

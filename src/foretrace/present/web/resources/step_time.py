@@ -12,11 +12,13 @@ from foretrace import intervals
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.device.phases import PHASES
 from foretrace.analyze.concepts.host import runtime_calls
+from foretrace.analyze.concepts.work import throughput
 from foretrace.analyze.steps import StepWindow, step_windows
 from foretrace.intervals import Intervals
 from foretrace.present.web import kinds
 from foretrace.present.web.kinds import LABELS, WORK
 from foretrace.present.web.recording_view import RecordingView
+from foretrace.present.web.resources.odd_steps import odd_steps
 from foretrace.trace import Trace
 from foretrace.units import format_value
 
@@ -30,7 +32,8 @@ def step_time(view: RecordingView) -> dict[str, Any]:
     trace = view.trace
     windows = step_windows(trace)
     if not windows:
-        return {"caption": "no steps recorded: call profiler.step() in the loop", "steps": [], "parts": []}
+        return {"caption": "no steps recorded: call profiler.step() in the loop", "steps": [], "steps_count": 0,
+                "odd": [], "parts": []}  # fmt: skip
     starts, ends = _bounds(windows)
     parts = _parts(view, starts, ends)
     whole = np.array([window.averaged for window in windows])
@@ -39,19 +42,31 @@ def step_time(view: RecordingView) -> dict[str, Any]:
     total = float((ends - starts)[chosen].mean())
     order = sorted((kind for kind in mean if kind not in ("idle",)), key=lambda kind: -mean[kind])
     order = [kind for kind in order if parts[kind].any()] + ["idle"]
+    odd = odd_steps(view, windows, parts)
+    shown = _shown(windows, [each["step"] for each in odd])
     return {
-        "caption": _caption(trace) + _of_kind(windows),
+        "caption": _caption(trace) + _of_kind(windows) + _taken_in(trace, windows),
         "steps": [
             {"step": window.number, **({} if window.kind is None else {"kind": window.kind}),
              "total_ns": int(ends[row] - starts[row]), "parts_ns": [int(parts[kind][row]) for kind in order]}
-            for row, window in enumerate(windows[:_STEPS])
+            for row, window in enumerate(windows) if row in shown
         ],
+        "steps_count": len(windows),
+        "odd": odd,
         "parts": [
             {"kind": kind, "label": _label(trace, kind), "ns": mean[kind],
              "pct": 100 * mean[kind] / total if total else 0.0}
             for kind in order
         ],
     }  # fmt: skip
+
+
+def _shown(windows: tuple[StepWindow, ...], odd: list[int]) -> set[int]:
+    """The rows that are drawn: the first ones, and those that are odd."""
+    strange = {row for row, window in enumerate(windows) if window.number in odd}
+    return strange | {
+        row for row in range(len(windows)) if row not in strange and row < _STEPS - len(strange)
+    }
 
 
 def _caption(trace: Trace) -> str:
@@ -65,6 +80,12 @@ def _of_kind(windows: tuple[StepWindow, ...]) -> str:
     several = len({window.kind for window in windows}) > 1
     kind = next((window.kind for window in windows if window.averaged), None)
     return f"; the parts are of the {kind} steps" if several and kind else ""
+
+
+def _taken_in(trace: Trace, windows: tuple[StepWindow, ...]) -> str:
+    """Items and tokens of a step and per second, where the batch is known."""
+    found = throughput.values(trace, windows)
+    return f"; {throughput.says(found)}, as recorded ({found['batch_source']})" if found else ""
 
 
 def _label(trace: Trace, kind: str) -> str:

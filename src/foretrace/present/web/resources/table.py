@@ -30,6 +30,7 @@ _UNITS = {
     "_flops_per_byte": "flops_per_byte",
 }  # fmt: skip
 _FACTS = {
+    "title": "its name in a few words; the whole is in the last column",
     "tensor_cores": "whether it runs on tensor cores, by its name; empty where the name does not tell",
 }
 _DOCUMENTED = re.compile(r"^ +((?:\w+, )*\w+): (.+)$")
@@ -48,26 +49,33 @@ def table(view: RecordingView, name: str, query: Mapping[str, str]) -> dict[str,
 
 
 def _with_facts(view: RecordingView, rows: pl.DataFrame) -> pl.DataFrame:
-    """Kernels with what the page marks them by: kind of work, tensor cores, a short title and the longest span."""
+    """Kernels with what the page marks them by: kind of work, tensor cores, a short title and a span to show."""
     if "name" not in rows.columns:
         return rows
     names = rows["name"].cast(pl.String).to_list()
-    longest = _longest_spans(view)
+    shown = _middle_spans(view)
     cores = {True: "yes", False: "no", None: None}
     return rows.with_columns(
         pl.Series("kind", [kernel_kind(name) for name in names], dtype=pl.String),
         pl.Series("title", [short(name, "kernel") for name in names], dtype=pl.String),
         pl.Series("tensor_cores", [cores[decode(name).tensor_cores] for name in names], dtype=pl.String),
-        pl.Series("span", [longest.get(name) for name in names], dtype=pl.Int64),
+        pl.Series("span", [shown.get(name) for name in names], dtype=pl.Int64),
     )
 
 
-def _longest_spans(view: RecordingView) -> dict[str, int]:
-    """For each kernel name, the id of its longest span; of those launched within the recording, if there are any."""
-    spans = view.trace.kernel_spans.with_columns(pl.col("launch_id").is_null().alias("early"))
-    ordered = spans.sort("early", "dur_ns", descending=[False, True])
-    longest = ordered.group_by("name", maintain_order=True).first()
-    return dict(zip(longest["name"].cast(pl.String), longest["span_id"], strict=True))
+def _middle_spans(view: RecordingView) -> dict[str, int]:
+    """For each kernel name a span to show: the longest of its middle step; of those launched in the recording, if any."""
+    spans = view.trace.device_spans.filter(pl.col("kind") == "kernel").with_columns(
+        early=pl.col("launch_id").is_null()
+    )
+    spans = spans.filter((pl.col("early") == pl.col("early").min()).over("name"))
+    steps = spans.group_by("name").agg(pl.col("step").drop_nulls().unique().sort())
+    middle = steps.with_columns(
+        step=pl.col("step").list.get(pl.col("step").list.len() // 2, null_on_oob=True)
+    )
+    chosen = spans.join(middle, on=["name", "step"], how="semi", nulls_equal=True)
+    longest = chosen.sort("dur_ns", descending=True, maintain_order=True).unique("name", keep="first")
+    return dict(zip(longest["name"].cast(pl.String), longest["id"], strict=True))
 
 
 def _limit(text: str | None) -> int:

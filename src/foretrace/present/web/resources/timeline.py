@@ -184,7 +184,7 @@ def _steps(trace: Trace) -> list[dict[str, Any]]:
 
 def _counters(view: RecordingView) -> tuple[list[dict[str, Any]], dict[str, Column]]:
     trace = view.trace
-    found = [*_busy(trace), *_queue(trace), *_memory(trace)]
+    found = [*_busy(trace), *_filled(trace), *_queue(trace), *_memory(trace)]
     columns = {}
     listed = []
     for number, (about, at, value) in enumerate(found):
@@ -207,8 +207,7 @@ def _busy(trace: Trace) -> list[Curve]:
     devices = device_time.by_device(trace.device_spans)
     several = len(devices) > 1
     for device, spans in devices[:_DEVICES]:
-        count = int(np.clip(spans.height, 64, _BUSY_BUCKETS))
-        edges = np.linspace(0, max(trace.duration_ns, 1), count + 1).astype(np.int64)
+        edges = _stretches(trace, spans.height)
         busy = intervals.covered_ns(device_time.covered(spans), edges[:-1], edges[1:])
         share = 100 * busy / np.maximum(np.diff(edges), 1)
         title = f"GPU {device} busy" if several else "GPU busy"
@@ -216,6 +215,29 @@ def _busy(trace: Trace) -> list[Curve]:
         about = {"title": title, "unit": "pct", "says": f"{mean:.1f} % of the recording", "most": 100}
         found.append((about, *_changes(edges[:-1], share)))
     return found
+
+
+def _filled(trace: Trace) -> list[Curve]:
+    """For each device, the estimated share of multiprocessors that had a block, in short stretches."""
+    devices = device_time.by_device(device_time.kernel_fill(trace))
+    found = []
+    for device, kernels in devices[:_DEVICES]:
+        edges = _stretches(trace, kernels.height)
+        share = device_time.sm_efficiency_within(kernels, edges)
+        if share is None:
+            continue
+        title = f"GPU {device} SM efficiency" if len(devices) > 1 else "SM efficiency"
+        mean = float((share * np.diff(edges)).sum()) / max(trace.duration_ns, 1)
+        says = f"{mean:.1f} % of the recording, estimated from the kernels' grids"
+        about = {"title": title, "unit": "pct", "says": says, "most": 100}
+        found.append((about, *_changes(edges[:-1], share)))
+    return found
+
+
+def _stretches(trace: Trace, count: int) -> NDArray[np.int64]:
+    """The edges of short stretches of the recording, about as many as there are spans."""
+    parts = int(np.clip(count, 64, _BUSY_BUCKETS))
+    return np.linspace(0, max(trace.duration_ns, 1), parts + 1).astype(np.int64)
 
 
 def _queue(trace: Trace) -> list[Curve]:
