@@ -1,4 +1,4 @@
-"""Writes docs/reference/ and docs/rules/ from the code: tables from schema.py, analyses and rules from docstrings.
+"""Writes docs/reference/ and docs/rules/ from the code: tables from schema.py, analyses, rules and Python from docstrings.
 
 python scripts/make_reference.py           writes the pages
 python scripts/make_reference.py --check   exits with 1 if a page is not what the code says
@@ -17,7 +17,9 @@ from pathlib import Path
 import polars as pl
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "src"))
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "scripts")]
+
+from python_reference import python_page  # noqa: E402
 
 from foretrace import analyze, ingest, schema  # noqa: E402
 from foretrace.analyze.result import Analysis, Result  # noqa: E402
@@ -289,6 +291,7 @@ def pages() -> dict[Path, str]:
     return {
         REFERENCE / "tables.md": tables_page(),
         REFERENCE / "analyses.md": analyses_page(),
+        REFERENCE / "python.md": python_page(MADE_BY),
         **each_analysis,
         RULE_PAGES / "README.md": rules_page(),
         **{RULE_PAGES / f"{each.name}.md": rule_page(each) for each in RULES},

@@ -28,7 +28,7 @@ PACKAGE = ROOT / "src" / "foretrace"
 LAYERS = (
     ("errors", "_version", "_scan", "word_shapes", "secret_names"),
     ("units", "secret_formats"),
-    ("schema", "intervals", "hardware", "sourced"),
+    ("schema", "intervals", "hardware", "sourced", "pandas_frames"),
     ("trace",),
     ("cache",),
     ("ingest", "capture", "bench"),
@@ -38,6 +38,7 @@ LAYERS = (
     ("compare",),
     ("present",),
     ("commands",),
+    ("api",),
     ("__main__",),
 )
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}

@@ -13,6 +13,7 @@ import polars as pl
 
 from foretrace import schema
 from foretrace.errors import MissingDataError
+from foretrace.pandas_frames import to_pandas
 
 Loader = Callable[[str], pl.DataFrame]
 _T = TypeVar("_T")
@@ -147,6 +148,10 @@ class Trace:
         """From the first start to the last end."""
         ends = self.spans.select((pl.col("start_ns") + pl.col("dur_ns").fill_null(0)).max()).item()
         return int(ends or 0)
+
+    def to_pandas(self, table: str) -> Any:
+        """One table as a pandas.DataFrame; needs pandas, and no pyarrow."""
+        return to_pandas(self.table(table))
 
     def require(self, table: str, why: str) -> pl.DataFrame:
         """A table that must not be empty; the error says what to record."""

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec
 import polars as pl
 
 from foretrace.errors import contained
+from foretrace.pandas_frames import to_pandas
 from foretrace.trace import Trace
 from foretrace.units import format_value, heading, shorten, visible
 
@@ -46,6 +47,10 @@ class Result:
             "denominators": dict(self.denominators),
             "notes": list(self.notes),
         }
+
+    def to_pandas(self) -> Any:
+        """The table as a pandas.DataFrame; needs pandas, and no pyarrow."""
+        return to_pandas(self.table)
 
     def _repr_html_(self) -> str:
         """The result in a notebook: values in their units, the first rows of the table."""

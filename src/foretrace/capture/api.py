@@ -23,11 +23,12 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from foretrace.capture import environment
 from foretrace.capture.on_demand import Trigger
 from foretrace.capture.options import VARIABLE, CaptureOptions, Switches
+from foretrace.capture.profile_options import ProfileOptions
 from foretrace.capture.run_folder import RANK_FILE, Run, RunFolder
 from foretrace.errors import ForetraceError, UsageError, unknown
 from foretrace.units import visible
@@ -64,7 +65,9 @@ def listen(listener: Callable[[], None]) -> Callable[[], None]:
 class profile:
     """Records the steps of a block or of a function; `path` is the Run folder once it began."""
 
-    def __init__(self, output: str | os.PathLike[str] | None = None, **options: Any) -> None:
+    def __init__(
+        self, output: str | os.PathLike[str] | None = None, **options: Unpack[ProfileOptions]
+    ) -> None:
         self._output = output
         self._given = _checked(options)
         self._options = CaptureOptions(output="", **self._given)

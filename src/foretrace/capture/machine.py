@@ -113,7 +113,7 @@ def _gpu_checks(gpus: list[list[str]], trial: Trial | str | None) -> Iterator[Ch
     for name, count in Counter(names).items():
         yield Check("GPU", "ok", f"{count} × {name}" if count > 1 else name)
     if not names:
-        fix = "only the host can be recorded here; in a container: docker run --gpus all"
+        fix = "only the host can be recorded here; in a container: `docker run --gpus all`"
         yield Check("GPU", "missing", "none answers", fix)
     if gpus:
         yield Check("driver", "ok", gpus[0][1])

@@ -74,7 +74,7 @@ def _reader() -> Check:
         "reader",
         "missing",
         f"native extension ({kineto_native.missing}); the pure-Python reader gives the same tables, slower",
-        "install a wheel, or a C++17 compiler and then: pip install --force-reinstall --no-deps foretrace",
+        "install a wheel, or a C++17 compiler and then: `pip install --force-reinstall --no-deps foretrace`",
     )
 
 

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
         rich=args.rich,
         reading=_input.reading(args),
     )
-    prediction = case.predict(tuple(_change(case, text) for text in args.change))
+    prediction = case.predict(tuple(change_of(case, text) for text in args.change))
     if args.format == "json":
         document = {"path": str(case.whole.path), "changes": args.change, **to_dict(prediction)}
         print(tables.document_to_json(document))
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
             print(_per_item(prediction))
 
 
-def _change(case: Case, text: str) -> Change:
+def change_of(case: Case, text: str) -> Change:
     """The change that the text describes, or the fix that the diagnosis has for a rule."""
     from foretrace.diagnose import RULES
     from foretrace.diagnose.diagnosis import fix_of

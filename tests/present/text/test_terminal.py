@@ -120,8 +120,11 @@ def test_commands_are_never_cut(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     command = "foretrace predict trace.json.gz --change 'fix unfused-attention' --step-ms 12.5 --format json"
-    terminal.show_next([(command, "what it is worth")], sample=Path("x"))
-    assert f"  {command}\n" in capsys.readouterr().out
+    sample = Path("/a/folder") / ("name" * 30) / "sample.json.gz"
+    terminal.show_next([(command, "what it is worth")], sample=sample)
+    shown = capsys.readouterr().out
+    assert f"  {command}\n" in shown
+    assert f"  this recording: {sample}\n" in shown
     terminal.show_result(a_result(notes=(f"try `{command}` then",)))
     assert f"`{command}`" in capsys.readouterr().out
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from foretrace import diagnose
+import foretrace.diagnose as diagnose
 from foretrace._version import __version__
 from foretrace.analyze.result import Result
 from foretrace.diagnose.diagnosis import Diagnosis

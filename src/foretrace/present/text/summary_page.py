@@ -227,7 +227,7 @@ _PARTS: Mapping[str, Callable[[Result, int, bool], Iterator[Line]]] = {
 def table_lines(frame: pl.DataFrame, width: int, *, bar: str | None, colour: bool) -> Iterator[Line]:
     """Headings and rows of a table, with a small bar beside the column `bar`."""
     bar = bar if colour and bar in frame.columns else None
-    layout = tables.lay_out(frame, width - (BAR + 1 if bar else 0))
+    layout = tables.lay_out(frame, width - (BAR + 1 if bar else 0), leave_out_empty=False)
     yield from layout_lines(layout, frame, bar=bar)
 
 

@@ -168,9 +168,7 @@ def show_next(commands: Sequence[tuple[str, str]], *, sample: Path) -> None:
     for command, says in commands:
         first = [("  ", ""), (f"{command:<{room}}", "code"), ("  ", "")]
         _print(console, _hanging(first, says, console.width, "quiet"))
-    _print(
-        console, _hanging([("  ", "")], f"this recording: {shlex.quote(str(sample))}", console.width, "quiet")
-    )
+    _print(console, [[("  this recording: ", "quiet"), (shlex.quote(str(sample)), "command")]])
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretrace import diagnose
+import foretrace.diagnose as diagnose
 from foretrace.present.web.recording_view import RecordingView
 
 # Analyses that the rules and the page have made anyway: of a large recording, no other is made for one number.

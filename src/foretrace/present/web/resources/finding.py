@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from foretrace import diagnose
+import foretrace.diagnose as diagnose
 from foretrace.diagnose.finding import Alternative, Finding
 from foretrace.predict.prediction import Prediction, to_dict
 from foretrace.present.web import kinds

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from foretrace import diagnose
+import foretrace.diagnose as diagnose
 from foretrace.analyze.concepts.memory import memory_curve
 from foretrace.diagnose import RULES
 from foretrace.diagnose.bound import bound
