@@ -104,7 +104,7 @@ describe("tables", () => {
         await filter.fill("gemm")
         await until(async () => Number(await table.locator("table").getAttribute("aria-rowcount")) < rows, "fewer rows")
         await filter.fill("no such name")
-        await until(async () => /No row contains this text/.test(await table.innerText()), "words instead of an empty table")
+        await until(async () => /No matches for “/.test(await table.innerText()), "words instead of an empty table")
       }
     }, { permissions: ["clipboard-read", "clipboard-write"] }))
   }

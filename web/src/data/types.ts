@@ -54,6 +54,7 @@ export interface Overview {
   readonly headline: Headline
   readonly waterfall: Waterfall
   readonly findings: readonly Finding[]
+  readonly gpu: readonly GpuTile[]
   readonly step_time: StepTime
   readonly checked: readonly Checked[]
   readonly one_step: OneStep | null
@@ -150,6 +151,14 @@ export interface StepTime {
   readonly steps_count: number // recorded: only some are drawn
   readonly odd: readonly OddStep[] // the farthest from the median first
   readonly parts: readonly { readonly kind: Kind; readonly label: string; readonly ns: number; readonly pct: number }[]
+}
+
+/** One number about the use of the GPU. */
+export interface GpuTile {
+  readonly label: string
+  readonly value: string
+  readonly says: string // what it is a share of
+  readonly view: string // the page that shows more
 }
 
 /** A step that took much longer or shorter than the others, and why. */

@@ -8,6 +8,7 @@ import { visible } from "../base/format"
 import { columnOf } from "../components/table/columns"
 import { Swatch, colourOf, kindText } from "../components/parts"
 import { Recorded } from "../components/recorded"
+import { Segments } from "../components/segments"
 import { rowCount } from "../components/table/rows"
 import { type Share, ShareStrip } from "../components/share_strip"
 import { kindsOf } from "../components/table/table"
@@ -23,7 +24,8 @@ const GROUPS = [
   { value: "op", label: "Operator" },
 ] as const
 type Group = (typeof GROUPS)[number]["value"]
-const FIRST = ["title", "op", "names_count", "calls_count", "total_ns", "total_pct", "tensor_cores", "mean_ns", "max_ns", "min_ns", "blocks_per_sm_count", "occupancy_pct"]
+const FIRST = ["title", "op", "names_count", "per_step_count", "calls_count", "per_step_ns", "total_ns", "total_pct", "tensor_cores", "mean_ns", "max_ns", "min_ns", "blocks_per_sm_count", "occupancy_pct"]
+const TIMES = [{ value: "total", label: "Total" }, { value: "step", label: "Per step" }] as const
 /** For the swatches and for going to the timeline, not to be read. */
 const UNREAD = ["kind", "span"]
 
@@ -43,6 +45,8 @@ function KernelsPage(props: { readonly table: Table; readonly by: Group; readonl
   const { table, by, early } = props
   const known = valueOf(useResource<WhatIfKernels>("whatif"))
   const rows = useMemo(() => kernelRows(table, known), [table, known])
+  const perStep = columnOf(table, "per_step_ns").some((ns) => ns !== null)
+  const times = perStep ? choice("times", ["total", "step"], "total") : "total"
   const headed = useMemo(() => withHeadings(table), [table])
   const efficiency = valueOf(useTable("gpu-efficiency"))
   const hasEarly = table.values.some((value) => value.name === "orphan_count" && value.text !== "0")
@@ -50,6 +54,7 @@ function KernelsPage(props: { readonly table: Table; readonly by: Group; readonl
     <div class="page">
       <PageTop says={table.says} totals={[...totals(table), ...ofDevice(efficiency)]}>
         <Grouping options={GROUPS} chosen={by} />
+        {perStep && <Segments label="Times" options={TIMES} chosen={times} onChoose={(value) => choose({ times: value === "total" ? "" : value, sort: "" })} />}
         {hasEarly && source.value?.live && (
           <label class="tick">
             <input type="checkbox" checked={early} onChange={(event) => choose({ early: event.currentTarget.checked ? "with" : "" })} />
@@ -59,7 +64,7 @@ function KernelsPage(props: { readonly table: Table; readonly by: Group; readonl
         <Legend kinds={rows.kinds} />
       </PageTop>
       <ShareStrip title="Kernel time" shares={rows.shares} most={14} />
-      <ArrangedTable table={headed} first={FIRST} title="Kernels" height={TABLE_HEIGHT} sort="-total_ns" hide={UNREAD} kinds={rows.kinds} onOpen={(row) => show(rows, row)} cell={(column, row, value) => nameCell(rows, column, row, value)} />
+      <ArrangedTable table={headed} first={FIRST} title="Kernels" height={TABLE_HEIGHT} sort={times === "step" ? "-per_step_ns" : "-total_ns"} hide={[...UNREAD, ...(times === "step" ? ["total_ns", "calls_count"] : ["per_step_ns", "per_step_count"])]} kinds={rows.kinds} onOpen={(row) => show(rows, row)} cell={(column, row, value) => nameCell(rows, column, row, value)} />
       <p class="note-line quiet small">
         A kernel’s name leads to a call in a middle step on the timeline, where the others can be stepped through. <a href={linkTo({ view: "findings" })}>Findings</a> shows what a faster kernel would be worth.
       </p>
@@ -69,7 +74,7 @@ function KernelsPage(props: { readonly table: Table; readonly by: Group; readonl
 
 /** The short name is what a row is called. */
 function withHeadings(table: Table): Table {
-  const words: Readonly<Record<string, string>> = { title: "kernel", name: "whole name" }
+  const words: Readonly<Record<string, string>> = { title: "kernel", name: "whole name", per_step_ns: "per step", per_step_count: "calls per step" }
   return { ...table, columns: table.columns.map((column) => ({ ...column, heading: words[column.name] ?? column.heading })) }
 }
 

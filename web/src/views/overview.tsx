@@ -6,6 +6,7 @@ import { Loaded } from "../components/parts"
 import "./overview.css"
 import { CheckedList } from "./pieces/checked"
 import { FindingTable } from "./pieces/finding_table"
+import { GpuTiles } from "./pieces/gpu_tiles"
 import { HeadlineBlock } from "./pieces/headline"
 import { OneStepChart } from "./pieces/one_step"
 import { StepTimeBlock } from "./pieces/step_time"
@@ -44,6 +45,7 @@ function WithFindings(props: { readonly value: OverviewData }): JSX.Element {
           {value.one_step && <OneStepChart step={value.one_step} />}
         </div>
         <aside aria-label="Step time and checks">
+          <GpuTiles tiles={value.gpu} />
           {value.step_time.steps.length > 0 && <StepTimeBlock stepTime={value.step_time} />}
           <CheckedList checked={value.checked} />
           <NextCommands commands={value.next} />
@@ -66,7 +68,10 @@ function BeforeDiagnosis(props: { readonly value: OverviewData; readonly pending
         </div>
         {value.one_step && <OneStepChart step={value.one_step} />}
       </div>
-      <aside aria-label="Step time">{value.step_time.steps.length > 0 && <StepTimeBlock stepTime={value.step_time} />}</aside>
+      <aside aria-label="Step time">
+        <GpuTiles tiles={value.gpu} />
+        {value.step_time.steps.length > 0 && <StepTimeBlock stepTime={value.step_time} />}
+      </aside>
     </div>
   )
 }
@@ -82,6 +87,7 @@ function WithoutFindings(props: { readonly value: OverviewData }): JSX.Element {
         <CheckedList checked={value.checked} />
       </div>
       <aside aria-label="Step time">
+        <GpuTiles tiles={value.gpu} />
         {value.step_time.steps.length > 0 && <StepTimeBlock stepTime={value.step_time} />}
         <NextCommands commands={value.next} />
       </aside>

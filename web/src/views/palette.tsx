@@ -35,7 +35,7 @@ export function SearchBox(): JSX.Element {
     <form class="search" role="search" onSubmit={(event) => event.preventDefault()}
       onFocusIn={() => setOpen(true)}
       onFocusOut={(event) => !event.currentTarget.contains(event.relatedTarget as Node | null) && setOpen(false)}>
-      <Finder id="search" placeholder="Search kernels, ops, lines" entries={entries} text={search.value}
+      <Finder id="search" placeholder="Search kernels, ops, lines" entries={entries} text={search.value} nothing={open && search.value.trim() !== "" && entries.length === 0}
         onText={(text) => (search.value = text)} onPlain={toTimeline} onDone={() => setOpen(false)} />
       <kbd aria-hidden="true">/</kbd>
     </form>
@@ -49,7 +49,7 @@ export function Palette(): JSX.Element {
   return (
     <Modal title="Go to anything" onClose={close}>
       <div class="palette">
-        <Finder id="palette" placeholder="Page, run, finding, kernel, operator …" entries={entries} text={text} onText={setText}
+        <Finder id="palette" placeholder="Page, run, finding, kernel, operator …" entries={entries} text={text} nothing={entries.length === 0} onText={setText}
           onPlain={() => undefined} onDone={close} />
       </div>
     </Modal>
@@ -62,6 +62,7 @@ interface FinderProps {
   readonly entries: readonly Entry[]
   readonly text: string
   readonly onText: (text: string) => void
+  readonly nothing?: boolean // there is a text, and nothing holds it
   readonly onPlain: () => void
   readonly onDone: () => void
 }
@@ -98,6 +99,7 @@ function Finder(props: FinderProps): JSX.Element {
           setChosen(firstChosen)
         }}
         onKeyDown={onKeyDown} />
+      {entries.length === 0 && props.nothing === true && <p class="choices no-matches" role="status">No matches</p>}
       <ul id={`${id}-choices`} role="listbox" aria-label="Choices" class="choices" hidden={entries.length === 0}>
         {entries.map((entry, index) => (
           <li key={index} id={`${id}-${index}`} role="option" aria-selected={index === chosen}

@@ -184,14 +184,38 @@ function Toolbar(props: { readonly state: TimelineState; readonly mode: Mode }):
       </div>
       <ViewWords state={state} />
       <Stops state={state} />
-      <p class="tl-right">
-        <span>Colour: <strong>kind of work</strong></span>
-        <span>Flows: <strong>selection</strong></span>
+      <span class="tl-zoom">
+        <button type="button" class="button" aria-label="Zoom out" onClick={() => zoomBy(state, 1 / CLOSER)}>−</button>
+        <button type="button" class="button" aria-label="Zoom in" onClick={() => zoomBy(state, CLOSER)}>+</button>
+        <button type="button" class="button" onClick={() => fit(state)}>Fit</button>
+      </span>
+      <div class="tl-right">
+        <Choice label="Colour" name="colour" options={COLOUR_WORDS} />
+        <Choice label="Flows" name="flows" options={FLOW_WORDS} />
         <span class="tl-keys">
           <Key>W</Key><Key>A</Key><Key>S</Key><Key>D</Key> move <Key>F</Key> fit <Key>M</Key> mark
         </span>
-      </p>
+      </div>
     </div>
+  )
+}
+
+const COLOUR_WORDS = [["kind", "kind of work"], ["name", "name"], ["finding", "finding"]] as const
+const FLOW_WORDS = [["on", "selection"], ["off", "off"]] as const
+
+/** One of a few, kept in the address; the first is what a timeline begins with. */
+function Choice(props: { readonly label: string; readonly name: string; readonly options: readonly (readonly [string, string])[] }): JSX.Element {
+  const { label, name, options } = props
+  const first = options[0]?.[0] ?? ""
+  return (
+    <label>
+      {label}{" "}
+      <select value={place.value.rest[name] ?? first} onChange={(event) => choose({ [name]: event.currentTarget.value === first ? "" : event.currentTarget.value }, { replace: true })}>
+        {options.map(([value, words]) => (
+          <option key={value} value={value}>{words}</option>
+        ))}
+      </select>
+    </label>
   )
 }
 

@@ -59,7 +59,7 @@ export function DataTable(props: DataTableProps): JSX.Element {
           <CopyButtons table={table} order={order} />
         </p>
       </header>
-      <Grid {...props} table={table} order={order} sort={sort} onSort={(column) => remember(keys.sort, formatSort(nextSort(table, column, sort)))} />
+      <Grid {...props} table={table} order={order} sort={sort} filter={filter} onSort={(column) => remember(keys.sort, formatSort(nextSort(table, column, sort)))} />
       {props.table.notes.map((note) => (
         <p key={note} class="note-line">
           {note}
@@ -97,6 +97,7 @@ function without(table: Table, hidden: readonly string[]): Table {
 interface GridProps extends Omit<DataTableProps, "sort"> {
   readonly order: readonly number[]
   readonly sort: Sort | null
+  readonly filter: string
   readonly onSort: (column: string) => void
 }
 
@@ -104,6 +105,7 @@ function Grid(props: GridProps): JSX.Element {
   const { table, order } = props
   const { scroller, look, first, last, active, moveTo, leave, page } = useRowsInSight(order.length)
   const widths = useMemo(() => table.columns.map((column, at) => widthOf(column, table.data[at] ?? [])), [table])
+  const fullest = useMemo(() => table.columns.map((column, at) => (isShare(column) ? fullBar(table.data[at] ?? []) : 100)), [table])
   useEffect(leave, [order])
   const move = (to: number): void => {
     const row = order[moveTo(to)] ?? null
@@ -119,12 +121,12 @@ function Grid(props: GridProps): JSX.Element {
         <tbody>
           <Spacer rows={first} />
           {order.slice(first, last).map((row, index) => (
-            <Row key={row} grid={props} row={row} at={first + index} active={first + index === active} onPick={() => move(first + index)} />
+            <Row key={row} grid={props} fullest={fullest} row={row} at={first + index} active={first + index === active} onPick={() => move(first + index)} />
           ))}
           <Spacer rows={order.length - last} />
         </tbody>
       </table>
-      {order.length === 0 && <p class="nothing">{rowCount(table) === 0 ? "Nothing was recorded for this table." : "No row contains this text."}</p>}
+      {order.length === 0 && <p class="nothing">{rowCount(table) === 0 ? "Nothing was recorded for this table." : `No matches for “${shorten(props.filter, 60)}”.`}</p>}
     </div>
   )
 }
@@ -182,6 +184,7 @@ function Head(props: { readonly table: Table; readonly sort: Sort | null; readon
 
 interface RowProps {
   readonly grid: GridProps
+  readonly fullest: readonly number[]
   readonly row: number
   readonly at: number
   readonly active: boolean
@@ -199,7 +202,7 @@ function Row(props: RowProps): JSX.Element {
         return (
           <td key={column.name} class={classOf(column)} title={column.unit === "text" ? shorten(formatCell(column, value), LONGEST_TITLE) : undefined}>
             {at === 0 && kind !== null && <Swatch kind={kind} />}
-            {own ?? <CellText column={column} value={value} kind={kind} />}
+            {own ?? <CellText column={column} value={value} kind={kind} full={props.fullest[at] ?? 100} />}
           </td>
         )
       })}
@@ -216,14 +219,22 @@ function isShare(column: TableColumn): boolean {
   return column.unit === "pct"
 }
 
-function CellText(props: { readonly column: TableColumn; readonly value: Cell; readonly kind: Kind | null }): JSX.Element {
+/** What fills a bar: where rows are parts of one whole, the largest of them; else all of it. */
+export function fullBar(cells: readonly Cell[]): number {
+  const shares = cells.filter((cell): cell is number => typeof cell === "number")
+  const whole = shares.reduce((total, share) => total + share, 0)
+  const largest = Math.max(0, ...shares)
+  return shares.length > 1 && whole <= 100.5 && largest > 0 ? largest : 100
+}
+
+function CellText(props: { readonly column: TableColumn; readonly value: Cell; readonly kind: Kind | null; readonly full: number }): JSX.Element {
   const { column, value } = props
   const text = column.unit === "text" ? shorten(formatCell(column, value), WIDEST_TEXT) : formatCell(column, value)
   if (!isShare(column) || typeof value !== "number") return <>{text}</>
   return (
     <>
       <span>{text}</span>
-      <Bar share={value / 100} colour={props.kind === null ? "var(--c-wait)" : colourOf(props.kind)} />
+      <Bar share={value / props.full} colour={props.kind === null ? "var(--c-wait)" : colourOf(props.kind)} />
     </>
   )
 }
@@ -237,7 +248,7 @@ function Widths(props: { readonly table: Table; readonly widths: readonly number
   return (
     <colgroup>
       {props.widths.map((width, at) => (
-        <col key={at} style={at === loose ? {} : { width: `${width}px` }} />
+        <col key={at} class={at === loose ? "loose" : undefined} style={at === loose ? {} : { width: `${width}px` }} />
       ))}
     </colgroup>
   )

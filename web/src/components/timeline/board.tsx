@@ -141,7 +141,7 @@ function useDrawing(state: TimelineState, canvases: Canvases): void {
     const unwatch = [
       effect(() => {
         void [state.model, state.view.value, state.layout.value, state.area.value, state.dragged.value, state.selected.value]
-        void [state.detail.value, state.hits.value, state.marks.value]
+        void [state.detail.value, state.hits.value, state.marks.value, state.colours.value, state.flows.value]
         ask()
       }),
       effect(() => {
@@ -189,6 +189,8 @@ function drawAll(state: TimelineState, canvases: Canvases, tracks: TracksCanvas,
     selected: state.selected.peek(),
     detail: state.linked ? state.detail.peek() : null,
     hits: state.hits.peek(),
+    colours: state.colours.peek(),
+    flows: state.flows.peek(),
   }
   const on = (canvas: HTMLCanvasElement | null, height: number | null, scrollTop: number, paint: (context: CanvasRenderingContext2D, scene: Scene) => void): void => {
     const host = canvas?.parentElement

@@ -6,7 +6,7 @@ import { positionOf } from "./model"
 import type { Scene } from "./scene"
 
 export function drawFlows(context: CanvasRenderingContext2D, scene: Scene): void {
-  if (scene.detail === null || scene.selected === null) return
+  if (!scene.flows || scene.detail === null || scene.selected === null) return
   const { columns, timeline } = scene.model
   const flows = flowsOf(scene.detail, {
     layout: scene.layout,

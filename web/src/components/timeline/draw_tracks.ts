@@ -53,10 +53,11 @@ export class TracksCanvas {
     const pixels = this.#pixels
     pixels.fill(0, 0, width * lanes.length)
     const gap = Math.max(1, Math.round(ratio))
+    const index = { ...model.index, columns: { ...model.columns, kind: scene.colours } }
     lanes.forEach((lane, number) => {
       const line = { pixels, at: number * width, width, number, gap, leastLabel: LEAST_LABEL * ratio }
-      paintRow(model.index, lane, view, line, scene.hits === null ? theme.palette.pixels : theme.palette.dimmed, this.#labels)
-      if (scene.hits !== null) paintHits(model.index, scene.hits, lane, view, line, theme.palette.pixels)
+      paintRow(index, lane, view, line, scene.hits === null ? theme.palette.pixels : theme.palette.dimmed, this.#labels)
+      if (scene.hits !== null) paintHits(index, scene.hits, lane, view, line, theme.palette.pixels)
     })
     const scratch = this.#scratch.getContext("2d")
     if (scratch === null) return
@@ -92,7 +93,7 @@ export class TracksCanvas {
       const span = labels.span[at]!
       const from = labels.from[at]! / scene.ratio
       const to = labels.to[at]! / scene.ratio
-      const kind = columns.kind[span]!
+      const kind = scene.colours[span]!
       const dimmed = hits !== null && !hits.has(span)
       context.fillStyle = dimmed ? quiet : kind >= FIRST_KIND_OF_HOST ? hostInk : palette.ink[kind]!
       const text = this.#cut(context, columns.name[span]!, timeline.names, to - from - 2 * PAD)

@@ -6,7 +6,7 @@ import { type Resource, addressOf, linkTo, overview, resourceOf, runId, valueOf 
 import type { Finding, SpanDetail, Track } from "../../data/types"
 import { HOST_KINDS, KINDS } from "../../data/types"
 import { copyText } from "../copy"
-import { counted, fixed, formatCount, formatNs, visible } from "../../base/format"
+import { counted, fixed, formatCount, formatNs, shorten, visible } from "../../base/format"
 import { Bar, Chip, colourOf, kindText, LinkButton, Swatch } from "../parts"
 import { type Aggregate, aggregate, type AggregateRow, groupsIn } from "./aggregate"
 import { around, type View } from "./interaction"
@@ -309,7 +309,7 @@ function LinkFacts(props: { readonly state: TimelineState; readonly detail: Span
       <dd class="tl-links">
         {detail.links.slice(0, 12).map((link) => (
           <LinkButton key={`${link.label} ${link.id}`} onClick={() => openSpan(state, { span: link.id, from: link.from_ns, to: link.to_ns })}>
-            {link.label}
+            {visible(shorten(link.label, 56))}
           </LinkButton>
         ))}
       </dd>

@@ -20,6 +20,8 @@ export interface Scene {
   readonly selected: number | null // position
   readonly detail: SpanDetail | null
   readonly hits: Uint32Array | null
+  readonly colours: Uint8Array // per span, a number of the palette
+  readonly flows: boolean
 }
 
 /** CSS px between a line and the text beside it. */

@@ -9,6 +9,7 @@ import type { SpanDetail } from "../../data/types"
 import { area as areaOf, around, between, clamp, pan, reveal, type View, zoom } from "./interaction"
 import { lanesInView, layOut, type Layout, type TrackChoice, trackOf } from "./layout"
 import { isWhole, type Model, NO_SPAN, positionOf } from "./model"
+import { COLOURINGS, coloursOf } from "./colours"
 import { type Focus, nextStop, spansInFocus, type Stop, stopAt, stopsOf } from "./focus"
 import { neighbour, parentOrChild, stepHit } from "./search"
 
@@ -33,6 +34,8 @@ export interface TimelineState {
   readonly hits: ReadonlySignal<Uint32Array | null> // what is not dimmed
   readonly stops: ReadonlySignal<readonly Stop[] | null>
   readonly marks: ReadonlySignal<readonly number[]>
+  readonly colours: ReadonlySignal<Uint8Array>
+  readonly flows: ReadonlySignal<boolean>
   readonly pointer: Signal<number | null> // the moment under the pointer
   readonly moveTo: (view: View, how?: "glide" | "at once" | "step") => void
   readonly goal: () => View // where the view is going, or is
@@ -103,6 +106,8 @@ export function makeState(first: Model, linked = true): TimelineState {
     hits,
     stops: computed(() => stopsOf(held.value.columns, focus.value, hits.value)),
     marks: computed(() => (linked ? parseMarks(place.value.rest["marks"]) : [])),
+    colours: computed(() => coloursOf(held.value.columns, COLOURINGS.find((by) => by === place.value.rest["colour"]) ?? "kind")),
+    flows: computed(() => place.value.rest["flows"] !== "off"),
     pointer: signal<number | null>(null),
     moveTo,
     goal,

@@ -21,6 +21,7 @@ from foretrace.present.text import findings
 from foretrace.present.web import rule_texts
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources.finding import finding
+from foretrace.present.web.resources.gpu_tiles import gpu_tiles
 from foretrace.present.web.resources.step_time import one_step, step_time
 from foretrace.present.web.resources.trust import trust
 from foretrace.trace import Trace
@@ -71,7 +72,7 @@ def _empty(says: str) -> dict[str, Any]:
         "trust": {"verdict": "no", "says": "Not known", "detail": says, "facts": [], "notes": []},
         "headline": {"caption": "", **nothing, "title": "This could not be worked out", "says": says},
         "waterfall": {"now_ms": None, "rows": [], "together_ms": None, "note": says},
-        "findings": [], "step_time": {"caption": says, "steps": [], "steps_count": 0, "odd": [], "parts": []}, "checked": [],
+        "gpu": [], "findings": [], "step_time": {"caption": says, "steps": [], "steps_count": 0, "odd": [], "parts": []}, "checked": [],
         "one_step": None, "markdown": says, "next": [],
     }  # fmt: skip
 
@@ -100,6 +101,7 @@ def _before_diagnosis(view: RecordingView) -> dict[str, Any]:
         },
         "waterfall": {"now_ms": before, "rows": [], "together_ms": None, "note": ""},
         "findings": [],
+        "gpu": gpu_tiles(view),
         "step_time": step_time(view),
         "checked": [],
         "one_step": one_step(view),
@@ -304,6 +306,7 @@ def _next(view: RecordingView) -> list[str]:
 
 
 _PARTS: Mapping[str, Callable[[RecordingView], Any]] = {
-    "trust": trust, "headline": headline, "waterfall": waterfall, "findings": _all_findings, "step_time": step_time,
+    "trust": trust, "headline": headline, "waterfall": waterfall, "findings": _all_findings, "gpu": gpu_tiles,
+    "step_time": step_time,
     "checked": checked, "one_step": one_step, "markdown": _markdown, "next": _next,
 }  # fmt: skip

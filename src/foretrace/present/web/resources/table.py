@@ -14,6 +14,7 @@ import polars as pl
 from foretrace import analyze
 from foretrace.analyze.concepts.names.kernel_names import decode
 from foretrace.analyze.result import Result
+from foretrace.analyze.steps import step_windows
 from foretrace.errors import UsageError
 from foretrace.present.web.kinds import kernel_kind
 from foretrace.present.web.recording_view import RecordingView
@@ -31,6 +32,8 @@ _UNITS = {
 }  # fmt: skip
 _FACTS = {
     "title": "its name in a few words; the whole is in the last column",
+    "per_step_ns": "time in a step, the mean of the complete ones",
+    "per_step_count": "calls in a step, the mean of the complete ones",
     "tensor_cores": "whether it runs on tensor cores, by its name; empty where the name does not tell",
 }
 _DOCUMENTED = re.compile(r"^ +((?:\w+, )*\w+): (.+)$")
@@ -55,12 +58,31 @@ def _with_facts(view: RecordingView, rows: pl.DataFrame) -> pl.DataFrame:
     names = rows["name"].cast(pl.String).to_list()
     shown = _middle_spans(view)
     cores = {True: "yes", False: "no", None: None}
+    per_step = _per_step(view) if len(set(names)) == len(names) else {}
     return rows.with_columns(
+        pl.Series("per_step_ns", [per_step.get(name, (None, None))[0] for name in names], dtype=pl.Float64),
+        pl.Series(
+            "per_step_count", [per_step.get(name, (None, None))[1] for name in names], dtype=pl.Float64
+        ),
         pl.Series("kind", [kernel_kind(name) for name in names], dtype=pl.String),
         pl.Series("title", [short(name, "kernel") for name in names], dtype=pl.String),
         pl.Series("tensor_cores", [cores[decode(name).tensor_cores] for name in names], dtype=pl.String),
         pl.Series("span", [shown.get(name) for name in names], dtype=pl.Int64),
     )
+
+
+def _per_step(view: RecordingView) -> dict[str, tuple[float, float]]:
+    """For each kernel name its time and its calls in a step: the mean of the complete ones; empty without steps."""
+    whole = [window.number for window in step_windows(view.trace) if window.averaged]
+    kernels = view.trace.device_spans.filter((pl.col("kind") == "kernel") & pl.col("step").is_not_null())
+    if not whole or kernels.is_empty():
+        return {}
+    inside = pl.col("step").is_in(whole)
+    sums = kernels.group_by("name").agg(pl.col("dur_ns").filter(inside).sum(), inside.sum().alias("calls"))
+    return {
+        name: (spent / len(whole), calls / len(whole))
+        for name, spent, calls in sums.select(pl.col("name").cast(pl.String), "dur_ns", "calls").iter_rows()
+    }
 
 
 def _middle_spans(view: RecordingView) -> dict[str, int]:
