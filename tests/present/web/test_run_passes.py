@@ -14,7 +14,7 @@ from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.run_files import place_of
 from tests.builders import Recording
 
-COMMAND = ["/usr/bin/python", "/home/me/train.py", "--steps", "100"]
+COMMAND = ["/usr/bin/python", "/srv/project/train.py", "--steps", "100"]
 
 
 def a_run(folder: Path, *, ranks: int = 1, command: object = COMMAND) -> Path:
