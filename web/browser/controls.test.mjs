@@ -88,6 +88,19 @@ describe("no matches", () => {
   }))
 })
 
+describe("a Run", () => {
+  test("is one entry titled by its program, with its passes inside", () => withPage(browser, addressOf(at("overview", QUESTIONS.run)), async (page) => {
+    const section = page.locator("nav section", { hasText: "Run monday" })
+    assert.deepEqual(await section.locator("a > span:first-child").allInnerTexts(), ["train.py"])
+    await section.locator("a", { hasText: "train.py" }).click()
+    await until(async () => (await section.locator(".passes a").count()) === 2, "its passes")
+    assert.deepEqual(await section.locator(".passes a > span:first-child").allInnerTexts(), ["light", "rich"])
+    assert.equal(await page.locator(".top .run strong").innerText(), "train.py")
+    await section.locator(".passes a", { hasText: "rich" }).click()
+    await until(async () => (await page.locator(".top .run strong").innerText()) === "train.py, rich pass", "the rich pass")
+  }))
+})
+
 describe("a telephone", () => {
   for (const view of ["timeline", "kernels", "waiting", "overview"]) {
     test(`${view}: nothing to scroll sideways`, () => withPage(browser, addressOf(at(view, RUN)), async (page) => {

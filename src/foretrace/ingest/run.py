@@ -105,6 +105,45 @@ def other_ranks(path: Path) -> tuple[Path, ...] | None:
     return tuple(each for each in found if each is not None)
 
 
+@dataclass(frozen=True)
+class RunPass:
+    """What one recording of a Run is: of which program, in which pass, by which rank."""
+
+    run: Path  # the Run's folder
+    program: str  # train.py
+    kind: str  # light, rich, ...
+    rank: int | None  # None where the Run has one rank
+    main: bool  # the one that times are taken from
+
+
+def pass_of(file: Path) -> RunPass | None:
+    """Which pass of which Run a recording is; `None` if it is of no Run."""
+    folder = file.parent
+    if not (folder / _RANK).is_file():
+        return None
+    try:
+        facts = _read(folder / _RANK)
+        kinds = [str(each.get("kind")) for each in _passes(facts) if each.get("file") == file.name]
+        if not kinds:
+            return None
+        light, rich = _recording(folder, facts, "light"), _recording(folder, facts, "rich")
+    except ForetraceError:
+        return None  # what lies beside the recording is no Run, and need not be one
+    several = len(list(folder.parent.glob(f"rank*/{_RANK}"))) > 1
+    rank = _rank_number(folder) if several else None
+    program = _program(facts.get("command")) or folder.parent.name
+    return RunPass(folder.parent, program, kinds[-1], rank, file == (light or rich))
+
+
+def _program(command: object) -> str | None:
+    """What a command runs: its script, its module, else its first word; without folders."""
+    words = [str(word) for word in command] if isinstance(command, list) else []
+    for before, word in zip(["", *words], words, strict=False):
+        if word.endswith(".py") or before == "-m":
+            return Path(word).name
+    return Path(words[0]).name if words else None
+
+
 def _passes(facts: dict[str, Any]) -> list[dict[str, Any]]:
     passes = facts.get("passes")
     return [each for each in passes if isinstance(each, dict)] if isinstance(passes, list) else []

@@ -34,6 +34,7 @@ export interface Runs {
 export interface RunEntry {
   readonly id: string
   readonly name: string
+  readonly title: string // of a Run: its program, under which its passes stand; else nothing
   readonly group: string // runs of one program stand together in the navigation
   readonly label: string
   readonly state: "waiting" | "loading" | "ready" | "failed"

@@ -166,17 +166,46 @@ function RunLists(): JSX.Element {
     <>
       {groups.map((group) => (
         <section key={group}>
-          <h2>{group ? `Runs of ${group}` : "Runs"}</h2>
-          <ul>
-            {all.filter((entry) => entry.group === group).map((entry) => <RunLink key={entry.id} run={entry} />)}
-          </ul>
+          <RunGroup group={group} entries={all.filter((entry) => entry.group === group)} />
         </section>
       ))}
     </>
   )
 }
 
-function RunLink(props: { readonly run: RunEntry }): JSX.Element {
+/** Runs of one program; a Run of `foretrace run` is one entry, titled by its program, with its passes inside. */
+function RunGroup(props: { readonly group: string; readonly entries: readonly RunEntry[] }): JSX.Element {
+  const { group, entries } = props
+  const main = entries.find((entry) => entry.name === entry.title) ?? entries[0]
+  if (!main?.title) {
+    return (
+      <>
+        <h2>{group ? `Runs of ${group}` : "Runs"}</h2>
+        <ul>
+          {entries.map((entry) => <RunLink key={entry.id} run={entry} />)}
+        </ul>
+      </>
+    )
+  }
+  const inside = entries.some((entry) => entry.id === run.value?.id)
+  return (
+    <>
+      <h2>Run {group}</h2>
+      <ul class="one-run">
+        <RunLink run={main} label={main.title} />
+        {inside && entries.length > 1 && (
+          <li>
+            <ul class="passes" aria-label={`Passes of ${main.title}`}>
+              {entries.map((entry) => <RunLink key={entry.id} run={entry} />)}
+            </ul>
+          </li>
+        )}
+      </ul>
+    </>
+  )
+}
+
+function RunLink(props: { readonly run: RunEntry; readonly label?: string }): JSX.Element {
   const entry = props.run
   const current = run.value?.id === entry.id
   const view = place.value.view
@@ -184,7 +213,7 @@ function RunLink(props: { readonly run: RunEntry }): JSX.Element {
     <li>
       <a href={linkTo({ run: entry.id, view, shown: null, selection: null, span: null, rest: {} })} class={current ? "run current" : "run"}
         aria-current={current ? "true" : undefined} title={entry.says ?? entry.name}>
-        <span>{entry.label || entry.name}</span>
+        <span>{props.label ?? (entry.label || entry.name)}</span>
         <span class="count">{stateOf(entry)}</span>
       </a>
     </li>

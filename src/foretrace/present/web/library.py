@@ -29,7 +29,7 @@ from foretrace.ingest.recordings import is_recording
 from foretrace.ingest.source import Progress
 from foretrace.present.web import payload
 from foretrace.present.web.encoding import Encoded, encode
-from foretrace.present.web.recording_view import RecordingView, display_name
+from foretrace.present.web.recording_view import RecordingView, titles
 from foretrace.present.web.run_files import Stamp, files_in, identity, place_of, stamp_of
 from foretrace.trace import Trace
 
@@ -61,6 +61,7 @@ class ListedRun:
     group: str
     label: str
     stamp: Stamp | None
+    titles: tuple[str, str]  # the program of a Run, or nothing; the name
     state: State = "waiting"
     progress_pct: float | None = None
     says: str | None = None
@@ -73,7 +74,8 @@ class ListedRun:
     def to_dict(self) -> dict[str, Any]:
         """The run as the page lists it."""
         shown = ("id", "group", "label", "state", "progress_pct", "says", "step_ms")
-        return {"name": display_name(self.path.name), **{name: getattr(self, name) for name in shown}}
+        title, name = self.titles
+        return {"name": name, "title": title, **{field: getattr(self, field) for field in shown}}
 
 
 class Library:
@@ -333,7 +335,7 @@ class Library:
             run = self._runs.get(run_id)
             if run is None:
                 group, label = place_of(file, named)
-                run = self._runs[run_id] = ListedRun(run_id, file, group, label, stamp)
+                run = self._runs[run_id] = ListedRun(run_id, file, group, label, stamp, titles(file))
                 if file != named and not settled:
                     run.says = "the file is still being written"
                 return

@@ -122,6 +122,7 @@ def run_entry(view: RecordingView) -> dict[str, Any]:
     return {
         "id": view.id,
         "name": view.name,
+        "title": view.title,
         "group": view.group,
         "label": view.label,
         "state": "ready",

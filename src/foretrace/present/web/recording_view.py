@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from threading import Lock, RLock
 from typing import Any, Generic, TypeVar
 
@@ -20,6 +21,7 @@ from foretrace.diagnose.diagnosis import Diagnosis, Unchecked, diagnose
 from foretrace.diagnose.finding import Finding
 from foretrace.diagnose.step_times import StepTimes, step_times
 from foretrace.errors import MissingDataError
+from foretrace.ingest.run import pass_of
 from foretrace.predict.changes import Change
 from foretrace.present.web.kinds import device_kinds
 
@@ -57,8 +59,8 @@ class RecordingView:
         self.case = case
         self.trace = case.whole
         self.id = run_id
-        self.name = display_name(self.trace.path.name)
-        program, _, variant = self.name.partition(".")
+        self.title, self.name = titles(self.trace.path)
+        program, _, variant = (self.title, "", "") if self.title else self.name.partition(".")
         self.group = group or program
         self.label = label or variant or program
         self.left_out: tuple[str, ...] = ()  # what a report had to drop, in words
@@ -168,6 +170,16 @@ class RecordingView:
 
 def _numbers(mapping: dict[int, int]) -> NDArray[np.int64]:
     return np.fromiter(mapping, np.int64, len(mapping))
+
+
+def titles(path: Path) -> tuple[str, str]:
+    """The program of the Run that a recording is of, or nothing; and what the recording is called."""
+    recorded = pass_of(path)
+    if recorded is None:
+        return "", display_name(path.name)
+    rank = "" if recorded.rank is None else f", rank {recorded.rank}"
+    kind = "" if recorded.main else f", {recorded.kind} pass"
+    return as_text(recorded.program), as_text(f"{recorded.program}{rank}{kind}")
 
 
 def display_name(file: str) -> str:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from foretrace.ingest.run import pass_of
 from foretrace.present.web.recording_view import as_text, display_name
 
 # Size, time of the last change as it is told and as the system knows it, inode: another one is another recording.
@@ -22,8 +23,16 @@ def identity(path: Path) -> str:
 
 
 def place_of(file: Path, named: Path) -> tuple[str, str]:
-    """The group that a run stands under and what it is called there: `naive_attention` and `slow.rich`."""
+    """The group that a run stands under and what it is called there: `naive_attention` and `slow.rich`.
+
+    The passes of a Run stand together, each called by its kind.
+    """
     name = display_name(file.name)
+    if (recorded := pass_of(file)) is not None:
+        below = named in recorded.run.parents
+        group = recorded.run.relative_to(named).as_posix() if below else recorded.run.name
+        rank = "" if recorded.rank is None else f"rank {recorded.rank} "
+        return as_text(group), as_text(f"{rank}{recorded.kind}")
     if file != named and file.parent != named:
         return as_text(file.parent.relative_to(named).as_posix()), name
     program, _, variant = name.partition(".")
