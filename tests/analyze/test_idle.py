@@ -131,6 +131,15 @@ def test_short_gaps_are_not_explained(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_cause_is_as_long_as_all_its_parts_in_a_gap(tmp_path: Path) -> None:
+    """One gap of 95 us with two operators in it: their parts are one stretch of the same cause."""
+    recording = Recording().step(0, 0, 120).launch(0, "first", 1, 10)
+    recording.op("aten::cat", 20, 50).op("aten::stack", 60, 90).launch(100, "second", 105, 110)
+    table = analyze.run(recording.open(tmp_path), "idle").table
+    row = table.row(by_predicate=pl.col("cause") == "host: operator", named=True)
+    assert (row["gaps_count"], row["total_ns"], row["longest_ns"]) == (1, 60 * US, 60 * US)
+
+
 def test_the_longest_gaps_tell_what_was_around_them(tmp_path: Path) -> None:
     recording = Recording().step(3, 0, 300).python("train.py(7): step", 0, 300)
     recording.python("nn.Module: Net_0", 90, 160).python("torch/nn/modules/linear.py(1): forward", 95, 155)

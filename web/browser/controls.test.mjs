@@ -67,8 +67,9 @@ describe("tiles of the Overview", () => {
   test("say how well the GPU was used and lead to more", () => withPage(browser, addressOf(at("overview", RUN)), async (page) => {
     const tiles = await page.locator(".gpu-tiles li").allInnerTexts()
     assert.ok(tiles.length >= 5, tiles.join())
-    assert.match(tiles[0], /GPU busy\s+98\.4 %/)
-    assert.match(await page.locator(".headline").innerText(), /busy 98\.4 %/, "one number for one thing")
+    assert.match(tiles[0], /Kernels running\s+93\.8 %/)
+    assert.match(tiles[1], /GPU idle\s+1\.6 %/)
+    assert.match(await page.locator(".headline").innerText(), /Kernels run 93\.8 % of the time, and the GPU is idle 1\.6 %/, "one number for one thing")
     await page.locator(".gpu-tiles a").first().click()
     await until(async () => (await viewOf(page)) === "waiting", "the page behind the tile")
   }))

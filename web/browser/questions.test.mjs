@@ -33,6 +33,13 @@ async function placeOf(page, track, ms, whole) {
   return { x: canvas.x + (canvas.width * ms) / whole, y: label.y + 14 }
 }
 
+describe("how many tokens per second?", () => {
+  test("the Overview says so without a click: 4 × 2,048 tokens in 51.1 ms", () => withPage(browser, addressOf(at("overview", "naive_attention")), async (page) => {
+    assert.match(await page.locator(".gpu-tiles").innerText(), /Tokens, as recorded\s+160 k\/s/)
+    assert.match(await page.locator("aside").innerText(), /8,192 tokens a step/)
+  }))
+})
+
 describe("why is the GPU idle between 102 and 104 ms?", () => {
   const answered = async (page) => {
     await until(async () => /aten::nonzero|nonzero/.test(await details(page).innerText()), "what the GPU waited for")

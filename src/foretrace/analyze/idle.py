@@ -194,7 +194,8 @@ def _plain(names: pl.Series) -> pl.Series:
 
 def _by_cause(explained: ExplainedGaps) -> pl.DataFrame:
     """One row per cause that occurs, the largest first."""
-    grouped = explained.parts.group_by("cause").agg(
+    of_gaps = explained.parts.group_by("cause", "gap").agg(pl.col("part_ns").sum())
+    grouped = of_gaps.group_by("cause").agg(
         pl.col("gap").n_unique().alias("gaps_count"),
         pl.col("part_ns").sum().alias("total_ns"),
         pl.col("part_ns").max().alias("longest_ns"),

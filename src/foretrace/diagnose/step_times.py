@@ -65,9 +65,10 @@ class StepTimes:
     def says(self) -> str:
         """How the time is known, as part of a sentence; with items and tokens per second at that time."""
         rates = throughput.in_words(self.taken_in, self.used_ns)
-        return self._known() + (f"; at {format_value('_ns', self.used_ns)}: {rates}" if rates else "")
+        return self.known() + (f"; at {format_value('_ns', self.used_ns)}: {rates}" if rates else "")
 
-    def _known(self) -> str:
+    def known(self) -> str:
+        """How the time is known, as part of a sentence."""
         recorded = "" if self.recorded_ns is None else format_value("_ns", self.recorded_ns)
         if not self.marked:
             return "the whole recording: no steps are marked in it"

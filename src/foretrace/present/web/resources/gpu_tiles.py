@@ -10,11 +10,14 @@ from foretrace.units import format_value
 
 # The analysis and its value, the words, and the page that shows more.
 _TILES = (
-    ("overview", "busy_pct", "GPU busy", "waiting"),
-    ("gpu-efficiency", "sm_efficiency_pct", "SMs with work", "kernels"),
-    ("gpu-efficiency", "occupancy_pct", "Occupancy", "kernels"),
+    ("overview", "gpu_busy_pct", "Kernels running", "waiting"),
+    ("overview", "gpu_idle_pct", "GPU idle", "waiting"),
+    ("overview", "sm_efficiency_pct", "SM efficiency", "kernels"),
+    ("overview", "occupancy_pct", "Occupancy", "kernels"),
     ("gpu-efficiency", "tensor_core_pct", "On tensor cores", "kernels"),
     ("gpu-efficiency", "mfu_pct", "Of peak FLOPs", "roofline"),
+    ("overview", "items_per_s", "Items, as recorded", "overview"),
+    ("overview", "tokens_per_s", "Tokens, as recorded", "overview"),
 )
 
 

@@ -207,7 +207,7 @@ def _caption(view: RecordingView) -> str:
         return "No steps recorded"
     if not view.trace.steps:
         return "Time of the recording, in which no steps are marked"
-    return f"Step time, {view.step_times.says()}"
+    return f"Step time, {view.step_times.known()}"
 
 
 def _listed(numbers: list[int]) -> str:
