@@ -101,9 +101,8 @@ def test_every_analysis_is_a_table_whose_units_are_known(sample: RecordingView, 
         return
     same_fields(found, "Table")
     result = sample.result(name)
-    more = (
-        ["kind", "title", "tensor_cores", "span"] if name == "kernels" else []
-    )  # what the page marks them by
+    marks = ["per_step_ns", "per_step_count", "kind", "title", "tensor_cores", "span"]  # of the page
+    more = marks if name == "kernels" else []
     assert [each["name"] for each in found["columns"]] == [*result.table.columns, *more]
     for column, cells in zip(found["columns"], found["data"], strict=True):
         same_fields(column, "TableColumn")
