@@ -66,7 +66,7 @@ def tables_page() -> str:
     ]  # fmt: skip
     lines += [
         "In SQL, `kernels` and `copies` also have " + ", ".join(f"`{column}`" for column in JOINED)
-        + ": those of their span, its track and the operator behind it. `show tables` and `describe TABLE` are answered "
+        + ": those of their span, its track and the operator that launched it. `show tables` and `describe TABLE` are answered "
         "too; `foretrace sql --help` has examples.", "",
     ]  # fmt: skip
     for name, columns in schema.TABLES.items():

@@ -21,7 +21,6 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import Diagnosis, diagnose
 from foretrace.diagnose.opening import open_case
 from foretrace.diagnose.step_times import step_times, worded
-from foretrace.errors import ForetraceError, MissingDataError
 from foretrace.present.text import findings, terminal
 from foretrace.present.web.payload import resource
 from foretrace.present.web.recording_view import RecordingView
@@ -34,7 +33,7 @@ SAMPLE = next((Path(foretrace.__file__).parent / "samples").glob("*.json.gz"))
 RECORDINGS = [
     SAMPLE,
     *sorted((CORPUS / "h200").glob("*.json.gz" if EVERY else "*.lite.json.gz")),
-    *sorted((CORPUS / "peers").glob("*/*.json.gz")),
+    *(path for path in sorted((CORPUS / "peers").glob("*/*.json.gz")) if path.parent.name != "rocprof"),
     *sorted((CORPUS / "other" / "multirank_gloo").glob("rank0.json.gz")),
 ]
 
@@ -73,11 +72,9 @@ def path(request: pytest.FixtureRequest) -> Path:
 
 
 def views_of(path: Path, printed: pytest.CaptureFixture[str]) -> Views:
-    try:
-        case = open_case(path)
-        case.require_replay()
-    except (MissingDataError, ForetraceError) as reason:
-        pytest.skip(f"nothing to diagnose: {reason}")
+    case = open_case(path)  # all of them can be read: an error is one
+    if not case.whole.has_device:
+        pytest.skip(f"{path.name}: no GPU work recorded, so there is nothing to replay")
     return Views(case, printed)
 
 

@@ -23,7 +23,7 @@ _TRACKS = schema.TABLES["tracks"]
 JOINED: Mapping[str, Column] = {
     **{name: _SPANS[name] for name in ("name", "start_ns", "dur_ns", "launch_id", "op_id", "step")},
     **{name: _TRACKS[name] for name in ("device", "stream")},
-    "operator": Column(schema.TEXT, "name of the operator behind it", nullable=True),
+    "operator": Column(schema.TEXT, "name of the operator that launched it", nullable=True),
 }
 _DEVICE_WORK = ("kernels", "copies")
 TABLES: Mapping[str, Mapping[str, Column]] = {

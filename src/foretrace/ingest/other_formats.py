@@ -1,4 +1,4 @@
-"""Files of other profilers, told by their content: what one is, and what to do with it, since no reader here takes it."""
+"""Files of other profilers, which Foretrace does not read: known by their content, each with what to do instead."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ OTHER_FORMATS = (
     OtherFormat(
         "a report of Nsight Compute (.ncu-rep)",
         "`ncu --import FILE --page details` and ncu-ui show it",
-        lambda head: head.startswith(b"NVR\0"),
+        lambda head: head.startswith(b"NVR\0"),  # not checked with a file: none was at hand
     ),
     OtherFormat(
         "Nsight Systems' SQLite export",
@@ -67,7 +67,7 @@ OTHER_FORMATS = (
     ),
     OtherFormat(
         "rocprofv3's database (rocpd)",
-        "`rocpd convert -i FILE --output-format pftrace` makes a file for ui.perfetto.dev",
+        "recorded with --output-format pftrace, it is for ui.perfetto.dev",
         lambda head: head.startswith(_SQLITE) and b"rocpd_" in head,
     ),
     OtherFormat(

@@ -17,7 +17,7 @@ NORM_PASSES = Factor(
 )
 VOLUME_NORM_SHARE = Share(
     0.055,
-    "the memory's bandwidth, reached by batch norm of volumes in training, forward: torch has no kernel of its own for "
+    "the memory's bandwidth, reached by batch norm of volumes in training, forward: torch has no batch norm kernel for "
     "channels_last_3d, and casts to fp32 first",
     "torchvision's R3D-18 in both orders",
     devices="H200",

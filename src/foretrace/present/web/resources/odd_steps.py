@@ -90,7 +90,7 @@ def _amount(ns: float) -> str:
 def _why(
     view: RecordingView, windows: Sequence[StepWindow], kind: str, row: int, rows: NDArray[np.int64]
 ) -> str:
-    """Of time that no GPU work fills, the cause that the step has more of, and the span of the host behind it."""
+    """Of time that no GPU work fills, the cause that the step has more of, and the host's span that takes that time."""
     gaps = idle_gaps(view) if kind == "idle" else None
     if gaps is None:
         return ""
