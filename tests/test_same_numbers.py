@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -27,12 +26,10 @@ from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources import timeline
 from foretrace.units import format_value
 
-# FORETRACE_EVERY=1 adds the rich recordings, which take several minutes.
-EVERY = bool(os.environ.get("FORETRACE_EVERY"))
 SAMPLE = next((Path(foretrace.__file__).parent / "samples").glob("*.json.gz"))
 RECORDINGS = [
     SAMPLE,
-    *sorted((CORPUS / "h200").glob("*.json.gz" if EVERY else "*.lite.json.gz")),
+    *sorted((CORPUS / "h200").glob("*.json.gz")),
     *(path for path in sorted((CORPUS / "peers").glob("*/*.json.gz")) if path.parent.name != "rocprof"),
     *sorted((CORPUS / "other" / "multirank_gloo").glob("rank0.json.gz")),
 ]
