@@ -141,6 +141,19 @@ def test_pieces_of_any_size(seed: str, size: int) -> None:
 
 
 @needs_native
+def test_where_the_input_is_cut_does_not_decide_what_follows_damage() -> None:
+    """The event behind the damage holds one that looks whole when the outer one is cut off."""
+    inner = b'{"ph": "X", "name": "inner", "pid": 1, "tid": 1, "ts": 2, "dur": 1}'
+    outer = (
+        b'{"ph": "X", "name": "outer", "args": {"x": ' + inner + b'}, "pid": 1, "tid": 1, "ts": 1, "dur": 9}'
+    )
+    data = b'{"traceEvents": [{"ph": }, ' + outer + b"]}"
+    for size in range(1, len(data)):
+        assert fuzz.plain(pushed(data, size)) == fuzz.plain(whole(data)), f"in pieces of {size} bytes"
+    assert fuzz.differences(data, random.Random(1)) == []
+
+
+@needs_native
 @pytest.mark.parametrize("size", [7, 4096, 100_003])
 def test_pieces_of_a_real_recording(size: int) -> None:
     data = content(OURS[1])

@@ -192,6 +192,15 @@ def test_an_event_cut_in_a_key_runs_on_into_the_next(read: Open) -> None:
     assert repairs(trace) == {"control-character": (1, OFFSET), "raw-quote": (1, OFFSET)}
 
 
+def test_damage_in_arguments_that_others_replace(read: Open) -> None:
+    """Of two sets of arguments the last counts; the event is damaged all the same."""
+    for replaced_by in ("{}", "[]"):
+        twice = event("twice", more=f', "args": {{"x": [, 2]}}, "args": {replaced_by}')
+        trace = read(document(FIRST, twice, event("last", "9")))
+        assert names(trace) == ["first", "last"]
+        assert repairs(trace) == {"damaged": (1, OFFSET)}
+
+
 def test_a_quarter_of_the_file_overwritten(read: Open) -> None:
     data = bytearray(document(*(event(f"e{i}", str(i)) for i in range(100))))
     quarter = len(data) // 4

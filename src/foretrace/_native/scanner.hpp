@@ -392,7 +392,7 @@ class Scanner {
         const Status status = walk(slot, in_args, q, step);
         if (status != Status::kOk) return status;
       }
-      if (step.clears_args) event_.args.clear();
+      if (step.clears_args && !clear_args()) return Status::kDamaged;
       if (step.ends_event) {
         const Status status = commit(offset_of(p));
         if (status != Status::kOk) return status;
@@ -427,12 +427,19 @@ class Scanner {
           const Status sound = check_container(token, 1);
           if (sound != Status::kOk) return sound;
         }
-        if (step.key == kArgs) event_.args.clear();
+        if (step.key == kArgs && !clear_args()) return Status::kDamaged;
         event_.field[step.key] = token;
         event_.seen |= 1u << step.key;
         slot = 1 + step.key;
       }
     }
+  }
+
+  // Other arguments follow, and the last ones count; those before them must be sound all the same.
+  bool clear_args() {
+    const bool sound = check_args() == Status::kOk;
+    event_.args.clear();
+    return sound;
   }
 
   // Looks into a container that was only skipped so far.
@@ -661,6 +668,8 @@ class Scanner {
       const Status status = check_event(r, notes);
       resync_work_ += r - q;
       if (resync_work_ > kResyncWork + 8 * offset_of(q)) break;
+      // Its end may yet come: whether it counts must not depend on where the input was cut.
+      if (status == Status::kIncomplete && !last && size_t(end() - q) < kLargestEvent) return false;
       if (status != Status::kOk) continue;
       raw.repair(kDamagedPlace, offset_of(p));
       raw.lost_bytes += q - p;
