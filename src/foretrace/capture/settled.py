@@ -13,6 +13,7 @@ from typing import Any
 from foretrace.capture.timing import SPREAD, StepTimes
 
 STEADY, FASTER, SLOWER, BEATEN, ONCE = "steady", "faster", "slower", "beaten", "once"
+CALMER = "calmer"  # steps were shorter under the profiler than at first, and shorter again after it
 WAITED = "waited"  # the waits for data differ, and nothing else
 CLEARLY = 0.10  # a change of the step that is acted upon; hosts differ by a few percent from second to second
 _LEAST_SLOW = 2  # blocks of a timing that began before the program settled
@@ -40,7 +41,7 @@ def compare(first: StepTimes, again: StepTimes | None, *, light_ns: float | None
     times = f"steps took {_ms(first.median_ns)} without the profiler at first"
     if again is not None:
         times += f", {_ms(again.median_ns)} after the passes"
-    if verdict in (BEATEN, WAITED) and light_ns is not None:
+    if verdict in (BEATEN, CALMER, WAITED) and light_ns is not None:
         times += f", {_ms(light_ns)} under it"
     return Settling(verdict, f"{times}: {why}", light_ns)
 
@@ -53,6 +54,8 @@ def _verdict(first: StepTimes, again: StepTimes | None, light_ns: float | None) 
     if light_ns is not None and beats(light_ns, first):
         if not doubtful(first, light_ns):
             return WAITED, _waited(first)
+        if again is not None and again.median_ns < (1 - CLEARLY) * first.median_ns:
+            return CALMER, "the machine was busier at first, and the later time is used"
         return BEATEN, "the machine was busy, steps differ, or it had not settled; the first time is used"
     if again is None:
         return ONCE, ""

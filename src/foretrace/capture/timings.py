@@ -28,7 +28,7 @@ class Timings:
         if again is None or self.used is None:
             return None
         found = settled.compare(self.used, again, light_ns=light_ns)
-        fell = found.verdict == settled.FASTER
+        fell = found.verdict in (settled.FASTER, settled.CALMER)
         if self.settling is not None and not fell:
             return None  # what was found before the watch stands
         if fell:

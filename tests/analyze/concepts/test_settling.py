@@ -13,7 +13,7 @@ from foretrace.analyze.trust import judge
 from foretrace.diagnose.opening import open_case
 from tests.builders import Recording
 
-CODES = ("warming-up", "slower-later", "faster-profiled", "waits-differ")
+CODES = ("warming-up", "slower-later", "faster-profiled", "busy-at-first", "waits-differ")
 
 
 def notes(folder: Path, **facts: Any) -> list[Note]:
@@ -69,6 +69,12 @@ def test_a_step_that_is_shorter_under_the_profiler(tmp_path: Path, again_ms: flo
         f"Steps took 75.0 ms without the profiler at first{later}, 23.0 ms under it: the machine was busy, steps "
         "differ, or the program had not settled; the first time is used."
     )
+
+
+def test_a_machine_that_was_busier_at_first(tmp_path: Path) -> None:
+    (note,) = notes(tmp_path, **timings("calmer", 75, 30))
+    assert (note.code, note.severity) == ("busy-at-first", "care")
+    assert note.says.endswith("the machine was busier at first; the later time is used.")
 
 
 def test_waits_for_data_that_differ_are_no_reason_for_doubt(tmp_path: Path) -> None:

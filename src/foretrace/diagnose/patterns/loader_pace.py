@@ -135,15 +135,18 @@ def first_workers(
     made, loader = found.made_ns or found.wait_ns, case.timed.loader if case.timed else None
     sent = loading.sent_ns(loader.batch_bytes or 0) * loader.batches if loader else float(loading.SENT_NS)
     if loader and loader.made_ns and loader.made_cpu_ns is not None:
-        threads = max(loader.made_cpu_ns / loader.made_ns, 1.0)  # measured: so many cores worked
-        slower = (threads, threads)
+        # So many cores were busy; threads that wait for one another are busy too, so that alone it takes less than all of that.
+        threads = max(loader.made_cpu_ns / loader.made_ns, 1.0)
+        slower = (threads**0.5, threads)
     likely, worst = (made * factor + sent for factor in slower)
-    workers, fewest, most = _first_count(found, likely) or otherwise
+    workers, fewest, most = _first_count(found, worst) or otherwise
     fewest = 1 if loader and _waits_itself(loader) else fewest
+    # That a batch takes a worker longest, and that workers count for fewest, seldom meet.
+    ends = ((worst, workers), (likely, fewest), (made + sent, most))
     change = Change(
         f"data loaded by {workers} workers ({fewest} to {most})",
         found.after(case, likely, workers),
-        others=(found.after(case, worst, fewest), found.after(case, made + sent, most)),
+        others=tuple(found.after(case, *end) for end in ends),
         doubt=found.doubt,
     )
     return First(change, workers, sent)

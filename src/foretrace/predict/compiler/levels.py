@@ -118,8 +118,7 @@ class Compilation:
         removed = intervals.union(
             begin[inside], (begin + recorded * np.minimum(part, 1))[inside].astype(np.int64)
         )
-        before = sum(step.operators for step in self.steps)
-        operator_ns = cost * float(dense[inside].sum()) / max(before, 1)
+        operator_ns = cost * self._operator_ns
         added: dict[int, float] = {}
         owner = program.task_call
         for kernel in self.kernels:
@@ -134,26 +133,24 @@ class Compilation:
         for call in program.step_calls:
             if call < len(program.kind):
                 entered = self._launching_from(int(call))
-                added[entered] = (
-                    added.get(entered, 0.0) + graphs * compiled.GRAPH_NS + self._guards_ns(int(call))
-                )
+                added[entered] = added.get(entered, 0.0) + graphs * compiled.GRAPH_NS + self._guards_ns
         return replace(
             self._device,
             removed_host=ProgramTime(removed),
             added_host_ns={call: round(extra) for call, extra in added.items()},
         )
 
-    def _guards_ns(self, call: int) -> float:
-        """What the guards of the step that begins with this call take: those of the forward pass alone."""
-        return self._guards_of_step_ns.get(int(self.program.step[call]), 0.0)
+    @cached_property
+    def _guards_ns(self) -> float:
+        """What the guards of a step take: parameters of the forward pass's operators that stay are checked."""
+        checked = sum(step.kept_forward for step in self.steps) / max(len(self.steps), 1)
+        return compiled.GUARDS * self._operator_ns * checked
 
     @cached_property
-    def _guards_of_step_ns(self) -> dict[int, float]:
-        steps, place = np.unique(self.program.step[self._dispatched], return_inverse=True)
-        dispatching = np.bincount(place, dense_ns(self.program)[self._dispatched], minlength=len(steps))
-        passes = max((step.graphs for step in self.steps), default=1)
-        guards = compiled.GUARDS * dispatching / max(passes, 1)
-        return dict(zip(steps.tolist(), guards.tolist(), strict=True))
+    def _operator_ns(self) -> float:
+        """What an operator of the compiled part costs the host now."""
+        before = sum(step.operators for step in self.steps)
+        return float(dense_ns(self.program)[self._dispatched].sum()) / max(before, 1)
 
     def default_range(self) -> tuple[Edit, ...]:
         """The same where an operator of compiled code costs the host less, or more."""
@@ -175,5 +172,5 @@ class Compilation:
         for call in () if whole else self.program.step_calls:
             if call < len(self.program.kind):
                 entered = self._launching_from(int(call))
-                added[entered] = added.get(entered, 0) + round(self._guards_ns(int(call)))
+                added[entered] = added.get(entered, 0) + round(self._guards_ns)
         return replace(self._device, captured_calls=replayed.captured_calls, added_host_ns=added)

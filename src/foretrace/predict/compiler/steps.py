@@ -61,6 +61,7 @@ class CompiledStep:
 
     kernels: tuple[Fused, ...]
     kept: tuple[tuple[int, ...], ...]  # tasks of each operator that stays, without conversions that go
+    kept_forward: int  # of these, in the forward pass
     converting: tuple[int, ...]  # tasks that change layouts, where the compiler keeps one
     operators: int  # before
     graphs: (
@@ -168,7 +169,8 @@ def _compiled(
     converting = tuple(task for node in staying for task in node.tasks if task in gone)
     graphs = 1 + any(node.backward for node in nodes)
     before = sum(bool(node.op) for node in nodes)
-    return CompiledStep(tuple(kernels), tuple(filter(None, kept)), converting, before, graphs)
+    forward = sum(not node.backward for node in staying)
+    return CompiledStep(tuple(kernels), tuple(filter(None, kept)), forward, converting, before, graphs)
 
 
 def _loss(nodes: list[Node]) -> frozenset[int]:

@@ -12,14 +12,16 @@ from typing import Any
 from foretrace.analyze.concepts.trust.evidence import Evidence, Note, Severity
 from foretrace.units import format_value
 
-# For a verdict that the light pass has a part in: the note's code, its severity, and why.
-_BESIDE: dict[object, tuple[str, Severity, str]] = {
+# For a verdict that the light pass has a part in: the note's code, its severity, why, and which time is used.
+_BESIDE: dict[object, tuple[str, Severity, str, str]] = {
     "beaten": (
         "faster-profiled",
         "care",
         "the machine was busy, steps differ, or the program had not settled",
+        "first",
     ),
-    "waited": ("waits-differ", "info", "they waited longer for data in one than in the other"),
+    "calmer": ("busy-at-first", "care", "the machine was busier at first", "later"),
+    "waited": ("waits-differ", "info", "they waited longer for data in one than in the other", "first"),
 }
 _STALE = "; the recorded steps are of the time before: record again with a longer --settle-s"
 
@@ -32,12 +34,12 @@ def settling(evidence: Evidence) -> Iterator[Note]:
     first, again, light = (_time(found, name) for name in ("timed_first_ns", "timed_again_ns", "light_ns"))
     verdict = found.get("verdict")
     if verdict in _BESIDE and first and light:
-        code, severity, why = _BESIDE[verdict]
+        code, severity, why, used = _BESIDE[verdict]
         later = f", {format_value('_ns', again)} after the passes" if again else ""
         yield Note(
             code, severity,
             f"Steps took {format_value('_ns', first)} without the profiler at first{later}, "
-            f"{format_value('_ns', light)} under it: {why}; the first time is used.",
+            f"{format_value('_ns', light)} under it: {why}; the {used} time is used.",
             {"timed_first_ns": first, "timed_again_ns": again, "light_ns": light},
         )  # fmt: skip
     if verdict not in ("faster", "slower") or not first or not again:

@@ -58,7 +58,7 @@ def unfused_elementwise(case: Case) -> Iterator[Finding]:
 
     An operator costs the host {compiled.OPERATOR_COST} times what one does now ({compiled.CHEAPEST} to {compiled.DEAREST},
     in the range), but fewer are left. Entering a compiled graph costs {compiled.GRAPH_NS}, once forward and once backward,
-    and checking guards {compiled.GUARDS} of what the operators of the forward pass cost the host before.
+    and checking guards {compiled.GUARDS} of what an operator costs now, for each that stays in the forward pass.
 
     Where the step follows the host, two further levels are predicted: reduce-overhead replays the compiled part as CUDA
     graphs, at {graph.GUARDED_LAUNCH_NS} each beside the guards, and whole-step captures everything, the optimizer too, as

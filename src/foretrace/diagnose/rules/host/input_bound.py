@@ -83,7 +83,9 @@ def input_bound(case: Case) -> Iterator[Finding]:
     process or in a worker: recorded steps are replayed with these waits, bursts included, in place of their own. Where a Run
     is older than that, and its unprofiled blocks differ widely, the quickest are taken to be without waits. Workers are then
     as many as keep up with the rest of the step, where each further one brings only half of a core, and one core stays with
-    the program: a step takes the longer of the rest and load / W, at worst with half of the further ones. Where the command
+    the program: a step takes the longer of the rest and load / W, at worst with half of the further ones. Where several
+    threads made a batch in the main process, a worker's one needs longer: at most what all of them were busy, but they are
+    busy waiting for one another too, so the geometric middle of both is taken. Where the command
     names them (`--num-workers 4`, `-j 4`) and nothing else does, that is how many there are. Nothing is promised where
     all cores have a worker, or where a processor works in less than {WORKS_SHARE} of the time that a batch takes.
 
