@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, sqrt
 
 from foretrace.diagnose.case import Case
 from foretrace.ingest.timed import LoaderTimes, Timed
@@ -137,7 +137,7 @@ def first_workers(
     if loader and loader.made_ns and loader.made_cpu_ns is not None:
         # So many cores were busy; threads that wait for one another are busy too, so that alone it takes less than all of that.
         threads = max(loader.made_cpu_ns / loader.made_ns, 1.0)
-        slower = (threads**0.5, threads)
+        slower = (sqrt(threads), threads)
     likely, worst = (made * factor + sent for factor in slower)
     workers, fewest, most = _first_count(found, worst) or otherwise
     fewest = 1 if loader and _waits_itself(loader) else fewest
