@@ -12,13 +12,14 @@ test("the scale is gain, maybe, none", () => {
 test("a finding to paste says its verdict on that scale", () => {
   const range = { point: 0, low: -1, high: 1 }
   const finding: Finding = {
-    number: 1, rule: "launch-bound", severity: "low", title: "Title", says: "Says.", why: "Why.", unless: "", where: [], bars: [], facts: [], fix: null,
+    number: 1, rule: "launch-bound", severity: "low", title: "Title", says: "Says.", why: "Why.", unless: "", where: [], of: "for the recording", bars: [], facts: [], fix: null,
     label: "", alternatives: [],
     predicted: { verdict: "no gain", step_ms: 10, after_ms: range, saved_ms: range, speedup: { point: 1, low: 0.9, high: 1.05 }, basis: "basis", not_promised: "" },
     confidence: "Low", spans: [], span: null, from_ns: null, to_ns: null, manual: "",
   }
   assert.match(findingMarkdown(finding), /verdict: none\); basis/)
-  assert.doesNotMatch(findingMarkdown(finding), /no gain/)
+  assert.match(findingMarkdown(finding), / of 10\.0 ms for the recording \(/)
+  assert.doesNotMatch(findingMarkdown(finding), /no gain|per step/)
 })
 
 test("another fix says its worth on that scale", () => {

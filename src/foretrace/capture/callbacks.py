@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Any
+from typing import Any, Unpack
 
 from foretrace.capture.api import profile
+from foretrace.capture.profile_options import ProfileOptions
 
 Output = str | os.PathLike[str] | None
 
@@ -22,12 +23,12 @@ _LIGHTNING = ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks")
 _HUGGING_FACE = ("transformers.trainer_callback", "transformers")
 
 
-def lightning(output: Output = None, **options: Any) -> Any:
+def lightning(output: Output = None, **options: Unpack[ProfileOptions]) -> Any:
     """A callback for Lightning's Trainer."""
     return _combined(_Lightning, _LIGHTNING, "Callback")(output, options)
 
 
-def hugging_face(output: Output = None, **options: Any) -> Any:
+def hugging_face(output: Output = None, **options: Unpack[ProfileOptions]) -> Any:
     """A callback for the Trainer of Hugging Face's transformers, and those derived from it."""
     return _combined(_HuggingFace, _HUGGING_FACE, "TrainerCallback")(output, options)
 
@@ -35,7 +36,7 @@ def hugging_face(output: Output = None, **options: Any) -> Any:
 class accelerate(profile):
     """A `profile` for a loop with Accelerate: batches that only accumulate gradients are no steps."""
 
-    def __init__(self, accelerator: Any, output: Output = None, **options: Any) -> None:
+    def __init__(self, accelerator: Any, output: Output = None, **options: Unpack[ProfileOptions]) -> None:
         super().__init__(output, **options)
         self._accelerator = accelerator
 
@@ -51,7 +52,7 @@ class accelerate(profile):
 class _Capture:
     """One recording of a fit, from the first step of training to the last."""
 
-    def __init__(self, output: Output, options: dict[str, Any]) -> None:
+    def __init__(self, output: Output, options: ProfileOptions) -> None:
         super().__init__()
         profile(output, **options)  # a wrong option is told now, not hours later when training begins
         # The framework is asked to stop; the recorder would leave the program by SystemExit.

@@ -8,13 +8,13 @@ import { LinkButton, colourOf } from "../../components/parts"
 import { alternativeText, findingMarkdown } from "./finding_text"
 
 export function Evidence(props: { readonly finding: Finding; readonly barsOnly?: boolean }): JSX.Element {
-  const { bars, facts, says, why } = props.finding
+  const { bars, facts, says, why, of } = props.finding
   const most = Math.max(1, ...bars.map((bar) => bar.ns))
   return (
     <div class="evidence">
-      <p class="label">Evidence, per step</p>
+      <p class="label">Evidence, {of}</p>
       {bars.length > 0 && (
-        <table aria-label="Time per step">
+        <table aria-label={`Time ${of}`}>
           <tbody>
             {bars.map((bar) => (
               <tr key={bar.label}>

@@ -20,7 +20,7 @@ export function FindingTable(props: { readonly findings: readonly Finding[] }): 
           </th>
           <th scope="col">Finding</th>
           <th scope="col" colSpan={2}>
-            Predicted saving per step
+            Predicted saving {props.findings[0]?.of}
           </th>
           <th scope="col" class="number">
             Speedup

@@ -42,6 +42,7 @@ def finding(view: RecordingView, number: int) -> dict[str, Any]:
         "why": each.why,
         "unless": each.unless,
         "where": [{"file": at.file, "line": at.line, "function": at.function} for at in each.where],
+        "of": view.step_times.of,
         "bars": _bars(view, each, spans),
         "facts": facts(each.evidence),
         "fix": {"says": each.fix.says, "code": each.fix.code},
