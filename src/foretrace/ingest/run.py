@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,9 @@ class Recorded:
         """The recording, read, with what only the Run knows of it in its `meta`."""
         loader = self.timed.loader if self.timed is not None else None
         known = {"settling": self.settling, "loader": loader}
-        trace.meta = {**trace.meta, **{name: value for name, value in known.items() if value is not None}}
-        return trace
+        told = copy(trace)  # the recording itself may still go into the cache, which knows nothing of Runs
+        told.meta = {**trace.meta, **{name: value for name, value in known.items() if value is not None}}
+        return told
 
 
 def find_recorded(path: Path) -> Recorded | None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import queue
 import shutil
 import socket
 import threading
@@ -17,6 +18,7 @@ from corpus import CORPUS, needs_corpus
 
 from foretrace import cache as trace_cache
 from foretrace.diagnose import RULES
+from foretrace.diagnose.rule import GPU
 from foretrace.present.web import binary, payload, run_files, static_files
 from foretrace.present.web import library as libraries
 from foretrace.present.web import recording_view as views
@@ -418,7 +420,8 @@ def test_nothing_waits_for_a_diagnosis_that_does_not_need_it(
         for each in waiting:
             each.start()
         first = browser.ask(f"/api/runs/{run}/overview?findings=no").json
-        assert first["pending"] == f"{len(RULES)} rules are checking 1 step"
+        fitting = sum(GPU in rule.on for rule in RULES)
+        assert first["pending"] == f"{fitting} rules are checking 1 step"
         assert (first["findings"], first["checked"]) == ([], [])
         for quick in (
             "timeline?findings=no",
@@ -486,6 +489,30 @@ def test_what_was_read_is_kept_in_the_cache_afterwards(folder: Path, monkeypatch
         assert stored.wait(30)
     finally:
         library.stop()
+
+
+def test_what_only_a_run_knows_does_not_go_into_the_cache(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recording is kept after the Run was opened, which knows how long its steps waited for data."""
+    rank = folder / "run" / "rank0"
+    rank.mkdir(parents=True)
+    recording(rank).rename(rank / "light.json")
+    waits = {"steps": 10, "step_ns": 1e6, "mean_ns": 1e5, "workers": 0, "waits_ns": [1e5]}
+    passes = [{"kind": "light", "file": "light.json"}]
+    facts = {"passes": passes, "status": "complete", "loader": waits, "settling": {"verdict": "steady"}}
+    (rank / "rank.json").write_text(json.dumps(facts))
+    stored: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    monkeypatch.setattr(trace_cache, "store", lambda _, trace: stored.put(trace.meta))
+    library = Library([folder / "run"], settle_s=0, poll_s=0.05)
+    library.resource(library.runs()["runs"][0]["id"], "table/kernels", {})
+    library.start()
+    try:
+        kept = stored.get(timeout=30)
+    finally:
+        library.stop()
+    assert json.dumps(kept)
+    assert not {"loader", "settling"} & set(kept)
 
 
 def test_the_run_that_is_looked_at_is_read_first(folder: Path) -> None:

@@ -86,7 +86,8 @@ def _before_diagnosis(view: RecordingView) -> dict[str, Any]:
     now = view.step_ns
     before = None if now is None else now / 1e6
     looked_at = view.case.looked_at or counted(len(view.trace.steps), "step")
-    pending = f"{counted(len(RULES), 'rule')} are checking {looked_at}"
+    fitting = sum(rule.fits(view.case) for rule in RULES)
+    pending = f"{counted(fitting, 'rule')} are checking {looked_at}"
     return {
         "name": view.name,
         "facts": facts(view.trace),
