@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import Diagnosis, diagnose
 from foretrace.diagnose.opening import open_case
 from foretrace.diagnose.step_times import step_times, worded
+from foretrace.present.export import report
 from foretrace.present.text import findings, terminal
 from foretrace.present.web.payload import resource
 from foretrace.present.web.recording_view import RecordingView
@@ -32,6 +34,8 @@ RECORDINGS = [
     *sorted((CORPUS / "h200").glob("*.json.gz")),
     *(path for path in sorted((CORPUS / "peers").glob("*/*.json.gz")) if path.parent.name != "rocprof"),
     *sorted((CORPUS / "other" / "multirank_gloo").glob("rank0.json.gz")),
+    *sorted((CORPUS / "other" / "cold_start").glob("*.json")),
+    *sorted((CORPUS / "real").glob("*.tar.xz")),  # Runs, each packed
 ]
 
 
@@ -50,6 +54,7 @@ class Views:
         answer = resource(view, "overview")
         assert isinstance(answer, dict)
         self.page: dict[str, Any] = json.loads(json.dumps(answer))
+        self.report: dict[str, Any] = json.loads(gzip.decompress(report._overview(view).packed))
         self.drawn_steps = timeline._steps(case.whole)
         self.terminal = self._terminal(case, found, printed)
         self.markdown = findings.to_markdown(found, step_times(case), case.whole.path.name)
@@ -68,7 +73,11 @@ def path(request: pytest.FixtureRequest) -> Path:
     return found
 
 
-def views_of(path: Path, printed: pytest.CaptureFixture[str]) -> Views:
+def views_of(path: Path, printed: pytest.CaptureFixture[str], scratch: Path) -> Views:
+    if path.suffix == ".xz":
+        with tarfile.open(path) as packed:
+            packed.extractall(scratch, filter="data")
+        (path,) = (run.parent for run in scratch.glob("*/run.json"))
     case = open_case(path)  # all of them can be read: an error is one
     if not case.whole.has_device:
         pytest.skip(f"{path.name}: no GPU work recorded, so there is nothing to replay")
@@ -77,10 +86,11 @@ def views_of(path: Path, printed: pytest.CaptureFixture[str]) -> Views:
 
 @needs_corpus
 def test_all_views_of_a_recording_give_the_same_numbers(
-    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    views = views_of(path, capsys)
+    views = views_of(path, capsys, tmp_path)
+    assert views.report == views.page
     check_step_times(views)
     check_drawn_steps(views)
     check_shares(views)
