@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +15,11 @@ import pytest
 import foretrace
 from foretrace.capture.options import CaptureOptions, Switches
 from foretrace.capture.profile_options import ProfileOptions
+from foretrace.commands import main
 from foretrace.commands.demo import SAMPLE
 from foretrace.diagnose.diagnosis import Diagnosis
 from foretrace.errors import InputError, MissingDataError, UsageError
+from foretrace.predict.prediction import to_dict
 from tests.builders import Recording
 
 PUBLIC = [
@@ -40,7 +43,7 @@ def test_dir_names_what_is_public_and_nothing_else() -> None:
 
     assert dir(foretrace) == PUBLIC == sorted(foretrace.__all__)
     for name in set(PUBLIC) - {"callbacks"}:  # those need a framework
-        assert getattr(foretrace, name) is not None
+        assert hasattr(foretrace, name)
     for name in ("diagnose", "predict", "sql", "open", "profile", "region", "step"):
         assert callable(getattr(foretrace, name))
 
@@ -60,15 +63,20 @@ def test_folders_of_the_package_are_called_whoever_imported_them_first(first: st
     assert same == "True"
 
 
-def test_diagnose_is_what_the_command_says() -> None:
+def test_diagnose_is_what_the_command_says(capsys: pytest.CaptureFixture[str]) -> None:
     made = foretrace.diagnose(SAMPLE)
     assert isinstance(made, Diagnosis)
-    assert made.findings[0].rule == "unfused-attention"
-    assert made.findings[0].predicted is not None
-    assert made.combined is not None
+    assert main(["diagnose", str(SAMPLE), "--format", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    found = [finding for finding in said["findings"] if finding["severity"] != "unchecked"]
+    assert found
+    for mine, its in zip(made.findings, found, strict=True):
+        assert mine.predicted
+        assert (mine.rule, mine.says, to_dict(mine.predicted)) == (its["rule"], its["says"], its["predicted"])
+    assert made.combined
+    assert to_dict(made.combined)["after_ms"] == said["combined"]["after_ms"]
     slower = foretrace.diagnose(foretrace.open(SAMPLE), step_ms=60)
-    assert slower.findings[0].predicted is not None
-    assert slower.findings[0].predicted.step_ns == pytest.approx(60e6)
+    assert {finding.predicted.step_ns for finding in slower.findings if finding.predicted} == {60e6}
 
 
 def test_predict_replays_changes_together(path: Path) -> None:

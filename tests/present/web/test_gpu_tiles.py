@@ -1,4 +1,4 @@
-"""The tiles of the Overview, and what the times of kernels and findings are of."""
+"""The tiles of the Overview, and what a kernel costs in a step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from foretrace.diagnose.case import Case
 from foretrace.present.web import payload
 from foretrace.present.web.recording_view import RecordingView
-from foretrace.present.web.resources.finding import finding
 from foretrace.present.web.resources.gpu_tiles import gpu_tiles
 from tests.builders import Recording
 from tests.present.web.contract import same_fields
@@ -58,25 +57,3 @@ def test_without_steps_there_is_no_time_per_step(tmp_path: Path) -> None:
     assert isinstance(table, dict)
     at = [column["name"] for column in table["columns"]].index("per_step_ns")
     assert table["data"][at] == [None]
-
-
-def test_times_of_a_finding_are_of_a_step_only_where_steps_are_marked(tmp_path: Path) -> None:
-    """Ten times a wait behind a short kernel, with and without marks around them."""
-    views = []
-    for marked in (True, False):
-        recording = Recording()
-        for number in range(10):
-            at = 1_000.0 * number
-            if marked:
-                recording.step(number, at, at + 1_000)
-            recording.launch(at + 100, "a", at + 110, at + 400, call=5)
-            recording.runtime("cudaDeviceSynchronize", at + 120, at + 405)
-            recording.op("aten::add", at + 90, at + 110)
-        folder = tmp_path / str(marked)
-        folder.mkdir()
-        views.append(RecordingView(Case(recording.open(folder))))
-    for view, of in zip(views, ("per step", "for the recording"), strict=True):
-        assert view.diagnosis.findings
-        shown = finding(view, 1)
-        same_fields(shown, "Finding")
-        assert shown["of"] == of

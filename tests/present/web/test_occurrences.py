@@ -1,4 +1,4 @@
-"""Where a finding occurs: work without other work between it, and where to look first."""
+"""Findings as the page has them: where one occurs, where to look first, and what its times are of."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from foretrace.errors import UsageError
 from foretrace.ingest import open_trace
 from foretrace.present.web import payload
 from foretrace.present.web.recording_view import RecordingView
+from foretrace.present.web.resources.finding import finding as shown_finding
 from foretrace.present.web.resources.occurrences import in_middle_step, occurring
 from tests.builders import Recording
 from tests.present.web.contract import SAMPLES, same_fields
@@ -92,3 +93,25 @@ def test_a_finding_that_is_not_there_is_refused(attention: RecordingView) -> Non
     for number in ("0", "99", "x"):
         with pytest.raises(UsageError, match="no finding"):
             payload.resource(attention, f"finding/{number}")
+
+
+def test_times_of_a_finding_are_of_a_step_only_where_steps_are_marked(tmp_path: Path) -> None:
+    """Ten times a wait behind a short kernel, with and without marks around them."""
+    views = []
+    for marked in (True, False):
+        recording = Recording()
+        for number in range(10):
+            at = 1_000.0 * number
+            if marked:
+                recording.step(number, at, at + 1_000)
+            recording.launch(at + 100, "a", at + 110, at + 400, call=5)
+            recording.runtime("cudaDeviceSynchronize", at + 120, at + 405)
+            recording.op("aten::add", at + 90, at + 110)
+        folder = tmp_path / str(marked)
+        folder.mkdir()
+        views.append(RecordingView(Case(recording.open(folder))))
+    for view, of in zip(views, ("per step", "for the recording"), strict=True):
+        assert view.diagnosis.findings
+        shown = shown_finding(view, 1)
+        same_fields(shown, "Finding")
+        assert shown["of"] == of

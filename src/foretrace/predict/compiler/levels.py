@@ -118,17 +118,17 @@ class Compilation:
         removed = intervals.union(
             begin[inside], (begin + recorded * np.minimum(part, 1))[inside].astype(np.int64)
         )
-        operator_ns = cost * self._operator_ns
+        each_ns = cost * self.operator_ns
         added: dict[int, float] = {}
         owner = program.task_call
         for kernel in self.kernels:
             if kernel.computes:
                 call = int(owner[kernel.tasks[-1]])
-                added[call] = added.get(call, 0.0) + kernel.launches * operator_ns
+                added[call] = added.get(call, 0.0) + kernel.launches * each_ns
         for step in self.steps:
             for tasks in step.kept:
                 call = int(owner[tasks[0]])
-                added[call] = added.get(call, 0.0) + operator_ns
+                added[call] = added.get(call, 0.0) + each_ns
         graphs = max((step.graphs for step in self.steps), default=0)
         for call in program.step_calls:
             if call < len(program.kind):
@@ -144,10 +144,10 @@ class Compilation:
     def _guards_ns(self) -> float:
         """What the guards of a step take: parameters of the forward pass's operators that stay are checked."""
         checked = sum(step.kept_forward for step in self.steps) / max(len(self.steps), 1)
-        return compiled.GUARDS * self._operator_ns * checked
+        return compiled.GUARDS * self.operator_ns * checked
 
     @cached_property
-    def _operator_ns(self) -> float:
+    def operator_ns(self) -> float:
         """What an operator of the compiled part costs the host now."""
         before = sum(step.operators for step in self.steps)
         return float(dense_ns(self.program)[self._dispatched].sum()) / max(before, 1)
