@@ -1,6 +1,7 @@
 """How long products, convolutions, attention and streaming operators take, by size and type.
 
     python benchmarks/products.py --seconds 60 --out products.json
+    python benchmarks/products.py --layers --seconds 0 --out layers.json
     python benchmarks/products.py --seconds 5 --cpu --out /tmp/tiny.json
 
 Cases are drawn at random, so that a run cut short is a sample of the whole. All types of one size are measured in
@@ -65,9 +66,56 @@ REAL_CONVS = (  # dimensions, batch, channels in, out, side, kernel, stride, gro
     (2, 128, 64, 64, 56, 3, 1, 1), (2, 128, 1024, 256, 14, 1, 1, 1), (2, 64, 96, 96, 56, 7, 1, 96),
 )  # fmt: skip
 
+# Measured with --layers: convolutions in groups of many widths, which cuDNN has few kernels for; attention with a mask in
+# memory; group norm in both orders.
+GROUPED_CONVS = (  # dimensions, batch, channels in, out, side, kernel, stride, groups
+    (1, 8, 768, 768, 749, 128, 1, 16), (1, 16, 768, 768, 249, 128, 1, 16), (1, 8, 1024, 1024, 499, 128, 1, 16),
+    (1, 8, 512, 512, 500, 31, 1, 512), (1, 8, 512, 512, 3000, 3, 1, 512), (1, 8, 256, 256, 1000, 9, 1, 4),
+    (1, 8, 768, 768, 400, 19, 1, 16), (1, 16, 384, 384, 512, 9, 1, 384), (1, 4, 128, 128, 8000, 7, 1, 8),
+    (2, 32, 128, 128, 56, 3, 1, 32), (2, 32, 256, 256, 28, 3, 1, 32), (2, 64, 256, 256, 14, 3, 1, 16),
+    (2, 32, 1024, 1024, 7, 3, 1, 32), (2, 32, 64, 64, 112, 3, 1, 2), (2, 32, 232, 232, 28, 3, 1, 2),
+    (2, 32, 96, 96, 56, 7, 1, 96), (2, 32, 384, 384, 14, 7, 1, 384), (2, 64, 144, 144, 56, 3, 1, 144),
+    (2, 64, 672, 672, 14, 5, 1, 672), (2, 64, 960, 960, 7, 3, 1, 960), (2, 8, 512, 512, 64, 3, 1, 8),
+)  # fmt: skip
+MASKED_SIZES = (  # batch, heads, tokens, values of a head
+    (16, 20, 512, 24), (32, 12, 128, 32), (16, 12, 512, 32), (4, 12, 512, 48), (16, 16, 128, 64), (8, 16, 512, 64),
+    (4, 16, 1024, 64), (2, 16, 2048, 64), (1, 16, 8192, 64), (8, 8, 512, 80), (8, 8, 512, 96), (8, 8, 512, 128),
+    (2, 16, 2048, 128), (4, 8, 512, 160), (16, 8, 197, 64), (64, 12, 64, 64),
+)  # fmt: skip
+NORMED_IMAGES = (
+    (4, 128, 512),
+    (4, 256, 256),
+    (4, 512, 128),
+    (4, 512, 64),
+    (8, 320, 64),
+    (8, 640, 32),
+    (8, 1280, 16),
+)
+
+
+def layers() -> Iterator[Case]:
+    """Those as cases."""
+    names = ("dims", "batch", "given", "out", "side", "kernel", "stride", "groups")
+    for sizes in GROUPED_CONVS:
+        for part in ("forward", "input", "weight"):
+            for last in (False, True)[: sizes[0]]:
+                yield {"kind": "conv", **dict(zip(names, sizes, strict=True)), "last": last, "part": part}
+    for batch, heads, tokens, head in MASKED_SIZES:
+        for mask in ("none", "causal", "rows", "full"):
+            for part in ("forward", "both"):
+                yield {
+                    "kind": "attention", "batch": batch, "heads": heads, "tokens": tokens, "head": head,
+                    "causal": mask == "causal", "mask": mask, "part": part,
+                }  # fmt: skip
+    for batch, channels, side in NORMED_IMAGES:
+        for last in (False, True):
+            yield {"kind": "group_norm", "batch": batch, "channels": channels, "side": side, "last": last}
+            sizes = (2, batch, channels, channels, side, 3, 1, 1)
+            yield {"kind": "conv", **dict(zip(names, sizes, strict=True)), "last": last, "part": "forward"}
+
 
 def real() -> Iterator[Case]:
-    """Those layers as cases."""
+    """Layers of programs that people run, as cases."""
     for batch, m, n, k, layout in REAL_PRODUCTS:
         kind = "gemm" if batch == 1 else "bmm"
         yield {"kind": kind, "batch": batch, "m": m, "n": n, "k": k, "layout": layout, "bias": False}
@@ -149,7 +197,11 @@ def block(rng: random.Random) -> Case:
 
 
 KINDS = {gemm: 0.40, bmm: 0.12, conv: 0.26, attention: 0.05, stream: 0.14, block: 0.03}
-TYPES = {"block": ("fp32", "tf32", "autocast", "bf16"), "stream": ("fp32", "bf16")}
+TYPES = {
+    "block": ("fp32", "tf32", "autocast", "bf16"),
+    "stream": ("fp32", "bf16"),
+    "group_norm": ("fp32", "bf16"),
+}
 
 
 def flops(case: Case) -> float:
@@ -226,6 +278,8 @@ class Bench:
                 return self.convolution(case, kind)
             case "attention":
                 return self.attention(case, kind)
+            case "group_norm":
+                return self.group_norm(case, kind)
             case "stream":
                 return STREAMS[case["op"]](self.tensor(case["rows"], case["width"], dtype=kind))
         return self.block(case, kind, autocast=dtype == "autocast")
@@ -264,17 +318,37 @@ class Bench:
         """Fused attention, forward or with its backward."""
         shape = case["batch"], case["heads"], case["tokens"], case["head"]
         query, key, value = (self.tensor(*shape, dtype=kind) for _ in range(3))
+        how = {"is_causal": case["causal"], "attn_mask": self.mask(case)}
         if case["part"] == "forward":
-            return lambda: F.scaled_dot_product_attention(query, key, value, is_causal=case["causal"])
+            return lambda: F.scaled_dot_product_attention(query, key, value, **how)
         grad = torch.randn_like(query)
         for tensor in (query, key, value):
             tensor.requires_grad_()
 
         def both() -> object:
-            out = F.scaled_dot_product_attention(query, key, value, is_causal=case["causal"])
+            out = F.scaled_dot_product_attention(query, key, value, **how)
             return torch.autograd.grad(out, (query, key, value), grad)
 
         return both
+
+    def mask(self, case: Case) -> Tensor | None:
+        """A mask in memory: the same for every row, as of padding, or a triangle for each sample."""
+        tokens = case["tokens"]
+        full = torch.ones(case["batch"], 1, tokens, tokens, dtype=torch.bool, device=self.device)
+        match case.get("mask"):
+            case "rows":
+                return full[:, :, :1].expand_as(full)
+            case "full":
+                return full.tril()
+        return None
+
+    def group_norm(self, case: Case, kind: torch.dtype) -> Call:
+        """Group norm of images with 32 groups, in inference."""
+        layout = torch.channels_last if case["last"] else torch.contiguous_format
+        given = self.tensor(case["batch"], case["channels"], case["side"], case["side"], dtype=kind)
+        given = given.contiguous(memory_format=layout)
+        weight = self.tensor(case["channels"], dtype=kind)
+        return lambda: F.group_norm(given, 32, weight, weight)
 
     def block(self, case: Case, kind: torch.dtype, *, autocast: bool) -> Call:
         """A block of a transformer, forward and backward."""
@@ -433,6 +507,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the file to write, one JSON object a line")
     parser.add_argument("--cpu", action="store_true", help="small sizes on the CPU, to try the program")
     parser.add_argument("--real", action="store_true", help="layers of programs that people run first")
+    parser.add_argument("--layers", action="store_true", help="groups, masks and norms of images first")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     device = "cpu" if args.cpu else "cuda"
@@ -441,9 +516,9 @@ def main() -> None:
     count, end = 0, time.monotonic() + args.seconds
     with args.out.open("w") as out:
         print(json.dumps(machine(device)), file=out, flush=True)
-        layers = list(real()) if args.real else []
-        while layers or time.monotonic() < end:
-            for case in in_every_type(bench, layers.pop(0), rng) if layers else measured(bench, rng):
+        first = [*(real() if args.real else ()), *(layers() if args.layers else ())]
+        while first or time.monotonic() < end:
+            for case in in_every_type(bench, first.pop(0), rng) if first else measured(bench, rng):
                 print(json.dumps(case), file=out, flush=True)
                 count += 1
     print(f"{count} timings in {args.out}")

@@ -35,6 +35,11 @@ class Op:
 
 def device_bound(folder: Path, ops: list[Op], *, device: dict[str, Any] | None = H200) -> Trace:
     """Four steps of these operators: the host runs ahead, and the device takes as long as its kernels."""
+    return recorded(ops, device=device).open(folder)
+
+
+def recorded(ops: list[Op], *, device: dict[str, Any] | None = H200) -> Recording:
+    """The same, not written yet."""
     recording = Recording(**({"deviceProperties": [device]} if device else {}))
     length = len(ops) * HOST_US
     ready = 0.0
@@ -51,4 +56,4 @@ def device_bound(folder: Path, ops: list[Op], *, device: dict[str, Any] | None =
             begin = max(ready, start + 8)
             recording.launch(start + 2, op.kernel, begin, begin + op.dur, call=4, **op.args)
             ready = begin + op.dur
-    return recording.open(folder)
+    return recording

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,12 @@ def test_what_a_loss_outside_takes_stays_as_it_was() -> None:
 def test_fused_kernels_take_their_time_and_constants_are_gone() -> None:
     edited = apply(program(), Compilation(program(), [step()], loss=1.0).default())
     assert edited.task_dur_ns.tolist() == [4_000, 5_000, 6_000]
+
+
+def test_attention_that_gets_a_mask_takes_longer() -> None:
+    masked = Compilation(program(), [replace(step(), masking={2: 3.0})], loss=1.0)
+    assert masked.masking_ns == 2 * 5_000
+    assert apply(program(), masked.default()).task_dur_ns.tolist() == [4_000, 15_000, 6_000]
 
 
 @pytest.mark.parametrize("cost", [0.4, 0.8, 1.2])

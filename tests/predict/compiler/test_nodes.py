@@ -188,3 +188,11 @@ def test_what_scatters_runs_over_its_source_and_makes_its_target(op: str) -> Non
     assert (shape.kind, shape.count) == (SCATTERS, 640 * 96)
     assert shape.reads == (Made(640 * 96, 4),)
     assert shape.makes == Made(COUNT, 4)
+
+
+@pytest.mark.parametrize("op", ["upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d"])
+def test_a_resized_image_is_made_where_it_is_read(op: str) -> None:
+    shape = seen(op, ([2, 3, 10, 20], HALF), "[40, 60]", "False", None, None)
+    assert (shape.kind, shape.count) == (POINTWISE, 2 * 3 * 40 * 60)
+    assert shape.reads == (Made(2 * 3 * 10 * 20, 2),)
+    assert shape.makes == Made(2 * 3 * 40 * 60, 2)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from foretrace.hardware import match
-from foretrace.predict.costs.convolution import Size, size, time_ns
+from foretrace.predict.costs.convolution import Size, groups, size, time_ns
 
 FORWARD = json.dumps([[8, 64, 32, 32], [128, 64, 3, 3], [], [], [], [], [], [], []])
 BACKWARD = json.dumps([[8, 128, 16, 16], [8, 64, 32, 32], [128, 64, 3, 3], [], []])
@@ -54,3 +54,43 @@ def test_few_channels_leave_most_of_a_tile_idle() -> None:
     few = time_ns(h200, "tf32", Size(64, 4, 9, 2**20, 2**20, False), planar=False)
     computing = 2 * 2**20 * 4 * 64 * 9 / (494e12 * 0.7 * 4 / 128) * 1e9
     assert few == pytest.approx(computing + 6_500, rel=0.01)
+
+
+def grouped(channels: int, filter_length: int, count: int) -> str:
+    made = channels * count
+    return json.dumps([[8, made, 1, 499], [made, channels, 1, filter_length], [], []])
+
+
+@pytest.mark.parametrize(
+    ("channels", "filter_length", "now_us", "half_us"),
+    [(48, 128, 763.7, 12_841.6), (64, 128, 813.9, 435.7), (48, 19, 91.9, 66.5), (64, 9, 34.8, 34.6)],
+)
+def test_groups_gain_in_half_precision_unless_cudnn_has_no_kernel(
+    channels: int, filter_length: int, now_us: float, half_us: float
+) -> None:
+    """TF32 and bf16 as `benchmarks/products.py --layers` measured them: gains within half, and what takes longer within a quarter."""
+    found = groups(grouped(channels, filter_length, 16))
+    assert found
+    flops = 2 * 8 * 749 * 16 * channels**2 * filter_length
+    predicted_us = found.half_ns(now_us * 1e3, flops) / 1e3
+    slower = half_us > now_us
+    assert (predicted_us > now_us) == slower
+    assert predicted_us == pytest.approx(half_us, rel=0.25 if slower else 0.5)
+
+
+def test_the_gradients_of_groups_gain() -> None:
+    backward = json.dumps([[8, 768, 499], [8, 768, 499], [768, 48, 128], [], []])
+    found = groups(backward)
+    assert found
+    assert found.half_ns(1_000, 1e12) == pytest.approx(500)
+
+
+def test_single_channels_whole_convolutions_and_unknown_shapes_are_no_groups() -> None:
+    for shapes in (
+        [[8, 64, 32, 32], [64, 1, 7, 7], []],
+        [[8, 64, 32, 32], [128, 64, 3, 3], []],
+        [[8, 64]],
+        [],
+    ):
+        assert groups(json.dumps(shapes)) is None
+    assert groups(None) is None

@@ -20,6 +20,7 @@ from foretrace.sourced import JUDGEMENT, Count, Share
 
 FEWER = Share(0.9, "the operators that launch work, left after compiling", JUDGEMENT)
 LEAST_SAVED = Share(0.03, "the step, saved on the GPU", JUDGEMENT)
+FILLED = Share(0.9, "the compiled step, that the GPU works at most where it follows the host", JUDGEMENT)
 COMPILED = Share(0.1, "the kernels, made by the compiler: such a program is compiled already", JUDGEMENT)
 LEAST_BETWEEN = Count(
     30,
@@ -32,6 +33,8 @@ _SIZES = r"^(aten::(nonzero|masked_select|unique\w*|_unique\w*)|torchvision::nms
 _READS = "aten::_local_scalar_dense"
 _RECURRENT = r"_cudnn_rnn|_thnn_fused_(lstm|gru)|miopen_rnn"  # torch._dynamo.config.allow_rnn is off
 _LOSS = r"_loss|log_softmax"
+# transformers looks whether a mask is needed, but never while it is traced: compiled, it always makes one.
+_MASK_LEFT_OUT = r"transformers[/\\]masking_utils\.py\(\d+\): _ignore_\w+_mask_sdpa$"
 _SHOWN = Count(20, "operators named as evidence", JUDGEMENT)
 _SPANS = Count(5, "kernels named as evidence", JUDGEMENT)
 MOST = Share(0.5, "the operators of a loss, in the module that holds most others", JUDGEMENT)
@@ -66,7 +69,14 @@ class Compiling:
     def saved_share(self) -> float:
         """The part of the step, or of GPU time where that is longer, that fusing saves."""
         longest_ns = max(self.case.device_ns, self.case.step_ns * self.case.step_count)
-        return (self.likely.recorded_ns - self.likely.fused_ns) / longest_ns
+        return (self.likely.recorded_ns - self.likely.fused_ns - self.likely.masking_ns) / longest_ns
+
+    def follows_host(self, step_ns: float) -> bool:
+        """Whether the host, not the GPU, sets the pace of compiled steps that take so long."""
+        dur = self.case.program.task_dur_ns
+        converting = sum(int(dur[list(step.converting)].sum()) for step in self.steps)
+        saved = self.likely.recorded_ns - self.likely.fused_ns - self.likely.masking_ns + converting
+        return (self.case.device_ns - saved) / self.case.step_count < FILLED * step_ns
 
     @property
     def pays(self) -> bool:
@@ -99,7 +109,17 @@ class Compiling:
         )
         return (
             f"{before:,.0f} operators a step launch work. Compiled, {after:,.0f} would, and what can be fused, "
-            f"{recorded:.0f} % of GPU time, would take {fused:.0f} %."
+            f"{recorded:.0f} % of GPU time, would take {fused:.0f} %.{self._masks()}"
+        )
+
+    def _masks(self) -> str:
+        """What becomes of attention without a mask, where the model would make one."""
+        longer_ns = self.likely.masking_ns / self.case.step_count
+        if not longer_ns:
+            return ""
+        return (
+            f" Attention would take {longer_ns / 1e6:.3g} ms longer: transformers leaves out its mask only where it is not "
+            "compiled."
         )
 
     def evidence(self) -> dict[str, Any]:
@@ -140,9 +160,18 @@ def find(case: Case) -> Compiling | None:
     kernels = case.tasks.filter(pl.col("kind") == "kernel")["name"].cast(pl.String)
     if not len(kernels) or kernels.str.starts_with("triton_").sum() > COMPILED * len(kernels):
         return None
-    return case.keep(
-        "compiling", lambda: Compiling(case, compiled_steps(case.trace, case.program, case.known_device))
-    )
+    return case.keep("compiling", lambda: _compiled(case))
+
+
+def _compiled(case: Case) -> Compiling:
+    masks = _leaves_masks_out(case.rich or case)
+    return Compiling(case, compiled_steps(case.trace, case.program, case.known_device, masks=masks))
+
+
+def _leaves_masks_out(case: Case) -> bool:
+    """Whether transformers looks if attention needs a mask."""
+    names = case.trace.spans["name"].unique().cast(pl.String)
+    return bool(names.str.contains(_MASK_LEFT_OUT).any())
 
 
 def _launching(case: Case) -> pl.Series:

@@ -24,6 +24,7 @@ from foretrace.predict.costs.precision import (
 from foretrace.predict.edits import Edit
 
 _FP32 = '"float"'  # among the types of an operator's arguments
+_HALF = ("bf16", "fp16")
 _ATTENTION = "attention"
 _KERNEL_LAYOUT = re.compile(r"_[nt][nt](?=_|$)")
 _CONVOLUTION = re.compile("conv")
@@ -90,7 +91,7 @@ class Narrower:
             for task, dur, op in zip(
                 work.rows["task"], work.rows["dur_ns"], self.case.op_names(work.rows["op_id"]), strict=True
             )
-            if not _CONVOLUTION.search(op or "")  # in groups they do not gain
+            if not _CONVOLUTION.search(op or "")  # by single channels they do not gain
         }
         durations |= self._norms_ns if dtype == "bf16" else {}
         durations |= self._in_half(dtype)
@@ -196,16 +197,31 @@ def _convolutions_ns(products: DeviceWork, device: Device, dtype: str) -> dict[i
     work = products.case.tasks.filter(pl.col("op_id").is_in(by_op["op_id"].to_list()))
     planar = pl.col("name").cast(pl.String).str.contains(r"(?i)nchw").any()
     by_op = by_op.join(work.group_by("op_id").agg(pl.col("dur_ns").sum(), planar=planar), on="op_id")
-    now_ns, needed_ns = dict(by_op.select("op_id", "dur_ns").iter_rows()), dict[int, float]()
-    for op_id, flops, op, shapes, in_tf32, _, planar in by_op.iter_rows():
+    factors: dict[int, float] = {}
+    for op_id, flops, op, shapes, in_tf32, now_ns, planar in by_op.iter_rows():
         size = convolution.size(op, shapes, flops)
         if size is None or (in_tf32 and size.few_channels):
             continue
-        needed_ns[op_id] = convolution.time_ns(device, dtype, size, planar=planar)
+        needed_ns = convolution.time_ns(device, dtype, size, planar=planar)
         if in_tf32:
-            needed_ns[op_id] *= now_ns[op_id] / convolution.time_ns(device, "tf32", size, planar=planar)
+            needed_ns *= now_ns / convolution.time_ns(device, "tf32", size, planar=planar)
+        factors[op_id] = min(needed_ns / now_ns, 1.0)
+    if dtype in _HALF:
+        factors |= _grouped(products.case, by_op, work)
     return {
-        task: round(dur * (needed_ns[op] / now_ns[op]))
+        task: round(dur * factors[op])
         for task, dur, op in work.select("task", "dur_ns", "op_id").iter_rows()
-        if op in needed_ns and needed_ns[op] < now_ns[op]
+        if op in factors
     }
+
+
+def _grouped(case: Case, by_op: pl.DataFrame, work: pl.DataFrame) -> dict[int, float]:
+    """Convolutions in groups, which may run side by side, and the part of their time that they take in half precision."""
+    start = case.trace.spans["start_ns"].gather(work["id"])
+    spread = work.with_columns(start_ns=start, end_ns=start + work["dur_ns"]).group_by("op_id")
+    taken = dict(spread.agg(pl.col("end_ns").max() - pl.col("start_ns").min()).iter_rows())
+    found = (
+        (op, convolution.groups(shapes), flops)
+        for op, shapes, flops in by_op.select("op_id", "shapes", "op_flops").iter_rows()
+    )
+    return {op: groups.half_ns(taken[op], flops) / taken[op] for op, groups, flops in found if groups}

@@ -52,6 +52,14 @@ class Compilation:
         """What the kernels take."""
         return sum(kernel.dur_ns for kernel in self.kernels)
 
+    @cached_property
+    def masking_ns(self) -> float:
+        """How much longer attention takes in all steps, because it gets masks."""
+        dur = self.program.task_dur_ns
+        return sum(
+            (factor - 1) * float(dur[task]) for step in self.steps for task, factor in step.masking.items()
+        )
+
     @property
     def operators(self) -> tuple[float, float]:
         """Operators a step that launch work, before and after."""
@@ -66,7 +74,13 @@ class Compilation:
         constants = [task for kernel in self.kernels if not kernel.computes for task in kernel.tasks]
         converting = [task for step in self.steps for task in step.converting]
         gone = np.array([*constants, *converting], np.int64)
-        return replace(edit, removed_tasks=Tasks(np.concatenate((edit.removed_tasks, gone))))
+        masking = {task: factor for step in self.steps for task, factor in step.masking.items()}
+        return replace(
+            edit,
+            removed_tasks=Tasks(np.concatenate((edit.removed_tasks, gone))),
+            stretched=edit.stretched | masking,
+            modelled=edit.modelled | masking.keys(),
+        )
 
     @cached_property
     def _calls(self) -> NDArray[np.bool_]:

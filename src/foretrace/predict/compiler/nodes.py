@@ -9,6 +9,7 @@ from functools import lru_cache
 from math import prod
 
 from foretrace.analyze.concepts.work import work_models
+from foretrace.analyze.concepts.work.work_models.attention import Unmasked, unmasked
 from foretrace.analyze.concepts.work.work_models.call import Call, Tensor, broadcast, parse, promoted
 
 # How the compiler treats an operator.
@@ -29,7 +30,11 @@ def _named(*names: str) -> frozenset[str]:
 
 _FREE = _named("fill_", "zero_", "arange", "scalar_tensor", "eye", "linspace", "nll_loss_backward")
 _LOOKUPS = _named("gather", "index_select", "embedding", "index", "nll_loss_forward")
-_RESIZES = _named("upsample_nearest2d", "upsample_bilinear2d", "upsample_bilinear2d_backward", "flip", "roll")
+_MOVES = _named("upsample_bilinear2d_backward", "flip", "roll")
+_RESIZES = _named(
+    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d", "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
+)  # fmt: skip
 _SCATTERED = _named("scatter_add_", "scatter_add", "index_add_", "index_add")
 _SCANS = _named("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
 _FUSES = ("elementwise", "copy", "dropout")
@@ -62,6 +67,7 @@ class Shape:
     row: int = 1  # elements of one row, where rows are reduced
     saved_bytes: int = 0  # written beside its result
     weight: tuple[int, ...] = ()  # the shape of a convolution's weight, with its groups behind it
+    attention: Unmasked | None = None  # fused, with no mask from memory
 
 
 NOTHING = Shape(BARRIER, (), Made(0, 1), 0)
@@ -117,6 +123,8 @@ def _shape(op: str, call: Call) -> Shape:
     if op in _LOOKUPS:
         return _lookup(op, call)
     if op in _RESIZES:
+        return _resized(call)
+    if op in _MOVES:
         largest = max(tensors, key=lambda tensor: tensor.count)
         return Shape(POINTWISE, (_made(tensors[0]),), _made(largest), largest.count)
     if op in _SCATTERED:
@@ -132,7 +140,8 @@ def _shape(op: str, call: Call) -> Shape:
     if family in _FUSES:
         return _pointwise(op, call)
     reads = tuple(_made(tensor) for tensor in tensors)
-    return Shape(BARRIER, reads, _result(op, call), 0, weight=_weight(op, call))
+    attention = unmasked(call) if family == "attention" else None
+    return Shape(BARRIER, reads, _result(op, call), 0, weight=_weight(op, call), attention=attention)
 
 
 def _made(tensor: Tensor, stride: Sequence[int] = ()) -> Made:
@@ -182,6 +191,13 @@ def _joined(call: Call) -> Shape:
     parts = [Made(prod(shape), width) for shape in call.lists[0]]
     count = sum(part.count for part in parts)
     return Shape(POINTWISE, tuple(parts), Made(count, width), count)
+
+
+def _resized(call: Call) -> Shape:
+    """An image, or a row or volume, in another size."""
+    source, extents = call.tensor(0), call.integers(1)
+    count = prod(source.shape[: -len(extents)]) * prod(extents)
+    return Shape(POINTWISE, (_made(source),), Made(count, source.item_bytes), count)
 
 
 def _lookup(op: str, call: Call) -> Shape:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foretrace.hardware import Device
 from foretrace.predict.compiler.kernels import Kernel
-from foretrace.predict.compiler.nodes import COLUMNS, FREE, PLANES, POINTWISE, ROWS, SCATTERS
+from foretrace.predict.compiler.nodes import COLUMNS, FREE, PLANES, POINTWISE, ROWS, SCATTERS, Node
 from foretrace.predict.costs import compiled, streaming
 
 
@@ -37,18 +37,24 @@ def _one_pass_ns(device: Device, kernel: Kernel, kinds: set[str]) -> float:
         if kernel.longest_row > compiled.LONG_ROW:
             moved += kernel.read_bytes
     moving = streaming.moving_s(device, moved, share) * 1e9
-    return max(moving, compiled.computing_ns(device, _instructions(kernel)))
+    return max(moving, compiled.computing_ns(device, _instructions(device, kernel)))
 
 
-def _instructions(kernel: Kernel) -> float:
+def _instructions(device: Device, kernel: Kernel) -> float:
     """What it computes; the parts of a concatenation are computed for all its elements, and chosen from."""
     joins = any(node.op == "aten::cat" for node in kernel.nodes)
     own = sum(
         (kernel.count if joins and node.shape.kind == POINTWISE else node.shape.count)
         * compiled.instructions(node.op)
+        * (compiled.CACHED if _adds_in_cache(device, node) else 1.0)
         for node in kernel.nodes
     )
     return own + compiled.HALF * kernel.half_elements
+
+
+def _adds_in_cache(device: Device, node: Node) -> bool:
+    """Whether atomic additions go to a tensor that stays in the cache."""
+    return node.shape.kind == SCATTERS and 2 * node.shape.makes.bytes <= device.l2_bytes
 
 
 def _planes_ns(device: Device, kernel: Kernel) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import polars as pl
@@ -16,6 +16,8 @@ from foretrace.predict.compiler import nodes as shapes
 from foretrace.predict.compiler.kernels import Flow
 from foretrace.predict.compiler.nodes import BARRIER, NOTHING, Node, Shape
 from foretrace.predict.compiler.prices import launches, price_ns
+from foretrace.predict.costs import attention
+from foretrace.predict.costs.attention import Mask
 from foretrace.predict.costs.channels_last import CONVERSIONS
 from foretrace.predict.program import Program
 from foretrace.predict.tasks import task_table
@@ -67,10 +69,14 @@ class CompiledStep:
     graphs: (
         int  # that the host enters: one of the forward pass, and one of the backward pass where there is one
     )
+    # Tasks of attention that gets a mask, and how many times as long they take.
+    masking: dict[int, float] = field(default_factory=dict)
 
 
-def compiled_steps(trace: Trace, program: Program, device: Device) -> list[CompiledStep]:
-    """Each recorded step, compiled."""
+def compiled_steps(
+    trace: Trace, program: Program, device: Device, *, masks: bool = False
+) -> list[CompiledStep]:
+    """Each recorded step, compiled; `masks`: compiled, it makes masks for attention that now goes without."""
     tasks = task_table(trace, program)
     converts = frozenset(tasks.filter(pl.col("name").cast(pl.String).str.contains(CONVERSIONS))["task"])
     compiled, known = [], {}
@@ -78,7 +84,8 @@ def compiled_steps(trace: Trace, program: Program, device: Device) -> list[Compi
         alike = tuple((node.op, node.shape, len(node.tasks), node.backward) for node in nodes)
         if alike not in known:
             known[alike] = (_plan(nodes, device), _loss(nodes), _one_layout(nodes))
-        compiled.append(_compiled(nodes, *known[alike], converts))
+        step = _compiled(nodes, *known[alike], converts)
+        compiled.append(replace(step, masking=_masking(nodes, device)) if masks else step)
     return compiled
 
 
@@ -171,6 +178,22 @@ def _compiled(
     before = sum(bool(node.op) for node in nodes)
     forward = sum(not node.backward for node in staying)
     return CompiledStep(tuple(kernels), tuple(filter(None, kept)), forward, converting, before, graphs)
+
+
+def _masking(nodes: list[Node], device: Device) -> dict[int, float]:
+    """The tasks of attention without a mask, and how many times as long they take with one from memory."""
+    longer: dict[int, float] = {}
+    for node in nodes:
+        if (call := node.shape.attention) is None:
+            continue
+        size = attention.Size(call.heads, call.queries, call.keys, call.width, call.half)
+        now = Mask.CAUSAL if call.causal else Mask.NONE
+        before, after = (
+            attention.time_ns(device, size, backward=call.backward, mask=mask)
+            for mask in (now, Mask.FROM_MEMORY)
+        )
+        longer |= dict.fromkeys(node.tasks, max(after / before, 1.0))
+    return longer
 
 
 def _loss(nodes: list[Node]) -> frozenset[int]:

@@ -1,9 +1,9 @@
 """Fused attention: how long scaled_dot_product_attention takes, by the size of its scores.
 
 In half precision, a score takes two products forward and five backward on the tensor cores, and one or two exponentials on
-the special function units. In single precision no tensor cores are used. Forward, a block computes 128 rows, and their
-columns 128 at a time; whatever their number, each block takes some time to start and to end, and so does backward each
-block of columns.
+the special function units. In single precision no tensor cores are used, and heads are filled up to a multiple of 64 values.
+Forward, a block computes 128 rows, and their columns 128 at a time; whatever their number, each block takes some time to
+start and to end, and so does backward each block of columns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ PEAK_SHARE = Share(0.84, "the tensor cores' peak, reached by the forward kernel"
 BACKWARD_PEAK_SHARE = Share(
     0.62, "the tensor cores' peak, reached by the backward kernel", _MEASURED, devices="H200"
 )
-FP32_PEAK_SHARE = Share(0.55, "fp32's peak: 30 to 47 TFLOP/s without tensor cores", _MEASURED, devices="H200")
+_LAYERS = "benchmarks/products.py --layers: ten sizes with and without a mask, torch 2.11"
+FP32_PEAK_SHARE = Share(0.51, "fp32's peak: 34 TFLOP/s without tensor cores", _LAYERS, devices="H200")
+FILLED_WIDTH = Count(
+    64,
+    "values, to a multiple of which a head is filled up in single precision, or with a mask from memory",
+    _LAYERS,
+    devices="H200",
+)
 # predict/batch.py asks only how much longer more items take, of attention of any kind, fused or not, and size.
 GROWING_PEAK_SHARE = Share(
     0.33,
@@ -51,11 +58,18 @@ DIAGONAL = Count(
     _MEASURED,
     devices="H200",
 )
-MASK_COST = Factor(
-    1.5,
-    "times as long with a mask or bias from memory: other kernels, of half to all of the speed",
-    _MEASURED,
-    devices="H200",
+MASKED_SHARE, MASKED_BACKWARD_SHARE = (
+    Share(
+        0.235,
+        "the tensor cores' peak, reached forward in half precision with a mask or bias from memory: by other kernels",
+        _LAYERS,
+        devices="H200",
+    ),
+    Share(0.27, "the same, backward", _LAYERS, devices="H200"),
+)
+MASKED_NS = Nanoseconds(10_000, "making a bias of the mask, whatever its size", _LAYERS, devices="H200")
+FP32_MASK_COST = Factor(
+    1.15, "times as long with a mask or bias from memory, in single precision", _LAYERS, devices="H200"
 )
 HOST_NS = Nanoseconds(15_000, "the host, one fused call", JUDGEMENT)
 
@@ -75,17 +89,18 @@ class _Pass:
     peak_share: Share
     products: int  # for each score
     exponentials: int  # for each score
+    masked_share: Share
     launch_ns: Nanoseconds
     block_ns: Nanoseconds
 
 
 _FORWARD = _Pass(
-    PEAK_SHARE, products=2, exponentials=1,
+    PEAK_SHARE, products=2, exponentials=1, masked_share=MASKED_SHARE,
     launch_ns=Nanoseconds(2_500, "the forward kernel, around its work", _MEASURED, devices="H200"),
     block_ns=Nanoseconds(1_250, "a forward block, around its work", _MEASURED, devices="H200"),
 )  # fmt: skip
 _BACKWARD = _Pass(
-    BACKWARD_PEAK_SHARE, products=5, exponentials=2,
+    BACKWARD_PEAK_SHARE, products=5, exponentials=2, masked_share=MASKED_BACKWARD_SHARE,
     launch_ns=Nanoseconds(10_000, "the backward kernels, around their work", _MEASURED, devices="H200"),
     block_ns=Nanoseconds(2_000, "a backward block, around its work", _MEASURED, devices="H200"),
 )  # fmt: skip
@@ -105,10 +120,13 @@ class Size:
 def time_ns(device: Device, size: Size, *, backward: bool, mask: Mask) -> int:
     """How long the fused kernel takes; backward, all of its kernels together."""
     costs = _BACKWARD if backward else _FORWARD
-    work = _masked_share(size.columns, mask)
+    work = min(0.5 * (1 + DIAGONAL / size.columns), 1.0) if mask is Mask.CAUSAL else 1.0
     padded = size.heads * TILE**2 * ceil(size.rows / TILE) * ceil(size.columns / TILE)
     score_s = _score_s(device, size, costs)
-    if not size.half:
+    launch_ns: float = costs.launch_ns
+    if mask is Mask.FROM_MEMORY:
+        computing, launch_ns = padded * _masked_score_s(device, size, costs), launch_ns + MASKED_NS
+    elif not size.half:
         computing = padded * score_s * work
     elif backward:
         blocks = size.heads * ceil(size.columns / BLOCK)
@@ -119,14 +137,7 @@ def time_ns(device: Device, size: Size, *, backward: bool, mask: Mask) -> int:
     moving = streaming.moving_s(device, moved)
     # Backward, kernels before and after the main one read and write as much again.
     taken = computing + 2 * moving if backward else max(computing, moving)
-    return round(taken * 1e9) + costs.launch_ns
-
-
-def _masked_share(columns: int, mask: Mask) -> float:
-    """The work as a multiple of that without a mask."""
-    if mask is Mask.CAUSAL:
-        return min(0.5 * (1 + DIAGONAL / columns), 1.0)
-    return MASK_COST if mask is Mask.FROM_MEMORY else 1.0
+    return round(taken * 1e9 + launch_ns)
 
 
 def _forward_s(device: Device, size: Size, score_s: float, work: float) -> float:
@@ -141,8 +152,20 @@ def _forward_s(device: Device, size: Size, score_s: float, work: float) -> float
 
 def _score_s(device: Device, size: Size, costs: _Pass) -> float:
     """What one score takes of the whole device, in seconds."""
-    flops = 2 * costs.products * size.width
     if not size.half:
-        return flops / (device.fp32_flops * FP32_PEAK_SHARE)
+        return _filled_flops(size, costs) / (device.fp32_flops * FP32_PEAK_SHARE)
+    flops = 2 * costs.products * size.width
     peak = device.bf16_flops or device.fp16_flops
     return flops / (peak * costs.peak_share) + EXPONENTIAL_COST * costs.exponentials / device.fp32_flops
+
+
+def _masked_score_s(device: Device, size: Size, costs: _Pass) -> float:
+    """The same with a mask or bias from memory."""
+    if not size.half:
+        return _score_s(device, size, costs) * FP32_MASK_COST
+    peak = device.bf16_flops or device.fp16_flops
+    return _filled_flops(size, costs) / (peak * costs.masked_share)
+
+
+def _filled_flops(size: Size, costs: _Pass) -> int:
+    return 2 * costs.products * FILLED_WIDTH * ceil(size.width / FILLED_WIDTH)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretrace.sourced import JUDGEMENT, Factor, Share
+from foretrace.sourced import JUDGEMENT, Count, Factor, Share
 
 # Kernels of cuDNN and MIOpen that turn planar tensors into channels-last order, or back.
 CONVERSIONS = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|convertTensor_kernel|batched_transpose_\d+x\d+"
@@ -39,6 +39,17 @@ RESIZING_TIME = Share(
     "the time of the gradient of bilinear resizing for planar tensors that the one for channels last takes",
     "DeepLabV3 under Lightning, one program",
     devices="H200",
+)
+TURNING_SHARE = Share(
+    0.2,
+    "the memory's bandwidth, reached by torch's copy of an fp32 tensor into the other order; in half precision, half of that",
+    "benchmarks/products.py, copy_transposed",
+    devices="H200",
+)
+TURNINGS = Count(
+    2,
+    "copies around a group norm of a channels-last tensor, which takes planar ones alone: into that order and back",
+    "torch's native_group_norm",
 )
 FASTER_KERNELS = Factor(
     1.15, "times as fast, at best, since normalisation and pooling have faster kernels too", JUDGEMENT

@@ -51,6 +51,58 @@ _RATES = gemm.Rates(
 )
 
 
+_GROUPS = "benchmarks/products.py --layers: 21 sizes in groups, planar and channels-last, torch 2.11"
+GROUPED_TIME, GROUPED_BACKWARD_TIME = (
+    Share(
+        0.72, "the time in TF32 that a convolution in groups takes in half precision", _GROUPS, devices="H200"
+    ),
+    Share(0.5, "the same of its gradients", _GROUPS, devices="H200"),
+)
+LONG_FILTER = Count(
+    64,
+    "elements of a filter, from which on cuDNN has no kernel of half precision for groups whose channels are no multiple of "
+    "as many",
+    f"{_GROUPS}: wav2vec 2.0's positions, filters of 128 over groups of 48 channels; none slow up to 49 elements, or with 64 "
+    "channels",
+    devices="H200",
+)
+_SLOW = "the same, and wav2vec 2.0 in bf16: 12.5, 12.8 and 16.2 ms for 38, 57 and 113 GFLOP"
+SLOW_GROUP_NS = Nanoseconds(
+    600_000, "each group of such a one forward, whatever its size", _SLOW, devices="H200"
+)
+SLOW_FLOPS = Factor(1.7e13, "operations a second that it computes beside that", _SLOW, devices="H200")
+
+
+@dataclass(frozen=True)
+class Groups:
+    """A convolution in groups of more than one channel."""
+
+    count: int
+    channels: int  # of each
+    filter: int  # elements of one channel of the filter
+    backward: bool
+
+    def half_ns(self, now_ns: float, flops: float) -> float:
+        """How long it takes in half precision, if it takes so long in TF32."""
+        if self.backward:
+            return now_ns * GROUPED_BACKWARD_TIME
+        if self.filter >= LONG_FILTER and self.channels % LONG_FILTER:
+            return self.count * SLOW_GROUP_NS + flops / SLOW_FLOPS * 1e9
+        return now_ns * GROUPED_TIME
+
+
+def groups(shapes: str | None) -> Groups | None:
+    """How a convolution is grouped; None where it is not, or by single channels, or its shapes are not known."""
+    try:
+        *grad, given, weight = (shape for shape in json.loads(shapes or "") if len(shape) > 2)
+        made, channels, *sides = map(int, weight)
+        if channels == 1 or int(given[1]) in (channels, made * channels) or int(given[1]) % channels:
+            return None
+    except (ValueError, TypeError, LookupError):
+        return None
+    return Groups(int(given[1]) // channels, channels, prod(sides), bool(grad))
+
+
 @dataclass(frozen=True)
 class Size:
     """What a convolution, or its gradients, work on."""
@@ -71,7 +123,7 @@ class Size:
 def size(op: str, shapes: str | None, flops: float) -> Size | None:
     """The size of a convolution on tensor cores; None where it is none for them, or its shapes are not known.
 
-    Groups stay as they are: of those measured none gained in TF32, and in bf16 some took twenty times as long.
+    For groups see `groups`; of those measured none gained in TF32.
     """
     try:
         *grad, given, weight = (shape for shape in json.loads(shapes or "") if len(shape) > 2)

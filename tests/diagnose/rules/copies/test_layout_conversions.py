@@ -60,6 +60,22 @@ def test_nothing_is_promised_around_norms_for_planar_tensors(tmp_path: Path) -> 
     assert found.predicted.verdict == "uncertain"
 
 
+@pytest.mark.parametrize(("dtype", "share"), [("float", 0.2), ("c10::BFloat16", 0.1)])
+def test_around_group_norm_torch_copies_into_planar_order_and_back(
+    tmp_path: Path, dtype: str, share: float
+) -> None:
+    """Each copy reads and writes 64 Mi elements, at a fifth of 4.8 TB/s in fp32."""
+    norm = Op("aten::native_group_norm", ADD, 500, [[16, 256, 128, 128], [256], [256]], [dtype] * 3)
+    trace = device_bound(tmp_path, [op(CONVERTS, 300), norm, op(ADD, 4_000)])
+    (found,) = findings(layout_conversions, trace, step_us=4_800)
+    item_bytes = 4 if dtype == "float" else 2
+    copy_us = 2 * item_bytes * 2**26 / (share * 4.8e12) * 1e6
+    assert found.predicted
+    assert found.predicted.verdict == "no gain"
+    assert found.predicted.after_ns.point / 1e3 == pytest.approx(4_500 + 2 * copy_us, rel=0.02)
+    assert found.predicted.after_ns.low / 1e3 <= 4_500 + copy_us
+
+
 def test_depthwise_kernels_take_a_third_in_channels_last_order(tmp_path: Path) -> None:
     (found,) = findings(
         layout_conversions, device_bound(tmp_path, [op(DEPTHWISE, 600), op(ADD, 400)]), step_us=1000

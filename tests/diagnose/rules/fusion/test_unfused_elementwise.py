@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from corpus import CORPUS, needs_corpus
-from diagnose.kernels import ADD, CAST, Op, device_bound
+from diagnose.kernels import ADD, CAST, Op, device_bound, recorded
 
 import foretrace
 from foretrace.diagnose.case import Case
@@ -151,6 +151,43 @@ def test_cuda_graphs_of_compiled_code_are_alternatives(tmp_path: Path) -> None:
     assert after["reduce-overhead"] >= 50
     assert after["whole-step"] >= 15
     assert all(not other.may_lead for other in found.alternatives)
+
+
+def test_graphs_are_alternatives_where_only_the_compiled_step_follows_the_host(tmp_path: Path) -> None:
+    """A resize of 6 ms by few blocks becomes a pointwise kernel of a few µs; 60 products of 5 µs then wait for the host."""
+    resize = Op(
+        "aten::upsample_bicubic2d", ADD, 6_000, [[1, 1024, 37, 37], [], [], [], []],
+        ["float", "ScalarList", "Scalar", "", ""], inputs=["", "[37, 66]", "False", "", ""],
+    )  # fmt: skip
+    trace = device_bound(tmp_path, [resize, *(matmul(5) for _ in range(60)), matmul(5)])
+    (found,) = findings(unfused_elementwise, trace, step_us=6_000 + 61 * 5)
+    assert found.predicted
+    assert found.predicted.after_ns.point / 1e3 < 2_000
+    assert [other.label for other in found.alternatives] == ["reduce-overhead", "whole-step"]
+
+
+@pytest.mark.parametrize("version", ["transformers", "site-packages/transformers"])
+def test_transformers_makes_masks_where_it_is_compiled(tmp_path: Path, version: str) -> None:
+    """8,192 tokens, causal: 340 µs without a mask, and 3.5 times that with one."""
+    heads = [1, 16, 8192, 64]
+    inputs = ["", "", "", "", "", "", "8192", "8192", "True", "0.", "True", "False", "0.125"]
+    attention = Op(
+        "aten::_cudnn_attention_forward", "cudnn_generated_fort_native_sdpa", 340, [heads] * 3 + [[]] * 10,
+        ["c10::BFloat16"] * 3 + [""] * 10, inputs=inputs,
+    )  # fmt: skip
+    ops = [attention, *(unary() for _ in range(8)), matmul()]
+    plain = device_bound(tmp_path, ops)
+    step_us = 340 + 8 * 140 + 500
+    (before,) = findings(unfused_elementwise, plain, step_us=step_us)
+    assert "mask" not in before.says
+    looks = recorded(ops)
+    looks.python(f"{version}/masking_utils.py(236): _ignore_causal_mask_sdpa", 1, 2)
+    (found,) = findings(unfused_elementwise, looks.open(tmp_path, "looks.json"), step_us=step_us)
+    assert "transformers leaves out its mask only where it is not compiled" in found.says
+    assert before.predicted
+    assert found.predicted
+    longer_us = (found.predicted.after_ns.point - before.predicted.after_ns.point) / 1e3
+    assert longer_us == pytest.approx(340 * (1213.3 / 343.6 - 1), rel=0.2)
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,22 @@ def test_a_convolution_of_64_channels_fills_small_tiles(tmp_path: Path, layout: 
     assert ("cudnn.allow_tf32" in found.fix.code) is True
 
 
+def test_convolutions_in_groups_may_take_longer_in_bf16(tmp_path: Path) -> None:
+    """wav2vec 2.0's positions: 16 groups of 48 channels, filters of 128; 600 µs a group, and 113 GFLOP at 17 TFLOP/s."""
+    kernel = "cutlass_tensorop_s1688fprop_analytic_tf32_128x64_16x6_nhwc_align4"
+    shapes = [[16, 768, 1, 749], [768, 48, 1, 128], *([[]] * 7)]
+    dtypes = ["float", "float", "ScalarList", "ScalarList", "ScalarList", *(["Scalar"] * 4)]
+    inputs = ["", "", "[0, 64]", "[1, 1]", "[1, 1]", "16", "False", "False", "True"]
+    op = Op("aten::cudnn_convolution", kernel, 1200, shapes, dtypes, inputs=inputs)
+    trace = device_bound(tmp_path, [product(SGEMM, 50_000), op])
+    (found,) = findings(no_tensor_cores, trace, step_us=51_200)
+    found = found.led_by("bf16-weights")
+    flops = 2 * 16 * 768 * 750 * 48 * 128
+    assert found.predicted
+    without = found.predicted.after_ns.point / 1e3 - (16 * 600 + flops / 17e12 * 1e6)
+    assert 0 < without < 50_000 / 4  # what the product takes in bf16
+
+
 @needs_corpus
 @pytest.mark.parametrize("kind", ["lite", "rich"])
 def test_the_measured_pair(kind: str) -> None:

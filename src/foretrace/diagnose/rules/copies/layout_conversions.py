@@ -9,6 +9,7 @@ import polars as pl
 
 from foretrace import intervals
 from foretrace.analyze.concepts.work.flops import op_work
+from foretrace.analyze.concepts.work.work_models.call import Tensor, parse
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
@@ -18,6 +19,7 @@ from foretrace.diagnose.rule import KERNELS, headline, needs, rule
 from foretrace.diagnose.seen import too_little
 from foretrace.errors import MissingDataError
 from foretrace.predict.changes import Change
+from foretrace.predict.costs import streaming
 from foretrace.predict.costs.channels_last import (
     CONVERSIONS,
     DEPTHWISE_TIME,
@@ -26,11 +28,15 @@ from foretrace.predict.costs.channels_last import (
     NORM_SHARE,
     RESIZING_TIME,
     SERVED_NORM_SHARE,
+    TURNING_SHARE,
+    TURNINGS,
     VOLUME_NORM_SHARE,
 )
+from foretrace.predict.costs.operator_calls import CAST_NS
+from foretrace.predict.costs.precision import ITEM_BYTES
 from foretrace.predict.edits import Edit, merge
 from foretrace.predict.numbers import ProgramTime
-from foretrace.sourced import JUDGEMENT, Share
+from foretrace.sourced import JUDGEMENT, Count, Share
 
 LEAST_SHARE = Share(0.02, "GPU time", JUDGEMENT)
 # torch's own kernels for depthwise convolutions; for channels-last tensors cuDNN's take their place.
@@ -48,6 +54,7 @@ _THREE = re.compile(r"\[\[\d+, \d+, \d+\],")  # the first tensor has three dimen
 _FIVE = re.compile(r"\[\[\d+(?:, \d+){4}\]")
 # Norms that copy channels-last tensors into planar ones first: around them conversions stay, by slower kernels.
 _PLANAR_ONLY = ("aten::native_group_norm", "aten::instance_norm")
+_IMAGE = Count(4, "extents, from which on a tensor has a channels-last order", "torch.channels_last")
 _PLANAR_ONLY_DOUBT = "group and instance norm take planar tensors alone, so that conversions stay around them"
 
 
@@ -89,6 +96,9 @@ def layout_conversions(case: Case) -> Iterator[Finding]:
     many at {NORM_SHARE}; those of volumes (five dimensions) move theirs at {VOLUME_NORM_SHARE} in the forward pass of
     training, so that they may take longer than now. At best, all of it is {FASTER_KERNELS} times as fast.
 
+    A group norm takes planar tensors alone: torch copies its input into that order and its result back, at {TURNING_SHARE} of
+    the bandwidth in fp32 and half of that in half precision; at best, only one of the two is copied.
+
     When not
     A layer has no channels-last kernel: then its conversion stays. Nothing is promised where group or instance norm runs,
     which has none.
@@ -116,14 +126,52 @@ def layout_conversions(case: Case) -> Iterator[Finding]:
         fix=_fix(volumes=any(_is_of_volumes(case, op) for op in slow.rows["op_id"].drop_nulls().unique())),
         evidence={**evidence, "spans": slow.spans()},
         where=case.places(slow.rows["op_id"].drop_nulls().unique().to_list()),
-        change=Change(
-            "conversions removed, normalisation, pooling and depthwise convolutions in channels-last order",
-            _in_channels_last(converting, depthwise),
-            upside=FASTER_KERNELS,
-            doubt=_PLANAR_ONLY_DOUBT if case.names.is_in(_PLANAR_ONLY).any() else "",
-        ),
+        change=_change(case, _in_channels_last(converting, depthwise)),
         unless="a layer has no channels-last kernel: then its conversion stays.",
     )
+
+
+def _change(case: Case, converted: Edit) -> Change:
+    """The change, with what group norms add to it."""
+    turned = [_group_norms(case, copies) for copies in (int(TURNINGS), 1)]
+    if any(edit.durations_ns for edit in turned):
+        edit, *others = (merge((converted, around)) for around in turned)
+    else:
+        edit, others = converted, []
+    return Change(
+        "conversions removed, normalisation, pooling and depthwise convolutions in channels-last order",
+        edit,
+        others=tuple(others),
+        upside=FASTER_KERNELS,
+        doubt=_PLANAR_ONLY_DOUBT if case.names.is_in(_PLANAR_ONLY).any() else "",
+    )
+
+
+def _group_norms(case: Case, copies: int) -> Edit:
+    """Group norms of images with so many copies into the other order."""
+    if case.device is None or not case.device.memory_bandwidth_bytes:
+        return Edit()
+    norms = case.device_work(pl.col("kind") == "kernel").with_arguments()
+    norms = norms.where(case.op_names(norms.rows["op_id"]) == _PLANAR_ONLY[0])
+    first = norms.rows.unique("op_id", keep="first", maintain_order=True)
+    durations, added = {}, {}
+    for task, call, dur, shapes, dtypes in first.select(
+        "task", "call", "dur_ns", "shapes", "dtypes"
+    ).iter_rows():
+        tensor = _first_tensor(shapes, dtypes)
+        if tensor is not None and len(tensor.shape) >= _IMAGE:
+            share = TURNING_SHARE * tensor.item_bytes / ITEM_BYTES["fp32"]
+            copying = streaming.moving_s(case.device, 2 * tensor.bytes, share) * 1e9
+            durations[task], added[call] = dur + round(copies * copying), copies * CAST_NS
+    return Edit(durations_ns=durations, modelled=frozenset(durations), added_host_ns=added)
+
+
+def _first_tensor(shapes: str | None, dtypes: str | None) -> Tensor | None:
+    """The first tensor of an operator; None where it was not recorded as torch writes it."""
+    try:
+        return parse("", shapes or "[]", dtypes, None, None, None).given(0)
+    except (ValueError, TypeError):
+        return None
 
 
 def _in_channels_last(converting: DeviceWork, depthwise: DeviceWork) -> Edit:

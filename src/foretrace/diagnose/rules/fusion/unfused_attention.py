@@ -73,10 +73,11 @@ def unfused_attention(case: Case) -> Iterator[Finding]:
     Each attention becomes one fused kernel. It takes the longer of two times: to move queries, keys, values and results
     once, and to compute 4·B·H·Tq·Tk·d operations at {attention.PEAK_SHARE} of the tensor cores' peak with an exponential for each
     score, in blocks of {attention.BLOCK} x {attention.BLOCK}. Backward it is 2.5 times the operations at {attention.BACKWARD_PEAK_SHARE}. In fp32 no
-    tensor cores are used: {attention.FP32_PEAK_SHARE} of the peak without them.
+    tensor cores are used: {attention.FP32_PEAK_SHARE} of the peak without them, for heads filled up to {attention.FILLED_WIDTH} values.
 
-    A mask of [Tq, Tk] counts as causal and halves the work. Any other mask or bias needs other kernels, which take
-    {attention.MASK_COST} times as long. On the host, each fused call takes {attention.HOST_NS}.
+    A mask of [Tq, Tk] counts as causal and halves the work. Any other mask or bias needs other kernels, which reach
+    {attention.MASKED_SHARE} of the peak forward and {attention.MASKED_BACKWARD_SHARE} backward, for filled heads; in fp32 they take
+    {attention.FP32_MASK_COST} times as long. On the host, each fused call takes {attention.HOST_NS}.
 
     When not
     The scores themselves are needed, or the mask is one that the fused kernels do not take. Nothing is promised where several

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Alternative, Finding, Fix
 from foretrace.diagnose.patterns import compiling
-from foretrace.diagnose.patterns.compiling import COMPILED, FEWER, LEAST_BETWEEN, LEAST_SAVED, Compiling  # noqa: F401  # named on the page
+from foretrace.diagnose.patterns.compiling import (  # noqa: F401  # named on the page
+    COMPILED,
+    FEWER,
+    FILLED,
+    LEAST_BETWEEN,
+    LEAST_SAVED,
+    Compiling,
+)
 from foretrace.diagnose.rule import KERNELS, SHAPES, headline, healthy, needs, rule
 from foretrace.diagnose.seen import too_little
 from foretrace.predict import graph_capture
@@ -30,6 +37,9 @@ def unfused_elementwise(case: Case) -> Iterator[Finding]:
     one makes flows into the next, forward and backward. Speaks where that saves at least {LEAST_SAVED} of the step on the
     GPU, or leaves at most {FEWER} of the operators. A program whose kernels are
     compiled to more than {COMPILED} is left alone.
+
+    Attention that transformers runs without a mask gets one, and takes as much longer as one from memory does: the library
+    leaves masks out by looking at their values, and never while it is compiled.
 
     The optimizer stays as it is. So does a loss that is computed outside of the model, if the rich recording tells so.
     Attention has a rule of its own (unfused-attention), and so have operators that spell out one of torch's
@@ -60,7 +70,7 @@ def unfused_elementwise(case: Case) -> Iterator[Finding]:
     in the range), but fewer are left. Entering a compiled graph costs {compiled.GRAPH_NS}, once forward and once backward,
     and checking guards {compiled.GUARDS} of what an operator costs now, for each that stays in the forward pass.
 
-    Where the step follows the host, two further levels are predicted: reduce-overhead replays the compiled part as CUDA
+    Where the step follows the host, or the compiled one would, because the GPU works less than {FILLED} of it, two further levels are predicted: reduce-overhead replays the compiled part as CUDA
     graphs, at {graph.GUARDED_LAUNCH_NS} each beside the guards, and whole-step captures everything, the optimizer too, as
     one graph.
 
@@ -114,9 +124,13 @@ def _default(found: Compiling) -> Change:
 
 
 def _levels(found: Compiling) -> Iterator[Alternative]:
-    """CUDA graphs of the compiled steps, where the host is the limit."""
+    """CUDA graphs of the compiled steps, where the host is the limit, or becomes it."""
     case = found.case
-    if not case.calibration.host_bound or not case.trace.steps:
+    if not case.trace.steps:
+        return
+    if not case.calibration.host_bound and not found.follows_host(
+        case.predict((_default(found),)).after_ns.point
+    ):
         return
     capturable = graph_capture.capturable(case.trace, case.program)
     ranks = graph_capture.COLLECTIVES if graph_capture.communicates(case.trace, case.program) else ""

@@ -90,6 +90,34 @@ def _extents(call: Call, at: _Signature) -> _Extents:
     return _Extents(query.shape[0] * query.shape[head], scores, query.shape[3], value.shape[3])
 
 
+class Unmasked(NamedTuple):
+    """Attention that takes no mask from memory."""
+
+    heads: int  # of all samples
+    queries: int
+    keys: int
+    width: int
+    half: bool
+    causal: bool
+    backward: bool
+
+
+def unmasked(call: Call) -> Unmasked | None:
+    """What a call works on; None where it is no fused attention, reads a mask or bias, or its shapes do not tell."""
+    at = _FORWARD.get(call.name) or _BACKWARD.get(call.name)
+    if at is None or (at.bias_at is not None and _holds(call, at.bias_at)):
+        return None
+    try:
+        size = _extents(call, at)
+    except (ValueError, LookupError):
+        return None
+    length = 2 if at.heads_first else 1
+    queries, keys = (call.tensor(at.query_at + place).shape[length] for place in range(2))
+    half = call.tensor(at.query_at).item_bytes == 2
+    causal = size.scores < queries * keys
+    return Unmasked(size.batch_heads, queries, keys, size.width, half, causal, call.name in _BACKWARD)
+
+
 def _holds(call: Call, place: int) -> bool:
     tensor = call.given(place)
     return tensor is not None and tensor.count > 0
