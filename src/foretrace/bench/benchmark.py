@@ -1,0 +1,70 @@
+"""A Benchmark is the rows of one sweep: each case with its status, its times and all samples."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from foretrace._version import __version__
+
+SCHEMA = "foretrace.bench/1"
+OK, OOM, ERROR, TIMEOUT = STATUSES = ("OK", "OOM", "ERROR", "TIMEOUT")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What one sweep measured. `case` names the fields of a row that say what was timed; the others say how it went."""
+
+    kind: str
+    device: str
+    torch: str
+    case: tuple[str, ...]
+    rows: tuple[dict[str, Any], ...]
+    notes: tuple[str, ...] = ()
+    timing: Mapping[str, Any] = field(default_factory=dict)
+    clock: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as the JSON has it; see docs/guide/bench.md."""
+        return {
+            "schema": SCHEMA,
+            "foretrace": __version__,
+            "kind": self.kind,
+            "device": self.device,
+            "torch": self.torch,
+            "timing": dict(self.timing),
+            "clock": dict(self.clock),
+            "case": list(self.case),
+            "rows": [dict(row) for row in self.rows],
+            "notes": list(self.notes),
+        }
+
+    def to_json(self) -> str:
+        """One JSON document; rows stand on one line each, since samples are many."""
+        document = _plain(self.to_dict())
+        rows = ",\n  ".join(json.dumps(row, allow_nan=False) for row in document.pop("rows"))
+        text = json.dumps(document, indent=1, allow_nan=False)
+        return f'{text[:-2]},\n "rows": [\n  {rows}\n ]\n}}\n'
+
+    def cases(self) -> tuple[tuple[Any, ...], ...]:
+        """What each row timed, by the names in `case`."""
+        return tuple(tuple(row.get(name) for name in self.case) for row in self.rows)
+
+
+def short_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns for people: everything but the samples and how they were taken."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in names if not name.endswith(("samples_ms", "calls", "stopped"))]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
