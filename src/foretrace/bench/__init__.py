@@ -13,12 +13,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from foretrace.bench.benchmark import Benchmark
+from foretrace.bench.kinds.attention import attention
+from foretrace.bench.kinds.collectives import collectives
 from foretrace.bench.kinds.functions import functions
+from foretrace.bench.kinds.latency import latency
 from foretrace.bench.kinds.matmul import matmul
+from foretrace.bench.kinds.precision import precision
+from foretrace.bench.kinds.transformer import transformer
 from foretrace.bench.measurement import Measurement
 from foretrace.bench.timing import Timing
 
-__all__ = ["Benchmark", "Measurement", "Timing", "functions", "matmul", "time"]
+__all__ = [
+    "Benchmark", "Measurement", "Timing", "attention", "collectives", "functions", "latency", "matmul", "precision", "time",
+    "transformer",
+]  # fmt: skip
 
 
 def time(function: Callable[[], object], timing: Timing | None = None) -> Measurement:

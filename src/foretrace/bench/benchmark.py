@@ -11,6 +11,7 @@ from typing import Any
 from foretrace._version import __version__
 
 SCHEMA = "foretrace.bench/1"
+_UNSHOWN = ("samples_ms", "calls", "stopped", "bwd_avg_ms", "bwd_std_ms", "chance", "effect")
 OK, OOM, ERROR, TIMEOUT = STATUSES = ("OK", "OOM", "ERROR", "TIMEOUT")
 
 
@@ -55,9 +56,10 @@ class Benchmark:
 
 
 def short_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The columns for people: everything but the samples and how they were taken."""
+    """The columns for people: without the samples, how they were taken, and what stands under another name too."""
     names = dict.fromkeys(name for row in rows for name in row)
-    return [name for name in names if not name.endswith(("samples_ms", "calls", "stopped"))]
+    twice = ("median_ms",) if {"fwd_ms", "p50_ms"} & set(names) else ()
+    return [name for name in names if name not in twice and not name.endswith(_UNSHOWN)]
 
 
 def _plain(value: Any) -> Any:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from foretrace import hardware
+from foretrace.bench.sweep import torch_device
 from foretrace.errors import unknown
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -19,6 +20,30 @@ def check(names: tuple[str, ...]) -> None:
     for name in names:
         if name not in PRECISIONS:
             raise unknown(f"no precision {name!r}", name, PRECISIONS)
+
+
+def chosen(names: Sequence[str] | None, device: str) -> tuple[str, ...]:
+    """Those asked for, or all that the device has."""
+    if names is not None:
+        check(tuple(names))
+        return tuple(names)
+    found = torch_device(device)
+    return tuple(name for name in PRECISIONS if name != "tf32" or has_tf32(found))
+
+
+def has_tf32(device: Any) -> bool:
+    """Whether products of float32 matrices can run in TF32 there."""
+    if device.type != "cuda":
+        return False
+    import torch
+
+    return bool(torch.version.cuda and torch.cuda.get_device_capability(device)[0] >= 8)
+
+
+def require(device: Any, precision: str) -> None:
+    """Raises RuntimeError where a row would be named after a precision that the device does not have."""
+    if precision == "tf32" and not has_tf32(device):
+        raise RuntimeError("tf32 needs an NVIDIA GPU of compute capability 8.0 or newer")
 
 
 def dtype_of(precision: str) -> Any:

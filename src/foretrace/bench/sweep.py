@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,10 +21,12 @@ from foretrace.bench.measurement import Measurement
 from foretrace.bench.timing import How, Timing
 from foretrace.bench.watch import Seen, Watch, ask_nvidia_smi, uuid_of
 from foretrace.errors import UsageError
+from foretrace.units import counted
 
 Case = dict[str, Any]
 Row = dict[str, Any]
 Progress = Callable[[str], None]
+Finish = Callable[[Sequence[Row]], Sequence[str]]  # adds to finished rows what takes several, and makes notes
 
 _REASON_LETTERS = 300
 _STARTING_S = 120.0  # that a process of its own may take to import torch, beyond the case's own time
@@ -103,9 +105,27 @@ def sweep(
     timing: Timing,
     *,
     progress: Progress | None = None,
-    notes: Callable[[Sequence[Row]], Sequence[str]] | None = None,
+    finish: Finish | None = None,
 ) -> Benchmark:
-    """All cases as rows. `notes` makes sentences of the finished rows."""
+    """All cases as rows, each run after the other."""
+
+    def rows_of(cases: Sequence[Case]) -> Iterator[Row]:
+        for case in cases:
+            yield (run_isolated if timing.isolate else run_here)(kind, run_case, case, timing)
+
+    return collect(kind, rows_of, cases, timing, progress=progress, finish=finish)
+
+
+def collect(
+    kind: str,
+    rows_of: Callable[[Sequence[Case]], Iterator[Row]],
+    cases: Sequence[Case],
+    timing: Timing,
+    *,
+    progress: Progress | None = None,
+    finish: Finish | None = None,
+) -> Benchmark:
+    """The Benchmark of these rows; the device's clock is watched around them."""
     if not cases:
         raise UsageError("no cases: give at least one value of each option")
     device = torch_device(timing.device)
@@ -113,20 +133,20 @@ def sweep(
     seen = Watch(uuid).seen
     if uuid is not None and seen.by is None:
         ask_nvidia_smi(uuid, seen)
-    rows = []
+    rows: list[Row] = []
+    coming = rows_of(cases)
     for number, case in enumerate(cases, 1):
         if progress:
             progress(f"{number}/{len(cases)} {' '.join(str(value) for value in case.values())}")
-        one = run_isolated if timing.isolate else run_here
-        rows.append(one(kind, run_case, case, timing))
+        rows.append(next(coming))
         if progress:
             progress(f"    {_told(rows[-1])}")
     if uuid is not None and seen.by == "nvidia-smi":
         ask_nvidia_smi(uuid, seen)
     names = tuple(dict.fromkeys(name for case in cases for name in case))
-    told = (*(notes(rows) if notes else ()), *_clock_notes(rows, seen, device))
+    notes = (*(finish(rows) if finish else ()), *_clock_notes(rows, seen, device))
     return Benchmark(
-        kind, device_name(device), str(import_torch().__version__), names, tuple(rows), told, timing.to_dict(), seen.to_dict()
+        kind, device_name(device), str(import_torch().__version__), names, tuple(rows), notes, timing.to_dict(), seen.to_dict()
     )  # fmt: skip
 
 
@@ -225,11 +245,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def device_name(device: Any) -> str:
-    """The name that the device reports; of a CPU, its model and torch's threads."""
+    """The name that the device reports; of a CPU, torch's threads."""
     torch = import_torch()
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
-    return f"CPU, {torch.get_num_threads()} threads"
+    return f"CPU, {counted(torch.get_num_threads(), 'thread')}"
 
 
 def _short(error: BaseException) -> str:

@@ -17,15 +17,17 @@ from foretrace.units import visible
 
 if TYPE_CHECKING:
     from foretrace.bench import Benchmark, Timing
+    from foretrace.bench.timing import How
 
 _EPILOG = """\
 examples:
   foretrace bench kernels.py::fused kernels.py::eager
   foretrace bench matmul --shape 4096x4096x4096,4096x4096x4095 --precision bf16
+  foretrace bench transformer --size small,medium --mode train --precision fp32,bf16
   foretrace bench KIND --help          the options of one kind
 
 A case that runs out of memory or fails is a row that says so, and the next one goes on. The exit code is 1 if none was timed.
-`-o` keeps every sample, for `foretrace bench` files end in .json, .csv or .md. More: docs/guide/bench.md
+`-o out.json` keeps every sample. More: docs/guide/bench.md
 """
 _ENDINGS = (".json", ".csv", ".md")
 _NOT_OPTIONS = ("timing", "progress", "targets")
@@ -34,6 +36,20 @@ _FUNCTION = "::"
 _HELP = {
     "shape": "sizes MxNxK of the product of an M by K and a K by N matrix, or N for a square",
     "precision": "fp32, tf32, bf16, fp16",
+    "size": "small, medium, large, xl, 2.7B, 10B, or d_model x d_ff x layers x heads: 256x1024x4x4",
+    "ctx": "tokens of a sequence",
+    "batch": "sequences",
+    "mode": "fwd (keeps what a backward pass needs), fwd_bwd, train (with AdamW)",
+    "attention": "naive, sdpa (torch chooses), math, flash, efficient, cudnn",
+    "compile": "under torch.compile",
+    "impl": "naive, sdpa (torch chooses), math, flash, efficient, cudnn",
+    "d_model": "widths of the head",
+    "seq_len": "lengths of the sequence",
+    "causal": "each token sees those before it",
+    "op": "all_reduce, all_gather, reduce_scatter, broadcast",
+    "mib": "sizes of the whole tensor in MiB",
+    "ranks": "numbers of processes",
+    "backend": "gloo (CPU), nccl (a GPU for each rank), or auto",
 }
 
 
@@ -59,6 +75,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--svg", metavar="FILE", type=Path, help="also draw the medians and their intervals into FILE"
     )
+    _output.add_columns(output)
     output.add_argument("--plot", action="store_true", help="with the table, a bar per row")
     output.add_argument("--force", action="store_true", help="overwrite existing files")
     output.add_argument("-q", "--quiet", action="store_true", help="print no progress")
@@ -78,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
         _write(args.svg, to_svg(benchmark))
     if args.format == "table":
-        _print_table(benchmark, plot=args.plot)
+        _print_table(benchmark, plot=args.plot, columns=args.columns)
     else:
         _output.print_text(_text(benchmark, args.format))
     if not any(row["status"] == "OK" for row in benchmark.rows):
@@ -111,7 +128,8 @@ def _sweep(args: argparse.Namespace) -> Benchmark:
     if foreign:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(foreign))
         raise UsageError(f"{first} has no option {flags} (see foretrace bench {first} --help)")
-    made: Benchmark = kinds[first](**options, timing=_timing(args), progress=progress)
+    timing = _timing(args, usual="single" if first == "latency" else "back-to-back")
+    made: Benchmark = kinds[first](**options, timing=timing, progress=progress)
     return made
 
 
@@ -139,14 +157,19 @@ def _add_options(parser: argparse.ArgumentParser, kinds: dict[str, Callable[...,
             added.add(name)
             flag: dict[str, Any] = {"dest": f"{_PREFIX}{name}", "default": argparse.SUPPRESS}
             flag["help"] = f"{_HELP[name]} (default: {_shown(parameter.default)})".replace("%", "%%")
-            hint = hints[name]
+            hint = _without_none(hints[name])
             if hint is bool:
                 flag["action"] = argparse.BooleanOptionalAction
             elif typing.get_origin(hint) is not None:
                 flag |= {"type": _listed(typing.get_args(hint)[0]), "metavar": "A,B,..."}
             else:
-                flag |= {"type": hint, "metavar": "N" if hint is int else "X"}
+                flag |= {"type": hint, "metavar": "N" if hint is int else "NAME"}
             group.add_argument(f"--{name.replace('_', '-')}", **flag)
+
+
+def _without_none(hint: Any) -> Any:
+    inner = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+    return inner[0] if len(inner) == 1 and type(None) in typing.get_args(hint) else hint
 
 
 def _listed(kind: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
@@ -164,7 +187,13 @@ def _listed(kind: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
 def _shown(default: object) -> str:
     if isinstance(default, bool):
         return "yes" if default else "no"
-    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+    if default is None:
+        return "what the device has"
+    return (
+        ",".join(f"{value:g}" if isinstance(value, float) else str(value) for value in default)
+        if isinstance(default, tuple)
+        else str(default)
+    )
 
 
 def _add_timing(parser: argparse.ArgumentParser) -> None:
@@ -198,14 +227,11 @@ def _add_timing(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _timing(args: argparse.Namespace) -> Timing:
+def _timing(args: argparse.Namespace, *, usual: How = "back-to-back") -> Timing:
     from foretrace.bench.timing import Timing
 
-    given = {
-        name: getattr(args, name)
-        for name in ("device", "warmup_s", "least_s", "most_s", "timeout_s", "isolate", "seed")
-    }
-    return Timing(**given, **({"how": args.how} if args.how else {}))
+    names = ("device", "warmup_s", "least_s", "most_s", "timeout_s", "isolate", "seed")
+    return Timing(**{name: getattr(args, name) for name in names}, how=args.how or usual)
 
 
 def _text(benchmark: Benchmark, ending: str) -> str:
@@ -216,14 +242,14 @@ def _text(benchmark: Benchmark, ending: str) -> str:
     return bench_tables.csv(benchmark) if ending == "csv" else bench_tables.markdown(benchmark)
 
 
-def _print_table(benchmark: Benchmark, *, plot: bool) -> None:
+def _print_table(benchmark: Benchmark, *, plot: bool, columns: str | None) -> None:
     from foretrace.present.text import bench_tables, terminal
 
-    shown = bench_tables.results(benchmark)
-    for number, result in enumerate(shown):
+    wanted = [name.strip() for name in columns.split(",")] if columns else None
+    for number, result in enumerate(bench_tables.results(benchmark, wanted)):
         if number:
             print()
-        terminal.show_result(result)
+        terminal.show_result(result, all_columns=True)
     if plot:
         print()
         for line in bench_tables.bars(benchmark, min(shutil.get_terminal_size().columns, terminal.MAX_WIDTH)):

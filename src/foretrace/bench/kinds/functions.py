@@ -5,14 +5,15 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from foretrace.bench.benchmark import Benchmark
-from foretrace.bench.sweep import Case, Progress, Trial, sweep
+from foretrace.bench.against import against
+from foretrace.bench.benchmark import OK, Benchmark
+from foretrace.bench.sweep import Case, Progress, Row, Trial, sweep
 from foretrace.bench.timing import Timing
 from foretrace.errors import InputError, UsageError, unknown
 
@@ -45,7 +46,18 @@ def functions(
             _time(function, trial)
 
     cases = [{"function": _name(target) if callable(target) else target} for target in targets]
-    return sweep("functions", run, cases, timing, progress=progress)
+    return sweep("functions", run, cases, timing, progress=progress, finish=finish)
+
+
+def finish(rows: Sequence[Row]) -> list[str]:
+    """Compares every function with the first."""
+    first = rows[0]
+    if first["status"] != OK:
+        return []
+    for row in rows[1:]:
+        if row["status"] == OK:
+            row |= against(first, row)
+    return [f"speedup: against {first['function']}."] if len(rows) > 1 else []
 
 
 def run_case(case: Case, trial: Trial) -> None:

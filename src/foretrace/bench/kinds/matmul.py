@@ -29,15 +29,15 @@ _CLIFF = Factor(1.1, "the time for the same work, from which an unaligned shape 
 def matmul(
     *,
     shape: Sequence[str] = SHAPES,
-    precision: Sequence[str] = ("fp32", "tf32", "bf16", "fp16"),
+    precision: Sequence[str] | None = None,
     timing: Timing | None = None,
     progress: Progress | None = None,
 ) -> Benchmark:
     """Times `a @ b` for shapes MxNxK (an M by K and a K by N matrix): ms, TFLOP/s, share of the device's peak, alignment."""
     timing = timing or Timing()
-    precisions.check(tuple(precision))
-    cases = [{**parsed(text), "precision": name} for name in precision for text in shape]
-    return sweep("matmul", run_case, cases, timing, progress=progress, notes=notes)
+    names = precisions.chosen(precision, timing.device)
+    cases = [{**parsed(text), "precision": name} for name in names for text in shape]
+    return sweep("matmul", run_case, cases, timing, progress=progress, finish=finish)
 
 
 def parsed(text: str) -> Case:
@@ -54,6 +54,7 @@ def run_case(case: Case, trial: Trial) -> None:
     import torch
 
     m, n, k, precision = case["m"], case["n"], case["k"], case["precision"]
+    precisions.require(trial.device, precision)
     trial.row["align_bytes"] = alignment(n, k, precision)
     dtype = precisions.dtype_of(precision)
     a = torch.randn(m, k, dtype=dtype, device=trial.device)
@@ -79,7 +80,7 @@ def alignment(n: int, k: int, precision: str) -> int:
     return aligned
 
 
-def notes(rows: Sequence[Row]) -> list[str]:
+def finish(rows: Sequence[Row]) -> list[str]:
     """What an unaligned shape costs, against the best aligned one of nearly the same work."""
     told = []
     timed = [row for row in rows if row["status"] == OK]

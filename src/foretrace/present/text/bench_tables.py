@@ -9,14 +9,25 @@ import polars as pl
 
 from foretrace.analyze.result import Result
 from foretrace.bench.benchmark import OK, Benchmark, short_columns
+from foretrace.errors import unknown
 from foretrace.present.text.markup import escaped
 from foretrace.present.text.tables import to_csv
-from foretrace.units import ABSENT, cells, shorten, visible
+from foretrace.units import ABSENT, cells, counted, shorten, visible
 
 Rows = Sequence[Mapping[str, Any]]
 
 _LAST = ("status", "reason")
-_FIRST_TO_GO = ("avg_ms", "std_ms", "low_ms", "high_ms")
+_DECIMALS = {"value": 4}  # where three digits would hide what is shown
+_FIRST_TO_GO = (
+    "avg_ms",
+    "std_ms",
+    "low_ms",
+    "high_ms",
+    "bwd_low_ms",
+    "bwd_high_ms",
+    "speedup_low",
+    "speedup_high",
+)
 _DENOMINATORS = {
     "roof_pct": "of the device's peak in this precision",
     "mfu_pct": "of the device's peak in this precision",
@@ -30,14 +41,22 @@ def parts(benchmark: Benchmark) -> list[tuple[str, Rows]]:
     return [(name, [row for row in benchmark.rows if row.get("part", "") == name]) for name in names]
 
 
-def results(benchmark: Benchmark) -> list[Result]:
-    """One Result per part: columns that are the same in every row are said once, above."""
+def results(benchmark: Benchmark, wanted: Sequence[str] | None = None) -> list[Result]:
+    """One Result per part: columns that are the same in every row are said once, above; `wanted` are the only ones to show."""
     made = []
+    known = [column for _, rows in parts(benchmark) for column in columns_of(rows)]
+    for column in wanted or ():
+        if column not in known:
+            raise unknown(f"no column {column!r}", column, known)
     for name, rows in parts(benchmark):
         same = _constants(benchmark, rows)
-        columns = [column for column in columns_of(rows) if column not in (*same, "part")]
+        columns = [column for column in columns_of(rows) if column not in (*same, "part", "reason")]
         if all(row["status"] == OK for row in rows):
             columns = [column for column in columns if column != "status"]
+        if wanted:
+            columns = [column for column in wanted if column in columns_of(rows)]
+        if not columns:
+            continue
         keep = [column for column in columns if column not in _FIRST_TO_GO]
         said = ", ".join(f"{column} {cell(column, value)}" for column, value in same.items())
         made.append(
@@ -47,9 +66,18 @@ def results(benchmark: Benchmark) -> list[Result]:
                 table=frame(rows, columns),
                 denominators={column: text for column, text in _DENOMINATORS.items() if column in columns},
                 keep=tuple(keep),
+                notes=tuple(_reasons(rows)),
             )
         )
     return made
+
+
+def _reasons(rows: Rows) -> Iterator[str]:
+    """What went wrong, each reason once."""
+    failed = [row for row in rows if row["status"] != OK]
+    for status, reason in dict.fromkeys((row["status"], row.get("reason")) for row in failed):
+        count = sum((row["status"], row.get("reason")) == (status, reason) for row in failed)
+        yield f"{status}, {counted(count, 'row')}: {reason}"
 
 
 def columns_of(rows: Rows) -> list[str]:
@@ -65,8 +93,9 @@ def frame(rows: Rows, columns: Sequence[str]) -> pl.DataFrame:
         values = [row.get(name) for row in rows]
         numbers = all(value is None or type(value) in (int, float) for value in values)
         plain = all(value is None or isinstance(value, bool) for value in values)
-        kept = values if numbers or plain else [None if value is None else str(value) for value in values]
-        made[name] = pl.Series(name, kept, strict=False)
+        as_it_is = (numbers or plain) and name not in _DECIMALS
+        texts = [None if value is None else cell(name, value) for value in values]
+        made[name] = pl.Series(name, values if as_it_is else texts, strict=False)
     return pl.DataFrame(made)
 
 
@@ -131,6 +160,8 @@ def cell(name: str, value: object) -> str:
         return visible(str(value))
     if value != value:
         return ABSENT
+    if name in _DECIMALS:
+        return f"{value:.{_DECIMALS[name]}f}"
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     text = f"{value:.4g}"
