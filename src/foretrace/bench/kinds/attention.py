@@ -79,7 +79,8 @@ def compiled(function: Attention) -> Attention:
     import torch._functorch.config as functorch
 
     torch.compiler.reset()
-    functorch.donated_buffer = False
+    if hasattr(functorch, "donated_buffer"):  # older ones keep their buffers anyway
+        functorch.donated_buffer = False
     made: Attention = torch.compile(function, dynamic=False)
     return made
 

@@ -35,8 +35,9 @@ def matmul(
 ) -> Benchmark:
     """Times `a @ b` for shapes MxNxK (an M by K and a K by N matrix): ms, TFLOP/s, share of the device's peak, alignment."""
     timing = timing or Timing()
+    sizes = [parsed(text) for text in shape]
     names = precisions.chosen(precision, timing.device)
-    cases = [{**parsed(text), "precision": name} for name in names for text in shape]
+    cases = [{**size, "precision": name} for name in names for size in sizes]
     return sweep("matmul", run_case, cases, timing, progress=progress, finish=finish)
 
 
