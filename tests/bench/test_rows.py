@@ -178,11 +178,13 @@ def test_the_json_form() -> None:
 
 def test_markdown_has_the_columns_by_their_names() -> None:
     assert bench_tables.markdown(MADE).splitlines() == [
-        r"| size | mode | median\_ms | low\_ms | high\_ms | avg\_ms | std\_ms | tokens\_per\_s | status | reason |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- |",
-        "| small | fwd | 2 | 1.9 | 2.1 | 2.05 | 0.1 | 112,312 | OK | – |",
-        r"| small | train | – | – | – | – | – | – | OOM | too \| large |",
-        r"| small | fwd\_bwd | 200 | 190 | 210 | 205 | – | 1,000 | OK | – |",
+        "**transformer**: NVIDIA H200, torch 2.11.0; size small",
+        "",
+        "| mode | median_ms | low_ms | high_ms | avg_ms | std_ms | tokens_per_s | status | reason |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- |",
+        "| fwd | 2 | 1.9 | 2.1 | 2.05 | 0.1 | 112,312 | OK | – |",
+        r"| train | – | – | – | – | – | – | OOM | too \| large |",
+        r"| fwd\_bwd | 200 | 190 | 210 | 205 | – | 1,000 | OK | – |",
         "",
         "- A note.",
     ]

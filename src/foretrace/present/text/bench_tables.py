@@ -58,11 +58,10 @@ def results(benchmark: Benchmark, wanted: Sequence[str] | None = None) -> list[R
         if not columns:
             continue
         keep = [column for column in columns if column not in _FIRST_TO_GO]
-        said = ", ".join(f"{column} {cell(column, value)}" for column, value in same.items())
         made.append(
             Result(
                 name=name or benchmark.kind,
-                says=f"{benchmark.device}, torch {benchmark.torch}" + (f"; {said}" if said else ""),
+                says=_above(benchmark, same),
                 table=frame(rows, columns),
                 denominators={column: text for column, text in _DENOMINATORS.items() if column in columns},
                 keep=tuple(keep),
@@ -100,16 +99,24 @@ def frame(rows: Rows, columns: Sequence[str]) -> pl.DataFrame:
 
 
 def markdown(benchmark: Benchmark) -> str:
-    """Every part as a table whose headings are the columns' names, and the notes."""
+    """Every part as a table whose headings are the columns' names, below what its rows share; then the notes."""
     blocks = []
-    for _, rows in parts(benchmark):
-        columns = [column for column in columns_of(rows) if column != "part"]
+    for name, rows in parts(benchmark):
+        same = _constants(benchmark, rows)
+        columns = [column for column in columns_of(rows) if column not in (*same, "part")]
         lines = [columns, ["---:" if _is_measure(rows, column) else "---" for column in columns]]
-        lines += [[cell(column, row.get(column)) for column in columns] for row in rows]
-        blocks.append("".join(f"| {' | '.join(map(escaped, line))} |\n" for line in lines))
+        lines += [[escaped(cell(column, row.get(column))) for column in columns] for row in rows]
+        table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        blocks.append(f"**{escaped(name or benchmark.kind)}**: {escaped(_above(benchmark, same))}\n\n{table}")
     if benchmark.notes:
         blocks.append("".join(f"- {escaped(note)}\n" for note in benchmark.notes))
     return "\n".join(blocks)
+
+
+def _above(benchmark: Benchmark, same: Mapping[str, Any]) -> str:
+    """Where it was timed, and what all rows share."""
+    said = ", ".join(f"{column} {cell(column, value)}" for column, value in same.items())
+    return f"{benchmark.device}, torch {benchmark.torch}" + (f"; {said}" if said else "")
 
 
 def csv(benchmark: Benchmark) -> str:
