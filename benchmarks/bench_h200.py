@@ -1,7 +1,8 @@
-"""Every table of docs/benchmarks.md, from the commands that stand there: one .md and one .json each, in one tar.
+"""Every table of docs/benchmarks.md, from the commands that stand there: .json and .md of each, in one tar.
 
     python benchmarks/bench_h200.py --out FOLDER               # on a GPU, about two minutes
-    python benchmarks/bench_h200.py --out FOLDER --tiny        # the same commands on a CPU with tiny sizes, to try the script
+    python benchmarks/bench_h200.py --out FOLDER --tiny        # the same kinds on a CPU with tiny sizes, to try the script
+    python benchmarks/bench_h200.py --markdown FOLDER          # .md from the .json of a folder, where the GPU's machine had no polars
 
 What has not begun when `--budget` seconds are over is left out, and said. The most wanted come first.
 """
@@ -10,14 +11,17 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import os
 import shlex
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -80,32 +84,38 @@ TABLES = (
 )  # fmt: skip
 
 
-def words_of(table: Table, folder: Path, *, tiny: bool) -> list[str]:
-    """The command's words; options that it has itself come last, and count."""
-    kind, *own = shlex.split(table.tiny if tiny else table.command)
-    common = shlex.split(TINY if tiny else QUICK)
-    return ["bench", kind, *common, *own, "-o", str(folder / f"{table.name}.json"), "--format", "md"]
+def shown(table: Table, *, tiny: bool) -> str:
+    """The command as one would type it."""
+    said = [f"{name}={value}" for name, value in table.environment.items()]
+    return " ".join((*said, "foretrace bench", table.tiny if tiny else table.command))
 
 
 def run_table(table: Table, folder: Path, *, tiny: bool) -> int:
-    """Runs one command; returns its exit code."""
-    words = words_of(table, folder, tiny=tiny)
+    """Runs one command; returns its exit code. Options that it has itself come last, and count."""
+    kind, *own = shlex.split(table.tiny if tiny else table.command)
+    common = shlex.split(TINY if tiny else QUICK)
+    words = ["bench", kind, *common, *own, "-o", str(folder / f"{table.name}.json"), "--format", "json"]
     if table.environment:
         environment = {**os.environ, **table.environment}
-        done = subprocess.run(
-            [sys.executable, "-m", "foretrace", *words], env=environment, stdout=subprocess.PIPE, check=False
-        )
-        code, text = done.returncode, done.stdout.decode()
-    else:
-        from foretrace.commands import main as foretrace
+        command = [sys.executable, "-m", "foretrace", *words]
+        return subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False).returncode
+    from foretrace.commands import main as foretrace
 
-        with redirect_stdout(io.StringIO()) as printed:
-            code = foretrace(words)
-        text = printed.getvalue()
-    said = " ".join(f"{name}={value}" for name, value in table.environment.items())
-    shown = f"{said} foretrace bench {table.tiny if tiny else table.command}".strip()
-    (folder / f"{table.name}.md").write_text(f"`{shown}`\n\n{text}", encoding="utf-8")
-    return code
+    with redirect_stdout(io.StringIO()):
+        return foretrace(words)
+
+
+def write_markdown(folder: Path, *, tiny: bool = False) -> None:
+    """A table as Markdown beside each .json of the folder, below its command."""
+    from foretrace.bench import Benchmark
+    from foretrace.present.text.bench_tables import markdown
+
+    for table in TABLES:
+        file = folder / f"{table.name}.json"
+        if file.exists():
+            found = Benchmark.from_dict(json.loads(file.read_text(encoding="utf-8")))
+            text = f"`{shown(table, tiny=tiny)}`\n\n{markdown(found)}"
+            file.with_suffix(".md").write_text(text, encoding="utf-8")
 
 
 def run_peers(folder: Path, *, tiny: bool) -> int:
@@ -119,40 +129,57 @@ def run_peers(folder: Path, *, tiny: bool) -> int:
     return done.returncode
 
 
-def main() -> int:
-    """Runs all, and packs what they wrote."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="the folder for bench.tar.gz and log.txt")
-    parser.add_argument("--tiny", action="store_true", help="on the CPU, with tiny sizes")
-    parser.add_argument(
-        "--budget", type=float, default=135.0, help="seconds after which nothing more is begun"
-    )
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="these tables alone; peers is one too")
-    args = parser.parse_args()
-    folder = args.out / "bench"
-    folder.mkdir(parents=True, exist_ok=True)
+def run_all(folder: Path, *, tiny: bool, budget_s: float, only: list[str] | None) -> tuple[list[str], int]:
+    """Runs what there is time for; returns what to log, and the worst exit code."""
     began = time.monotonic()
-    jobs = [(table.name, lambda table=table: run_table(table, folder, tiny=args.tiny)) for table in TABLES]
-    jobs.insert(1, ("peers", lambda: run_peers(folder, tiny=args.tiny)))
+    jobs = [(table.name, lambda table=table: run_table(table, folder, tiny=tiny)) for table in TABLES]
+    jobs.insert(1, ("peers", lambda: run_peers(folder, tiny=tiny)))
     log, codes = [], []
     for name, job in jobs:
-        if args.only and name not in args.only:
+        if only and name not in only:
             continue
         started = time.monotonic()
-        if started - began > args.budget:
-            log.append(f"{name}: left out, {args.budget:g} s are over")
+        if started - began > budget_s:
+            log.append(f"{name}: left out, {budget_s:g} s are over")
         else:
             codes.append(job())
             log.append(f"{name}: exit code {codes[-1]}, {time.monotonic() - started:.1f} s")
         print(log[-1], file=sys.stderr, flush=True)
-    (folder / "log.txt").write_text("\n".join(log) + "\n")
-    with tarfile.open(args.out / "bench.tar.gz", "w:gz") as tar:
-        tar.add(folder, arcname="bench")
-    print(
-        f"{(args.out / 'bench.tar.gz').stat().st_size / 1e6:.1f} MB in {time.monotonic() - began:.0f} s",
-        file=sys.stderr,
+    return log, max(codes, default=1)
+
+
+def main() -> int:
+    """Runs all, and packs what they wrote."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, help="the folder for bench.tar.gz and log.txt")
+    parser.add_argument("--tiny", action="store_true", help="on the CPU, with tiny sizes")
+    parser.add_argument(
+        "--budget", type=float, default=130.0, help="seconds after which nothing more is begun"
     )
-    return max(codes, default=1)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these tables alone; peers is one too")
+    parser.add_argument(
+        "--markdown", type=Path, metavar="FOLDER", help="only make .md of the .json in this folder"
+    )
+    args = parser.parse_args()
+    if args.markdown:
+        write_markdown(args.markdown)
+        return 0
+    if args.out is None:
+        parser.error("--out is needed")
+    args.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch, "bench")
+        folder.mkdir()
+        log, code = run_all(folder, tiny=args.tiny, budget_s=args.budget, only=args.only)
+        if find_spec("polars"):
+            write_markdown(folder, tiny=args.tiny)
+        else:
+            log.append("no polars here: make the tables with --markdown where there is one")
+        (args.out / "log.txt").write_text("\n".join(log) + "\n", encoding="utf-8")
+        with tarfile.open(args.out / "bench.tar.gz", "w:gz") as tar:
+            tar.add(folder, arcname="bench")
+    print(f"{(args.out / 'bench.tar.gz').stat().st_size / 1e6:.2f} MB", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

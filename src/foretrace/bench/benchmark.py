@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foretrace._version import __version__
+from foretrace.errors import FormatError
 
 SCHEMA = "foretrace.bench/1"
 _UNSHOWN = ("samples_ms", "calls", "stopped", "bwd_avg_ms", "bwd_std_ms", "chance", "effect")
@@ -42,6 +43,27 @@ class Benchmark:
             "rows": [dict(row) for row in self.rows],
             "notes": list(self.notes),
         }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Benchmark:
+        """What `to_dict` gave, or a file holds; raises FormatError where it is something else."""
+        if document.get("schema") != SCHEMA:
+            raise FormatError(
+                f"not a benchmark that this version reads: its schema is {document.get('schema')!r}"
+            )
+        try:
+            return cls(
+                kind=document["kind"],
+                device=document["device"],
+                torch=document["torch"],
+                case=tuple(document["case"]),
+                rows=tuple(document["rows"]),
+                notes=tuple(document.get("notes", ())),
+                timing=document.get("timing", {}),
+                clock=document.get("clock", {}),
+            )
+        except KeyError as error:
+            raise FormatError(f"a benchmark without {error}") from error
 
     def to_json(self) -> str:
         """One JSON document; rows stand on one line each, since samples are many."""

@@ -12,10 +12,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from foretrace.bench.benchmark import ERROR, OK
 from foretrace.bench.clocks import Clock, Function, clock_for
 from foretrace.bench.engine import measure
 from foretrace.bench.kinds.collectives import with_bandwidth
-from foretrace.bench.sweep import Case
+from foretrace.bench.sweep import Case, Row, failure
 from foretrace.bench.timing import Timing
 
 _GIVE_UP = timedelta(seconds=120)  # on a rank that does not come
@@ -46,6 +47,10 @@ class GroupClock:
         """As the clock below."""
         self._clock.settle()
 
+    def any_failed(self, failed: bool) -> bool:
+        """Whether one of the ranks did."""
+        return bool(self._shared([float(failed)])[0])
+
     def _shared(self, values: list[float]) -> list[float]:
         held = self._torch.tensor(values, dtype=self._torch.float64, device=self._device)
         self._distributed.all_reduce(held, op=self._distributed.ReduceOp.MAX)
@@ -69,6 +74,25 @@ def call_of(case: Case, distributed: Any, device: Any) -> Callable[[], object]:
     return lambda: distributed.reduce_scatter_tensor(piece, whole)
 
 
+def row_of(case: Case, clock: GroupClock, timing: Timing, distributed: Any, device: Any) -> Row:
+    """The row of one case; one that all ranks refuse, such as an operation that the backend has not, is a row too."""
+    status, reason, call = OK, None, None
+    try:
+        call = call_of(case, distributed, device)
+        call()
+        clock.settle()
+    except Exception as error:
+        status, reason = failure(error)
+    if clock.any_failed(status != OK) or call is None:
+        return {
+            **case,
+            "status": status if status != OK else ERROR,
+            "reason": reason or "another rank failed",
+        }
+    taken = measure(call, clock, timing)
+    return with_bandwidth({**case, "status": OK, "reason": None, **taken.columns()})
+
+
 def main(folder: Path, rank: int) -> None:
     """Runs all cases with the others; rank 0 writes a row after each."""
     import torch
@@ -86,9 +110,8 @@ def main(folder: Path, rank: int) -> None:
     )
     clock = GroupClock(clock_for(device, timing.how), distributed, device)
     for case in cases:
-        taken = measure(call_of(case, distributed, device), clock, timing)
+        row = row_of(case, clock, timing, distributed, device)
         if rank == 0:
-            row = with_bandwidth({**case, "status": "OK", "reason": None, **taken.columns()})
             with open(Path(folder, "rows.jsonl"), "a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
     distributed.barrier()

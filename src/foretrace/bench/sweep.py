@@ -163,7 +163,7 @@ def run_here(kind: str, run_case: RunCase, case: Case, timing: Timing) -> Row:
     except CaseTimeoutError as error:
         status, reason = TIMEOUT, str(error)
     except Exception as error:
-        status, reason = (OOM if is_out_of_memory(error) else ERROR), _short(error)
+        status, reason = failure(error)
     trial.end()
     gc.collect()  # what failed may hold tensors in a circle of frames
     if trial.device.type == "cuda":
@@ -252,9 +252,11 @@ def device_name(device: Any) -> str:
     return f"CPU, {counted(torch.get_num_threads(), 'thread')}"
 
 
-def _short(error: BaseException) -> str:
+def failure(error: BaseException) -> tuple[str, str]:
+    """Status and reason of a row whose case raised this."""
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}"[:_REASON_LETTERS] if text else type(error).__name__
+    reason = f"{type(error).__name__}: {text}"[:_REASON_LETTERS] if text else type(error).__name__
+    return (OOM if is_out_of_memory(error) else ERROR), reason
 
 
 def _told(row: Row) -> str:

@@ -60,12 +60,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.usage = "foretrace bench KIND [options], or foretrace bench FILE.py::function ... [options]"
     parser.epilog = _EPILOG
     given: Sequence[str] = getattr(parser, "arguments", ())
-    wanted = next((word for word in given if word and not word.startswith("-")), None)
+    wanted = next((word for word in given if word in kinds), None)
     known = f"{', '.join(kinds)}, or functions of your own as FILE.py::function"
     parser.add_argument("target", nargs="+", metavar="KIND", help=known)
-    chosen = kinds if wanted not in kinds else {wanted: kinds[wanted]}
-    if wanted is None or _FUNCTION not in wanted:
-        _add_options(parser, chosen)
+    if not any(_FUNCTION in word for word in given):
+        _add_options(parser, {wanted: kinds[wanted]} if wanted else kinds)
     _add_timing(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--format", choices=_output.FORMATS, default="table", help="default: table")
@@ -235,10 +234,10 @@ def _timing(args: argparse.Namespace, *, usual: How = "back-to-back") -> Timing:
 
 
 def _text(benchmark: Benchmark, ending: str) -> str:
-    from foretrace.present.text import bench_tables
-
     if ending == "json":
         return benchmark.to_json()
+    from foretrace.present.text import bench_tables
+
     return bench_tables.csv(benchmark) if ending == "csv" else bench_tables.markdown(benchmark)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -49,6 +51,8 @@ def collectives(
         raise unknown(f"no backend {backend!r}", backend, (*BACKENDS, "auto"))
     if min(ranks) < 1 or min(mib) <= 0:
         raise UsageError("ranks and sizes are above 0")
+    if backend == "gloo":
+        timing = replace(timing, device="cpu")  # that is where its tensors are
     cases = [
         {"backend": backend, "ranks": count, "op": name, "MiB": float(size)}
         for count in ranks
@@ -103,7 +107,8 @@ def _answers(
     limit_s = _WORLD_S if timing.timeout_s is None else timing.timeout_s
     while given < count and time.monotonic() - began_s < limit_s:
         failed = any(process.poll() for process in processes)
-        lines = answers.read_text(encoding="utf-8").splitlines() if answers.exists() else []
+        text = answers.read_text(encoding="utf-8") if answers.exists() else ""
+        lines = text.split("\n")[:-1]  # the last one is not whole yet
         for line in lines[given:]:
             yield json.loads(line)
             if timing.timeout_s is not None:
@@ -116,7 +121,7 @@ def _answers(
 
 def _failure(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> Row:
     for rank, process in enumerate(processes):
-        if process.returncode > 0:
+        if process.returncode not in (0, -signal.SIGKILL):
             said = Path(folder, f"stderr-{rank}").read_bytes()
             return {"status": ERROR, "reason": f"rank {rank}: {death(process.returncode, said)}"}
     return {"status": TIMEOUT, "reason": "no answer from the ranks in time"}
