@@ -245,3 +245,26 @@ def test_functions_are_compared_with_the_first(tmp_path: Path, capsys: pytest.Ca
     assert free["calls"] > 1
     assert "speedup" not in once
     assert (tmp_path / "closed").exists()
+
+
+def test_the_chosen_gpu_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from foretrace.bench.sweep import torch_device
+    from foretrace.errors import UsageError
+
+    current = [0]
+
+    def set_device(device: Any) -> None:
+        assert device.index is not None, "torch refuses a device without a number"
+        current[0] = device.index
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    monkeypatch.setattr(torch.cuda, "set_device", set_device)
+    assert torch_device("auto") == torch_device("cuda") == torch.device("cuda", 0)
+    assert torch_device("cuda:1") == torch.device("cuda", 1)
+    assert torch_device("cuda") == torch.device("cuda", 1)
+    with pytest.raises(UsageError, match="there are 2"):
+        torch_device("cuda:2")

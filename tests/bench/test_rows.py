@@ -211,6 +211,14 @@ def test_markdown_has_the_columns_by_their_names() -> None:
     ]
 
 
+def test_memory_is_shown_to_a_hundredth_of_a_mib() -> None:
+    assert bench_tables.cell("mem_before_bwd_MiB", 8336.25) == "8,336.25"
+    assert bench_tables.cell("median_ms", 8336.25) == "8,336"
+    assert bench_tables.cell("mfu_pct", 41.236) == "41.24 %"
+    assert bench_tables.cell("value", 9.953125) == "9.9531"
+    assert bench_tables.cell("status", None) == "–"
+
+
 def test_csv_leaves_the_samples_out() -> None:
     head, first, *_ = bench_tables.csv(MADE).splitlines()
     assert head == "size,mode,status,reason,median_ms,low_ms,high_ms,avg_ms,std_ms,tokens_per_s"

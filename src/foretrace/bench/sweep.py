@@ -91,9 +91,10 @@ def torch_device(name: str) -> Any:
         raise UsageError(f"device {name}: torch sees no GPU here; `foretrace doctor` says more")
     device = torch.device(name)
     if device.type == "cuda":
-        if device.index is not None and device.index >= torch.cuda.device_count():
-            raise UsageError(f"device {name}: there are {torch.cuda.device_count()}")
-        torch.cuda.set_device(device)
+        if device.index is not None:
+            if device.index >= torch.cuda.device_count():
+                raise UsageError(f"device {name}: there are {torch.cuda.device_count()}, counted from 0")
+            torch.cuda.set_device(device)
         device = torch.device("cuda", torch.cuda.current_device())
     return device
 

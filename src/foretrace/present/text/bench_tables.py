@@ -19,15 +19,9 @@ Rows = Sequence[Mapping[str, Any]]
 _LAST = ("status", "reason")
 _DECIMALS = {"value": 4}  # where three digits would hide what is shown
 _FIRST_TO_GO = (
-    "avg_ms",
-    "std_ms",
-    "low_ms",
-    "high_ms",
-    "bwd_low_ms",
-    "bwd_high_ms",
-    "speedup_low",
-    "speedup_high",
-)
+    "avg_ms", "std_ms", "low_ms", "high_ms", "bwd_low_ms", "bwd_high_ms", "speedup_low", "speedup_high", "peak_reserved_MiB",
+    "fixed_MiB", "clock_mhz", "slowed_by",
+)  # fmt: skip
 _DENOMINATORS = {
     "roof_pct": "of the device's peak in this precision",
     "mfu_pct": "of the device's peak in this precision",
@@ -169,6 +163,8 @@ def cell(name: str, value: object) -> str:
         return ABSENT
     if name in _DECIMALS:
         return f"{value:.{_DECIMALS[name]}f}"
+    if name.endswith("_MiB"):
+        return f"{value:,.2f}"
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     text = f"{value:.4g}"
