@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from foretrace.bench.clocks import EventClock, HostClock
+from foretrace.bench.memory import peak_of
 from foretrace.bench.watch import Seen, Watch, ask_nvidia_smi
 
 DEVICE = SimpleNamespace(type="cuda", index=0)
@@ -122,3 +123,20 @@ def test_nvidia_smi_is_asked_where_there_is_no_pynvml(
     silent = Seen()
     ask_nvidia_smi("GPU-1", silent)
     assert silent.by is None
+
+
+def test_the_peak_is_of_the_second_call(done: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call makes what stays; the counter begins anew after it."""
+    cuda: Any = sys.modules["torch"].cuda
+    cuda.reset_peak_memory_stats = lambda device: done.append("reset")
+    cuda.max_memory_allocated = lambda device: 3 << 20
+    cuda.max_memory_reserved = lambda device: 5 << 20
+    assert peak_of(lambda: done.append("call"), DEVICE) == {"peak_alloc_MiB": 3, "peak_reserved_MiB": 5}
+    assert done == ["call", "wait", "reset", "call", "wait"]
+
+
+def test_the_memory_of_a_cpu_is_not_counted() -> None:
+    assert peak_of(lambda: 1 / 0, SimpleNamespace(type="cpu")) == {
+        "peak_alloc_MiB": None,
+        "peak_reserved_MiB": None,
+    }

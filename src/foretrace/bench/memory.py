@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any
 
 MIB = 2**20
 
 
-class Peak:
-    """The most that torch's allocator held inside a `with` block."""
+def peak_of(function: Callable[[], object], device: Any) -> dict[str, float | None]:
+    """The most that torch's allocator held during a call, as fields of a row; null on a CPU.
 
-    def __init__(self, device: Any) -> None:
-        self._device = device
-        self._counted = device.type == "cuda"
+    It is the second call's: the first makes what stays, such as an optimizer's state, and may compile. Nothing is timed here, so
+    that a buffer of the clock is not counted.
+    """
+    if device.type != "cuda":
+        return {"peak_alloc_MiB": None, "peak_reserved_MiB": None}
+    import torch
 
-    def __enter__(self) -> Self:
-        self.reset()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        return
-
-    def reset(self) -> None:
-        """Counts anew from here."""
-        if self._counted:
-            import torch
-
-            torch.cuda.reset_peak_memory_stats(self._device)
-
-    def columns(self) -> dict[str, float | None]:
-        """The fields of a row; absent on a CPU."""
-        if not self._counted:
-            return {"peak_alloc_MiB": None, "peak_reserved_MiB": None}
-        import torch
-
-        return {
-            "peak_alloc_MiB": torch.cuda.max_memory_allocated(self._device) / MIB,
-            "peak_reserved_MiB": torch.cuda.max_memory_reserved(self._device) / MIB,
-        }
+    function()
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    function()
+    torch.cuda.synchronize(device)
+    return {
+        "peak_alloc_MiB": torch.cuda.max_memory_allocated(device) / MIB,
+        "peak_reserved_MiB": torch.cuda.max_memory_reserved(device) / MIB,
+    }
 
 
 def allocated_bytes(device: Any) -> int | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from foretrace.bench.against import against
 from foretrace.bench.benchmark import OK, Benchmark
+from foretrace.bench.memory import peak_of
 from foretrace.bench.sweep import Case, Progress, Row, Trial, sweep
 from foretrace.bench.timing import Timing
 from foretrace.errors import InputError, UsageError, unknown
@@ -102,11 +103,8 @@ def found(path: Path, name: str) -> Iterator[Callable[[], object]]:
 
 
 def _time(function: Callable[[], object], trial: Trial) -> None:
-    from foretrace.bench.memory import Peak
-
-    with Peak(trial.device) as peak:
-        measured = trial.time(function)
-    trial.row |= {**measured.columns(), **peak.columns()}
+    peak = peak_of(function, trial.device)
+    trial.row |= {**trial.time(function).columns(), **peak}
 
 
 def _needed_arguments(function: Callable[..., object]) -> int:

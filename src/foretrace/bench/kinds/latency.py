@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from foretrace.bench import attention_math, precisions, training
 from foretrace.bench.benchmark import OK, Benchmark
-from foretrace.bench.memory import Peak
+from foretrace.bench.memory import peak_of
 from foretrace.bench.sweep import Case, Progress, Row, Trial, sweep
 from foretrace.bench.timing import Timing
 from foretrace.bench.transformer_sizes import size_of
@@ -55,13 +55,14 @@ def run_case(case: Case, trial: Trial) -> None:
         with torch.inference_mode(), training.autocast(case["precision"], trial.device):
             return model(given)
 
-    with precisions.products_in(case["precision"]), Peak(trial.device) as peak:
+    with precisions.products_in(case["precision"]):
+        peak = peak_of(forward, trial.device)
         measured = trial.time(forward)
     trial.row |= {
         **{f"p{percent}_ms": measured.percentile_ms(percent) for percent in (50, 90, 99)},
         **measured.columns(),
         "items_per_s": case["batch"] / (measured.median_ms.point / 1e3),
-        "peak_alloc_MiB": peak.columns()["peak_alloc_MiB"],
+        "peak_alloc_MiB": peak["peak_alloc_MiB"],
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from foretrace.bench import precisions, training
 from foretrace.bench.against import against
 from foretrace.bench.benchmark import OK, Benchmark
-from foretrace.bench.memory import Peak
+from foretrace.bench.memory import peak_of
 from foretrace.bench.sweep import Case, Progress, Row, Trial, sweep
 from foretrace.bench.timing import Timing
 from foretrace.bench.transformer_sizes import size_of
@@ -115,14 +115,13 @@ def _run_step(case: Case, trial: Trial) -> None:
     with precisions.products_in(case["precision"]):
         trial.row |= _distance_from_fp64(case, model, ids, trial.device)
         step = training.step_of(case, model, ids, trial.device)
-        step()
-        with Peak(trial.device) as peak:
-            measured = trial.time(step)
+        peak = peak_of(step, trial.device)
+        measured = trial.time(step)
     tokens = case["batch"] * case["ctx"]
     trial.row |= {
         **measured.columns(),
         "tokens_per_s": tokens / (measured.median_ms.point / 1e3),
-        **peak.columns(),
+        **peak,
     }
 
 

@@ -7,7 +7,7 @@ from itertools import product
 
 from foretrace.bench import attention_math, precisions, training
 from foretrace.bench.benchmark import Benchmark
-from foretrace.bench.memory import Peak
+from foretrace.bench.memory import peak_of
 from foretrace.bench.sweep import Case, Progress, Trial, sweep
 from foretrace.bench.timing import Timing
 from foretrace.bench.transformer_sizes import size_of
@@ -45,14 +45,13 @@ def run_case(case: Case, trial: Trial) -> None:
     model, ids = training.build(case, trial.device)
     step = training.step_of(case, model, ids, trial.device)
     with precisions.products_in(case["precision"]):
-        step()  # makes the optimizer's state and compiles: the peak is of the steps after it
-        with Peak(trial.device) as peak:
-            measured = trial.time(step)
+        peak = peak_of(step, trial.device)
+        measured = trial.time(step)
     seconds = measured.median_ms.point / 1e3
     roof = precisions.peak_flops(trial.device, case["precision"])
     trial.row |= {
         **measured.columns(),
         "tokens_per_s": case["batch"] * case["ctx"] / seconds,
-        **peak.columns(),
+        **peak,
         "mfu_pct": 100 * training.flops(case) / seconds / roof if roof else None,
     }
