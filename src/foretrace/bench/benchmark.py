@@ -12,7 +12,7 @@ from foretrace._version import __version__
 from foretrace.errors import FormatError
 
 SCHEMA = "foretrace.bench/1"
-_UNSHOWN = ("samples_ms", "calls", "stopped", "bwd_avg_ms", "bwd_std_ms", "chance", "effect")
+_UNSHOWN = ("samples_ms", "turns_ms", "calls", "stopped", "bwd_avg_ms", "bwd_std_ms", "chance", "effect")
 OK, OOM, ERROR, TIMEOUT = STATUSES = ("OK", "OOM", "ERROR", "TIMEOUT")
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from foretrace.bench.benchmark import ERROR, OK, OOM, TIMEOUT, Benchmark
-from foretrace.bench.clocks import Clock, Function, clock_for
+from foretrace.bench.clocks import Function, clock_for
 from foretrace.bench.engine import measure
 from foretrace.bench.measurement import Measurement
-from foretrace.bench.timing import How, Timing
+from foretrace.bench.timing import Timing
 from foretrace.bench.watch import Seen, Watch, ask_nvidia_smi, uuid_of
 from foretrace.errors import UsageError
 from foretrace.units import counted
@@ -53,12 +53,16 @@ class Trial:
         self.device = torch_device(timing.device)
         self.row: Row = {}
         self._watch = Watch(uuid_of(self.device))
-        self._until_s = None if timing.timeout_s is None else time.monotonic() + timing.timeout_s
+        self.allow(timing.timeout_s)
 
-    def time(self, function: Function, *, how: How | None = None, clock: Clock | None = None) -> Measurement:
+    def allow(self, seconds: float | None) -> None:
+        """From now on so much time is left."""
+        self._until_s = None if seconds is None else time.monotonic() + seconds
+
+    def time(self, function: Function, *, timing: Timing | None = None) -> Measurement:
         """Samples of a function, by the rules of the sweep."""
-        clock = clock or clock_for(self.device, how or self.timing.how)
-        return measure(function, clock, self.timing, between=self.check)
+        timing = timing or self.timing
+        return measure(function, clock_for(self.device, timing.how), timing, between=self.check)
 
     def check(self) -> None:
         """Looks at the device's clock; raises CaseTimeoutError where time is up."""
@@ -156,20 +160,25 @@ def run_here(kind: str, run_case: RunCase, case: Case, timing: Timing) -> Row:
     torch = import_torch()
     torch.manual_seed(timing.seed)
     trial = Trial(timing)
-    status, reason = OK, None
-    try:
-        run_case(case, trial)
-    except UsageError:
-        raise
-    except CaseTimeoutError as error:
-        status, reason = TIMEOUT, str(error)
-    except Exception as error:
-        status, reason = failure(error)
+    status, reason = outcome(lambda: run_case(case, trial))
     trial.end()
     gc.collect()  # what failed may hold tensors in a circle of frames
     if trial.device.type == "cuda":
         torch.cuda.empty_cache()
     return {**case, "status": status, "reason": reason, **trial.row}
+
+
+def outcome(action: Callable[[], None]) -> tuple[str, str | None]:
+    """How it went, and why it failed; a wrong call is raised."""
+    try:
+        action()
+    except UsageError:
+        raise
+    except CaseTimeoutError as error:
+        return TIMEOUT, str(error)
+    except Exception as error:
+        return failure(error)
+    return OK, None
 
 
 def run_isolated(kind: str, run_case: RunCase, case: Case, timing: Timing) -> Row:

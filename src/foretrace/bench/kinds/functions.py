@@ -6,16 +6,18 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from foretrace.bench.against import against
 from foretrace.bench.benchmark import OK, Benchmark
+from foretrace.bench.clocks import Function
 from foretrace.bench.memory import peak_of
-from foretrace.bench.sweep import Case, Progress, Row, Trial, sweep
+from foretrace.bench.sweep import Case, Progress, Row, Trial, collect, sweep
 from foretrace.bench.timing import Timing
+from foretrace.bench.turns import rows_in_turns
 from foretrace.errors import InputError, UsageError, unknown
 
 _SETUP = "setup"
@@ -24,7 +26,7 @@ _SETUP = "setup"
 def functions(
     *targets: str | Callable[[], object], timing: Timing | None = None, progress: Progress | None = None
 ) -> Benchmark:
-    """Times functions of your own: callables, or texts such as "kernels.py::fused".
+    """Times functions of your own: callables, or texts such as "kernels.py::fused". Several take turns, and are compared with the first.
 
     Where the file has a function `setup`, it is called first, and what it returns (or yields, to clean up after that) is given to a
     function that takes an argument.
@@ -32,22 +34,25 @@ def functions(
     timing = timing or Timing()
     if not targets:
         raise UsageError("name a function: FILE.py::function")
-    given = {_name(target): target for target in targets if callable(target)}
-    if given and timing.isolate:
+    if timing.isolate and any(map(callable, targets)):
         raise UsageError("a function of this process cannot run in another: name it as FILE.py::function")
     for target in targets:
         if not callable(target):
             split(target)
+    names = _distinct([_name(target) if callable(target) else target for target in targets])
+    given = dict(zip(names, targets, strict=True))
+    cases = [{"function": name} for name in names]
+    if timing.isolate:
+        return sweep("functions", run_case, cases, timing, progress=progress, finish=finish)
 
-    def run(case: Case, trial: Trial) -> None:
-        function = given.get(case["function"])
-        if function is None:
-            run_case(case, trial)
-        else:
-            _time(function, trial)
+    def opened(case: Case) -> AbstractContextManager[Function]:
+        target = given[case["function"]]
+        return nullcontext(target) if callable(target) else found(*split(target))
 
-    cases = [{"function": _name(target) if callable(target) else target} for target in targets]
-    return sweep("functions", run, cases, timing, progress=progress, finish=finish)
+    def rows(cases: Sequence[Case]) -> Iterator[Row]:
+        yield from rows_in_turns(cases, opened, timing)
+
+    return collect("functions", rows, cases, timing, progress=progress, finish=finish)
 
 
 def finish(rows: Sequence[Row]) -> list[str]:
@@ -62,10 +67,10 @@ def finish(rows: Sequence[Row]) -> list[str]:
 
 
 def run_case(case: Case, trial: Trial) -> None:
-    """One function of a file."""
-    path, name = split(case["function"])
-    with found(path, name) as function:
-        _time(function, trial)
+    """One function of a file, in a process of its own."""
+    with found(*split(case["function"])) as function:
+        trial.row |= peak_of(function, trial.device)
+        trial.row |= trial.time(function).columns()
 
 
 def split(target: str) -> tuple[Path, str]:
@@ -102,11 +107,6 @@ def found(path: Path, name: str) -> Iterator[Callable[[], object]]:
         made.close()
 
 
-def _time(function: Callable[[], object], trial: Trial) -> None:
-    peak = peak_of(function, trial.device)
-    trial.row |= {**trial.time(function).columns(), **peak}
-
-
 def _needed_arguments(function: Callable[..., object]) -> int:
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -128,6 +128,15 @@ def _load(path: Path) -> ModuleType:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """The names, with a number where one was there before: several lambdas."""
+    made: list[str] = []
+    for name in names:
+        same = sum(other == name or other.startswith(f"{name} #") for other in made)
+        made.append(f"{name} #{same + 1}" if same else name)
+    return made
 
 
 def _name(target: Any) -> str:

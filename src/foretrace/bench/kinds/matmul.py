@@ -13,14 +13,14 @@ from foretrace.sourced import JUDGEMENT, Factor, Share
 
 # Products of an odd size beside those of a power of two: their rows do not begin at multiples of 16 bytes.
 SHAPES = (
-    "512x512x512",
-    "1024x1024x1024",
-    "2048x2048x2048",
-    "4096x4096x4096",
+    "512",
+    "1024",
+    "2048",
+    "4096",
     "4096x4096x4097",
     "4096x4097x4096",
     "4097x4096x4096",
-    "8192x8192x8192",
+    "8192",
 )
 _NEAR = Share(0.05, "the work, within which two shapes are compared for their alignment", JUDGEMENT)
 _CLIFF = Factor(1.1, "the time for the same work, from which an unaligned shape is said to cost", JUDGEMENT)
@@ -42,7 +42,7 @@ def matmul(
 
 
 def parsed(text: str) -> Case:
-    """The sizes in "4096x4096x4096", or "4096" for a square."""
+    """The sizes in "4096", or "4096" for a square."""
     parts = text.lower().split("x")
     parts = parts * 3 if len(parts) == 1 else parts
     if len(parts) != 3 or not all(part.isdecimal() and int(part) for part in parts):
