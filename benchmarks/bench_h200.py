@@ -50,7 +50,7 @@ TABLES = (
     ),
     Table(
         "transformer",
-        "transformer --size medium --ctx 512 --precision fp32,tf32,bf16,fp16 --attention naive",
+        "transformer --size small,medium --ctx 256,512 --precision fp32,bf16 --attention naive",
         "transformer --size 16x32x2x2 --ctx 8 --precision fp32,bf16 --attention naive",
     ),
     Table(
@@ -59,7 +59,7 @@ TABLES = (
         "transformer --size 16x32x2x2,16x32x1x2 --ctx 8 --mode fwd,train --precision bf16",
     ),
     Table("matmul", "matmul", "matmul --shape 16,17"),
-    Table("precision", "precision --size medium --ctx 512", "precision --size 16x32x2x2 --ctx 8"),
+    Table("precision", "precision --size medium --ctx 512 --attention naive", "precision --size 16x32x2x2 --ctx 8"),
     Table(
         "attention_fused",
         "attention --d-model 64,128 --seq-len 1024,4096,16384 --precision bf16 --impl naive,math,flash,efficient,cudnn --causal",
