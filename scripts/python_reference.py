@@ -61,6 +61,7 @@ def python_page(made_by: str) -> str:
     lines += [
         "- `foretrace.callbacks`: for Lightning, Hugging Face and Accelerate; [how to record](../guide/record.md#from-python)"
     ]
+    lines += ["- `foretrace.bench`: times functions, products and parts of models; [how](../guide/bench.md)"]
     return "\n".join(lines) + "\n"
 
 

@@ -11,7 +11,7 @@ from foretrace._version import __version__
 if TYPE_CHECKING:
     from inspect import Signature
 
-    from foretrace import analyze, errors
+    from foretrace import analyze, bench, errors
     from foretrace.api import diagnose, predict, sql
     from foretrace.capture import callbacks
     from foretrace.capture.api import profile, region, step
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from foretrace.trace import Trace
 
 __all__ = [
-    "Trace", "__version__", "analyze", "callbacks", "diagnose", "errors", "open", "predict", "profile", "region", "sql", "step",
+    "Trace", "__version__", "analyze", "bench", "callbacks", "diagnose", "errors", "open", "predict", "profile", "region", "sql", "step",
 ]  # fmt: skip
 
 _FUNCTIONS_TOO = ("diagnose", "predict")  # folders of the package that are called
@@ -46,7 +46,7 @@ def __getattr__(name: str) -> object:
         return importlib.import_module("foretrace.capture.callbacks")
     if name == "load_ipython_extension":  # `%load_ext foretrace`
         return importlib.import_module("foretrace.capture.notebook").load_ipython_extension
-    if name in ("analyze", "errors", "hardware", "intervals", "schema", *_FUNCTIONS_TOO):
+    if name in ("analyze", "bench", "errors", "hardware", "intervals", "schema", *_FUNCTIONS_TOO):
         return importlib.import_module(f"foretrace.{name}")
     raise AttributeError(f"module 'foretrace' has no attribute {name!r}")
 

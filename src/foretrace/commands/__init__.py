@@ -21,6 +21,7 @@ from foretrace._version import __version__
 from foretrace.commands import (
     _encoding,
     _output,
+    bench,
     cache,
     demo,
     diagnose,
@@ -51,6 +52,7 @@ COMMANDS: tuple[ModuleType, ...] = (
     sql,
     flame,
     perfetto,
+    bench,
     cache,
     doctor,
 )

@@ -56,7 +56,7 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_columns(parser: argparse.ArgumentParser) -> None:
+def add_columns(parser: argparse._ActionsContainer) -> None:
     """Adds --columns."""
     says = "print these columns, in this order (default: all; in a table, those that fit)"
     parser.add_argument("--columns", metavar="NAME,...", help=says)

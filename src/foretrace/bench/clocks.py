@@ -1,0 +1,152 @@
+"""Clocks: what times calls of a function, on the host or between two events of a GPU.
+
+A clock takes samples: the time of one call, in milliseconds, as the mean over so many calls in a row. Samples of a GPU are queued
+one after the other and read together, so that it does not wait for the host between them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from foretrace.bench.timing import How
+from foretrace.errors import UsageError
+from foretrace.sourced import JUDGEMENT, Count, Factor, Nanoseconds
+
+Function = Callable[[], object]
+
+TICKS = Count(
+    1_000, "ticks of the host's clock in a sample, at least: then reading it is 0.1 % of it", JUDGEMENT
+)
+LEAST_EVENTS_NS = Nanoseconds(
+    2_000_000,
+    "a sample between two events, at least, of calls in a row",
+    "events resolve 0.5 µs (CUDA runtime API)",
+)
+FLUSHED = Factor(
+    4, "the L2 cache in the buffer that is written to empty it: one of its size may leave a part", JUDGEMENT
+)
+
+
+class Clock(Protocol):
+    """What the engine asks: samples of a function, the time, and how long a sample must be to be trusted."""
+
+    says: str  # one line for people
+    least_sample_ms: float  # 0 where a sample is always one call
+
+    def samples(self, function: Function, *, calls: int, count: int) -> list[float]:
+        """Milliseconds of one call, `count` times, each as the mean of `calls`."""
+
+    def now_s(self) -> float:
+        """Seconds since some moment."""
+
+    def settle(self) -> None:
+        """Waits until everything that was started is done."""
+
+
+class HostClock:
+    """time.perf_counter_ns around the calls."""
+
+    def __init__(self, *, single: bool = False, settle: Callable[[], None] | None = None) -> None:
+        self.says = "host clock, one call at a time" if single else "host clock, calls in a row"
+        self.least_sample_ms = 0.0 if single else int(TICKS) * tick_ns() / 1e6
+        self._settle = settle
+
+    def samples(self, function: Function, *, calls: int, count: int) -> list[float]:
+        """Each from the first call until all work of the last is done."""
+        now, settle = time.perf_counter_ns, self._settle
+        taken = []
+        for _ in range(count):
+            if settle:
+                settle()
+            began = now()
+            for _ in range(calls):
+                function()
+            if settle:
+                settle()
+            taken.append((now() - began) / calls / 1e6)
+        return taken
+
+    def now_s(self) -> float:
+        """Of the host."""
+        return time.perf_counter()
+
+    def settle(self) -> None:
+        """Nothing runs on after a call on the CPU; on a GPU its queue does."""
+        if self._settle:
+            self._settle()
+
+
+class EventClock:
+    """Two CUDA events around the calls; with `flush`, one call each, after writing a buffer that fills L2."""
+
+    def __init__(self, device: Any, *, flush: bool = False) -> None:
+        import torch
+
+        self._cuda = torch.cuda
+        self._device = device
+        self.least_sample_ms = 0.0 if flush else LEAST_EVENTS_NS / 1e6
+        self.says = "CUDA events, calls in a row"
+        self._buffer = None
+        if flush:
+            size = int(FLUSHED * l2_bytes(device))
+            self._buffer = torch.empty(size // 4, dtype=torch.int32, device=device)
+            self.says = f"CUDA events, one call each after {size / 2**20:.0f} MiB were written to empty L2"
+
+    def samples(self, function: Function, *, calls: int, count: int) -> list[float]:
+        """Queued together and read at the end."""
+        pairs = [
+            (self._cuda.Event(enable_timing=True), self._cuda.Event(enable_timing=True)) for _ in range(count)
+        ]
+        for start, end in pairs:
+            if self._buffer is not None:
+                self._buffer.zero_()
+            start.record()
+            for _ in range(calls):
+                function()
+            end.record()
+        self.settle()
+        return [start.elapsed_time(end) / calls for start, end in pairs]
+
+    def now_s(self) -> float:
+        """Of the host."""
+        return time.perf_counter()
+
+    def settle(self) -> None:
+        """Waits for the device."""
+        self._cuda.synchronize(self._device)
+
+
+def clock_for(device: Any, how: How) -> Clock:
+    """The clock of a torch.device for this way of timing."""
+    if device.type == "cpu":
+        return HostClock(single=how != "back-to-back")
+    if how == "single":
+        import torch
+
+        return HostClock(single=True, settle=lambda: torch.cuda.synchronize(device))
+    return EventClock(device, flush=how == "flush")
+
+
+def tick_ns(*, looks: int = 50) -> int:
+    """The shortest time that two readings of the host's clock are apart."""
+    now = time.perf_counter_ns
+    steps = []
+    for _ in range(looks):
+        first = second = now()
+        while second == first:
+            second = now()
+        steps.append(second - first)
+    return min(steps)
+
+
+def l2_bytes(device: Any) -> int:
+    """The size of a GPU's L2 cache, as its driver reports it."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(device)
+    size = getattr(properties, "L2_cache_size", None)
+    if not size:
+        raise UsageError("this torch does not tell the size of the L2 cache: time without flushing it")
+    return int(size)

@@ -1,0 +1,62 @@
+"""The engine: calls a function until its time is known, and keeps every sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+
+from foretrace.bench.clocks import Clock, Function
+from foretrace.bench.measurement import Measurement
+from foretrace.bench.stopping import Stopping
+from foretrace.bench.timing import Timing
+from foretrace.sourced import JUDGEMENT, Count, Factor, Nanoseconds
+
+ROUND_NS = Nanoseconds(50_000_000, "samples taken together before the rule is asked, at most", JUDGEMENT)
+ROUND_SAMPLES = Count(16, "samples taken together, at most", JUDGEMENT)
+_GROWTH = Factor(10, "the calls of a sample, from one trial to the next, at most", JUDGEMENT)
+_MOST_CALLS = Count(1_000_000, "calls in one sample, at most: more only where a call does nothing", JUDGEMENT)
+
+
+def measure(
+    function: Function, clock: Clock, timing: Timing, *, between: Callable[[], None] | None = None
+) -> Measurement:
+    """Samples of the function, after a warm-up; `between` is called between rounds of samples, and may raise to end it."""
+    check = between or _go_on
+    warm_up(function, clock, timing.warmup_s, check)
+    calls, call_ms = calls_per_sample(function, clock, check)
+    count = max(1, min(int(ROUND_SAMPLES), int(ROUND_NS / 1e6 / max(calls * call_ms, 1e-9))))
+    stopping = Stopping(timing)
+    samples: list[float] = []
+    sampling_s = clock.now_s()
+    while True:
+        samples += clock.samples(function, calls=calls, count=count)
+        reason = stopping.reason(samples, clock.now_s() - sampling_s)
+        if reason:
+            return Measurement(tuple(samples), calls, reason, clock.says)
+        check()
+
+
+def _go_on() -> None:
+    return
+
+
+def warm_up(function: Function, clock: Clock, warmup_s: float, check: Callable[[], None]) -> None:
+    """Calls for so long after the first one, which may compile or allocate, is done."""
+    clock.samples(function, calls=1, count=1)
+    check()
+    began_s = clock.now_s()
+    while clock.now_s() - began_s < warmup_s:
+        clock.samples(function, calls=1, count=1)
+        check()
+
+
+def calls_per_sample(function: Function, clock: Clock, check: Callable[[], None]) -> tuple[int, float]:
+    """How many calls make a sample long enough for the clock, and what one takes."""
+    calls = 1
+    while True:
+        call_ms = min(clock.samples(function, calls=calls, count=3))
+        check()
+        if calls * call_ms >= clock.least_sample_ms or calls >= _MOST_CALLS:
+            return calls, call_ms
+        needed = ceil(clock.least_sample_ms / call_ms) if call_ms > 0 else calls * int(_GROWTH)
+        calls = min(max(needed, calls + 1), calls * int(_GROWTH), int(_MOST_CALLS))
