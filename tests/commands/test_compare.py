@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -156,3 +157,55 @@ def test_wrong_input_is_one_line(
     said = capsys.readouterr().err
     assert says in said
     assert said.count("\n") == 1
+
+
+def test_gates_and_their_reports(
+    pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One gate fails, one passes: the exit code, JUnit, annotations and the comment say so."""
+    files = ["--junit", str(tmp_path / "gates.xml"), "--markdown", str(tmp_path / "comment.md"), "--github"]
+    limits = ["--fail-on", "overview.gpu_busy_pct < -20%", "--fail-on", "kernels > +0"]
+    assert main(["compare", "--no-cache", *pair, *limits, *files]) == 1
+    out = capsys.readouterr().out
+    assert "::error title=failed%3A overview.gpu_busy_pct < -20%25::" in out
+    assert "::notice title=passed%3A kernels > +0::kernels 2 → 2" in out
+    suite = ElementTree.parse(tmp_path / "gates.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "1", "0")
+    failed = [case.get("name") for case in suite if case.find("failure") is not None]
+    assert failed == ["overview.gpu_busy_pct < -20%"]
+    comment = (tmp_path / "comment.md").read_text()
+    assert "| failed | `overview.gpu_busy_pct < -20%` |" in comment
+    assert "matrix products" in comment
+    assert main(["compare", "--no-cache", *pair, *files]) == 2  # the files are there
+    assert main(["compare", "--no-cache", *pair, *files, "--force"]) == 0
+
+
+def test_json_stays_a_document_beside_annotations(
+    pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["compare", "--no-cache", "--format", "json", *pair, "--github", "--fail-on", "kernels > 1"]
+    assert main(arguments) == 1
+    streams = capsys.readouterr()
+    assert json.loads(streams.out)["gates"][0]["state"] == "failed"
+    assert "::error" in streams.err
+
+
+def test_noise_fails_only_where_it_is_asked_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two steps that take twice as long prove nothing: exit code 0, and 1 with --strict."""
+    before, after = (
+        steps((1_800.0,) * 2).write(tmp_path, "a.json"),
+        steps((3_800.0,) * 2).write(tmp_path, "b.json"),
+    )
+    arguments = ["compare", "--no-cache", str(before), str(after), "--fail-on", "step_ms > +3%"]
+    assert main(arguments) == 0
+    assert "inconclusive  step_ms > +3%" in capsys.readouterr().out
+    assert main([*arguments, "--strict"]) == 1
+
+
+def test_what_a_recording_is_called_cannot_act(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name with a line break must not become another annotation."""
+    folder = tmp_path / "x\n::error::pwned"
+    folder.mkdir()
+    path = str(steps().write(folder, "a\n::error::pwned.json"))
+    assert main(["compare", "--no-cache", path, path, "--github", "--fail-on", "kernels > 100"]) == 0
+    assert not any(line.startswith("::error") for line in capsys.readouterr().out.splitlines())

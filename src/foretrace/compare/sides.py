@@ -41,6 +41,7 @@ class Side:
     counts: Mapping[str, float] = field(
         default_factory=dict
     )  # kernels, launches and peak_bytes, where they are known
+    values: Mapping[str, float] = field(default_factory=dict)  # of analyses, as a baseline keeps them
     has_stacks: bool = False
 
     @property

@@ -38,6 +38,7 @@ class StepComparison:
     judged: Judged
     causes: tuple[Cause, ...]
     notes: tuple[str, ...] = ()
+    why_not: str = ""  # why the two cannot be compared at all
 
     @property
     def verdict(self) -> Verdict:
@@ -123,6 +124,7 @@ def compare_sides(before: Side, after: Side) -> StepComparison:
         judged,
         causes,
         _notes(found, before, after, known_by),
+        why_not,
     )
 
 

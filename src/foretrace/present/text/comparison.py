@@ -8,6 +8,7 @@ import polars as pl
 
 from foretrace.compare.benches import BenchComparison
 from foretrace.compare.compared import Compared, FolderComparison, TrendRow
+from foretrace.compare.gates import Checked
 from foretrace.compare.sides import Side
 from foretrace.compare.steps import StepComparison
 from foretrace.compare.traces import Comparison
@@ -140,9 +141,19 @@ def trend_frame(rows: Sequence[TrendRow]) -> pl.DataFrame:
     return pl.DataFrame(told)
 
 
-def lines(found: Comparison, width: int) -> Iterator[Line]:
+def gate_lines(results: Sequence[Checked], width: int) -> Iterator[Line]:
+    """The gates, each with what was found."""
+    styles = {"failed": "verdict no", "inconclusive": "verdict with care", "passed": "verdict yes"}
+    room = width - summary_page.GUTTER - 2
+    for number, result in enumerate(results):
+        head: Line = [(f"{result.state}  ", styles[result.state]), (result.gate.text, "strong")]
+        found = [[("  ", ""), (text, "quiet")] for text in tables.wrap(visible(result.says), room)]
+        yield from _section("gates" if not number else "", iter([head, *found]))
+
+
+def lines(found: Comparison, width: int, results: Sequence[Checked] = ()) -> Iterator[Line]:
     """The page of two recordings."""
-    yield from step_lines(found.steps, width)
+    yield from step_lines(found.steps, width, results)
     for name in ("operators", "kernels"):
         table = drill(found, name) if name == "kernels" else _over_modules(drill(found, name))
         changed = table.filter(
@@ -175,7 +186,7 @@ def drill(found: Comparison, name: str) -> pl.DataFrame:
     return made.rename(renamed)
 
 
-def step_lines(found: StepComparison, width: int) -> Iterator[Line]:
+def step_lines(found: StepComparison, width: int, results: Sequence[Checked] = ()) -> Iterator[Line]:
     """The verdict on two sides, and the causes as a waterfall."""
     room = width - summary_page.GUTTER
     names = [shorten(visible(side.name), max((room - 3) // 2, 8)) for side in (found.before, found.after)]
@@ -185,6 +196,9 @@ def step_lines(found: StepComparison, width: int) -> Iterator[Line]:
     yield from _section("", _verdict_lines(found, room))
     yield []
     yield from _section("causes", _waterfall(found, room))
+    if results:
+        yield []
+        yield from gate_lines(results, width)
     counts = _counts(found.before, found.after)
     if counts:
         yield []
