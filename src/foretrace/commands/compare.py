@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from foretrace.compare.subjects import Recording, Subject
     from foretrace.diagnose.case import Case
 
+_FLAME = (".svg", ".html")
 _TABLES = ("causes", "modules", "operators", "kernels", "nodes")
 BASELINES = Path("foretrace-baselines.json")
 
@@ -35,6 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     says = "the table to print (default: causes, which sum to the difference)"
     parser.add_argument("--by", choices=_TABLES, default="causes", help=says)
     _output.add_rows(parser)
+    says = "write a differential flame graph of two recordings: .svg or .html"
+    parser.add_argument("--flame", metavar="FILE", type=Path, help=says)
     parser.add_argument("--force", action="store_true", help="overwrite existing files and baselines")
     _gates.configure(parser)
     group = parser.add_argument_group("baselines")
@@ -47,6 +50,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the comparison; 1 where a gate failed."""
     gates = _gates.parsed(args)
+    if args.flame is not None:
+        _output.check_file(args.flame, force=args.force, endings=_FLAME, such_as=".svg or .html")
+        if args.baseline or len(args.paths) != 2:
+            raise UsageError("--flame needs two recordings")
     least = 1 if args.baseline or args.save_baseline else 2
     if len(args.paths) < least:
         raise UsageError("compare needs two paths, or one and --baseline")
@@ -96,6 +103,8 @@ def _pair(subjects: list[Subject], gates: list[Gate], args: argparse.Namespace) 
 
     found = compare_subjects(subjects[0], subjects[1], partial(_open, args))
     results = _gates.checked(gates, found)
+    if args.flame is not None:
+        _write_flame(found, args.flame)
     if args.by != "causes":
         if not isinstance(found, Comparison):
             raise UsageError(f"--by {args.by} needs two recordings")
@@ -109,6 +118,19 @@ def _pair(subjects: list[Subject], gates: list[Gate], args: argparse.Namespace) 
     steps = found.steps if isinstance(found, Comparison) else found
     _gates.report(args, results, steps.verdict, found.says, comparison.markdown(found))
     return _gates.exit_code(results, strict=args.strict)
+
+
+def _write_flame(found: Compared, output: Path) -> None:
+    from foretrace.compare.traces import Comparison
+    from foretrace.present.export import difference_flame
+
+    if not isinstance(found, Comparison):
+        raise UsageError("--flame needs two recordings")
+    is_page = output.name.lower().endswith(".html")
+    text = (difference_flame.to_html if is_page else difference_flame.to_svg)(found)
+    with _output.writing(output) as file:
+        file.write_text(text, encoding="utf-8")
+    print(f"wrote {visible(str(output))}", file=sys.stderr)
 
 
 def _bare(found: Compared, results: list[Checked], args: argparse.Namespace) -> None:
