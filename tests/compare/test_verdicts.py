@@ -7,7 +7,7 @@ import pytest
 
 from foretrace.compare.verdicts import judge, welch
 
-TRIALS = 1_000
+TRIALS = 400
 
 
 def drawn(

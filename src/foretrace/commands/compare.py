@@ -189,6 +189,7 @@ def _trend(subjects: list[Subject], gates: list[Gate], args: argparse.Namespace)
     text = tables.to_markdown(frame)
     if args.format == "table":
         _output.print_frame(frame, _printing(args))
+        terminal.show_lines(lambda width: comparison.note_lines(comparison.trend_notes(rows), width))
         if results:
             print()
             terminal.show_lines(lambda width: comparison.gate_lines(results, width))

@@ -30,7 +30,7 @@ GPU, WAIT, HOST, RECORDING = "GPU", "wait", "host", "recording"  # kinds of part
 PRODUCTS, ATTENTION, HOST_COPIES = "matrix products", "attention", "copies to and from the host"
 COMMUNICATION, ELEMENTWISE = "communication", "elementwise"
 DATA, SYNC, LAUNCHING = "waiting for data", "waiting in a sync", "launching: operators and calls"
-PYTHON, RECORDED = "Python between operators", "slowed by recording"
+PYTHON, RECORDED = "Python between operators", "unprofiled less recorded"
 
 # What roles of GPU work are called here, in the order in which they claim a moment: computing, then talking, then copying.
 _WORK: Mapping[str, str] = {

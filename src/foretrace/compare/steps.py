@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from foretrace.compare.parts import RECORDING
 from foretrace.compare.sides import Side
 from foretrace.compare.verdicts import Judged, judge, repeats
 from foretrace.compare.waterfall import Cause, waterfall
@@ -81,8 +82,13 @@ class StepComparison:
             says = f"{times}: {self.verdict}, {ratio}"
         return says + self._most()
 
+    @property
+    def top(self) -> Cause | None:
+        """The cause that explains most; how much recording adds explains nothing."""
+        return next((cause for cause in self.causes if cause.kind != RECORDING), None)
+
     def _most(self) -> str:
-        top = next(iter(self.causes), None)
+        top = self.top
         if top is None or abs(top.delta_ns) < _LEAST * max(self.before_ns, self.after_ns):
             return ""
         more = "more" if top.delta_ns > 0 else "less"

@@ -124,4 +124,4 @@ def _why(speedup: Interval, chance: float, repeats: float) -> str:
         return "the times of the two scatter too much, or are too few, to tell a difference from chance"
     if abs(speedup.point - 1) < MATTERS:
         return f"the difference is below {MATTERS}, but the times scatter too much to call them the same"
-    return f"two runs of one and the same program may differ by {100 * repeats:.0f} % where it waits as much as this one does"
+    return f"two runs of one and the same program may differ by {100 * repeats:.0f} %"

@@ -186,7 +186,7 @@ const AMOUNTS = ["a_count", "b_count", "before_count", "after_count", "a_host_ns
 
 /** With headings in words; what is said above the table is not said again below it. */
 function named(table: Table, noted: readonly string[]): Table {
-  const shown = arranged(table, ["change", "op", "type", "name", "role", ...AMOUNTS])
+  const shown = arranged(table, ["change", "op", "module", "type", "name", ...(table.name === "operators" ? [] : ["role"]), ...AMOUNTS])
   return { ...shown, columns: shown.columns.map((column) => ({ ...column, heading: HEADINGS[column.name] ?? column.heading })), notes: table.notes.filter((note) => !noted.includes(note)) }
 }
 

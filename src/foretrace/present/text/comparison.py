@@ -112,7 +112,7 @@ def _folder_frame(found: FolderComparison) -> pl.DataFrame:
         times = (told.before_ns, told.after_ns) if isinstance(told, StepComparison) else (
             1e6 * told.before_ms, 1e6 * told.after_ms
         )  # fmt: skip
-        top = told.causes[0].what if isinstance(told, StepComparison) and told.causes else None
+        top = told.top.what if isinstance(told, StepComparison) and told.top else None
         rows.append((name, told.verdict, told.speedup.point, *times, times[1] - times[0], top))
     schema = {"name": pl.String, "verdict": pl.String, "speedup": pl.Float64, "before_ns": pl.Float64}
     return pl.DataFrame(
@@ -135,10 +135,26 @@ def trend_frame(rows: Sequence[TrendRow]) -> pl.DataFrame:
                 "speedup": first.speedup.point if first else None,
                 "against_previous": previous.verdict if previous else None,
                 "speedup_of_previous": previous.speedup.point if previous else None,
-                "most_by": previous.causes[0].what if previous and previous.causes else None,
+                "most_by": previous.top.what if previous and previous.top else None,
+                "compared_for": first.per.removeprefix("for ") if first else None,
             }
         )
-    return pl.DataFrame(told)
+    made = pl.DataFrame(told, infer_schema_length=None)
+    by_step = {"a step"} >= set(made["compared_for"].drop_nulls())
+    return made.drop("compared_for") if by_step else made
+
+
+def trend_notes(rows: Sequence[TrendRow]) -> list[str]:
+    """Why there is no verdict on some, and what the times of some are for."""
+    notes = []
+    for number, row in enumerate(rows):
+        previous = row.against_previous if number > 1 else None  # of the second, the one before is the first
+        for beside, found in (("the first", row.against_first), ("the one before", previous)):
+            if found is not None and found.judged.why:
+                notes.append(f"{row.side.name} and {beside}: inconclusive, because {found.judged.why}")
+            if found is not None and found.basis.unit != "step":
+                notes.append(f"{row.side.name} and {beside}: {found.basis.notes[0]}")
+    return notes
 
 
 def gate_lines(results: Sequence[Checked], width: int) -> Iterator[Line]:
@@ -203,12 +219,16 @@ def step_lines(found: StepComparison, width: int, results: Sequence[Checked] = (
     if counts:
         yield []
         yield from _section("counts", ([(text, "")] for text in tables.wrap(counts, room)))
-    for number, note in enumerate(found.notes):
-        if not number:
-            yield []
-        hanging = tables.wrap(visible(note), room - 2)
-        marked = ([("· " if not row else "  ", "quiet"), (text, "quiet")] for row, text in enumerate(hanging))
-        yield from _section("notes" if not number else "", marked)
+    if found.notes:
+        yield []
+        yield from _section("notes", note_lines(found.notes, room))
+
+
+def note_lines(notes: Sequence[str], width: int) -> Iterator[Line]:
+    """Each note behind a dot."""
+    for note in notes:
+        for number, text in enumerate(tables.wrap(visible(note), width - 2)):
+            yield [("  " if number else "· ", "quiet"), (text, "quiet")]
 
 
 def about(found: StepComparison) -> str:

@@ -25,7 +25,7 @@ function Frame(props: { readonly frame: DifferenceFrame }): JSX.Element {
   const larger = Math.max(frame.a_ns, frame.b_ns)
   const change = larger > 0 ? (frame.b_ns - frame.a_ns) / larger : 0
   const says = `${frame.name}: ${side(frame.a_ns)} → ${side(frame.b_ns)}`
-  const place = { top: `${frame.depth * ROW}px`, left: percent(frame.start), width: percent(frame.width), "--much": `${fixed(60 * Math.abs(change), 0)}%` }
+  const place = { top: `${frame.depth * ROW}px`, left: percent(frame.start), width: percent(frame.width), "--much": `${fixed(34 * Math.abs(change), 0)}%` }
   return <span role="listitem" class={change < 0 ? "less" : change > 0 ? "more" : ""} style={place} title={says} aria-label={says}>{frame.width > 0.02 ? frame.name : ""}</span>
 }
 
