@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _XML, _MARKDOWN = (".xml",), (".md", ".markdown")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+def add_gates(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     group = parser.add_argument_group("as a gate")
     group.add_argument(

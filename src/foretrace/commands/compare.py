@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     says = "write a differential flame graph of two recordings: .svg or .html"
     parser.add_argument("--flame", metavar="FILE", type=Path, help=says)
     parser.add_argument("--force", action="store_true", help="overwrite existing files and baselines")
-    _gates.configure(parser)
+    _gates.add_gates(parser)
     group = parser.add_argument_group("baselines")
     group.add_argument("--baseline", metavar="NAME", help="compare PATH with a saved baseline")
     group.add_argument("--save-baseline", metavar="NAME", help="save the last PATH as a baseline")
