@@ -9,7 +9,8 @@ import pytest
 
 from foretrace.compare.sides import Side, side_of
 from foretrace.compare.steps import compare_sides, to_dict
-from tests.compare.recorded import steps
+from foretrace.diagnose.opening import open_case
+from tests.compare.recorded import run_folder, steps
 
 SIDE = Side(
     name="before",
@@ -93,3 +94,22 @@ def test_what_json_tells(tmp_path: Path) -> None:
     assert told["before"]["kernels"] == 2
     assert told["before"]["peak_bytes"] is None
     assert told["speedup"]["point"] == 1.0
+
+
+def test_the_peak_of_a_run_is_in_its_rich_pass(tmp_path: Path) -> None:
+    rich = steps()
+    args = {
+        "Device Type": 1,
+        "Device Id": 0,
+        "Bytes": 512,
+        "Addr": 64,
+        "Total Allocated": 4_096,
+        "Total Reserved": 8_192,
+    }
+    event = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 100, "tid": 100}
+    rich.events.append({**event, "ts": 50.0, "args": args})
+    passes = [{"kind": "light", "file": "light.json"}, {"kind": "rich", "file": "rich.json"}]
+    run = run_folder(tmp_path / "run", steps(), [2.0] * 6, passes=passes)
+    assert "peak_bytes" not in side_of(open_case(run), "run").counts
+    rich.write(run / "rank0", "rich.json")
+    assert side_of(open_case(run), "run").counts["peak_bytes"] == 4_096

@@ -109,6 +109,8 @@ def _pair(subjects: list[Subject], gates: list[Gate], args: argparse.Namespace) 
         if not isinstance(found, Comparison):
             raise UsageError(f"--by {args.by} needs two recordings")
         _output.print_frame(comparison.drill(found, args.by), _printing(args))
+        if args.format == "table":
+            terminal.show_lines(lambda width: comparison.gate_lines(results, width))
     elif args.format != "table":
         _document(to_dict(found), comparison.frame(found), comparison.markdown(found), results, args)
     elif isinstance(found, Comparison):

@@ -15,7 +15,7 @@ from foretrace.analyze.concepts.work.work_models import MATRIX_FAMILIES
 from foretrace.analyze.steps import step_windows
 from foretrace.compare.parts import step_parts
 from foretrace.diagnose.case import Case
-from foretrace.errors import MissingDataError
+from foretrace.errors import InputError, MissingDataError
 from foretrace.trace import Trace
 
 PARTS = tuple[str, str]  # kind and name
@@ -88,7 +88,7 @@ def side_of(recording: Case | Trace, name: str) -> Side:
         taken_in=throughput.taken_in(trace, windows),
         product_flops=computed,
         dtype=dtype,
-        counts=_counts(trace),
+        counts={**_counts(trace), **_peak(recording)},
         has_stacks=trace.python.height > 0,
     )
 
@@ -119,7 +119,7 @@ def _products(trace: Trace) -> tuple[float | None, str | None]:
 
 
 def _counts(trace: Trace) -> dict[str, float]:
-    """Kernels and launches of a step, and the peak of memory, where they are known."""
+    """Kernels and launches of a step, where they are known."""
     found: dict[str, float] = {}
     numbers = whole_steps(trace)
     if trace.has_device:
@@ -129,8 +129,16 @@ def _counts(trace: Trace) -> dict[str, float]:
         found["kernels"] = int((work["kind"] == "kernel").sum()) / share
         if launches := work["launch_id"].drop_nulls().n_unique():
             found["launches"] = launches / share
+    return found
+
+
+def _peak(recording: Case | Trace) -> dict[str, float]:
+    """The peak of memory, where it was recorded: in the light pass of a Run, else in the rich one."""
+    trace = recording.whole if isinstance(recording, Case) else recording
     try:
+        if trace.allocations.is_empty() and isinstance(recording, Case) and recording.rich is not None:
+            trace = recording.rich.whole
         peak = analyze.run(trace, "memory").values.get("peak_bytes")
-    except MissingDataError:
-        peak = None  # no memory was recorded
-    return found | ({"peak_bytes": float(peak)} if isinstance(peak, int | float) else {})
+    except (MissingDataError, InputError):
+        return {}  # no memory was recorded, or the rich pass cannot be read: that is told where it is needed
+    return {"peak_bytes": float(peak)} if isinstance(peak, int | float) else {}
