@@ -29,6 +29,8 @@ MACHINE_PATH = re.compile(
 # What a page names and the repository does not hold: a user's own folders, those beside a checkout, built files, and the
 # rule that the reader of CONTRIBUTING.md adds.
 NOT_IN_THE_REPOSITORY = (
+    "foretrace.bench",
+    "foretrace.compare",
     "runs",
     "foretrace-runs",
     "traces",

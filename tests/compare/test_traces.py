@@ -37,8 +37,9 @@ def recorded(path: Path, *, steps: int = 3, gemm: float = 100.0, adds: int = 2, 
 def test_a_recording_and_itself_do_not_differ(tmp_path: Path) -> None:
     trace = recorded(tmp_path / "a.json")
     found = compare(trace, trace)
-    assert not found.differs
+    assert found.steps.verdict == "same"
     assert "no difference" in found.says
+    assert [cause.delta_ns for cause in found.steps.causes] == [0.0] * len(found.steps.causes)
     assert found.roles["difference_ns"].to_list() == [0.0] * found.roles.height
     assert found.kernels["difference_ns"].abs().sum() == 0
     assert found.notes == ()
@@ -70,7 +71,8 @@ def test_a_kernel_of_one_side_only_is_listed(tmp_path: Path) -> None:
 def test_what_does_not_compare_is_said(tmp_path: Path) -> None:
     bare = open_trace(Recording().kernel(GEMM, 0, 10).write(tmp_path, "bare.json"), cache=False)
     found = compare(recorded(tmp_path / "a.json"), bare)
-    assert not found.differs
+    assert found.steps.verdict == "inconclusive"
+    assert "only one of the two has steps" in found.says
     assert any("different devices" in note for note in found.notes)
     assert any("no steps" in note for note in found.notes)
 
@@ -82,11 +84,10 @@ def test_the_page_s_waterfall_sums_to_both_steps(tmp_path: Path) -> None:
     ]
     found = payload.resource(runs[0], "compare/b", find={run.id: run for run in runs}.__getitem__)
     assert isinstance(found, dict)
-    parts = {row["kind"]: (row["a_ns"], row["b_ns"]) for row in found["rows"]}
-    assert parts["gemm"] == (pytest.approx(100_000), pytest.approx(40_000))
-    for side, run in enumerate(runs):
-        steps = run.result("steps").table["wall_ns"]
-        assert sum(each[side] for each in parts.values()) == pytest.approx(float(steps.mean()))  # type: ignore[arg-type]
+    parts = {row["label"]: (row["a_ns"], row["b_ns"]) for row in found["rows"]}
+    assert parts["matrix products"] == (pytest.approx(100_000), pytest.approx(40_000))
+    for side, name in enumerate(("a", "b")):
+        assert sum(part[side] for part in parts.values()) == pytest.approx(found[name]["step_ns"])
     same = payload.resource(runs[0], "compare/a", find={run.id: run for run in runs}.__getitem__)
     assert isinstance(same, dict)
     assert all(row["a_ns"] == row["b_ns"] for row in same["rows"])

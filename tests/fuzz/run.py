@@ -3,6 +3,7 @@
     python tests/fuzz/run.py reader --cases 1000000 --seed 1      # every tenth through both readers, every seventh to tables
     python tests/fuzz/run.py diagnose --cases 20000 --seed 1      # through the whole of `foretrace diagnose`, in-process
     python tests/fuzz/run.py report --cases 2000 --seed 1         # through every analysis and view, as a report holds them
+    python tests/fuzz/run.py compare --cases 2000 --seed 1        # with another damaged recording, through every table and the flame graph
 
 Case N of seed S is always the same input. `--only N` runs one and prints its traceback; `--keep FOLDER` keeps the inputs
 that failed. A crash, or more than 20 seconds of processor time, is reported with its case, and the run goes on behind it. Prints
@@ -43,6 +44,7 @@ COMPARED, TABLED = 10, 7  # every so many cases of `reader` go through both, or 
 FEW_EVENTS = 80  # in what the reader is fuzzed with: it is about text, and many inputs
 DONE, SAID = (0, 3, 4), "foretrace: "  # exit codes that bad input may lead to
 FORMS = ("table", "table", "json", "md")
+TABLES = ("causes", "causes", "modules", "operators", "kernels", "nodes")
 
 
 class HangError(BaseException):
@@ -96,15 +98,21 @@ def read(data: bytes, chance: random.Random, case: int) -> str | None:
 
 
 def commanded(kind: str, data: bytes, chance: random.Random, folder: Path) -> str | None:
-    """What is wrong with `foretrace diagnose` or `report` of this; None if nothing is."""
+    """What is wrong with `foretrace diagnose`, `report` or `compare` of this; None if nothing is."""
     from foretrace.commands import main
 
     path = folder / "fuzz.json"
     path.write_bytes(data)
     said, out = io.StringIO(), folder / "out.html"
     options = ["--format", chance.choice(FORMS)] if kind == "diagnose" else ["-o", str(out), "--force"]
+    if kind == "compare":
+        other = folder / "other.json"
+        other.write_bytes(
+            mutations.mutate(*chance.choice(seeds()), chance) if chance.random() < 0.7 else data
+        )
+        options = [str(other), "--by", chance.choice(TABLES), "--flame", str(out), "--force"]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
-        code = main([kind, str(path), "--no-cache", *options])
+        code = main([kind, str(path), *options, "--no-cache"])
     lines = said.getvalue().strip().splitlines()
     if code in DONE and "Traceback" not in said.getvalue() and (code == 0 or len(lines) == 1):
         return None
@@ -199,7 +207,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("kind", choices=("reader", "diagnose", "report"))
+    parser.add_argument("kind", choices=("reader", "diagnose", "report", "compare"))
     parser.add_argument("--cases", type=int, default=1_000)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--seed", type=int, default=1)

@@ -13,9 +13,9 @@ from tests.ingest import fuzz as scanners
 from tests.ingest.comparison import needs_native
 
 pytestmark = pytest.mark.slow
-READ, DIAGNOSED, REPORTED = (
+READ, DIAGNOSED, REPORTED, COMPARED = (
     int(os.environ.get(f"FORETRACE_FUZZ_{name}", default))
-    for name, default in (("READER", "700"), ("DIAGNOSE", "40"), ("REPORT", "4"))
+    for name, default in (("READER", "700"), ("DIAGNOSE", "40"), ("REPORT", "4"), ("COMPARE", "20"))
 )
 
 
@@ -25,7 +25,10 @@ def loud(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORETRACE_DEBUG", "1")
 
 
-@pytest.mark.parametrize(("kind", "count"), [("reader", READ), ("diagnose", DIAGNOSED), ("report", REPORTED)])
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [("reader", READ), ("diagnose", DIAGNOSED), ("report", REPORTED), ("compare", COMPARED)],
+)
 def test_nothing_fails_or_hangs_on_damaged_recordings(tmp_path: Path, kind: str, count: int) -> None:
     problems = {case: run.attempt(kind, case, 7, tmp_path) for case in range(count)}
     assert {case: problem for case, problem in problems.items() if problem} == {}

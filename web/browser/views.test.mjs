@@ -139,7 +139,12 @@ describe("compare", () => {
   test("slow and fixed: the way adds up", { skip: !isThere(rich) && `not here: ${rich.path}` }, () => on("compare", async (page) => {
     await page.locator(".way tbody tr").first().waitFor()
     assert.match(await page.locator("main h1, main h2, main .says").first().innerText(), /./)
-    assert.match(await page.locator("main").innerText(), /times as fast/)
+    assert.match(await page.locator("main .says").first().innerText(), /^Faster: .* times as fast/)
+    assert.match(await page.locator(".way tbody tr:not(.whole) th").first().innerText(), /attention/)
+    const frames = page.locator(".difference-flame [role=listitem]")
+    assert.ok((await frames.count()) > 20, "frames of both steps")
+    assert.match(await frames.first().getAttribute("title"), /^the step: 51\.\d ms → 16\.\d ms$/)
+    assert.ok((await page.locator(".difference-flame [role=listitem].more").count()) > 0, "fused attention is new")
     const numbers = (await page.locator(".way tbody tr:not(.whole) td:last-child").allInnerTexts()).map((text) => Number(text.replaceAll(/[ ,]/g, "").replace("−", "-")))
     const whole = Number((await page.locator(".way tbody tr.whole td:last-child").last().innerText()).replace(/[^\d.−-]/g, "").replace("−", "-"))
     const sum = numbers.reduce((total, each) => total + each, 0)

@@ -56,6 +56,7 @@ class StepWindow:
     averaged: bool = (
         False  # whether it is whole, and of the kind that takes most time where there are several
     )
+    done_ns: int | None = None  # when all GPU work up to this step's was done: `gpu_ns` ends there
 
     @property
     def wall_ns(self) -> int:
@@ -162,6 +163,7 @@ def step_windows(trace: Trace) -> tuple[StepWindow, ...]:
                 launched_count=count,
                 whole=index < keep,
                 kind=host.kind,
+                done_ns=completions[index + 1] if count else None,
             )
         )
     most = _main_kind(windows)

@@ -1,110 +1,114 @@
-"""The comparison of two Traces: step time, GPU time by role and by kernel, and the parts of a step, each per whole step.
+"""The comparison of two recordings: that of their steps, and tables to look into: roles, kernels, operators, parts of a step.
 
 Only whole steps count, and times are divided by their number, so that recordings of different length compare.
-Two step times differ only if their ranges over the recorded steps do not touch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
-import numpy as np
 import polars as pl
 
 from foretrace.analyze.concepts.device import device_roles
-from foretrace.analyze.steps import StepWindow, step_windows
+from foretrace.analyze.steps import step_windows
+from foretrace.compare import operators as operator_tables
 from foretrace.compare.nodes import nodes
+from foretrace.compare.sides import Side, side_of
+from foretrace.compare.steps import StepComparison, compare_sides
+from foretrace.diagnose.case import Case
 from foretrace.trace import Trace
-from foretrace.units import format_value
-
-_LEAST = 0.001  # of the larger step: kernels that differ by less are left out of what is said
-
-
-@dataclass(frozen=True)
-class Side:
-    """One of the two recordings, per step."""
-
-    name: str
-    step_ns: float | None  # the median; null without steps
-    low_ns: float | None
-    high_ns: float | None
-    steps_count: int  # whole steps; 0: times are of the whole recording
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two sides, and where their time differs; a positive difference_ns means that b takes longer."""
+    """Two recordings: the comparison of their steps, and tables to look into, made when asked for."""
 
-    a: Side
-    b: Side
-    roles: pl.DataFrame  # role, a_ns, b_ns, difference_ns
-    kernels: pl.DataFrame  # name, role, a_count, b_count, a_ns, b_ns, difference_ns
-    # type, name, a_count, b_count, a_host_ns, b_host_ns, a_ns, b_ns (on the GPU), difference_ns (on the host without one)
-    nodes: pl.DataFrame
-    notes: tuple[str, ...] = ()
+    steps: StepComparison
+    a_trace: Trace
+    b_trace: Trace
 
     @property
-    def differs(self) -> bool:
-        """Whether the step times differ by more than the steps of either side do among themselves."""
-        first, second = self.a, self.b
-        if first.low_ns is None or first.high_ns is None or second.low_ns is None or second.high_ns is None:
-            return False
-        return first.high_ns < second.low_ns or second.high_ns < first.low_ns
+    def a(self) -> Side:
+        """The first."""
+        return self.steps.before
+
+    @property
+    def b(self) -> Side:
+        """The second."""
+        return self.steps.after
 
     @property
     def says(self) -> str:
         """The result in one sentence."""
-        if self.a.step_ns is None or self.b.step_ns is None:
-            return "no step time to compare: call profiler.step() at the end of each iteration" + self._most()
-        times = f"{format_value('_ns', self.a.step_ns)} and {format_value('_ns', self.b.step_ns)} a step"
-        if not self.differs:
-            return f"{times}: no difference beyond that between steps" + self._most()
-        faster, slower = sorted((self.a, self.b), key=lambda side: side.step_ns or 0.0)
-        ratio = (slower.step_ns or 0.0) / max(faster.step_ns or 0.0, 1.0)
-        return f"{times}: {faster.name} is {ratio:.2f} times as fast" + self._most()
+        return self.steps.says
 
-    def _most(self) -> str:
-        changed = self.roles.filter(pl.col("difference_ns") != 0)
-        if changed.is_empty():
-            return ""
-        top = changed.sort(pl.col("difference_ns").abs(), descending=True).row(0, named=True)
-        larger = max(self.a.step_ns or 0.0, self.b.step_ns or 0.0)
-        if abs(top["difference_ns"]) < _LEAST * larger:
-            return ""
-        more = "more" if top["difference_ns"] > 0 else "less"
-        amount = format_value("_ns", abs(top["difference_ns"]))
-        return f"; the most by {top['role']}: {amount} {more} in {self.b.name}"
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know of it."""
+        return self.steps.notes
+
+    @cached_property
+    def _works(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        first, second = (_work(trace, side.steps_count) for trace, side in self._both)
+        return first, second.with_columns(pl.col("ns") * self.steps.basis.scale)
+
+    @property
+    def _both(self) -> tuple[tuple[Trace, Side], tuple[Trace, Side]]:
+        return (self.a_trace, self.a), (self.b_trace, self.b)
+
+    @cached_property
+    def roles(self) -> pl.DataFrame:
+        """GPU time: role, a_ns, b_ns, difference_ns."""
+        return _by_role(*self._works)
+
+    @cached_property
+    def kernels(self) -> pl.DataFrame:
+        """By kernel: name, role, a_count, b_count, a_ns, b_ns, difference_ns.
+
+        Kernels of two devices have names of their own: there by operator and role, named by the longest of each side.
+        """
+        if self.a.device == self.b.device:
+            return _differences(*self._works, keys=["name", "role"])
+        sums = [
+            side.group_by("op", "role").agg(
+                pl.col("count", "ns").sum(), pl.col("kernel").sort_by("ns", descending=True).first()
+            )
+            for side in self._operators
+        ]
+        both = _differences(*(side.drop("kernel") for side in sums), keys=["op", "role"])
+        for side, kernels in zip(("a", "b"), sums, strict=True):
+            named = kernels.select("op", "role", pl.col("kernel").alias(f"{side}_kernel"))
+            both = both.join(named, on=["op", "role"], how="left", maintain_order="left")
+        return both
+
+    @cached_property
+    def nodes(self) -> pl.DataFrame:
+        """Parts of a step: type, name, a_count, b_count, a_host_ns, b_host_ns, a_ns, b_ns (on the GPU), difference_ns."""
+        return _by_node(self.a_trace, self.b_trace)
+
+    @cached_property
+    def modules(self) -> pl.DataFrame:
+        """GPU time by module (the host's own, without a GPU): module, a_count, b_count, a_ns, b_ns, difference_ns."""
+        sums = [side.group_by("module").agg(pl.col("count", "ns").sum()) for side in self._operators]
+        return _differences(*sums, keys=["module"])
+
+    @cached_property
+    def operators(self) -> pl.DataFrame:
+        """By module, operator and shapes, matched: change (kept, added, removed), and both sides."""
+        return operator_tables.matched(*self._operators)
+
+    @cached_property
+    def _operators(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        first, second = (operator_tables.operators(trace) for trace, _ in self._both)
+        return first, second.with_columns(pl.col("ns") * self.steps.basis.scale)
 
 
-def compare(a: Trace, b: Trace, *, names: tuple[str, str] | None = None) -> Comparison:
+def compare(a: Case | Trace, b: Case | Trace, *, names: tuple[str, str] | None = None) -> Comparison:
     """What differs between two recordings, from a to b."""
-    first, second = names or (a.path.name, b.path.name)
-    sides, works = [], []
-    for trace, name in ((a, first), (b, second)):
-        side = _side(trace, name)
-        sides.append(side)
-        works.append(_work(trace, side.steps_count))
-    return Comparison(
-        a=sides[0],
-        b=sides[1],
-        roles=_by_role(*works),
-        kernels=_by_kernel(*works),
-        nodes=_by_node(a, b),
-        notes=_notes(a, b, *sides),
-    )
-
-
-def _side(trace: Trace, name: str) -> Side:
-    whole = [step_window for step_window in step_windows(trace) if step_window.averaged]
-    times = _times(whole)
-    if not times:
-        return Side(name, None, None, None, 0)
-    return Side(name, float(np.median(times)), float(min(times)), float(max(times)), len(whole))
-
-
-def _times(whole: list[StepWindow]) -> list[int]:
-    on_gpu = [each.gpu_ns for each in whole if each.gpu_ns is not None]
-    return on_gpu or [each.host_ns for each in whole]
+    traces = [recording.whole if isinstance(recording, Case) else recording for recording in (a, b)]
+    first, second = names or (traces[0].path.name, traces[1].path.name)
+    return Comparison(compare_sides(side_of(a, first), side_of(b, second)), *traces)
 
 
 def _work(trace: Trace, steps_count: int) -> pl.DataFrame:
@@ -124,12 +128,8 @@ def _work(trace: Trace, steps_count: int) -> pl.DataFrame:
 
 
 def _by_role(a: pl.DataFrame, b: pl.DataFrame) -> pl.DataFrame:
-    sums = [each.group_by("role").agg(pl.col("ns").sum()) for each in (a, b)]
-    return _differences(*(each.select("role", "ns") for each in sums), keys=["role"])
-
-
-def _by_kernel(a: pl.DataFrame, b: pl.DataFrame) -> pl.DataFrame:
-    return _differences(a, b, keys=["name", "role"])
+    sums = [work.group_by("role").agg(pl.col("ns").sum()) for work in (a, b)]
+    return _differences(*(side.select("role", "ns") for side in sums), keys=["role"])
 
 
 def _by_node(a: Trace, b: Trace) -> pl.DataFrame:
@@ -155,25 +155,3 @@ def _differences(a: pl.DataFrame, b: pl.DataFrame, *, keys: list[str]) -> pl.Dat
     both = joined.select(*keys, *pairs).with_columns(difference_ns=pl.col("b_ns") - pl.col("a_ns"))
     largest = [pl.col("difference_ns").abs(), pl.col("a_ns") + pl.col("b_ns")]
     return both.sort(*largest, *keys, descending=[True, True, *(False for _ in keys)], maintain_order=True)
-
-
-def _notes(a: Trace, b: Trace, first: Side, second: Side) -> tuple[str, ...]:
-    notes = []
-    devices = [
-        ", ".join(dict.fromkeys(str(each.get("name")) for each in trace.meta.get("devices", ())))
-        for trace in (a, b)
-    ]
-    if devices[0] != devices[1]:
-        notes.append(f"recorded on different devices: {devices[0] or 'none'} and {devices[1] or 'none'}")
-    for side in (first, second):
-        if not side.steps_count:
-            notes.append(f"{side.name} has no steps: its times are of the whole recording")
-        elif side.steps_count == 1:
-            notes.append(f"{side.name} has one whole step: how much steps differ is not known")
-    if a.has_device != b.has_device:
-        notes.append("only one of the two holds GPU work")
-    if (a.python.height > 0) != (b.python.height > 0):
-        notes.append(
-            "one was recorded with Python calls and the other without: host times are not comparable"
-        )
-    return tuple(notes)

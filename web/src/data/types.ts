@@ -327,11 +327,24 @@ export interface Ranks {
 }
 
 /** `compare/OTHER` */
+export interface DifferenceFrame {
+  readonly name: string
+  readonly depth: number
+  readonly start: number // share of the whole width
+  readonly width: number
+  readonly a_ns: number
+  readonly b_ns: number
+}
+
 export interface Comparison {
   readonly says: string
+  readonly verdict: "faster" | "slower" | "same" | "inconclusive"
+  readonly why: string // why it is inconclusive; empty otherwise
   readonly a: { readonly name: string; readonly step_ns: number | null }
   readonly b: { readonly name: string; readonly step_ns: number | null }
   readonly rows: readonly { readonly kind: Kind; readonly label: string; readonly a_ns: number; readonly b_ns: number }[] // the waterfall from a to b
+  readonly frames: readonly DifferenceFrame[] // the differential flame graph, callers before callees
+  readonly operators: Table // those that differ most, matched by module, name and shapes
   readonly kernels: Table
   readonly nodes: Table // steps, DataLoader, modules, autograd nodes and the optimizer, by type and name
   readonly notes: readonly string[]

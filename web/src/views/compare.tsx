@@ -10,6 +10,7 @@ import { type TimeScale, fixed, formatMs, formatNs, timeScale } from "../base/fo
 import { Empty, Loaded, Swatch } from "../components/parts"
 import { DataTable } from "../components/table/table"
 import "./compare.css"
+import { DifferenceFlame } from "./pieces/difference_flame"
 import { PageTop } from "./pieces/page_top"
 
 export function Compare(): JSX.Element {
@@ -71,13 +72,15 @@ function ComparisonBlock(props: { readonly value: Comparison }): JSX.Element {
   const { value } = props
   return (
     <>
-      <PageTop says={value.says} />
+      <PageTop says={`${value.verdict}: ${value.says}${value.why && `, because ${value.why}`}`} />
       {value.rows.length > 0 && <Way value={value} />}
       {value.notes.map((note) => (
         <p key={note} class="quiet small">
           {note}
         </p>
       ))}
+      {value.frames.length > 1 && <DifferenceFlame frames={value.frames} />}
+      {value.operators.rows_count > 0 && <Differences id="operators-" title="Operators" table={value.operators} noted={value.notes} height="260px" />}
       {value.nodes.rows_count > 0 && <Differences id="parts-" title="Parts of a step" table={value.nodes} noted={value.notes} height="260px" />}
       <Differences title="Kernels" table={value.kernels} noted={value.notes} height="max(260px, calc(100vh - 520px))" />
     </>
@@ -91,10 +94,10 @@ function Way(props: { readonly value: Comparison }): JSX.Element {
   const scale = timeScale(way.most / 1e6)
   return (
     <section class="way">
-      <table aria-label={`From ${a.name} to ${b.name}, by kind of work, per step`}>
+      <table aria-label={`From ${a.name} to ${b.name}, by cause, per step`}>
         <thead>
           <tr>
-            <th scope="col">Mean step</th>
+            <th scope="col">Causes</th>
             <th scope="col"><span class="unseen">From the first to the second</span></th>
             <th scope="col" class="number">First</th>
             <th scope="col" class="number">Second</th>
@@ -104,7 +107,7 @@ function Way(props: { readonly value: Comparison }): JSX.Element {
         <tbody>
           <WholeRow name={a.name} ns={way.from} most={way.most} scale={scale} side="a" />
           {way.parts.map(({ part, before, after }) => (
-            <tr key={part.kind}>
+            <tr key={part.label}>
               <th scope="row">
                 <Swatch kind={part.kind} /> {part.label}
               </th>
@@ -177,11 +180,13 @@ function Differences(props: { readonly id?: string; readonly title: string; read
   return <DataTable {...(props.id === undefined ? {} : { id: props.id })} table={table} title={props.title} hide={unrecorded(table)} height={props.height} cell={(column, _, value) => differenceCell(column, value, most)} />
 }
 
-const HEADINGS: Readonly<Record<string, string>> = { a_count: "calls, first", b_count: "calls, second", a_host_ns: "host, first", b_host_ns: "host, second", a_ns: "GPU, first", b_ns: "GPU, second", difference_ns: "difference per step" }
+const HEADINGS: Readonly<Record<string, string>> = { before_count: "calls, first", after_count: "calls, second", before_ns: "GPU, first", after_ns: "GPU, second", a_kernel: "kernel, first", b_kernel: "kernel, second", before_kernel: "kernel, first", after_kernel: "kernel, second", before_shapes: "shapes, first", after_shapes: "shapes, second", a_count: "calls, first", b_count: "calls, second", a_host_ns: "host, first", b_host_ns: "host, second", a_ns: "GPU, first", b_ns: "GPU, second", difference_ns: "difference per step" }
+
+const AMOUNTS = ["a_count", "b_count", "before_count", "after_count", "a_host_ns", "b_host_ns", "a_ns", "b_ns", "before_ns", "after_ns", "difference_ns"]
 
 /** With headings in words; what is said above the table is not said again below it. */
 function named(table: Table, noted: readonly string[]): Table {
-  const shown = arranged(table, ["type", "name", "role", ...Object.keys(HEADINGS)])
+  const shown = arranged(table, ["change", "op", "module", "type", "name", ...(table.name === "operators" ? [] : ["role"]), ...AMOUNTS])
   return { ...shown, columns: shown.columns.map((column) => ({ ...column, heading: HEADINGS[column.name] ?? column.heading })), notes: table.notes.filter((note) => !noted.includes(note)) }
 }
 

@@ -121,6 +121,12 @@ def show_frame(frame: pl.DataFrame, *, rows_left: int = 0) -> None:
     _print(console, _table(Result(says="", table=frame), console, rows_left, all_columns=True))
 
 
+def show_lines(make: Callable[[int], Iterable[summary_page.Line]]) -> None:
+    """Prints the lines of a page, which are made for a width."""
+    console = _console()
+    _print(console, make(min(console.width, summary_page.WIDEST)))
+
+
 def show_names(names: Sequence[tuple[str, str]]) -> None:
     """Prints names with one line on each."""
     console = _console()

@@ -38,6 +38,12 @@ _OF_ROLE = {
     "reduction": "reduce", "norm": "reduce", "softmax": "reduce", "optimizer": "optim", "embedding": "copy",
     "copy": "copy", "communication": "comm", "other": "elem", "unknown": "elem",
 }  # fmt: skip
+_OF_PART = {
+    "matrix products": "gemm", "convolutions": "gemm", "attention": "attn", "norms": "reduce", "softmax": "reduce",
+    "reductions": "reduce", "optimizer kernels": "optim", "copies on the GPU": "copy", "copies": "copy",
+    "embedding and indexing": "copy", "copies to and from the host": "transfer", "communication": "comm",
+    "Python between operators": "idle",
+}  # fmt: skip
 _WITHIN_DEVICE = r"DtoD|Device -> Device|DeviceToDevice"
 _HOST = {"op": "op", "runtime": "rt", "annotation": "note", "python": "py", "sync": "sync", "overhead": "rt"}
 _WAITS = r"Synchronize|WaitEvent|StreamWait|EventQuery"
@@ -49,6 +55,13 @@ _FIRST = ("gemm", "attn", "reduce", "elem", "optim", "copy", "comm", "transfer")
 def role_kind(role: str) -> str:
     """The kind that shows a role of device work or of a kernel's name."""
     return _OF_ROLE.get(role, "elem")
+
+
+def cause_kind(what: str, kind: str) -> str:
+    """The kind that shows a cause of a comparison: a part of the step by its name (see compare/parts.py)."""
+    if kind in ("GPU", "host"):
+        return _OF_PART.get(what, "elem")
+    return {"waiting for data": "wait", "communication": "comm"}.get(what, "idle")
 
 
 def kernel_kind(name: str) -> str:

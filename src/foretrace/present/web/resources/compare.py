@@ -6,19 +6,26 @@ from typing import Any
 
 import polars as pl
 
+from foretrace.compare.flame import frames, tree
 from foretrace.compare.traces import Comparison
 from foretrace.compare.traces import compare as compare_traces
-from foretrace.present.web.kinds import KINDS, LABELS
+from foretrace.present.text.comparison import headline, shown_causes
+from foretrace.present.web.kinds import cause_kind
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources import table
-from foretrace.present.web.resources.step_time import step_time
 
+_OPERATORS = 300  # those that differ most
 _SAYS = {
     "a_ns": "GPU time per whole step of the first run",
     "b_ns": "GPU time per whole step of the second run",
     "a_count": "calls per whole step of the first run",
     "b_count": "calls per whole step of the second run",
     "difference_ns": "second less first, per step",
+    "before_ns": "GPU time per whole step of the first run",
+    "after_ns": "GPU time per whole step of the second run",
+    "before_count": "calls per whole step of the first run",
+    "after_count": "calls per whole step of the second run",
+    "change": "whether both runs call it; those with other shapes or in another module are matched in order",
     "a_host_ns": "time on the host per whole step of the first run",
     "b_host_ns": "time on the host per whole step of the second run",
 }
@@ -26,12 +33,16 @@ _SAYS = {
 
 def compare(view: RecordingView, other: RecordingView) -> dict[str, Any]:
     """What makes the step of the other run longer or shorter than this one's."""
-    found = compare_traces(view.trace, other.trace, names=(view.name, other.name))
+    found = compare_traces(view.case, other.case, names=(view.name, other.name))
     return {
-        "says": found.says,
-        "a": {"name": found.a.name, "step_ns": found.a.step_ns},
-        "b": {"name": found.b.name, "step_ns": found.b.step_ns},
-        "rows": _rows(view, other),
+        "says": headline(found.steps),
+        "verdict": found.steps.verdict,
+        "why": found.steps.judged.why,
+        "a": {"name": found.a.name, "step_ns": found.steps.before_ns},
+        "b": {"name": found.b.name, "step_ns": found.steps.after_ns},
+        "rows": _rows(found),
+        "frames": _frames(found),
+        "operators": _table("operators", found, found.operators.head(_OPERATORS)),
         "kernels": _table("kernels", found, found.kernels),
         "nodes": _table("nodes", found, found.nodes),
         "notes": list(found.notes),
@@ -48,17 +59,29 @@ def _table(name: str, found: Comparison, frame: pl.DataFrame) -> dict[str, Any]:
     }
 
 
-def _rows(view: RecordingView, other: RecordingView) -> list[dict[str, Any]]:
-    """The mean whole step by kind of work on both sides: each side's parts sum to its step."""
-    sides = [{part["kind"]: part["ns"] for part in step_time(each)["parts"]} for each in (view, other)]
-    rows = [
+def _rows(found: Comparison) -> list[dict[str, Any]]:
+    """What explains the difference, the largest first: each side's parts sum to its step."""
+    return [
         {
-            "kind": kind,
-            "label": LABELS[kind],
-            "a_ns": sides[0].get(kind, 0.0),
-            "b_ns": sides[1].get(kind, 0.0),
+            "kind": cause_kind(cause.what, cause.kind),
+            "label": cause.what,
+            "a_ns": cause.before_ns,
+            "b_ns": cause.after_ns,
         }
-        for kind in KINDS
-        if any(kind in side for side in sides)
+        for cause in shown_causes(found.steps)
     ]
-    return sorted(rows, key=lambda row: -abs(row["b_ns"] - row["a_ns"]))
+
+
+def _frames(found: Comparison) -> list[dict[str, Any]]:
+    """The differential flame graph, laid out: shares of the whole width."""
+    return [
+        {
+            "name": frame.name,
+            "depth": frame.depth,
+            "start": round(frame.start, 5),
+            "width": round(frame.width, 5),
+            "a_ns": frame.before_ns,
+            "b_ns": frame.after_ns,
+        }
+        for frame in frames(tree(found))
+    ]

@@ -1,0 +1,127 @@
+"""Named baselines: what a comparison asks of a recording, in a small JSON file that can be kept in git.
+
+The file holds times, parts, counts and values; no paths, no machine and no kernel names. Keys are sorted and times are whole
+nanoseconds, so that saving the same recording again changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from foretrace.compare.sides import Side
+from foretrace.errors import InputError, UsageError, unknown
+from foretrace.sourced import JUDGEMENT, Count
+
+SCHEMA = "foretrace.baselines/1"
+_MOST = Count(100, "times of steps that a baseline keeps", JUDGEMENT)
+_TEXTS = ("device", "clock")
+
+
+def load(path: Path, name: str) -> Side:
+    """The baseline of this name."""
+    known = _read(path)
+    if name not in known:
+        raise unknown(f"{path}: no baseline named {name!r}", name, known)
+    try:
+        return _side(name, known[name])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path}: the baseline {name!r} is damaged; save it anew") from error
+
+
+def with_baseline(path: Path, name: str, side: Side, values: Mapping[str, float], *, force: bool) -> str:
+    """The text of the file with this baseline in it."""
+    if not name.strip():
+        raise UsageError("--save-baseline: a baseline needs a name")
+    known = _read(path) if path.exists() else {}
+    if name in known and not force:
+        raise UsageError(f"{path} has a baseline {name!r}: will not overwrite without --force")
+    known[name] = _document(replace(side, values=dict(values)))
+    return (
+        json.dumps({"schema": SCHEMA, "baselines": known}, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file; --save-baseline NAME makes one") from error
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: damaged: {error}") from error
+    known = document.get("baselines") if isinstance(document, dict) else None
+    if not isinstance(known, dict) or document.get("schema") != SCHEMA:
+        raise InputError(f"{path}: not a file of baselines")
+    return known
+
+
+def _document(side: Side) -> dict[str, Any]:
+    return {
+        "device": side.device,
+        "clock": side.clock,
+        "marked": side.marked,
+        "has_stacks": side.has_stacks,
+        "dtype": side.dtype,
+        "times_ns": _few(side.times_ns),
+        "blocks_ns": _few(side.blocks_ns),
+        "unprofiled_ns": None if side.unprofiled_ns is None else round(side.unprofiled_ns),
+        # Halves are those of two steps in the middle.
+        "parts": {
+            kind: {what: round(ns, 1) for (of_kind, what), ns in side.parts.items() if of_kind == kind}
+            for kind in dict.fromkeys(kind for kind, _ in side.parts)
+        },
+        "taken_in": dict(side.taken_in),
+        "product_flops": side.product_flops,
+        "counts": dict(side.counts),
+        "values": dict(side.values),
+    }
+
+
+def _few(times: Sequence[float]) -> list[int]:
+    """The times from the shortest to the longest; of many, evenly spread ones, so that the median stays."""
+    ordered = np.sort(np.array(times, float))
+    if len(ordered) > _MOST:
+        ordered = np.quantile(ordered, np.linspace(0, 1, int(_MOST) - 1))
+    return [round(float(time)) for time in ordered]
+
+
+def _side(name: str, saved: Mapping[str, Any]) -> Side:
+    unprofiled = saved["unprofiled_ns"]
+    flops, dtype = saved["product_flops"], saved["dtype"]
+    return Side(
+        name=name,
+        **{text: str(saved[text]) for text in _TEXTS},
+        times_ns=_times(saved["times_ns"]),
+        blocks_ns=_times(saved["blocks_ns"]),
+        parts={
+            (str(kind), str(what)): float(ns)
+            for kind, parts in saved["parts"].items()
+            for what, ns in parts.items()
+        },
+        marked=bool(saved["marked"]),
+        unprofiled_ns=None if unprofiled is None else float(unprofiled),
+        taken_in=_numbers(saved["taken_in"]),
+        product_flops=None if flops is None else float(flops),
+        dtype=None if dtype is None else str(dtype),
+        counts=_numbers(saved["counts"]),
+        values=_numbers(saved["values"]),
+        has_stacks=bool(saved["has_stacks"]),
+    )
+
+
+def _times(values: Iterable[Any]) -> tuple[float, ...]:
+    times = tuple(float(value) for value in values)
+    if not all(0 < time < float("inf") for time in times):
+        raise ValueError("times must be above 0")
+    return times
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {str(name): float(value) for name, value in values.items()}
