@@ -79,7 +79,7 @@ def _run_the_other_one() -> None:
     spec.loader.exec_module(module)
 
 
-if os.environ.get("FORETRACE_CAPTURE"):
+if os.environ.get("FORETRACE_CAPTURE") or os.environ.get("FORETRACE_TRIAL"):
     sys.meta_path.insert(0, _AfterImport())
 # The program sees the path it would have seen without Foretrace.
 sys.path[:] = [each for each in sys.path if os.path.abspath(each) != _FOLDER]
