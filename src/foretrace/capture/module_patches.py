@@ -123,7 +123,10 @@ class Compile(ModulePatch):
         breaks = sum(counters["graph_break"].values())
         if not graphs:
             return Proof(False, f"nothing of {', '.join(self.names)} was compiled")
-        return Proof(True, f"{graphs} compiled graphs, {breaks} graph breaks, of {', '.join(self.names)}")
+        return Proof(
+            True,
+            f"{_counted(graphs, 'compiled graph')}, {_counted(breaks, 'graph break')}, of {', '.join(self.names)}",
+        )
 
 
 class Bf16Autocast(ModulePatch):
@@ -190,6 +193,10 @@ class ChannelsLast(ModulePatch):
         if not self.calls:
             return Proof(False, "no tensor of four dimensions is given to the module")
         return Proof(True, f"{self.weights} weights and {self.calls} inputs are in channels-last order")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _to_fp32(tensor: Any) -> Any:

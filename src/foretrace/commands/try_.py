@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from foretrace.trial.candidates import Proposal
     from foretrace.trial.report import Report
 
+_LEAST_BLOCKS = 5  # of fewer, no test can tell a difference from chance
 _EXAMPLES = """\
 examples:
   foretrace try -- python train.py
@@ -53,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="try this change too, whatever was found; more than once",
+        help="try this change too, whatever was found (A+B: both together); more than once",
     )
     what.add_argument(
         "--only", metavar="NAME", action="append", default=[], help="try this change alone; more than once"
@@ -156,8 +157,8 @@ def _proposals(args: argparse.Namespace, source: Path | None) -> list[Proposal]:
     from foretrace.trial import candidates
 
     names = list(dict.fromkeys([*args.only, *args.also]))
-    for name in names:
-        candidates.find(name)
+    for part in "+".join(names).split("+") if names else ():
+        candidates.find(part)
     case = diagnosis = None
     if source is not None:
         case = _input.open_case(source, no_cache=False)
@@ -179,8 +180,8 @@ def _settings(args: argparse.Namespace) -> Any:
     from foretrace.trial.process import Limits
     from foretrace.trial.sweep import Settings
 
-    if args.blocks < 1 or args.base_every < 0:
-        raise UsageError("--blocks is at least 1, and --base-every at least 0")
+    if args.blocks < _LEAST_BLOCKS or args.base_every < 0:
+        raise UsageError(f"--blocks is at least {_LEAST_BLOCKS}, and --base-every at least 0")
     options = TrialOptions(
         output="",
         seed=args.seed,

@@ -79,28 +79,57 @@ CANDIDATES: tuple[Candidate, ...] = (
 
 @dataclass(frozen=True)
 class Proposal:
-    """A candidate for one program: its value there, why it is tried, and what was predicted of it."""
+    """A candidate for one program, or several together: what they are set to there, why, and what was predicted."""
 
-    candidate: Candidate
-    value: Any = None
+    candidates: tuple[Candidate, ...]
+    values: tuple[Any, ...] = ()
     why: str = ""
     rule: str = ""  # of the prediction
     predicted: Prediction | None = None
 
     @property
     def name(self) -> str:
-        """The name of the change."""
-        return self.candidate.name
+        """The name of the change, or the names with a plus between them."""
+        return "+".join(candidate.name for candidate in self.candidates)
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The name of each change, and what it is set to."""
+        return {candidate.name: value for candidate, value in zip(self.candidates, self.values, strict=True)}
 
     @property
     def says(self) -> str:
         """The change in words."""
-        return self.candidate.says.format(value=self.value)
+        pairs = zip(self.candidates, self.values, strict=True)
+        return " and ".join(candidate.says.format(value=value) for candidate, value in pairs)
 
     @property
     def line(self) -> str:
         """What to write to keep it."""
-        return self.candidate.line.format(value=self.value)
+        pairs = zip(self.candidates, self.values, strict=True)
+        return "\n".join(candidate.line.format(value=value) for candidate, value in pairs)
+
+    @property
+    def numerics(self) -> bool:
+        """Whether results may differ."""
+        return any(candidate.numerics for candidate in self.candidates)
+
+    @property
+    def precision(self) -> str:
+        """The narrowest that results have."""
+        there = {candidate.precision for candidate in self.candidates}
+        return next(precision for precision in (BF16, TF32, FP32) if precision in there)
+
+    @property
+    def redraws(self) -> tuple[str, ...]:
+        """Whose random numbers are others."""
+        return tuple(candidate.redraws for candidate in self.candidates if candidate.redraws)
+
+
+def together(proposals: Sequence[Proposal], why: str) -> Proposal:
+    """Several as one."""
+    changes = {name: value for proposal in proposals for name, value in proposal.changes.items()}
+    return Proposal(tuple(map(find, changes)), tuple(changes.values()), why)
 
 
 def find(name: str) -> Candidate:
@@ -118,20 +147,22 @@ def propose(
     proposals: dict[str, Proposal] = {}
     for finding in diagnosis.findings if diagnosis else ():
         for candidate in CANDIDATES:
-            if _fits(candidate, finding) and candidate.name not in proposals:
-                proposals[candidate.name] = _from_finding(candidate, finding)
+            if _fits(candidate, finding):
+                known, new = proposals.get(candidate.name), _from_finding(candidate, finding)
+                if known is None or (known.predicted is None and new.predicted is not None):
+                    proposals[candidate.name] = new
     if case is not None and _convolves(case):
         found = find("cudnn-benchmark")
-        proposals.setdefault(found.name, Proposal(found, why="convolutions of cuDNN were recorded"))
+        proposals.setdefault(found.name, Proposal((found,), (None,), "convolutions of cuDNN were recorded"))
     on_cpu = case is not None and case.on_cpu
     fitting = {
         name: proposal
         for name, proposal in proposals.items()
-        if (numerics or not proposal.candidate.numerics) and not (on_cpu and proposal.candidate.gpu)
+        if (numerics or not proposal.numerics) and not (on_cpu and proposal.candidates[0].gpu)
     }
     for name in also:
-        candidate = find(name)
-        fitting.setdefault(name, Proposal(candidate, _default(candidate), "asked for"))
+        parts = [_asked(part, proposals) for part in name.split("+")]
+        fitting.setdefault(name, parts[0] if len(parts) == 1 else together(parts, "asked for"))
     return sorted(fitting.values(), key=_order)
 
 
@@ -146,8 +177,15 @@ def left_out(diagnosis: Diagnosis, chosen: Iterable[Proposal]) -> list[Candidate
     ]
 
 
+def _asked(name: str, proposals: Mapping[str, Proposal]) -> Proposal:
+    candidate = find(name)
+    return proposals.get(name) or Proposal((candidate,), (_default(candidate),), "asked for")
+
+
 def _fits(candidate: Candidate, finding: Finding) -> bool:
-    """Whether a finding suggests a candidate: batches can be made further ahead only where there are workers."""
+    """Whether a finding suggests a candidate; changes of a DataLoader only where there is one."""
+    if candidate.name in ("workers", "pin-memory") and finding.evidence.get("loader") == "in the step":
+        return False
     if candidate.name == "prefetch" and not finding.evidence.get("workers_count"):
         return False
     return finding.rule in candidate.rules
@@ -155,7 +193,7 @@ def _fits(candidate: Candidate, finding: Finding) -> bool:
 
 def _order(proposal: Proposal) -> tuple[bool, int, float]:
     worth = proposal.predicted.speedup.point if proposal.predicted else 1.0
-    return proposal.candidate.numerics, proposal.candidate.effort, -worth
+    return proposal.numerics, sum(candidate.effort for candidate in proposal.candidates), -worth
 
 
 def _from_finding(candidate: Candidate, finding: Finding) -> Proposal:
@@ -166,7 +204,8 @@ def _from_finding(candidate: Candidate, finding: Finding) -> Proposal:
         fixes |= {other.label: other.predicted for other in finding.alternatives}
         predicted = fixes.get(label)
     rule = finding.rule if predicted is not None else ""
-    return Proposal(candidate, _value(candidate, finding), f"{finding.rule} was found", rule, predicted)
+    value = _value(candidate, finding)
+    return Proposal((candidate,), (value,), f"{finding.rule} was found", rule, predicted)
 
 
 def _value(candidate: Candidate, finding: Finding) -> Any:

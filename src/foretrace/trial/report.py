@@ -8,7 +8,7 @@ from typing import Any
 
 from foretrace.measured import Interval
 from foretrace.predict.prediction import Prediction, to_dict
-from foretrace.trial import judgement, sweep
+from foretrace.trial import candidates, judgement, sweep
 from foretrace.trial.candidates import Proposal
 from foretrace.trial.process import MEASURED
 from foretrace.trial.results import ResultsKept
@@ -42,6 +42,14 @@ class Row:
     pays_back_steps: int | None = None
     proof: str = ""
     error: str = ""
+
+    @property
+    def unsure(self) -> str:
+        """Why it is inconclusive."""
+        if self.speedup is None or self.verdict != "inconclusive":
+            return ""
+        within = self.speedup.low <= 1 <= self.speedup.high
+        return "the difference is within the noise" if within else "blocks of steps differ too much to tell"
 
     @property
     def inside(self) -> bool | None:
@@ -94,11 +102,11 @@ def make(program: str, proposals: Sequence[Proposal], swept: Swept, *, seed: int
     """The report of what was run."""
     base = swept.base
     bursts = judgement.waits_for_workers(base)
-    rows = [_row(swept, proposal.name, [proposal]) for proposal in proposals]
+    rows = [_row(swept, proposal.name, proposal) for proposal in proposals]
     together = swept.of(TOGETHER)
     if together is not None:
-        named = [proposal for proposal in proposals if proposal.name in together["changes"]]
-        rows.append(_row(swept, TOGETHER, named))
+        named = [proposal for proposal in proposals if set(proposal.changes) <= set(together["changes"])]
+        rows.append(_row(swept, TOGETHER, candidates.together(named, "the changes that were faster")))
     return Report(
         program,
         base[0]["device"],
@@ -112,17 +120,15 @@ def make(program: str, proposals: Sequence[Proposal], swept: Swept, *, seed: int
     )
 
 
-def _row(swept: Swept, variant: str, proposals: Sequence[Proposal]) -> Row:
-    first = proposals[0]
-    alone = variant != TOGETHER
+def _row(swept: Swept, variant: str, proposal: Proposal) -> Row:
     row: dict[str, Any] = {
         "change": variant,
-        "says": first.says if alone else " + ".join(proposal.name for proposal in proposals),
-        "line": "\n".join(proposal.line for proposal in proposals),
-        "why": first.why if alone else "the changes that were faster",
-        "numerics": any(proposal.candidate.numerics for proposal in proposals),
-        "rule": first.rule if alone else "",
-        "predicted": first.predicted if alone else None,
+        "says": proposal.says,
+        "line": proposal.line,
+        "why": proposal.why,
+        "numerics": proposal.numerics,
+        "rule": proposal.rule,
+        "predicted": proposal.predicted,
     }
     run = swept.of(variant)
     if run is None:
@@ -141,7 +147,7 @@ def _row(swept: Swept, variant: str, proposals: Sequence[Proposal]) -> Row:
         verdict=told.verdict,
         step_ns=told.step_ns,
         speedup=told.speedup,
-        results=sweep.kept_results(swept.base, run, proposals),
+        results=sweep.kept_results(swept.base, run, proposal),
         peak_bytes=_peak(run),
         start_extra_s=extra_s,
         pays_back_steps=None
@@ -197,7 +203,11 @@ def _notes(swept: Swept) -> list[str]:
     )
     if together is not None and together["status"] == MEASURED:
         best = min(
-            (run for run in singles if run["status"] == MEASURED and run["variant"] in together["changes"]),
+            (
+                run
+                for run in singles
+                if run["status"] == MEASURED and set(run["changes"]) <= set(together["changes"])
+            ),
             key=lambda run: judgement.measure(swept.base, run).step_ns,
         )
         if judgement.measure(swept.base, together).step_ns >= judgement.measure(swept.base, best).step_ns:

@@ -16,7 +16,7 @@ from typing import Any
 from foretrace.capture.trial_options import TrialOptions
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.trial import judgement, process, results, scratch
-from foretrace.trial.candidates import BF16, FP32, TF32, Proposal
+from foretrace.trial.candidates import Proposal, together
 from foretrace.trial.process import MEASURED, Limits
 
 STATE = "try.json"
@@ -77,10 +77,12 @@ class Sweep:
         self._before = self._saved()
         if self._before:
             self._say(f"{len(self._before)} runs are there already: going on")
-        left = [name for name in (BASE, BASE) if not self._turn(name, {})]
-        self._check_base()
+        left = []
+        for _ in range(2):
+            left += [] if self._turn(BASE, {}) else [BASE]
+            self._check_base()
         for number, proposal in enumerate(self.proposals, 1):
-            if left or not self._turn(proposal.name, {proposal.name: proposal.value}):
+            if left or not self._turn(proposal.name, proposal.changes):
                 left.append(proposal.name)
                 continue
             every = self.settings.base_every
@@ -92,7 +94,7 @@ class Sweep:
             ):
                 self._turn(BASE, {})
         best = self._best() if not left and self.settings.together else []
-        if len(best) > 1 and not self._turn(TOGETHER, {proposal.name: proposal.value for proposal in best}):
+        if len(best) > 1 and not self._turn(TOGETHER, together(best, "").changes):
             left.append(TOGETHER)
         return Swept(tuple(self._runs), tuple(dict.fromkeys(name for name in left if name != BASE)))
 
@@ -144,8 +146,10 @@ class Sweep:
 
     def _check_base(self) -> None:
         """Without the program as it is there is nothing to compare with."""
-        failed = next((run for run in self._runs[:2] if run["status"] != MEASURED), None)
-        if failed is None:
+        if not self._runs:
+            raise UsageError("--budget is too short for a single run")
+        failed = self._runs[-1]
+        if failed["status"] == MEASURED:
             return
         if failed["status"] == process.NO_STEPS:
             raise MissingDataError(
@@ -168,13 +172,13 @@ class Sweep:
             if run is None or run["status"] != MEASURED or not applied(run):
                 continue
             told = judgement.measure(swept.base, run)
-            kept = kept_results(swept.base, run, [proposal])
+            kept = kept_results(swept.base, run, proposal)
             if told.verdict == "faster" and kept.verdict != "diverges":
                 fast.append((told.speedup.point, proposal))
         fast.sort(key=lambda item: -item[0])
         best: list[Proposal] = []
         for _, proposal in fast:
-            if not any(proposal.name in other.candidate.excludes for other in best):
+            if not any(_exclude(proposal, other) for other in best):
                 best.append(proposal)
         order = [proposal.name for proposal in self.proposals]
         return sorted(best, key=lambda proposal: order.index(proposal.name))
@@ -186,7 +190,7 @@ class Sweep:
         return {
             "saved": _SAVED,
             "command": [os.path.basename(self.command[0]), *self.command[1:]],
-            "changes": {proposal.name: proposal.value for proposal in self.proposals},
+            "changes": {proposal.name: proposal.changes for proposal in self.proposals},
             "base_every": self.settings.base_every,
             "seed": self.settings.options.seed,
             "blocks": self.settings.options.blocks,
@@ -222,17 +226,21 @@ def applied(run: Mapping[str, Any]) -> bool:
 
 
 def kept_results(
-    base: Sequence[Mapping[str, Any]], run: Mapping[str, Any], proposals: Sequence[Proposal]
+    base: Sequence[Mapping[str, Any]], run: Mapping[str, Any], proposal: Proposal
 ) -> results.ResultsKept:
     """What a run says of the results, with these changes made in it."""
-    narrow = {proposal.candidate.precision for proposal in proposals}
-    precision = next(one for one in (BF16, TF32, FP32) if one in {*narrow, FP32})
     return results.judge(
         [{**one["results"], "workers": one.get("batches_ahead")} for one in base],
         run["results"],
-        precision=precision,
-        redraws=[proposal.candidate.redraws for proposal in proposals if proposal.candidate.redraws],
+        precision=proposal.precision,
+        redraws=proposal.redraws,
     )
+
+
+def _exclude(one: Proposal, other: Proposal) -> bool:
+    """Whether two cannot be made together, or are the same in part."""
+    names = {*one.changes, *(name for candidate in one.candidates for name in candidate.excludes)}
+    return bool(names & set(other.changes))
 
 
 def said(run: Mapping[str, Any]) -> str:

@@ -84,7 +84,7 @@ def verify(before: Case, after: Case, name: str) -> Verification:
     range_ = predicted.speedup
     inside = speedup.low <= range_.high and speedup.high >= range_.low
     return Verification(
-        rule, label or finding.label, _device(before), predicted, before.step_ns, after.step_ns, speedup,
+        rule, label or finding.label, device_of(before), predicted, before.step_ns, after.step_ns, speedup,
         None if differs else inside, differs,
     )  # fmt: skip
 
@@ -116,8 +116,8 @@ def _speedup(before: Case, after: Case, *, per_item: float) -> Interval:
 
 def _differs(before: Case, after: Case) -> str:
     """Why two recordings are not of the same work; nothing where they seem to be."""
-    if _device(before) != _device(after):
-        return f"they are of different devices: {_device(before)} and {_device(after)}"
+    if device_of(before) != device_of(after):
+        return f"they are of different devices: {device_of(before)} and {device_of(after)}"
     taken = [throughput.taken_in(case.whole, step_windows(case.whole)) for case in (before, after)]
     for what in sorted(set(taken[0]) & set(taken[1])):
         if abs(taken[0][what] / taken[1][what] - 1) > STEP_KNOWN:
@@ -128,6 +128,7 @@ def _differs(before: Case, after: Case) -> str:
     return ""
 
 
-def _device(case: Case) -> str:
+def device_of(case: Case) -> str:
+    """The GPU of a recording, or CPU."""
     names = [device.get("name") for device in case.whole.meta.get("devices", ())]
     return str(names[0]) if names and names[0] else "CPU"

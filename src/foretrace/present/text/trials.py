@@ -75,7 +75,13 @@ def _measured(row: Row) -> str:
 
 
 def _rest(row: Row) -> tuple[str, str, str]:
-    kept = row.results.verdict if row.results else "–"
+    kept = "–"
+    if row.results:
+        kept = (
+            row.results.says.partition(" does")[0]
+            if row.results.verdict == "as precision"
+            else row.results.verdict
+        )
     step = format_value("_ns", row.step_ns) if row.step_ns else "–"
     return step, kept, format_value("_bytes", row.peak_bytes) if row.peak_bytes else "–"
 
@@ -92,7 +98,7 @@ def behind(row: Row) -> str:
     if row.status != MEASURED:
         return f"{row.status}: {row.error}"
     assert row.results is not None
-    word = {"same": "no difference", "inconclusive": "inconclusive: the difference is within the noise"}
+    word = {"same": "no difference", "inconclusive": f"inconclusive: {row.unsure}"}
     parts = [word.get(row.verdict, row.verdict), row.proof, row.results.says]
     if row.start_extra_s is not None:
         start = f"the start takes {row.start_extra_s:.1f} s longer"
