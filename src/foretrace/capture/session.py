@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from foretrace.capture import api, environment, loader_waits, trial_options
+from foretrace.capture import api, environment, loader_waits
 from foretrace.capture.on_demand import Trigger
 from foretrace.capture.options import VARIABLE, CaptureOptions
 from foretrace.capture.recorder import Recorder
@@ -22,13 +22,8 @@ _session: Session | None = None
 
 
 def arm() -> None:
-    """Called once torch has been imported in a program that `foretrace run` or `foretrace try` started."""
+    """Called once torch has been imported in a program that `foretrace run` started."""
     global _session
-    if os.environ.get(trial_options.VARIABLE):
-        from foretrace.capture import trial  # a program that is tried is not recorded
-
-        trial.arm()
-        return
     text = os.environ.get(VARIABLE)
     if _session is None and text:
         _session = Session(CaptureOptions.from_json(text))

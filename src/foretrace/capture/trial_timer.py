@@ -37,7 +37,7 @@ class TrialTimer:
         self.blocks_ns: list[float] = []  # nanoseconds a step
         self.block_steps = self._options.block_steps or 0
         self._ends: list[int] = []
-        self._least = self._options.settle_steps
+        self._least, self._least_block = self._options.settle_steps, 1
         self._block_began_ns = self._in_block = 0
         self._stopped_because = ""
 
@@ -48,12 +48,17 @@ class TrialTimer:
         now = self._now()
         self._ends.append(now)
         if len(self._ends) == _RECENT + 1:
-            self._least = max(self._least, min(self._ahead(), _MOST_AHEAD))
+            ahead = self._ahead()
+            self._least = max(self._least, min(ahead, _MOST_AHEAD))
+            self._least_block = max(
+                1, ahead // 2
+            )  # workers bring batches in turn: a block has one of each at least
         if not self._settled(now):
             return False
         if not self.block_steps:
             step_ns = fmean(self._steps_ns()[-2 * _RECENT :])
             self.block_steps = max(1, ceil(self._options.block_s * 1e9 / max(step_ns, 1_000)))
+        self.block_steps = max(self.block_steps, self._least_block)
         self._synchronize()
         self.timing, self._block_began_ns = True, self._now()
         return False

@@ -54,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="try this change too, whatever was found (A+B: both together); more than once",
+        help="try this change too, whatever was found: NAME, NAME=NUMBER, or A+B for both together; more than once",
     )
     what.add_argument(
         "--only", metavar="NAME", action="append", default=[], help="try this change alone; more than once"
@@ -158,7 +158,7 @@ def _proposals(args: argparse.Namespace, source: Path | None) -> list[Proposal]:
 
     names = list(dict.fromkeys([*args.only, *args.also]))
     for part in "+".join(names).split("+") if names else ():
-        candidates.find(part)
+        candidates.find(part.partition("=")[0])
     case = diagnosis = None
     if source is not None:
         case = _input.open_case(source, no_cache=False)
@@ -169,7 +169,8 @@ def _proposals(args: argparse.Namespace, source: Path | None) -> list[Proposal]:
             _say(f"no finding: {reason}")
     proposals = candidates.propose(diagnosis, case, numerics=args.numerics or bool(args.only), also=names)
     if args.only:
-        return [proposal for proposal in proposals if proposal.name in names]
+        plain = ["+".join(part.partition("=")[0] for part in name.split("+")) for name in names]
+        return [proposal for proposal in proposals if proposal.name in plain]
     if diagnosis is not None and (others := candidates.left_out(diagnosis, proposals)) and not args.numerics:
         _say(f"--numerics would also try {', '.join(candidate.name for candidate in others)}")
     return proposals

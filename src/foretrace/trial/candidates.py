@@ -12,7 +12,7 @@ import polars as pl
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import Diagnosis
 from foretrace.diagnose.finding import Finding
-from foretrace.errors import unknown
+from foretrace.errors import UsageError, unknown
 from foretrace.predict.prediction import Prediction
 from foretrace.sourced import JUDGEMENT, Count
 
@@ -22,6 +22,8 @@ _AHEAD = Count(4, "batches that each worker makes ahead, where more are tried", 
 _MOST_WORKERS = Count(
     16, "worker processes that are tried at most, where no finding says how many", JUDGEMENT
 )
+
+_NUMBERED = ("workers", "threads", "prefetch")  # changes that are set to a number
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,8 @@ def propose(
     }
     for name in also:
         parts = [_asked(part, proposals) for part in name.split("+")]
-        fitting.setdefault(name, parts[0] if len(parts) == 1 else together(parts, "asked for"))
+        asked = parts[0] if len(parts) == 1 else together(parts, "asked for")
+        fitting[asked.name] = asked
     return sorted(fitting.values(), key=_order)
 
 
@@ -177,9 +180,15 @@ def left_out(diagnosis: Diagnosis, chosen: Iterable[Proposal]) -> list[Candidate
     ]
 
 
-def _asked(name: str, proposals: Mapping[str, Proposal]) -> Proposal:
+def _asked(text: str, proposals: Mapping[str, Proposal]) -> Proposal:
+    """NAME or NAME=NUMBER; the prediction of a finding is for the number that it names."""
+    name, given, number = text.partition("=")
     candidate = find(name)
-    return proposals.get(name) or Proposal((candidate,), (_default(candidate),), "asked for")
+    if not given:
+        return proposals.get(name) or Proposal((candidate,), (_default(candidate),), "asked for")
+    if candidate.name not in _NUMBERED or not number.isdecimal() or not int(number):
+        raise UsageError(f"{text}: {', '.join(_NUMBERED)} take a number from 1 on, and other changes none")
+    return Proposal((candidate,), (int(number),), "asked for")
 
 
 def _fits(candidate: Candidate, finding: Finding) -> bool:

@@ -40,12 +40,16 @@ class _AfterImport:
 
 def _arm() -> None:
     try:
+        from importlib import import_module
+
+        # A program that is tried is not recorded.
+        name = f"foretrace.capture.{'trial' if os.environ.get('FORETRACE_TRIAL') else 'session'}"
         try:
-            import foretrace.capture.session
-        except ImportError:
+            module = import_module(name)
+        except ImportError:  # also of another version, which may have no such module
             _load_package()
-            import foretrace.capture.session
-        foretrace.capture.session.arm()
+            module = import_module(name)
+        module.arm()
     except Exception as error:
         sys.stderr.write(f"foretrace: nothing will be recorded: {type(error).__name__}: {error}\n")
 
