@@ -36,7 +36,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.usage = "foretrace try [options] -- COMMAND [ARGUMENT ...]"
     parser.epilog = _EXAMPLES
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program to try")
-    what = parser.add_argument_group("what is tried")
+    _add_what(parser.add_argument_group("what is tried"))
+    _add_how(parser.add_argument_group("how it is measured"))
+    _add_output(parser)
+
+
+def _add_what(what: argparse._ArgumentGroup) -> None:
     what.add_argument(
         "--from",
         dest="source",
@@ -60,7 +65,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--only", metavar="NAME", action="append", default=[], help="try this change alone; more than once"
     )
     what.add_argument("--dry-run", action="store_true", help="say what would be tried, and how, and stop")
-    how = parser.add_argument_group("how it is measured")
+
+
+def _add_how(how: argparse._ArgumentGroup) -> None:
     how.add_argument(
         "--budget", type=_seconds, metavar="SECONDS", help="start no process that would end later"
     )
@@ -100,6 +107,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--in-place", action="store_true", help="run in the program's own folder, not in a scratch folder"
     )
+    how.add_argument(
+        "--no-together", action="store_true", help="do not measure the changes that are faster together"
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
@@ -192,7 +205,9 @@ def _settings(args: argparse.Namespace) -> Any:
         step_function=args.step_function,
     )
     limits = Limits(args.timeout, args.memory)
-    return Settings(options, limits, args.budget, args.base_every, args.in_place)
+    return Settings(
+        options, limits, args.budget, args.base_every, in_place=args.in_place, together=not args.no_together
+    )
 
 
 def _record(command: list[str], folder: Path, args: argparse.Namespace) -> Path:
