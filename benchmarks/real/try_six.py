@@ -4,7 +4,8 @@
 
 Needs ../shared or shared/ (recordings, truth.json, three of the programs), the wheel of timm in benchmarks/real/wheels, and in
 benchmarks/real/wheels/sources the others as they are published: nanoGPT/ (train.py, model.py, configurator.py),
-imagenet/main.py and word_language_model/ of pytorch/examples. What is missing is said, and the rest is tried.
+imagenet/main.py and word_language_model/ (main.py, data.py, model.py) of pytorch/examples. What is missing is said, and the rest
+is tried.
 
 First every variant that compiles runs a few steps, all at once, to fill the compiler's caches. Then each program has the machine
 for itself: twice as it is, then once with each change that truth.json knows and that needs no edit. DIR gets NAME.json of each,
@@ -42,7 +43,8 @@ WHEELS = HERE / "wheels"
 SOURCES = WHEELS / "sources"
 PROGRAMS = SHARED / "real" / "programs"
 NEAR = 0.05  # of the range in truth.json: so near a measured speed-up should be
-TOKENS, BLOCK_BYTES = 4_000_000, 2
+TOKENS, TOKEN_BYTES = 4_000_000, 2  # that nanoGPT draws its batches from
+WORDS = 33_277  # different ones in WikiText-2, beside the end of a line
 FILL_S = 150.0  # the longest that filling the caches may take
 
 
@@ -99,6 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{name}: {SIX[name].folder / SIX[name].words[0]} is not there", flush=True)
     if "nanogpt_124m" in there:
         _make_tokens(SIX["nanogpt_124m"].folder / "data" / "random")
+    if "word_lm" in there:
+        _make_text(SIX["word_lm"].folder / "data" / "wikitext-2")
     _fill(there, scratch)
     print(f"[{time.monotonic() - began:6.1f} s] caches are filled", flush=True)
     documents: dict[str, Any] = {}
@@ -145,10 +149,23 @@ def _make_tokens(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     source = random.Random(0)
     tokens = (
-        b"".join(source.randrange(50_257).to_bytes(BLOCK_BYTES, "little") for _ in range(TOKENS // 8)) * 8
+        b"".join(source.randrange(50_257).to_bytes(TOKEN_BYTES, "little") for _ in range(TOKENS // 8)) * 8
     )
     for name in ("train.bin", "val.bin"):
         (folder / name).write_bytes(tokens)
+
+
+def _make_text(folder: Path) -> None:
+    """Where WikiText-2 is not carried along: random text with as many different words as it has."""
+    folder.mkdir(parents=True, exist_ok=True)
+    source = random.Random(0)
+    for name, lines in (("train.txt", 100_000), ("valid.txt", 10_000), ("test.txt", 10_000)):
+        if (folder / name).exists():
+            continue
+        words = [f"w{number}" for number in range(WORDS)] if name == "train.txt" else []
+        words += [f"w{source.randrange(WORDS)}" for _ in range(20 * lines - len(words))]
+        rows = (" ".join(words[start : start + 20]) for start in range(0, len(words), 20))
+        (folder / name).write_text("\n".join(rows) + "\n")
 
 
 def _fill(names: Sequence[str], scratch: Path) -> None:
