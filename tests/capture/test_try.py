@@ -17,7 +17,7 @@ from foretrace.trial import candidates, ledger, process, recording, report
 from foretrace.trial.process import Limits
 from foretrace.trial.sweep import Settings, Sweep
 from tests.capture.programs import SOURCES
-from tests.diagnose.loops import loop
+from tests.diagnose.loops import H200, loop
 from tests.diagnose.rules.host.test_anomaly_mode import anomalies
 from tests.trial.test_sweep import outcome
 
@@ -156,7 +156,9 @@ def test_the_command_from_a_run_with_predictions_to_the_ledger(
     (here / "run").mkdir()
     loop(here / "run", 1_800, anomalies)
     monkeypatch.setattr(recording, "record", lambda *_, **__: here / "run")
-    monkeypatch.setattr(process, "run", lambda command, options, **_: outcome(options.changes))
+    monkeypatch.setattr(
+        process, "run", lambda command, options, **_: outcome(options.changes, device=H200["name"])
+    )
     assert (
         main(
             ["try", "-o", "out", "--format", "json", "--also", "fused-optimizer", "--", "python", "train.py"]

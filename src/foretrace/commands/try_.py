@@ -132,7 +132,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Records, proposes, tries and prints."""
     from foretrace.commands.run import _command
-    from foretrace.trial import ledger, report
+    from foretrace.trial import ledger, report, verification
     from foretrace.trial.sweep import Sweep
 
     command = _command(args.command)
@@ -150,7 +150,8 @@ def run(args: argparse.Namespace) -> int:
     )
     swept = Sweep(command, proposals, _settings(args), folder, say=_say).run()
     program = shlex.join([Path(command[0]).name, *command[1:]])
-    made = report.make(program, proposals, swept, seed=args.seed)
+    device = verification.device_of(_input.open_case(source, no_cache=False)) if source else ""
+    made = report.make(program, proposals, swept, seed=args.seed, recorded_on=device)
     with _output.told(_say):
         ledger.add(args.ledger or ledger.DEFAULT, ledger.from_report(made))
     print_report(made, args.format)

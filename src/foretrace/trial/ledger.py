@@ -63,7 +63,7 @@ def from_report(report: Report) -> list[Record]:
             bool(row.inside), row.predicted.verdict == "gain", _now(),
         )
         for row in report.rows
-        if row.predicted is not None and row.speedup is not None and row.rule
+        if row.predicted is not None and row.speedup is not None and row.rule and not report.recorded_on
     ]  # fmt: skip
 
 

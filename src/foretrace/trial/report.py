@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from foretrace.measured import Interval
@@ -75,7 +75,9 @@ class Report:
     notes: tuple[str, ...] = ()
     seed: int = 0
     steps: int = 0  # timed in each process
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    recorded_on: str = (
+        ""  # the device of the recording, where it is another: its predictions are not of this one
+    )
 
     def to_dict(self) -> dict[str, Any]:
         """The documented contract."""
@@ -98,9 +100,13 @@ class Report:
         }
 
 
-def make(program: str, proposals: Sequence[Proposal], swept: Swept, *, seed: int) -> Report:
-    """The report of what was run."""
+def make(
+    program: str, proposals: Sequence[Proposal], swept: Swept, *, seed: int, recorded_on: str = ""
+) -> Report:
+    """The report of what was run; `recorded_on` is the device that predictions are of."""
     base = swept.base
+    other = recorded_on if recorded_on != base[0]["device"] else ""
+    notes = [f"the recording is of another device ({other}): so are its predictions"] if other else []
     bursts = judgement.waits_for_workers(base)
     rows = [_row(swept, proposal.name, proposal) for proposal in proposals]
     together = swept.of(TOGETHER)
@@ -114,9 +120,10 @@ def make(program: str, proposals: Sequence[Proposal], swept: Swept, *, seed: int
         _peak(base[0]),
         base[0]["step_source"],
         tuple(rows),
-        tuple(_notes(swept)),
+        (*notes, *_notes(swept)),
         seed,
         base[0]["block_steps"] * len(base[0]["blocks_ns"]),
+        other,
     )
 
 
