@@ -35,7 +35,7 @@ LAYERS = (
     ("analyze",),
     ("predict",),
     ("diagnose",),
-    ("compare",),
+    ("compare", "trial"),
     ("present",),
     ("commands",),
     ("api",),

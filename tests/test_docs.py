@@ -14,7 +14,7 @@ import pytest
 
 import foretrace
 from foretrace import analyze, schema
-from foretrace.commands import COMMANDS
+from foretrace.commands import COMMANDS, _name
 from foretrace.diagnose import RULES
 from foretrace.errors import ForetraceError
 from tests import claims
@@ -95,7 +95,7 @@ def test_every_table_and_column_is_documented() -> None:
 
 
 def test_every_command_is_in_the_readme() -> None:
-    names = [module.__name__.rpartition(".")[2] for module in COMMANDS]
+    names = [_name(module) for module in COMMANDS]
     readme = read("README.md")
     assert [name for name in names if not re.search(rf"\bforetrace {name}\b", readme)] == []
 
@@ -127,7 +127,7 @@ def test_the_reference_has_no_other_pages() -> None:
 
 def test_the_checklist_names_what_exists() -> None:
     """In its right column, code that begins with a word is an analysis or a command, and its options exist."""
-    options: dict[str, set[str]] = {each.__name__.rpartition(".")[2]: set() for each in COMMANDS}
+    options: dict[str, set[str]] = {_name(each): set() for each in COMMANDS}
     options["show"] = {"--sort", "--limit", "--format"}
     for chosen in analyze.ANALYSES:
         options[chosen.name] = {f"--{name.replace('_', '-')}" for name in chosen.options}

@@ -15,7 +15,7 @@ from foretrace.capture.options import VARIABLE, CaptureOptions
 from foretrace.capture.run_folder import RunFolder
 from foretrace.errors import UsageError
 
-_BOOTSTRAP = Path(__file__).parent / "bootstrap"
+BOOTSTRAP = Path(__file__).parent / "bootstrap"
 
 
 def start(
@@ -23,7 +23,7 @@ def start(
 ) -> int:
     """Runs the command armed; returns its exit code, as a shell would give it."""
     variables = {**os.environ, **(environment or {}), VARIABLE: options.to_json()}
-    paths = [str(_BOOTSTRAP), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(BOOTSTRAP), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables["PYTHONPATH"] = os.pathsep.join(paths)
     if options.launch_blocking:
         variables["CUDA_LAUNCH_BLOCKING"] = "1"

@@ -29,6 +29,7 @@ from foretrace.commands import (
     doctor,
     explain,
     flame,
+    ledger,
     perfetto,
     predict,
     report,
@@ -37,6 +38,8 @@ from foretrace.commands import (
     show,
     sql,
     summary,
+    try_,
+    verify,
 )
 from foretrace.errors import ForetraceError, InputError, UsageError, fault_text, is_fault, unknown
 
@@ -44,6 +47,9 @@ COMMANDS: tuple[ModuleType, ...] = (
     demo,
     run,
     diagnose,
+    try_,
+    verify,
+    ledger,
     serve,
     report,
     summary,
@@ -140,7 +146,7 @@ def _parser(chosen: str | None, arguments: Sequence[str]) -> _Parser:
 
 
 def _name(module: ModuleType) -> str:
-    return module.__name__.rpartition(".")[2]
+    return module.__name__.rpartition(".")[2].rstrip("_")  # `try_`: a module cannot be named `try`
 
 
 def _check_bare_path(text: str) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from foretrace.diagnose.case import Case
     from foretrace.diagnose.diagnosis import Diagnosis
     from foretrace.trace import Trace
+    from foretrace.trial.ledger import Kept
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +53,7 @@ def print_diagnosis(
     from foretrace.diagnose.diagnosis import diagnose
     from foretrace.diagnose.step_times import step_times
     from foretrace.present.text import findings, tables, terminal
+    from foretrace.trial import ledger
 
     trace = case.whole
     try:
@@ -63,14 +65,30 @@ def print_diagnosis(
         terminal.show_note("findings", str(reason))
         return
     diagnosis = diagnose(case, RULES)
+    came_true = _came_true(case, diagnosis)
     if form == "json":
-        print(tables.document_to_json(_contract(case, diagnosis)))
+        document = _contract(case, diagnosis)
+        told = {"ledger": [kept.__dict__ for kept in came_true]} if came_true else {}
+        print(tables.document_to_json({**document, **told}))
     elif form == "md":
         _output.print_text(findings.to_markdown(diagnosis, step_times(case), trace.path.name))
     else:
         at_hand = case.result if case.trace is trace else None
         results, missing = summary.analyse(trace, parts, run=at_hand)
         terminal.show_diagnosis(trace, results, missing, diagnosis, step_times(case))
+        if came_true:
+            terminal.show_note("ledger", "; ".join(map(ledger.sentence, came_true)))
+
+
+def _came_true(case: Case, diagnosis: Diagnosis) -> list[Kept]:
+    """How far predictions of these rules came true in this project; nothing where too few were measured."""
+    from foretrace.trial import ledger, verification
+
+    if not ledger.DEFAULT.is_file():
+        return []
+    rules = dict.fromkeys(finding.rule for finding in diagnosis.findings)
+    told = ledger.quotes(ledger.read(ledger.DEFAULT), rules, verification.device_of(case))
+    return [told[rule] for rule in rules if rule in told]
 
 
 def _contract(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:

@@ -40,12 +40,16 @@ class _AfterImport:
 
 def _arm() -> None:
     try:
+        from importlib import import_module
+
+        # A program that is tried is not recorded.
+        name = f"foretrace.capture.{'trial' if os.environ.get('FORETRACE_TRIAL') else 'session'}"
         try:
-            import foretrace.capture.session
-        except ImportError:
+            module = import_module(name)
+        except ImportError:  # also of another version, which may have no such module
             _load_package()
-            import foretrace.capture.session
-        foretrace.capture.session.arm()
+            module = import_module(name)
+        module.arm()
     except Exception as error:
         sys.stderr.write(f"foretrace: nothing will be recorded: {type(error).__name__}: {error}\n")
 
@@ -79,7 +83,7 @@ def _run_the_other_one() -> None:
     spec.loader.exec_module(module)
 
 
-if os.environ.get("FORETRACE_CAPTURE"):
+if os.environ.get("FORETRACE_CAPTURE") or os.environ.get("FORETRACE_TRIAL"):
     sys.meta_path.insert(0, _AfterImport())
 # The program sees the path it would have seen without Foretrace.
 sys.path[:] = [each for each in sys.path if os.path.abspath(each) != _FOLDER]

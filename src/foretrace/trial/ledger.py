@@ -1,0 +1,140 @@
+"""The Ledger of a project: what was predicted of a change beside what was measured, one JSON object a line.
+
+A record holds no path and no name of a machine: it may be kept in version control.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from foretrace.errors import InputError
+from foretrace.sourced import JUDGEMENT, Count
+from foretrace.trial.report import Report
+
+DEFAULT = Path(".foretrace") / "ledger.jsonl"
+QUOTED_FROM = Count(5, "records of a rule, from which a diagnosis quotes them", JUDGEMENT)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One change that was predicted and measured."""
+
+    rule: str
+    change: str
+    device: str
+    by: str  # try or verify
+    predicted_low: float
+    predicted: float
+    predicted_high: float
+    measured_low: float
+    measured: float
+    measured_high: float
+    inside: bool
+    promised: bool  # whether a gain was promised
+    at: str = ""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How far predictions came true, of one rule on one device."""
+
+    rule: str
+    device: str
+    records: int
+    inside: int
+    off: float  # the median of how far the predicted speed-up was from the measured one
+    promised: int
+    held: int  # of those promised, how many were a gain
+
+
+def from_report(report: Report) -> list[Record]:
+    """Of a report, the changes with a prediction that were measured."""
+    return [
+        Record(
+            row.rule, row.change, report.device, "try",
+            row.predicted.speedup.low, row.predicted.speedup.point, row.predicted.speedup.high,
+            row.speedup.low, row.speedup.point, row.speedup.high,
+            bool(row.inside), row.predicted.verdict == "gain", _now(),
+        )
+        for row in report.rows
+        if row.predicted is not None and row.speedup is not None and row.rule and not report.recorded_on
+    ]  # fmt: skip
+
+
+def add(file: Path, records: Iterable[Record]) -> None:
+    """Appends the records; the file and its folder are made where they are not there."""
+    lines = [json.dumps(asdict(record)) for record in records]
+    if lines:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a", encoding="utf-8") as out:
+            out.write("\n".join(lines) + "\n")
+
+
+def read(file: Path) -> list[Record]:
+    """All records; none where there is no file."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: cannot be read: {error}") from error
+    known = {known.name for known in fields(Record)}
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            values: dict[str, Any] = json.loads(line) if line.strip() else {}
+            if values:
+                records.append(Record(**{name: value for name, value in values.items() if name in known}))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise InputError(f"{file}: line {number} is no record of a ledger: {error}") from error
+    return records
+
+
+def summary(records: Sequence[Record]) -> list[Kept]:
+    """By rule and device, those with most records first."""
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record.rule, record.device), []).append(record)
+    kept = [_kept(rule, device, group) for (rule, device), group in groups.items()]
+    return sorted(kept, key=lambda one: (-one.records, one.rule, one.device))
+
+
+def _kept(rule: str, device: str, records: Sequence[Record]) -> Kept:
+    promised = [record for record in records if record.promised]
+    return Kept(
+        rule,
+        device,
+        len(records),
+        sum(record.inside for record in records),
+        median(abs(record.predicted / record.measured - 1) for record in records),
+        len(promised),
+        sum(record.measured_high > 1 for record in promised),
+    )
+
+
+def quotes(records: Sequence[Record], rules: Iterable[str], device: str | None) -> dict[str, Kept]:
+    """What to quote beside the findings of these rules: where there are enough records of the rule on this device."""
+    asked = set(rules)
+    return {
+        one.rule: one
+        for one in summary(records)
+        if one.rule in asked and one.records >= QUOTED_FROM and (device is None or one.device == device)
+    }
+
+
+def sentence(kept: Kept) -> str:
+    """How far a rule's predictions came true, in a sentence."""
+    return (
+        f"{kept.rule}: {kept.inside} of {kept.records} predictions measured here on {kept.device} came true within their range"
+        f" (typically {100 * kept.off:.0f} % off)"
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,90 @@
+"""What was predicted beside what was measured, kept and summed up."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from foretrace.commands import main
+from foretrace.errors import InputError
+from foretrace.trial import ledger
+from foretrace.trial.ledger import Record
+from tests.trial.waiting import waiting
+
+ONE = Record(
+    "host-sync", "", "NVIDIA H200", "verify", 1.1, 1.2, 1.4, 1.25, 1.3, 1.35, inside=True, promised=True
+)
+
+
+def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "ledger.jsonl"
+    assert ledger.read(file) == []
+    ledger.add(file, [])
+    assert not file.exists()
+    ledger.add(file, [ONE])
+    ledger.add(file, [replace(ONE, rule="input-bound")])
+    assert ledger.read(file) == [ONE, replace(ONE, rule="input-bound")]
+    file.write_text(file.read_text() + "{broken\n")
+    with pytest.raises(InputError, match="line 3"):
+        ledger.read(file)
+
+
+def test_predictions_are_summed_up_by_rule_and_device() -> None:
+    """Predicted 1.2; measured 1.2, 1.5 and 0.96: off by 0, 20 and 25 %, and the last promise did not hold."""
+    records = [
+        replace(ONE, measured=1.2),
+        replace(ONE, measured=1.5, inside=False),
+        replace(ONE, measured=0.96, measured_high=0.98, inside=False),
+        replace(ONE, device="CPU"),
+    ]
+    first, second = ledger.summary(records)
+    assert (first.rule, first.device, first.records, first.inside) == ("host-sync", "NVIDIA H200", 3, 1)
+    assert first.off == pytest.approx(0.2)
+    assert (first.promised, first.held) == (3, 2)
+    assert second.device == "CPU"
+
+
+def test_a_rule_is_quoted_from_five_records_on_the_same_device() -> None:
+    four, five = [ONE] * 4, [ONE] * 5
+    assert ledger.quotes(four, ["host-sync"], "NVIDIA H200") == {}
+    (kept,) = ledger.quotes(five, ["host-sync", "input-bound"], "NVIDIA H200").values()
+    assert ledger.sentence(kept) == (
+        "host-sync: 5 of 5 predictions measured here on NVIDIA H200 came true within their range (typically 8 % off)"
+    )
+    assert ledger.quotes(five, ["host-sync"], "CPU") == {}
+    assert ledger.quotes(five, ["input-bound"], "NVIDIA H200") == {}
+
+
+def test_the_command_prints_the_ledger_of_this_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["ledger"]) == 4
+    assert "no record yet" in capsys.readouterr().err
+    ledger.add(ledger.DEFAULT, [ONE, replace(ONE, inside=False)])
+    assert main(["ledger", "--format", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["rule"], row["measured_count"], row["inside_pct"]) == ("host-sync", 2, 50.0)
+    assert main(["ledger", "--records", "--format", "csv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_diagnose_quotes_it_once_there_are_five(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recording = waiting(tmp_path)
+    ledger.add(ledger.DEFAULT, [ONE] * 4)
+    assert main(["diagnose", str(recording)]) == 0
+    before = capsys.readouterr().out
+    assert "host-sync" in before
+    assert "came true" not in before
+    ledger.add(ledger.DEFAULT, [ONE])
+    assert main(["diagnose", str(recording)]) == 0
+    assert "5 of 5 predictions measured here on NVIDIA H200" in " ".join(capsys.readouterr().out.split())
+    assert main(["diagnose", str(recording), "--format", "json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["ledger"]
+    assert (told["rule"], told["records"], told["inside"]) == ("host-sync", 5, 5)
