@@ -135,12 +135,6 @@ def show_names(names: Sequence[tuple[str, str]]) -> None:
         _print(console, _hanging([(f"{name:<{room}}", "accent"), ("  ", "")], says, console.width))
 
 
-def show_lines(lines_for: Callable[[int], Iterable[summary_page.Line]]) -> None:
-    """Prints lines that are made for the width there is."""
-    console = _console()
-    _print(console, lines_for(min(console.width, MAX_WIDTH)))
-
-
 def show_checks(checks: Sequence[tuple[str, str, str, str]]) -> None:
     """Prints what was checked, how it stands, and how to put it right."""
     console = _console()
