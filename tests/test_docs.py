@@ -31,6 +31,7 @@ MACHINE_PATH = re.compile(
 NOT_IN_THE_REPOSITORY = (
     "runs",
     "foretrace-runs",
+    ".foretrace",
     "traces",
     "N/A",
     "../shared",
