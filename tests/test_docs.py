@@ -33,6 +33,7 @@ NOT_IN_THE_REPOSITORY = (
     "foretrace.compare",
     "runs",
     "foretrace-runs",
+    ".foretrace",
     "traces",
     "N/A",
     "../shared",

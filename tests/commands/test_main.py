@@ -12,7 +12,7 @@ import pytest
 
 import foretrace
 from foretrace import analyze, commands, ingest
-from foretrace.commands import COMMANDS, main, show
+from foretrace.commands import COMMANDS, _name, main, show
 from foretrace.errors import ForetraceError, InputError, MissingDataError, UsageError
 from tests.builders import Recording
 
@@ -36,7 +36,7 @@ def test_help_names_every_command_with_its_first_line(capsys: pytest.CaptureFixt
     assert main(["--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     for module in COMMANDS:
-        name = module.__name__.rpartition(".")[2]
+        name = _name(module)
         assert f"{name} {(module.__doc__ or '').splitlines()[0]}" in shown
 
 
