@@ -83,7 +83,7 @@ def test_workers_that_are_alive_are_the_proof() -> None:
     patch.install()
     batches = iter(torch.utils.data.DataLoader(Numbers(), batch_size=2))
     next(batches)
-    assert patch.proof() == patches.Proof(True, "1 workers are alive after the steps")
+    assert patch.proof() == patches.Proof(True, "1 worker is alive after the steps")
     assert loader_patches.batches_ahead() == 2
     batches._shutdown_workers()
     assert not patch.proof().applied

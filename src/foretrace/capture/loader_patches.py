@@ -80,7 +80,8 @@ class Workers(LoaderPatch):
             return self.not_made()
         if not alive:
             return Proof(False, "no worker is alive after the steps")
-        return Proof(True, f"{alive} workers are alive after the steps")
+        what = "1 worker is" if alive == 1 else f"{alive} workers are"
+        return Proof(True, f"{what} alive after the steps")
 
 
 class PinMemory(LoaderPatch):

@@ -56,7 +56,9 @@ class StepComparison:
         """What the times are for, behind a time."""
         if not (self.before.marked and self.after.marked):
             return "for the recording"
-        return "a step" if self.basis.unit == "step" else f"for {self.basis.says}"
+        if self.basis.unit != "step":
+            return f"for {self.basis.says}"
+        return "a step" if self.known_by == "unprofiled" else "a recorded step"
 
     @property
     def times(self) -> str:
