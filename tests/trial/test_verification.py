@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from foretrace.commands import main
 from foretrace.trial import ledger
 from tests.trial.waiting import AFTER, free, waiting
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -66,3 +69,23 @@ def test_a_rule_that_finds_nothing_has_nothing_to_verify(
     out = capsys.readouterr().out
     assert "verdict    " in out
     assert not ledger.DEFAULT.exists()
+
+
+def test_the_measured_range_is_that_of_compare(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A Run of the repository, and the same with the times of a program that is a fifth faster."""
+    packed = ROOT / "benchmarks" / "real" / "recordings" / "frozen_5" / "pyg_lightgcn.tar.xz"
+    for side in ("before", "after"):
+        with tarfile.open(packed) as files:
+            files.extractall(here / side, filter="data")
+    told = here / "after" / "pyg_lightgcn" / "rank0" / "rank.json"
+    rank = json.loads(told.read_text())
+    for timed in ("unprofiled", "timed_first", "timed_again"):
+        times = rank[timed]
+        times["blocks_ns"] = [round(block / 1.2) for block in times["blocks_ns"]]
+        times |= {name: round(times[name] / 1.2) for name in ("median_ns", "low_ns", "high_ns")}
+    told.write_text(json.dumps(rank))
+    runs = [str(here / side / "pyg_lightgcn") for side in ("before", "after")]
+    speedup = verify(*runs, capsys=capsys)["speedup"]
+    assert main(["compare", *runs, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["speedup"] == speedup
+    assert speedup["point"] == pytest.approx(1.2)  # type: ignore[index]

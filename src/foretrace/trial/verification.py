@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from foretrace import measured
 from foretrace.analyze.concepts.work import throughput
 from foretrace.analyze.steps import step_windows
+from foretrace.compare.sides import side_of
+from foretrace.compare.steps import compare_sides
 from foretrace.diagnose import RULES
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import diagnose
@@ -101,17 +102,13 @@ def _finding(case: Case, rule: str) -> Finding:
 
 
 def _speedup(before: Case, after: Case, *, per_item: float) -> Interval:
-    """From unprofiled blocks where both have them; else from the step times, as far as two runs of one program differ."""
-    blocks = [case.timed.blocks_ns if case.timed else () for case in (before, after)]
+    """As `foretrace compare` has it where both were timed; else from the step times, as far as two runs of one program differ."""
+    sides = [side_of(case, case.whole.path.name) for case in (before, after)]
+    told = compare_sides(*sides)
+    if told.known_by == "unprofiled":
+        return told.speedup
     point = before.step_ns / after.step_ns * per_item
-    if all(len(one) > 1 for one in blocks):
-        told = measured.compare(
-            [float(value) for value in blocks[0]], [float(value) for value in blocks[1]]
-        ).speedup
-        low, high = told.low / told.point, told.high / told.point
-    else:
-        low = high = 1.0
-    return Interval(point, point * min(low, 1 - STEP_KNOWN), point * max(high, 1 + STEP_KNOWN))
+    return Interval(point, point * (1 - STEP_KNOWN), point * (1 + STEP_KNOWN))
 
 
 def _differs(before: Case, after: Case) -> str:
