@@ -24,6 +24,7 @@ def python_page(made_by: str) -> str:
         ("open", ingest.open_trace),
         ("diagnose", api.diagnose),
         ("predict", api.predict),
+        ("compare", api.compare),
         ("sql", api.sql),
     ):
         lines += [f"## foretrace.{name}", "", *_signature(name, function), *_documented(function)]

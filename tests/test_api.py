@@ -23,7 +23,7 @@ from foretrace.predict.prediction import to_dict
 from tests.builders import Recording
 
 PUBLIC = [
-    "Trace", "__version__", "analyze", "bench", "callbacks", "diagnose", "errors", "open", "predict", "profile", "region", "sql", "step",
+    "Trace", "__version__", "analyze", "bench", "callbacks", "compare", "diagnose", "errors", "open", "predict", "profile", "region", "sql", "step",
 ]  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def test_dir_names_what_is_public_and_nothing_else() -> None:
     assert dir(foretrace) == PUBLIC == sorted(foretrace.__all__)
     for name in set(PUBLIC) - {"callbacks"}:  # those need a framework
         assert hasattr(foretrace, name)
-    for name in ("diagnose", "predict", "sql", "open", "profile", "region", "step"):
+    for name in ("compare", "diagnose", "predict", "sql", "open", "profile", "region", "step"):
         assert callable(getattr(foretrace, name))
 
 
@@ -84,6 +84,19 @@ def test_predict_replays_changes_together(path: Path) -> None:
     both = foretrace.predict(foretrace.open(path), "scale host 0.1", "scale kernel:add 0.5")
     assert both.after_ns.point < host.after_ns.point < host.step_ns
     assert foretrace.predict(str(path), "scale kernel:add 1", step_ms=0.2).step_ns == pytest.approx(200e3)
+
+
+def test_compare_is_what_the_command_says(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+    for recordings in ((SAMPLE, path), (foretrace.open(SAMPLE), foretrace.open(path))):
+        made = foretrace.compare(*recordings)
+        assert main(["compare", str(SAMPLE), str(path), "--format", "json"]) == 0
+        said = json.loads(capsys.readouterr().out)
+        assert (made.steps.verdict, made.steps.before_ns / 1e6) == (said["verdict"], said["before_ms"])
+        assert [(cause.what, cause.delta_ns / 1e6) for cause in made.steps.causes] == [
+            (cause["what"], cause["delta_ms"]) for cause in said["causes"]
+        ]
+    assert foretrace.compare(SAMPLE, SAMPLE).steps.verdict == "same"
+    assert made.operators.height > 0
 
 
 def test_sql_yields_a_frame(path: Path) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from inspect import Signature
 
     from foretrace import analyze, bench, errors
-    from foretrace.api import diagnose, predict, sql
+    from foretrace.api import compare, diagnose, predict, sql
     from foretrace.capture import callbacks
     from foretrace.capture.api import profile, region, step
     from foretrace.capture.notebook import load_ipython_extension as load_ipython_extension
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from foretrace.trace import Trace
 
 __all__ = [
-    "Trace", "__version__", "analyze", "bench", "callbacks", "diagnose", "errors", "open", "predict", "profile", "region", "sql", "step",
+    "Trace", "__version__", "analyze", "bench", "callbacks", "compare", "diagnose", "errors", "open", "predict", "profile", "region", "sql", "step",
 ]  # fmt: skip
 
-_FUNCTIONS_TOO = ("diagnose", "predict")  # folders of the package that are called
+_FUNCTIONS_TOO = ("compare", "diagnose", "predict")  # folders of the package that are called
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""What a notebook or a program asks: `foretrace.diagnose`, `foretrace.predict` and `foretrace.sql`, as the commands answer."""
+"""What a notebook or a program asks: `foretrace.diagnose`, `predict`, `compare` and `sql`, as the commands answer."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from foretrace.errors import UsageError
 if TYPE_CHECKING:
     import polars as pl
 
+    from foretrace.compare.traces import Comparison
     from foretrace.diagnose.case import Case
     from foretrace.diagnose.diagnosis import Diagnosis
     from foretrace.predict.prediction import Prediction
@@ -68,6 +69,36 @@ def predict(
         raise UsageError('predict needs a change, such as "scale kernel:~softmax 0.5"')
     case = _case(recording, step_ms=step_ms, rich=rich, step=step, pid=pid, cache=cache)
     return case.predict(tuple(change_of(case, text) for text in changes))
+
+
+def compare(
+    before: str | os.PathLike[str] | Trace,
+    after: str | os.PathLike[str] | Trace,
+    *,
+    step: str | None = None,
+    pid: str | int | None = None,
+    cache: bool = True,
+) -> Comparison:
+    """Which of two recordings is faster, and what explains the difference, as `foretrace compare` says it.
+
+    `before` and `after` are files, folders with one recording, Runs, or Traces that were opened. The options are those of
+    `foretrace.diagnose`.
+
+    Returns a Comparison: `says`, `notes`, and `steps` with `verdict`, `before_ns`, `after_ns`, `speedup` (`point`, `low` and
+    `high`) and `causes`, which sum to the difference, each with `what`, `before_ns`, `after_ns` and `delta_ns`; and the tables
+    `roles`, `modules`, `operators` and `kernels`, as polars frames.
+    """
+    from foretrace.compare.traces import compare as compare_cases
+    from foretrace.trace import Trace
+
+    both = (before, after)
+    first, second = (
+        _case(recording, step_ms=None, rich=None, step=step, pid=pid, cache=cache) for recording in both
+    )
+    one, other = (
+        (recording.path if isinstance(recording, Trace) else Path(recording)).name for recording in both
+    )
+    return compare_cases(first, second, names=(one, other))
 
 
 def sql(
