@@ -19,6 +19,12 @@ from foretrace.diagnose.rule import KERNELS, healthy, needs, rule
 from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
 from foretrace.predict.costs.batch_norm import GRADIENT_NS  # noqa: F401  # named on the page
+from foretrace.predict.costs.convolution import (  # noqa: F401  # named on the page
+    GROUPED_BACKWARD_TIME,
+    GROUPED_TIME,
+    LONG_FILTER,
+    SLOW_GROUP_NS,
+)
 from foretrace.predict.costs.convolution import PEAK_SHARE as CONVOLUTION_SHARE  # noqa: F401  # named on the page
 from foretrace.predict.costs.operator_calls import CAST_BACK_NS, CAST_NS  # noqa: F401  # named on the page
 from foretrace.predict.costs.precision import HALF_BYTES_TIME  # noqa: F401  # named on the page
@@ -94,7 +100,9 @@ def no_tensor_cores(case: Case) -> Iterator[Finding]:
     their bytes and the host {CAST_NS} a cast; the gradients are cast back, {CAST_BACK_NS} each. Norms, softmax and losses
     stay in fp32; other operators move half the bytes where all that they take is in bf16. A step that waits for the host
     becomes longer. Convolutions that ran in TF32 take less by the ratio of what the two types would take for their size;
-    those of a few channels take as long as before. Batch norm over planar tensors does not gain: torch then leaves cuDNN
+    those of a few channels take as long as before. Convolutions in groups take {GROUPED_TIME} of the time, their gradients
+    {GROUPED_BACKWARD_TIME}; but where a filter has {LONG_FILTER} elements or more and a group's channels are no multiple of
+    that, cuDNN has slow kernels alone: {SLOW_GROUP_NS} for each group beside the products. Batch norm over planar tensors does not gain: torch then leaves cuDNN
     for kernels of its own, one block a channel, and {GRADIENT_NS} for a thousand elements of a channel's gradient.
 
     `bf16-weights`: everything in bf16 and nothing is cast: {HALF_BYTES_TIME} of the time for every other kernel of fp32.
