@@ -209,6 +209,9 @@ def test_only_outermost_modules_with_parameters_are_told_of_and_once() -> None:
         def adopt(self, root: Any) -> None:
             seen.append(root)
 
+        def proof(self) -> patches.Proof:
+            return patches.Proof(bool(seen), "told")
+
     roots = module_patches.Roots((Listening(),), ResultsWatch(0).call)
     plain = torch.nn.Module.__call__
     roots.install()
@@ -321,4 +324,12 @@ def test_saves_go_to_the_scratch_folder_and_other_writes_are_seen(
     (own / "later.csv").write_text("")
     assert not (own / "last.pt").exists()
     assert (scratch / "last.pt").is_file()
-    assert effects.to_dict() == {"written": ["log.csv"], "redirected": ["last.pt"], "connected": []}
+    told = {"written": ["log.csv"], "redirected": ["last.pt"], "connected": []}
+    assert effects.to_dict() == {**told, "problems": []}
+
+
+def test_what_could_not_be_looked_at_is_said_and_the_program_goes_on(tmp_path: Path) -> None:
+    effects = SideEffects(str(tmp_path))
+    effects._audit("open", ("only a path",))
+    (problem,) = effects.to_dict()["problems"]
+    assert "TypeError" in problem

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+from abc import abstractmethod
 from typing import Any
 
 from foretrace.capture.patches import Patch, Proof, on_gpu, replaced
@@ -51,9 +52,9 @@ class LoaderPatch(Patch):
 
         replaced(DataLoader, "__init__", wrapping)
 
+    @abstractmethod
     def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
         """What to change of a loader's arguments; nothing where it does not fit."""
-        raise NotImplementedError
 
     def not_made(self) -> Proof:
         """Why nothing was changed."""

@@ -7,6 +7,7 @@ whether it took effect: from what it reads back, never from the fact that it was
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,21 +21,21 @@ class Proof:
     says: str
 
 
-class Patch:
+class Patch(ABC):
     """One change; the value is what it is set to, where it has one."""
 
     def __init__(self, value: Any = None) -> None:
         self.value = value
 
-    def install(self) -> None:
+    def install(self) -> None:  # noqa: B027  # not every change is made there
         """Torch has just been imported."""
 
-    def adopt(self, root: Any) -> None:
+    def adopt(self, root: Any) -> None:  # noqa: B027  # nor there
         """An outermost module of the program is about to be called for the first time."""
 
+    @abstractmethod
     def proof(self) -> Proof:
         """After the measured steps."""
-        raise NotImplementedError
 
 
 def replaced(owner: Any, name: str, wrapping: Callable[[Any], Any]) -> None:

@@ -23,6 +23,7 @@ class SideEffects:
         self.written: dict[str, None] = {}
         self.redirected: dict[str, None] = {}
         self.connected: dict[str, None] = {}
+        self.problems: list[str] = []  # why no more was looked at
         self._scratch = scratch
         caches = (os.path.expanduser("~/.cache"), os.path.expanduser("~/.triton"), "/dev", "/proc", "/sys")
         inside = [scratch, tempfile.gettempdir(), *caches]
@@ -47,8 +48,9 @@ class SideEffects:
                 self._opened(*args)
             elif len(self.connected) < _MOST and isinstance(args[1], tuple):
                 self.connected[str(args[1][0])] = None
-        except Exception:
-            self._listening = False  # a program must not fail because somebody looks on
+        except Exception as error:  # a program must not fail because somebody looks on
+            self._listening = False
+            self.problems.append(f"{type(error).__name__}: {error}")
 
     def _opened(self, path: Any, mode: Any, flags: Any) -> None:
         writes = (
@@ -82,4 +84,5 @@ class SideEffects:
             "written": [os.path.basename(name) for name in self.written],
             "redirected": list(self.redirected),
             "connected": list(self.connected),
+            "problems": self.problems,
         }

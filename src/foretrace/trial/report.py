@@ -198,8 +198,9 @@ def _notes(swept: Swept) -> list[str]:
         ("redirected", "saved into the scratch folder instead of where the program wanted"),
         ("written", "files that the program writes outside of the scratch folder"),
         ("connected", "the program connects to"),
+        ("problems", "not all that the program writes and connects to was seen"),
     ):
-        names = sorted({name for effect in effects for name in effect[kind]})
+        names = sorted({name for effect in effects for name in effect.get(kind, ())})
         if names:
             notes.append(
                 f"{says}: {', '.join(names[:8])}" + (f" and {len(names) - 8} more" if len(names) > 8 else "")
