@@ -29,7 +29,7 @@ LAYERS = (
     ("errors", "_version", "_scan", "word_shapes", "secret_names"),
     ("units", "secret_formats"),
     ("schema", "intervals", "hardware", "sourced", "pandas_frames"),
-    ("trace", "measured"),
+    ("trace", "snapshot", "measured"),
     ("cache",),
     ("ingest", "capture", "bench"),
     ("analyze",),
