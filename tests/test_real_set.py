@@ -81,6 +81,13 @@ def test_files_are_grouped_below_the_limit() -> None:
     assert made == [["d"], ["a", "c"], ["b"]]
 
 
+def test_an_error_is_also_told_from_the_middle_of_what_was_measured() -> None:
+    row = judged(3.3, (2.0, 4.5))  # the middle is 3: as far from 2 as from 4.5, as factors
+    assert row.error == 0.0
+    assert row.error_from_middle == pytest.approx(0.1)
+    assert judge.summary([row]).endswith("error median 10.0 %, p90 10.0 %; ranges that hold it: 0/1")
+
+
 def test_a_change_is_judged_by_the_alternative_that_its_label_names() -> None:
     found = diagnosis(finding("no-tensor-cores", "tf32", 1.5, ("bf16-autocast", 1.2)))
     assert judge.predicted_for(found, "bf16", "no-tensor-cores:bf16-autocast")[1].speedup.point == 1.2

@@ -8,8 +8,10 @@ imagenet/main.py and word_language_model/ (main.py, data.py, model.py) of pytorc
 is tried.
 
 First every variant that compiles runs a few steps, all at once, to fill the compiler's caches. Then each program has the machine
-for itself: twice as it is, then once with each change that truth.json knows and that needs no edit. DIR gets NAME.json of each,
-six.json and six.md: truth.json's speed-up beside the measured one.
+for itself: twice as it is, then once with each change that truth.json knows and that needs no edit. With --by-hand it is first
+timed in the same minute as truth.json's programs were (../shared/real/time_steps.py), as it is, with each change, as it is: a program
+that follows its host gains more or less from one machine to the next. DIR gets NAME.json of each, six.json and six.md: truth.json's
+speed-up and that of today beside the measured one.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(HERE)]
 
+from truth import speedup_range  # noqa: E402
 from turns import Place  # noqa: E402
 
 from foretrace.capture.trial_options import TrialOptions  # noqa: E402
@@ -56,6 +59,9 @@ class Six:
     words: tuple[str, ...]
     changes: Mapping[str, str]  # of truth.json; empty for those that need an edit
     also: tuple[str, ...] = ()  # tried although truth.json does not know them
+    by_hand: Mapping[str, tuple[str, str]] | None = (
+        None  # a word, and what stands there with the change; None: FIX=CHANGE makes it
+    )
 
     @property
     def tried(self) -> list[str]:
@@ -69,6 +75,7 @@ SIX = {
         ("train.py", "--dataset=random", "--gradient_accumulation_steps=1", "--compile=False", "--eval_interval=100000000",
          "--eval_iters=1", "--log_interval=10"),
         {"compile": "compile"},
+        by_hand={"compile": ("--compile=False", "--compile=True")},
     ),
     # truth.json's "compile" is Trainer(torch_compile=True), which also turns TF32 on.
     "hf_trainer_gpt2": Six(PROGRAMS, ("hf_trainer_gpt2.py",),
@@ -76,12 +83,12 @@ SIX = {
     "word_lm": Six(
         SOURCES / "word_language_model",
         ("main.py", "--accel", "--model", "LSTM", "--emsize", "650", "--nhid", "650", "--dropout", "0.5", "--epochs", "100"),
-        {"foreach": "", "noitem": ""}, also=("fused-optimizer",),
+        {"foreach": "", "noitem": ""}, also=("fused-optimizer",), by_hand={},
     ),
     "timm_convnext": Six(PROGRAMS, ("timm_convnext.py",), {"channels_last": "channels-last", "compile": "compile"}),
     "wav2vec": Six(PROGRAMS, ("wav2vec.py",), {"tf32": "tf32", "bf16": "bf16-autocast", "compile": "compile"}),
     "imagenet": Six(SOURCES / "imagenet", ("main.py", "--dummy", "-a", "resnet50", "-b", "128", "-j", "4", "--gpu", "0"),
-                    {"workers": "workers=15", "bf16": "bf16-autocast"}),
+                    {"workers": "workers=15", "bf16": "bf16-autocast"}, by_hand={"workers": ("4", "15")}),
 }  # fmt: skip
 
 
@@ -106,10 +113,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _fill(there, scratch)
     print(f"[{time.monotonic() - began:6.1f} s] caches are filled", flush=True)
     documents: dict[str, Any] = {}
+    hand: dict[str, dict[str, list[float]]] = {}
     for place_, name in enumerate(there):
+        if options.by_hand:
+            hand[name] = _time_by_hand(name, scratch)
         left_s = (began + options.budget - time.monotonic()) / (len(there) - place_)
         documents[name] = _try(name, scratch, options.out, left_s)
-        rows = rows_of(documents)
+        rows = rows_of(documents, hand)
         (options.out / "six.json").write_text(json.dumps(rows, indent=1) + "\n")
         (options.out / "six.md").write_text(to_markdown(rows))
         print(f"[{time.monotonic() - began:6.1f} s] {name} is done", flush=True)
@@ -131,7 +141,29 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     says = "for all: a program gets its share of what is left (default: 390)"
     parser.add_argument("--budget", type=float, default=390, metavar="S", help=says)
+    parser.add_argument("--by-hand", action="store_true", help="time the changes by hand too")
     return parser.parse_args(arguments)
+
+
+def _time_by_hand(name: str, scratch: Path) -> dict[str, list[float]]:
+    """The speed-up of each change that FIX or a word of the command makes: from the lowest to the highest."""
+    six = SIX[name]
+    changes = list(six.changes if six.by_hand is None else six.by_hand)
+    times: dict[str, list[float]] = {}
+    for change in ["", *changes, ""] if changes else []:
+        old, new = (six.by_hand or {}).get(change, ("", ""))
+        out = scratch / f"hand-{name}-{change}-{len(times.get(change, []))}.json"
+        made = subprocess.run(
+            [sys.executable, str(SHARED / "real" / "time_steps.py"), str(out), "optimizer",
+             *(new if old and word == old else word for word in six.words)],
+            cwd=six.folder, env={**os.environ, "FIX": change}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+        if not made.returncode and out.is_file():
+            times.setdefault(change, []).append(json.loads(out.read_text())["step_ms"])
+        print(f"{name} {change or 'base'} by hand: {times.get(change, ['failed'])[-1]} ms", flush=True)
+    if "" not in times:
+        return {}
+    return {change: speedup_range(times[""], times[change]) for change in changes if change in times}
 
 
 def _environment(place: Place) -> dict[str, str]:
@@ -235,8 +267,10 @@ def _try(name: str, scratch: Path, out: Path, budget_s: float) -> dict[str, Any]
     return document
 
 
-def rows_of(documents: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """truth.json's changes beside what was measured."""
+def rows_of(
+    documents: Mapping[str, Any], hand: Mapping[str, Mapping[str, Sequence[float]]]
+) -> list[dict[str, Any]]:
+    """truth.json's changes beside what was measured, by hand today and by `try`."""
     truth = json.loads((SHARED / "corpus" / "real" / "truth.json").read_text())
     rows = []
     for name, document in documents.items():
@@ -246,7 +280,8 @@ def rows_of(documents: Mapping[str, Any]) -> list[dict[str, Any]]:
         made = {change["change"]: change for change in document["changes"]}
         for known, entry in truth[name]["changes"].items():
             change = SIX[name].changes[known]
-            rows.append(_row(name, known, entry["speedup_range"], made.get(_plain(change)), document["base"]))
+            row = _row(name, known, entry["speedup_range"], made.get(_plain(change)), document["base"])
+            rows.append({**row, "by_hand_today": hand.get(name, {}).get(known)})
         rows += [
             _row(name, other, None, made.get(_plain(other)), document["base"]) for other in SIX[name].also
         ]
@@ -281,11 +316,14 @@ def _row(
 def to_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """The table for docs."""
     lines = [
-        "| program | change | by hand | `foretrace try` | predicted | verdict | results |",
-        "|---|---|---|---|---|---|---|",
+        "| program | change | truth.json | by hand today | `foretrace try` | predicted | verdict | results |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        truth = "–" if not row.get("truth") else f"× {row['truth'][0]:.2f} to {row['truth'][1]:.2f}"
+        truth, today = (
+            f"× {row[key][0]:.2f} to {row[key][1]:.2f}" if row.get(key) else "–"
+            for key in ("truth", "by_hand_today")
+        )
         speedup, predicted = row.get("speedup"), row.get("predicted")
         measured = row["status"] + (f": {row['error']}" if row.get("error") else "")
         if speedup:
@@ -296,7 +334,7 @@ def to_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         )
         kept = row["results"]["says"] if row.get("results") else "–"
         lines.append(
-            f"| {row['program']} | {row['change']} | {truth} | {measured} | {expected} | {row.get('verdict') or '–'} | {kept} |"
+            f"| {row['program']} | {row['change']} | {truth} | {today} | {measured} | {expected} | {row.get('verdict') or '–'} | {kept} |"
         )
     return "\n".join(lines) + "\n"
 
