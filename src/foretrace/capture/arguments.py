@@ -45,7 +45,7 @@ def options(args: argparse.Namespace, *, output: str) -> CaptureOptions:
         ranks=args.ranks,
         step_function=args.step_function,
         labels=args.labels,
-        memory_history=args.memory_history,
+        memory=args.memory,
         on_demand=args.on_demand,
         trigger=str(Path(args.trigger).absolute()) if args.trigger else None,
         settle_s=args.settle_s,
@@ -107,10 +107,11 @@ def _add_profiler(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--cpu", action=argparse.BooleanOptionalAction, help="record CPU activity")
     group.add_argument("--cuda", action=argparse.BooleanOptionalAction, help="record GPU activity")
     group.add_argument(
-        "--memory-history",
+        "--memory",
         action="store_true",
-        help="record a snapshot of CUDA's allocator in a separate pass",
+        help="record the history of CUDA's allocator over whole steps in a separate pass, and a snapshot if memory runs out",
     )
+    group.add_argument("--memory-history", dest="memory", action="store_true", help=argparse.SUPPRESS)
     group.add_argument(
         "--labels",
         action="store_true",

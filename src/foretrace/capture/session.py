@@ -14,6 +14,7 @@ from typing import Any
 from foretrace.capture import api, environment, loader_waits
 from foretrace.capture.on_demand import Trigger
 from foretrace.capture.options import VARIABLE, CaptureOptions
+from foretrace.capture.out_of_memory import OutOfMemory
 from foretrace.capture.recorder import Recorder
 from foretrace.capture.run_folder import RunFolder
 from foretrace.capture.steps import StepFinder
@@ -45,6 +46,7 @@ class Session:
         self._folder = RunFolder(options.output)
         self._finder = StepFinder(self._boundary, self._decided, step_function=options.step_function)
         self._finder.hooks.on_foreign_profiler = self._make_way
+        self._oom = OutOfMemory(options, self._folder) if options.memory else None
         self._trigger: Trigger | None = None
         self._claimed: Path | None = None
         self._pid = os.getpid()
@@ -55,6 +57,8 @@ class Session:
         self._finder.install()
         if self.options.on_demand or self.options.trigger:
             self._trigger = Trigger(self.options.trigger)
+        if self._oom is not None:
+            self._oom.install()
         api.listen(self._finder.explicit)
         atexit.register(self.close)
         from multiprocessing import util
@@ -72,7 +76,7 @@ class Session:
         if self.recorder is not None:
             self.recorder.close(_how_it_ended())
         elif self._claimed is not None:
-            shutil.rmtree(self._claimed, ignore_errors=True)
+            self._unclaim()
             self._leave_note("no capture was asked for")
         else:
             self._leave_note("no step was found")
@@ -116,6 +120,7 @@ class Session:
             silent=silent,
             watch=True,
             early=True,
+            oom=self._oom if not silent else None,
         )
         self.recorder.watch_foreign(self._finder.hooks.foreign_profiler)
 
@@ -152,6 +157,14 @@ class Session:
             return False
         self._claimed = path.parent
         return True
+
+    def _unclaim(self) -> None:
+        assert self._claimed is not None
+        if self._oom is None or self._oom.facts is None:
+            shutil.rmtree(self._claimed, ignore_errors=True)
+        else:
+            (self._claimed / ".claim").unlink(missing_ok=True)
+            self._oom.save_alone()
 
     def _leave_note(self, text: str) -> None:
         """For the launcher, which puts it into run.json."""
