@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable
 from typing import Any
+
+from foretrace.capture.options import CaptureOptions
+from foretrace.capture.run_folder import RunFolder
 
 MIB = 2**20
 
@@ -81,3 +85,24 @@ class MadeUpCuda:
     def _reset(self, _: int = 0) -> None:
         self.calls.append("peaks reset")
         self.peak = 0
+
+
+def recorder_of(folder: RunFolder, *, oom: Any = None, **more: Any) -> Any:
+    """A Recorder whose memory pass, its only one, is of steps 3 to 6."""
+    from foretrace.capture.recorder import Recorder
+
+    chosen = {"wait": 2, "warmup": 0, "active": 4, "passes": (), "memory": True, **more}
+    return Recorder(CaptureOptions(str(folder.path), **chosen), folder, 0, world_size=1, oom=oom)
+
+
+def take_steps(recorder: Any, step: Callable[[], None], steps: int = 12) -> None:
+    """A program of so many steps."""
+    for _ in range(steps):
+        step()
+        recorder.step()
+
+
+def facts_of(folder: RunFolder) -> dict[str, Any]:
+    """What rank.json says."""
+    facts: dict[str, Any] = json.loads((folder.path / "rank0" / "rank.json").read_text())
+    return facts

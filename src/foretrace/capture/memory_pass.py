@@ -6,7 +6,9 @@ converts it with pairs of that counter and CLOCK_REALTIME (c10/util/ApproximateC
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,12 @@ from foretrace.capture.whole_files import whole_or_gone
 # Stacks of Python alone, and of allocations alone: about 2 us each, by torch's documentation. With C++ frames a snapshot is
 # some ten times as large, and naming them takes minutes.
 _MOST_ENTRIES = 1_000_000  # torch forgets the oldest beyond these
-SETTINGS = {"enabled": "all", "context": "alloc", "stacks": "python", "max_entries": _MOST_ENTRIES}
+WHOLE = {"enabled": "all", "context": "alloc", "stacks": "python", "max_entries": _MOST_ENTRIES}
+STACKS = {
+    "enabled": "state",
+    "context": "state",
+    "stacks": "python",
+}  # of blocks that are held, and no events
 _LEAST_STEPS = 4  # growth over three steps needs the ends of four
 _ENOUGH_ENTRIES = 250_000  # with so many, and the least steps, the pass ends: a file of some 100 MB
 _ENTRIES_PER_BLOCK = 3  # alloc, free_requested, free_completed
@@ -28,7 +35,7 @@ class MemoryPass(Pass):
 
     def __init__(self, planned: PlannedPass, path: Path, notes: list[str]) -> None:
         super().__init__(planned, path)
-        self._history, self._notes = History(), notes
+        self._history, self._notes = History(WHOLE), notes
         self._boundaries_ns: list[int] = []
         self._before: dict[int, dict[str, int]] = {}
         self._first: dict[int, int] = {}  # allocations of each device before the pass
@@ -107,13 +114,14 @@ class MemoryPass(Pass):
         return {**super().facts(), "step_times": steps[: self.steps_recorded], "devices": self._devices}
 
     def _switches(self) -> dict[str, Any]:
-        return dict(SETTINGS)
+        return dict(WHOLE)
 
 
 class History:
     """torch's recording of the allocator, between `begin` and `end`; left alone once the program switches it itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = settings
         self._record: Any = None  # torch's function, while ours stands in its place
 
     def begin(self) -> None:
@@ -121,7 +129,7 @@ class History:
         import torch
 
         self._record = torch.cuda.memory._record_memory_history
-        self._record(**SETTINGS)
+        self._record(**self._settings)
         torch.cuda.memory._record_memory_history = self._program_calls
 
     def end(self) -> None:
@@ -147,12 +155,49 @@ class History:
         return record
 
 
+class SetUpStacks:
+    """Stacks for what a program allocates before its first step ends: parameters, states of optimizers, caches.
+
+    A block keeps the stack that it was allocated with, also when the history is off again: then nothing slows the steps that
+    are timed, and the snapshot of the memory pass still knows where these come from.
+    """
+
+    def __init__(self) -> None:
+        self._history, self._ended = History(STACKS), False
+
+    def install(self) -> None:
+        """From when the program first uses CUDA, which this does not start by itself."""
+        import torch
+
+        torch.cuda._lazy_call(self._begin)
+
+    def end(self) -> None:
+        """A step ends, or the process does."""
+        self._ended = True
+        self._history.end()
+
+    def _begin(self) -> None:
+        if self._ended:
+            return
+        try:
+            if not _enabled():
+                self._history.begin()
+        except Exception as error:  # an allocator of the program's own, which keeps no history
+            sys.stderr.write(f"foretrace: no stacks for what is allocated before the first step: {error}\n")
+
+
 def history_is_on() -> bool:
     """Whether torch keeps the allocator's history; asks the driver nothing where CUDA is not in use."""
     import torch
 
+    return bool(torch.cuda.is_initialized()) and _enabled()
+
+
+def _enabled() -> bool:
+    import torch
+
     asked = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-    return bool(asked is not None and torch.cuda.is_initialized() and asked())
+    return asked is not None and bool(asked())
 
 
 def used_devices() -> list[int]:

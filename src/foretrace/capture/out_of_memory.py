@@ -125,7 +125,9 @@ def write_snapshot(path: Path) -> bool:
     except _TooMuchError:
         _write(path, _shortened(snapshot, 0), until_s + _MOST_S)
         return False
-    return any(snapshot.get("device_traces") or ())
+    return any(
+        len(trace) > 1 for trace in snapshot.get("device_traces") or ()
+    )  # one is kept with stacks alone
 
 
 def _shortened(snapshot: Mapping[str, Any], entries: int) -> dict[str, Any]:

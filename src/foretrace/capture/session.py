@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from foretrace.capture import api, environment, loader_waits
+from foretrace.capture.memory_pass import SetUpStacks
 from foretrace.capture.on_demand import Trigger
 from foretrace.capture.options import VARIABLE, CaptureOptions
 from foretrace.capture.out_of_memory import OutOfMemory
@@ -47,6 +48,7 @@ class Session:
         self._finder = StepFinder(self._boundary, self._decided, step_function=options.step_function)
         self._finder.hooks.on_foreign_profiler = self._make_way
         self._oom = OutOfMemory(options, self._folder) if options.memory else None
+        self._set_up: SetUpStacks | None = SetUpStacks() if options.memory else None
         self._trigger: Trigger | None = None
         self._claimed: Path | None = None
         self._pid = os.getpid()
@@ -59,6 +61,8 @@ class Session:
             self._trigger = Trigger(self.options.trigger)
         if self._oom is not None:
             self._oom.install()
+        if self._set_up is not None:
+            self._set_up.install()
         api.listen(self._finder.explicit)
         atexit.register(self.close)
         from multiprocessing import util
@@ -71,6 +75,7 @@ class Session:
         """The process ends."""
         if self.ended or self._pid != os.getpid():
             return
+        self._end_set_up()
         self.ended = True
         self._finder.end()
         if self.recorder is not None:
@@ -127,6 +132,7 @@ class Session:
     def _boundary(self) -> None:
         if self.ended or self._pid != os.getpid():
             return
+        self._end_set_up()
         if self.recorder is None and self._trigger is not None and self._trigger.fired():
             rank, world_size = environment.rank_of_process()
             self._begin(self.options, rank, self._finder.source, world_size)
@@ -143,7 +149,13 @@ class Session:
         if self.recorder is not None and not self.ended and self._pid == os.getpid():
             self.recorder.yield_to_program()
 
+    def _end_set_up(self) -> None:
+        if self._set_up is not None:
+            self._set_up.end()
+            self._set_up = None
+
     def _end_quietly(self) -> None:
+        self._end_set_up()
         self.ended = True
         self._finder.end()
         loader_waits.remove()
