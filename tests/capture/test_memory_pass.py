@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import pickle
 import time
@@ -11,10 +12,14 @@ import pytest
 from capture.made_up_cuda import MIB, MadeUpCuda, facts_of, recorder_of, take_steps
 from capture.programs import needs_torch
 
+from foretrace.capture import arguments
+from foretrace.capture.api import profile
 from foretrace.capture.memory_pass import SetUpStacks
 from foretrace.capture.options import CaptureOptions
 from foretrace.capture.plan import make_plan
 from foretrace.capture.run_folder import RunFolder
+from foretrace.errors import InputError
+from foretrace.ingest.run import find_recorded
 from foretrace.ingest.run_memory import DeviceMemory, MemoryStep, read_run_memory
 
 pytestmark = needs_torch
@@ -206,3 +211,26 @@ def test_a_program_that_records_from_its_start_is_left_alone(cuda: MadeUpCuda) -
     torch.cuda.memory._record_memory_history(max_entries=10)
     later.end()
     assert (cuda.recording, cuda.calls) == (True, ["history state", "history all"])
+
+
+def test_memory_can_be_the_only_pass() -> None:
+    parser = argparse.ArgumentParser()
+    arguments.add(parser)
+
+    def asked(*words: str) -> tuple[tuple[str, ...], bool]:
+        options = arguments.options(parser.parse_args(words), output="x")
+        return options.passes, options.memory
+
+    assert asked("--passes", "memory") == ((), True)
+    assert asked("--memory") == asked("--passes", "light,rich,memory") == (("light", "rich"), True)
+    assert asked("--memory-history") == asked("--memory"), "as it was called before"
+    assert asked() == (("light", "rich"), False)
+    options = profile(passes="memory")._options
+    assert (options.passes, options.memory) == ((), True)
+    assert profile(memory_history=True)._options.memory  # type: ignore[arg-type]
+
+
+def test_a_run_of_memory_alone_says_so(new_run: RunFolder, cuda: MadeUpCuda) -> None:
+    take_steps(recorder_of(new_run), cuda.allocate)
+    with pytest.raises(InputError, match=r"only memory was recorded: foretrace memory .*memory\.pickle"):
+        find_recorded(new_run.path)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from foretrace.capture import environment
 from foretrace.capture.on_demand import Trigger
-from foretrace.capture.options import VARIABLE, CaptureOptions, Switches
+from foretrace.capture.options import MEMORY, VARIABLE, CaptureOptions, Switches
 from foretrace.capture.profile_options import ProfileOptions
 from foretrace.capture.run_folder import RANK_FILE, Run, RunFolder
 from foretrace.errors import ForetraceError, UsageError, unknown
@@ -338,6 +338,8 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("passes", "ranks"):
         if given.get(name) is not None:
             given[name] = (given[name],) if isinstance(given[name], (str, int)) else tuple(given[name])
+    if MEMORY in given.get("passes", ()):
+        given.update(memory=True, passes=tuple(kind for kind in given["passes"] if kind != MEMORY))
     return given
 
 

@@ -157,7 +157,9 @@ def _run_tool(
         return
     for number, each in enumerate(runs, 1):
         scratch = RunFolder(recorded.path / f".{tool}{number}").create(join=True)
-        again = replace(options, output=str(scratch.path), passes=(tool,), stop_after_capture=True)
+        again = replace(
+            options, output=str(scratch.path), passes=(tool,), memory=False, stop_after_capture=True
+        )
         say(each.says)
         code = launch.start(each.command, again, each.environment)
         shutil.rmtree(scratch.path, ignore_errors=True)

@@ -76,6 +76,8 @@ def _of_rank(folder: Path) -> Recorded:
     light, rich = recording_of(folder, facts, "light"), recording_of(folder, facts, "rich")
     chosen = light or rich
     if chosen is None:
+        if snapshot := recording_of(folder, facts, "memory"):
+            raise InputError(f"{folder}: of this rank only memory was recorded: foretrace memory {snapshot}")
         reason = facts.get("reason") or "it ended too early"
         raise InputError(f"{folder}: this rank recorded nothing: {reason}")
     return Recorded(chosen, rich if light else None, _step_ns(facts), _timed(folder, facts), _settling(facts))
