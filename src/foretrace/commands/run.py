@@ -238,6 +238,8 @@ def _what_to_do(recorded: Run) -> str:
         )
     facts = recorded.ranks[0].facts
     seen, reason = facts.get("steps_seen") or 0, facts.get("reason") or "the program ended"
+    if not (recorded.facts.get("options") or {}).get("passes"):  # memory alone, which more steps do not bring
+        return f"nothing was recorded: {reason}"
     return (
         f"nothing was recorded: {reason}. {seen} steps were seen; let the program take more, or name a schedule that fits "
         "them: --wait 1 --warmup 1 --active 1"
