@@ -196,6 +196,15 @@ def test_what_is_allocated_before_the_first_step_has_stacks(cuda: MadeUpCuda) ->
     assert cuda.calls == ["history state", "history None"]
 
 
+def test_a_worker_switches_nothing_off(cuda: MadeUpCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of the process, as workers of a DataLoader are, has no CUDA: torch would raise."""
+    stacks = SetUpStacks()
+    stacks.install()
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    stacks.end()
+    assert cuda.calls == ["history state"]
+
+
 def test_a_program_that_records_from_its_start_is_left_alone(cuda: MadeUpCuda) -> None:
     """Whether it begins before CUDA does, or after."""
     import torch

@@ -123,6 +123,27 @@ def test_a_snapshot_that_cannot_be_made_changes_nothing(
     assert (failed["file"], failed["why_no_file"]) == (None, "RuntimeError: no snapshot here")
 
 
+def test_a_copy_of_the_process_leaves_the_facts_of_the_recorded_one(
+    new_run: RunFolder, cuda: MadeUpCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = recorder_of(new_run, oom=watch_of(new_run))
+    take_steps(recorder, cuda.allocate)
+    before = facts_of(new_run)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    failing(cuda)
+    assert facts_of(new_run) == before
+    assert (new_run.path / "rank0" / "oom.pickle").is_file()
+
+
+def test_another_process_of_the_rank_writes_no_second_one(new_run: RunFolder, cuda: MadeUpCuda) -> None:
+    first = new_run.rank_folder(0) / "oom.pickle"
+    first.write_bytes(b"of the other one")
+    watch_of(new_run)
+    failing(cuda)
+    assert first.read_bytes() == b"of the other one"
+    assert "another process" in facts_of(new_run)["out_of_memory"]["why_no_file"]
+
+
 def test_ranks_that_were_not_chosen_write_nothing(new_run: RunFolder, cuda: MadeUpCuda) -> None:
     watch_of(new_run, ranks=(7,))
     failing(cuda)

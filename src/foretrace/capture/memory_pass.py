@@ -6,6 +6,7 @@ converts it with pairs of that counter and CLOCK_REALTIME (c10/util/ApproximateC
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -122,6 +123,7 @@ class History:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = settings
+        self._pid = os.getpid()
         self._record: Any = None  # torch's function, while ours stands in its place
 
     def begin(self) -> None:
@@ -130,12 +132,13 @@ class History:
 
         self._record = torch.cuda.memory._record_memory_history
         self._record(**self._settings)
+        self._pid = os.getpid()
         torch.cuda.memory._record_memory_history = self._program_calls
 
     def end(self) -> None:
-        """Off, and forgotten; a second call does nothing."""
+        """Off, and forgotten; a second call does nothing, nor does one in a copy of the process, which has no CUDA."""
         record = self._give_back()
-        if record is not None:
+        if record is not None and self._pid == os.getpid():
             record(enabled=None)
 
     def _program_calls(self, *args: Any, **more: Any) -> Any:

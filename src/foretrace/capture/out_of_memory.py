@@ -39,6 +39,7 @@ class OutOfMemory:
         self._options, self._folder = options, folder
         self._facts: dict[str, Any] | None = None
         self._lock = threading.Lock()
+        self._pid = os.getpid()
         self._step: Callable[[], int | None] = lambda: None
         self._save: Callable[[], None] = self.save_alone
 
@@ -60,7 +61,7 @@ class OutOfMemory:
 
     def join(self, *, step: Callable[[], int | None], save: Callable[[], None]) -> None:
         """A rank is being recorded: which step it is in, and how what was seen is written down with the rest."""
-        self._step, self._save = step, save
+        self._step, self._save, self._pid = step, save, os.getpid()
 
     @property
     def facts(self) -> dict[str, Any] | None:
@@ -93,11 +94,14 @@ class OutOfMemory:
             }
         path = self._folder.rank_folder(rank) / FILE
         try:
+            if path.exists():
+                raise FileExistsError("another process of this rank wrote one before")
             facts["history"] = write_snapshot(path)
             facts["file"] = path.name
         except Exception as error:
             facts["why_no_file"] = f"{type(error).__name__}: {error}"
-        self._save()
+        # A copy of the recorded process knows nothing of what was recorded since.
+        (self._save if self._pid == os.getpid() else self.save_alone)()
 
     def save_alone(self) -> None:
         """Where no step was found: a rank.json that says only this, unless another process of the rank wrote one."""
@@ -125,9 +129,8 @@ def write_snapshot(path: Path) -> bool:
     except _TooMuchError:
         _write(path, _shortened(snapshot, 0), until_s + _MOST_S)
         return False
-    return any(
-        len(trace) > 1 for trace in snapshot.get("device_traces") or ()
-    )  # one is kept with stacks alone
+    # While stacks alone are kept, torch keeps one entry all the same.
+    return any(len(trace) > 1 for trace in snapshot.get("device_traces") or ())
 
 
 def _shortened(snapshot: Mapping[str, Any], entries: int) -> dict[str, Any]:
