@@ -17,8 +17,8 @@ from foretrace.capture.passes import Pass
 from foretrace.capture.plan import PlannedPass
 from foretrace.capture.whole_files import whole_or_gone
 
-# Stacks of Python alone, and of allocations alone: about 2 us each, by torch's documentation. With C++ frames a snapshot is
-# some ten times as large, and naming them takes minutes.
+# Stacks of Python alone, and of allocations alone: about 2 us each, by torch's documentation. C++ frames would have to be
+# looked up by address, all of them, when the snapshot is written.
 _MOST_ENTRIES = 1_000_000  # torch forgets the oldest beyond these
 WHOLE = {"enabled": "all", "context": "alloc", "stacks": "python", "max_entries": _MOST_ENTRIES}
 STACKS = {
@@ -27,7 +27,9 @@ STACKS = {
     "stacks": "python",
 }  # of blocks that are held, and no events
 _LEAST_STEPS = 4  # growth over three steps needs the ends of four
-_ENOUGH_ENTRIES = 250_000  # with so many, and the least steps, the pass ends: a file of some 100 MB
+_ENOUGH_ENTRIES = (
+    250_000  # with so many, and the least steps, the pass ends: the file stays readable by any tool
+)
 _ENTRIES_PER_BLOCK = 3  # alloc, free_requested, free_completed
 
 
