@@ -16,8 +16,8 @@ namespace foretrace::snapshots {
 
 constexpr uint64_t kLongestText = 16u << 20;
 constexpr int64_t kLongestNumber = 1024;
-constexpr uint64_t kTextsAtLeast = 1u << 20, kBytesPerText = 64;
-constexpr uint64_t kHeldAtLeast = 1u << 20, kBytesPerValue = 4;
+constexpr uint64_t kTextsAtLeast = 1u << 18, kBytesPerText = 64;
+constexpr uint64_t kHeldAtLeast = 1u << 18, kBytesPerValue = 4;
 
 class PickleMachine {
  public:

@@ -9,8 +9,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from foretrace.ingest.snapshot_columns import (
-    BYTES_PER_TEXT, BYTES_PER_VALUE, HELD_AT_LEAST, LONGEST_NUMBER, LONGEST_TEXT, STORE_COST, TEXTS_AT_LEAST,
-    SnapshotColumns, SnapshotFault,
+    BYTES_PER_TEXT,
+    BYTES_PER_VALUE,
+    HELD_AT_LEAST,
+    LONGEST_NUMBER,
+    LONGEST_TEXT,
+    STORE_COST,
+    TEXTS_AT_LEAST,
+    SnapshotColumns,
+    SnapshotFault,
 )  # fmt: skip
 from foretrace.ingest.snapshot_records import Kind, Node, Records, Value, kind_of
 from foretrace.ingest.snapshot_walk import Walk

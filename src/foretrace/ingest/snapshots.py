@@ -77,15 +77,14 @@ def _about(snapshot: Snapshot, *, bare_list: bool) -> list[str]:
     if not snapshot.events.height:
         return ["it has no history: torch.cuda.memory._record_memory_history() was not on"]
     notes = []
-    earlier = frees_of_earlier(snapshot)
     for device, size in sorted(baseline_bytes(snapshot).items()):
         where = "the host" if device == HOST else f"device {device}"
-        frees = earlier.get(device, 0)
         if size < 0:
             notes.append(
                 f"{where}: its history leaves {format_value('held_bytes', -size)} more than were held at the end: frees are missing"
             )
-        elif size or frees:
+        elif size:
+            frees = frees_of_earlier(snapshot, device)
             before = f"; {frees:,} frees are of memory from before" if frees else ""
             notes.append(
                 f"{where}: the start of the history is lost: {format_value('held_bytes', size)} were held before it{before}"
