@@ -23,7 +23,7 @@ class PickleMachine {
  public:
   // Runs all operations that are whole in the bytes so far. Nothing happens after STOP.
   void push(const char* data, size_t size) {
-    if (stopped_) return;
+    if (stopped_ || !size) return;
     if (place_) {  // what is left of the last piece, mostly a few bytes
       const size_t left = buffer_.size() - place_;
       std::memmove(buffer_.data(), buffer_.data() + place_, left);
