@@ -38,7 +38,9 @@ print(json.dumps({{"load_s": load_s, "peak_bytes": int(peak.split()[1]) * 1024, 
 READ = (
     "from foretrace.ingest.snapshots import read_snapshot",
     "snapshot = read_snapshot(path, reader={reader!r})",
-    "made = snapshot.events; events = made.height; allocated = int(made.filter(made['action'] == 'alloc')['size_bytes'].sum())",
+    "import polars as pl\n"
+    "alloc = snapshot.events.lazy().filter(pl.col('action') == 'alloc').select(pl.col('size_bytes').sum())\n"
+    "events = snapshot.events.height; allocated = alloc.collect().item()",
 )
 PICKLE = (
     "import pickle",

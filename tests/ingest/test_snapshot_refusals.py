@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import pickle
 import struct
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 from foretrace.commands import main
 from foretrace.errors import FormatError, InputError
+from foretrace.ingest import snapshot_native, snapshots
 from foretrace.ingest.snapshots import read_snapshot
 from foretrace.present.web.library import Library
 from tests.ingest.snapshot_files import both_readers, event, known, says, written
@@ -136,6 +138,16 @@ def test_serve_runs_nothing_and_says_one_line(
     assert "memory.pickle" in run["says"]
     assert "\n" not in run["says"]
     assert [entry.name for entry in tmp_path.iterdir()] == ["memory.pickle"]
+
+
+def test_a_file_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bomb within a gzip: a thousand times its size."""
+    monkeypatch.setattr(snapshots, "UNPACKED_AT_LEAST", 1 << 20)
+    content = b"\x80\x04" + b"\x80\x04" * 10_000_000 + pickle.dumps(known(), 4)
+    packed = gzip.compress(content, 1)
+    assert "it unpacks to more than 100 times its size" in says(
+        tmp_path, packed, "native" if not snapshot_native.missing else "python"
+    )
 
 
 def test_no_pickle_is_told(tmp_path: Path) -> None:
