@@ -128,7 +128,7 @@ def test_a_lost_start_is_said_with_its_bytes(tmp_path: Path) -> None:
     assert baseline_bytes(made) == {0: 1000, 1: -9}
     assert frees_of_earlier(made, 0) == 1
     assert made.notes == (
-        "device 0: the start of the history is lost: 1,000 B were held before it; 1 frees are of memory from before",
+        "device 0: the start of the history is lost: 1,000 B were held before it; 1 free of memory from before",
         "device 1: its history leaves 9 B more than were held at the end: frees are missing",
     )
 
@@ -138,15 +138,15 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     made = read_snapshot(written(tmp_path, {"segments": [], "device_traces": [trace]}))
     assert made.events["action"].to_list() == ["snapshot"]
     assert made.notes == (
-        "1 events with actions that are not known were left out (teleport)",
-        "1 events have no address and were left out",
+        "left out: 1 event of an action that is not known (teleport)",
+        "left out: 1 event without an address",
     )
     secret = "ghp_" + "A1b2C3d4E5" * 3 + "abcdef"
     noted = read_snapshot(
         written(tmp_path, {"segments": [], "device_traces": [[event("alloc", 5, user_metadata=secret)]]})
     )
     assert secret not in str(noted.events["note"][0])
-    assert noted.notes[0] == "1 texts held a secret and are shown as <left out>"
+    assert noted.notes[0] == "1 text held a secret, which shows as <left out>"
 
 
 FIELDS: dict[str, tuple[Any, str]] = {

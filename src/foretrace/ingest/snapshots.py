@@ -16,9 +16,9 @@ from foretrace.ingest.snapshot_tables import Tables
 from foretrace.ingest.source import Progress, Source, open_source
 from foretrace.secret_formats import without_known_secrets_in
 from foretrace.snapshot import HOST, Snapshot, baseline_bytes, frees_of_earlier
-from foretrace.units import format_value
+from foretrace.units import counted, format_value
 
-# Measured with gzip -9: 19 times, for a snapshot of a training loop of three steps.
+# Measured with gzip -9 on a snapshot of a training program: 19 times.
 MOST_UNPACKED, UNPACKED_AT_LEAST = 100, 1 << 28
 
 
@@ -102,7 +102,7 @@ def _about(snapshot: Snapshot, *, bare_list: bool) -> list[str]:
             )
         elif size:
             frees = frees_of_earlier(snapshot, device)
-            before = f"; {frees:,} frees are of memory from before" if frees else ""
+            before = f"; {counted(frees, 'free')} of memory from before" if frees else ""
             notes.append(
                 f"{where}: the start of the history is lost: {format_value('held_bytes', size)} were held before it{before}"
             )
