@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from foretrace.analyze.concepts.memory import memory_categories, memory_curve
+from foretrace.analyze.concepts.memory import device_memory, memory_categories, memory_curve
 from foretrace.analyze.concepts.memory.memory_curve import Curve
 from foretrace.analyze.concepts.trees import attribution, module_tree
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
@@ -266,7 +266,7 @@ def _by_curve(trace: Trace, curves: list[Curve]) -> pl.DataFrame:
 
 def _values(trace: Trace, curve: Curve) -> dict[str, Value]:
     reserved = curve.reserved_at_peak_bytes
-    capacity = _capacity(trace, curve.device)
+    capacity = device_memory.recorded_bytes(trace, curve.device)
     last = int(curve.points["allocated_bytes"][-1])
     return {
         "device_name": curve.device,
@@ -282,17 +282,6 @@ def _values(trace: Trace, curve: Curve) -> dict[str, Value]:
         "allocated_bytes": int(trace.allocations.filter(
             (pl.col("device") == curve.device) & pl.col("start_ns").is_not_null())["size_bytes"].sum()),
     }  # fmt: skip
-
-
-def _capacity(trace: Trace, device: str) -> int | None:
-    """Bytes of memory that the device has, as recorded."""
-    number = device.partition(":")[2]
-    listed = trace.meta.get("devices", ())
-    if not number.isdecimal() or not listed:
-        return None
-    matching = [recorded for place, recorded in enumerate(listed) if recorded.get("id", place) == int(number)]
-    size = (matching or (listed if len(listed) == 1 else [{}]))[0].get("totalGlobalMem")
-    return size if isinstance(size, int) and size > 0 else None
 
 
 def _says(curve: Curve, table: pl.DataFrame) -> str:
