@@ -58,6 +58,7 @@ class MemoryChange:
         0  # added at all times, by what is not listed block by block; less than 0 where it goes
     )
     stretches: tuple[Stretch, ...] = ()
+    held_bytes: int = 0  # that the allocator holds and nothing uses, so that no curve of blocks has them; less than 0: fewer
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,8 @@ class Memory:
         return max(round(highest + sum(change.always_bytes for change in changes)), 0)
 
     def freed_by(self, changes: Sequence[MemoryChange]) -> int:
-        """How much lower the peak would be with all of the changes made together."""
-        return self.peak_bytes - self.peak_with(changes)
+        """How much less of the device's memory would be needed with all of the changes made together."""
+        return self.peak_bytes - self.peak_with(changes) - sum(change.held_bytes for change in changes)
 
     def _events(self, changes: Sequence[MemoryChange]) -> tuple[Times, NDArray[np.float64]]:
         """When the curve would leave the recorded one, and by how many bytes."""

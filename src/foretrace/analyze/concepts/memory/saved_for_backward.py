@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -22,6 +23,7 @@ from foretrace.analyze.concepts.trees.call_tree import NOBODY
 from foretrace.sourced import JUDGEMENT, Share
 from foretrace.trace import Trace, once_per_trace
 
+Forward = Literal["highest", "output", "saved"]
 _NUMBER = re.compile(r"_\d+$")
 _LEAST_OUTPUT = Share(
     0.02, "the largest block that a module leaves, as large as its output is at least", JUDGEMENT
@@ -45,6 +47,11 @@ class Call:
         """What it saves beyond its input and output."""
         return int(memory.size_bytes[self.saved].sum())
 
+    def live_at_most(self, memory: Memory) -> Times:
+        """Rows of the blocks that it had allocated when they were most."""
+        made = memory.within(self.start_ns, self.end_ns)
+        return made[(memory.end_ns[made] > self.highest_ns) & (memory.start_ns[made] <= self.highest_ns)]
+
 
 @dataclass(frozen=True)
 class Repeated:
@@ -54,23 +61,24 @@ class Repeated:
     modules: tuple[int, ...]
     calls: tuple[Call, ...]
 
-    def checkpointed(self, memory: Memory, *, with_forward: bool = True) -> MemoryChange:
+    def checkpointed(self, memory: Memory, *, forward: Forward = "highest") -> MemoryChange:
         """The curve with what these modules save freed behind their forward, and computed again before their backward.
 
-        At the moment at which it is computed again, the most that the forward held at once is there `with_forward`; then
-        what is saved, as long as it was recorded.
+        At the moment at which it is computed again there is, of what the `forward` allocates, the most that it held at once;
+        or that and the output too; or no more than what is saved.
         """
-        rows, start, end = [], [], []
+        rows: list[int] = []
+        start: list[int] = []
+        end: list[int] = []
         more: list[tuple[int, int, int]] = []
         for call in self.calls:
             rows += call.saved.tolist()
             start += [call.end_ns] * len(call.saved)
             end += [call.back_ns + 1] * len(call.saved)
-            if with_forward:
-                made = memory.within(call.start_ns, call.end_ns)
-                live = made[memory.end_ns[made] > call.highest_ns]
-                live = live[memory.start_ns[live] <= call.highest_ns]
-                more += [(int(row), call.back_ns, call.back_ns + 1) for row in live if row != call.output]
+            live = call.saved if forward == "saved" else call.live_at_most(memory)
+            more += [(row, call.back_ns, call.back_ns + 1) for row in live.tolist() if row != call.output]
+            if forward == "output" and call.output is not None:
+                more.append((call.output, call.back_ns, call.back_end_ns))
         again = pieces(*zip(*more, strict=True)) if more else pieces()
         return MemoryChange(f"{self.name} checkpointed", absent=pieces(rows, start, end), again=again)
 
