@@ -23,7 +23,7 @@ REUSED_LEAST = Share(0.2, "the same, at least", JUDGEMENT)
 
 @needs(BLOCKS)
 @headline("The allocator holds {unused_pct:.0f} % more than the peak of what is allocated")
-@rule("The allocator holds memory that nothing uses", "Unused segments", see="memory --by curve")
+@rule("The allocator holds memory that nothing uses", "Unused segments", see="memory")
 def split_segments(case: Case) -> Iterator[Finding]:
     """Memory that the caching allocator holds beyond the peak of what is allocated, where the device is half full or more.
 
