@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import polars as pl
+
 from foretrace.analyze.concepts.memory import device_memory, memory_replay
 from foretrace.analyze.concepts.memory.memory_replay import Memory
 from foretrace.diagnose.case import Case
@@ -27,6 +29,12 @@ BLOCKS = Need(
 def memory_of(case: Case) -> Memory:
     """The memory of the device with the largest peak, over the whole recording."""
     return memory_replay.find(case.whole)
+
+
+def names_there(case: Case, pattern: str) -> bool:
+    """Whether a span of the recording has such a name."""
+    names = case.keep("names of spans", lambda: case.whole.spans["name"].unique().cast(pl.String))
+    return bool(names.str.contains(pattern).any())
 
 
 def held_share(case: Case) -> float | None:

@@ -35,7 +35,7 @@ def _edit(case: Case, calls: list[Call], *, saved: int) -> Edit:
         back, back_last = _calls_within(case, call.back_ns, call.back_end_ns)
         if first == last or back == back_last:
             continue
-        host = int((program.gap_ns[first:last] + program.base_ns[first:last]).sum())
+        host = _host_ns(case, call.start_ns, call.end_ns)
         forward = slice(program.task_from[first], program.task_from[last])
         backward = slice(program.task_from[back], program.task_from[back_last])
         launches = forward.stop - forward.start
@@ -47,6 +47,17 @@ def _edit(case: Case, calls: list[Call], *, saved: int) -> Edit:
     longer = np.flatnonzero(more)
     stretched = {int(task): 1 + float(more[task]) / int(dur[task]) for task in longer}
     return Edit(stretched=stretched, added_host_ns=added)
+
+
+def _host_ns(case: Case, start_ns: int, end_ns: int) -> int:
+    """What the host does in this time of the recording, as it takes without a profiler."""
+    program = case.program
+    begin = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)[:-1]))
+    low, high = start_ns - program.start_ns, end_ns - program.start_ns
+    inside = np.minimum(program.call_start_ns, high) - np.maximum(begin, low)
+    share = np.clip(inside, 0, None) / np.maximum(program.call_start_ns - begin, 1)
+    called = (program.call_start_ns >= low) & (program.call_start_ns < high)
+    return round(float((program.gap_ns * np.minimum(share, 1.0)).sum()) + int(program.base_ns[called].sum()))
 
 
 def _calls_within(case: Case, start_ns: int, end_ns: int) -> tuple[int, int]:

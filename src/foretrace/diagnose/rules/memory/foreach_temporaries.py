@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from foretrace.analyze.concepts.device.device_time import names_like
 from foretrace.analyze.concepts.memory import batch_bytes
 from foretrace.analyze.concepts.memory.memory_replay import MemoryChange
 from foretrace.diagnose.case import Case
@@ -49,8 +48,7 @@ def foreach_temporaries(case: Case) -> Iterator[Finding]:
     The optimizer has options that its fused form lacks.
     """
     steps = batch_bytes.optimizer_steps(case.whole)
-    spans = case.whole.spans
-    if not steps or len(names_like(spans, _FUSED)) or not len(names_like(spans, _HAS_FUSED)):
+    if not steps or freed_memory.names_there(case, _FUSED) or not freed_memory.names_there(case, _HAS_FUSED):
         return
     memory = freed_memory.memory_of(case)
     temporary = (batch_bytes.category(case.whole) == "temporary").to_numpy()

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from foretrace.analyze.concepts.device.device_time import names_like
 from foretrace.analyze.concepts.memory import trained_parameters
 from foretrace.analyze.concepts.memory.memory_replay import MemoryChange
 from foretrace.diagnose.case import Case
@@ -61,7 +60,7 @@ def fp32_optimizer_state(case: Case) -> Iterator[Finding]:
     When not
     Training does not converge as well with it, which has to be tried.
     """
-    if not len(names_like(case.whole.spans, _ADAM)):
+    if not freed_memory.names_there(case, _ADAM):
         return
     trained = trained_parameters.of_a_step(case.whole).filter(pl.col("elements") >= LEAST_ELEMENTS)
     if trained.is_empty():

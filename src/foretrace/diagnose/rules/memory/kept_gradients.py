@@ -92,7 +92,7 @@ def _zeroed(trace: Trace) -> MemoryChange | None:
         if before < 0 or not with_zeroes[before]:
             continue
         stepped = steps[steps <= begin[before]]
-        since = int(stepped.max()) if len(stepped) else int(begin[before])
+        since = int(stepped.max()) if len(stepped) else 0  # the step before was not recorded
         stretches.append(Stretch(since, int(start), -int(size)))
     return MemoryChange("gradients not kept", stretches=tuple(stretches)) if stretches else None
 
@@ -104,7 +104,9 @@ def _late(trace: Trace, memory: Memory) -> MemoryChange | None:
     if not len(steps) or not len(rows):
         return None
     last = np.searchsorted(steps, memory.end_ns[rows], side="right") - 1
-    since = np.where(last >= 0, steps[np.maximum(last, 0)], memory.end_ns[rows])
+    # Those that are older than the recording are of a step that was not recorded.
+    none = np.where(memory.start_ns[rows] < 0, 0, memory.end_ns[rows])
+    since = np.where(last >= 0, steps[np.maximum(last, 0)], none)
     there = (since > memory.start_ns[rows]) & (memory.end_ns[rows] > since)
     if not there.any():
         return None
