@@ -6,7 +6,6 @@ import json
 import re
 from math import prod
 
-import numpy as np
 import polars as pl
 
 from foretrace.analyze.concepts.memory import batch_bytes, memory_replay, trained_parameters
@@ -41,6 +40,8 @@ def narrowed(trace: Trace) -> tuple[MemoryChange, MemoryChange, MemoryChange] | 
 
     Parameters stay in fp32, and the bf16 copies of those that products take are kept until the backward pass ends.
     """
+    if not _products_in_fp32(trace):
+        return None
     memory = memory_replay.find(trace)
     kinds = batch_bytes.category(trace).to_numpy()
     operators = _Operators(trace)
@@ -56,8 +57,6 @@ def narrowed(trace: Trace) -> tuple[MemoryChange, MemoryChange, MemoryChange] | 
         factors = operators.factors(memory.blocks["op_id"][row], int(memory.size_bytes[row]))
         if factors is not None:
             least[row], point[row], most[row] = factors
-    if not operators.products_in_fp32():
-        return None
     copies = round(_HALF * int(trained_parameters.of_a_step(trace)["size_bytes"].sum()))
     says = "activations in bf16 under autocast"
     return (
@@ -75,11 +74,6 @@ class _Operators:
         self._parent = attribution.nesting(trace).parent
         arguments = trace.ops.select("span_id", pl.col("shapes", "dtypes").cast(pl.String)).drop_nulls()
         self._arguments = {op: (shapes, dtypes) for op, shapes, dtypes in arguments.iter_rows()}
-        self._products: list[bool] = []
-
-    def products_in_fp32(self) -> bool:
-        """Whether nearly all products seen so far take fp32."""
-        return bool(self._products) and float(np.mean(self._products)) >= _LEAST_FP32
 
     def factors(self, op: int | None, size_bytes: int) -> tuple[float, float, float] | None:
         """The size of a result under autocast: at most, as expected, at least; None where it is not of fp32."""
@@ -87,12 +81,9 @@ class _Operators:
         if op is None:
             return None
         name, elements, fp32 = str(self._names[op]), *self._taken(op)
-        product = name in gemm.FIRST or bool(_PRODUCT.search(name))
-        if product:
-            self._products.append(fp32)
         if not fp32:
             return None
-        if product:
+        if _is_product(name):
             return _HALF, _HALF, _HALF
         if size_bytes < ITEM_BYTES["fp32"] * elements:
             return None  # a mask, or a norm's mean and variance
@@ -121,3 +112,16 @@ class _Operators:
         except (ValueError, TypeError):
             return 0, False
         return max(tensors, default=0), bool(kinds) and kinds[0] == "float"
+
+
+def _is_product(name: str) -> bool:
+    return name in gemm.FIRST or bool(_PRODUCT.search(name))
+
+
+def _products_in_fp32(trace: Trace) -> bool:
+    """Whether nearly all products take fp32."""
+    ops = trace.ops.select("dtypes", name=trace.spans["name"].gather(trace.ops["span_id"])).drop_nulls()
+    counted = ops.group_by(pl.col("name").cast(pl.String), pl.col("dtypes").cast(pl.String)).len()
+    products = counted.filter(pl.Series([_is_product(name) for name in counted["name"]], dtype=pl.Boolean))
+    in_fp32 = products.filter(pl.col("dtypes").str.starts_with('["float"'))["len"].sum()
+    return products.height > 0 and in_fp32 >= _LEAST_FP32 * products["len"].sum()
