@@ -66,6 +66,10 @@ def memory(trace: Trace, *, by: By = "category") -> Result:
         before the recording: usually parameters and optimizer state.
         unknown: allocated outside operators, or never freed and never live in a backward pass.
 
+    torch's own `_memory_profiler` follows tensors. Its gradients, optimizer state and autograd detail are the same bytes. What
+    it calls activations also holds what an optimizer computes in the first recorded step, as much as the parameters take, and
+    what is `intermediate` here; it lists inputs apart. Where parameters are as large as activations it shows twice as much.
+
     by="module" assigns a block to the module whose forward, or whose operators' backward, allocated it.
 
     What it cannot tell: which tensor a block held, and parameters apart from optimizer state if both were allocated

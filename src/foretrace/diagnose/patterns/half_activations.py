@@ -124,4 +124,4 @@ def _products_in_fp32(trace: Trace) -> bool:
     counted = ops.group_by(pl.col("name").cast(pl.String), pl.col("dtypes").cast(pl.String)).len()
     products = counted.filter(pl.Series([_is_product(name) for name in counted["name"]], dtype=pl.Boolean))
     in_fp32 = products.filter(pl.col("dtypes").str.starts_with('["float"'))["len"].sum()
-    return products.height > 0 and in_fp32 >= _LEAST_FP32 * products["len"].sum()
+    return products.height > 0 and int(in_fp32) >= _LEAST_FP32 * int(products["len"].sum())
