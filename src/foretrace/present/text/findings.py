@@ -23,6 +23,7 @@ from foretrace.units import format_value, shorten, visible
 
 SCHEMA = 1
 _SHOWN = 6
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _NO_PROMISE = "no fix promises a gain of 10 % or more."
 _OVERVIEW = (
     "step_count", "step_gpu_ns", "step_host_ns", "gpu_busy_pct", "gpu_idle_pct", "sm_efficiency_pct", "occupancy_pct",
@@ -118,11 +119,10 @@ def _worths(finding: Finding) -> str:
 def freed_text(freed: Span) -> str:
     """9.20 (8.74 to 9.66) GiB."""
     point, _, unit = format_value("_bytes", round(freed.point)).rpartition(" ")
-    if not point:  # nothing is freed
+    if not point:  # 0, which has no unit
         return "nothing"
-    size = freed.point / float(point.replace(",", ""))
-    low, high = (f"{end / size:.3g}" for end in (freed.low, freed.high))
-    return f"{point} ({low} to {high}) {unit}"
+    size, places = 1024 ** _UNITS.index(unit), len(point.partition(".")[2])
+    return f"{point} ({freed.low / size:,.{places}f} to {freed.high / size:,.{places}f}) {unit}"
 
 
 def _together(diagnosis: Diagnosis) -> str:
