@@ -22,8 +22,9 @@ from tests.diagnose.memory_steps import Training
 LATE = Training(zero_grad="late")
 
 
-def judged(folder: Path) -> tuple[Case, Diagnosis]:
-    case = Case(LATE.open(folder), step_ns=1_000_000)
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, Diagnosis]:
+    case = Case(LATE.open(tmp_path_factory.mktemp("late")), step_ns=1_000_000)
     return case, diagnose(case, RULES)
 
 
@@ -32,8 +33,8 @@ def test_freed_bytes_share_a_unit() -> None:
     assert freed_text(Span(0.0, 0.0, 0.0)) == "nothing"
 
 
-def test_the_terminal_says_what_is_freed_alone_and_together(tmp_path: Path) -> None:
-    case, found = judged(tmp_path)
+def test_the_terminal_says_what_is_freed_alone_and_together(judged: tuple[Case, Diagnosis]) -> None:
+    case, found = judged
     lines = ["".join(text for text, _ in line) for line in finding_lines(found, step_times(case), 90)]
     shown = "\n".join(lines)
     assert "  frees 3.73 (2.79 to 3.91) GiB of the device's memory" in shown
@@ -43,8 +44,8 @@ def test_the_terminal_says_what_is_freed_alone_and_together(tmp_path: Path) -> N
     assert all(len(line) <= 70 for line in lines if "frees" in line)  # 80 columns, less what stands before it
 
 
-def test_markdown_says_it_too(tmp_path: Path) -> None:
-    case, found = judged(tmp_path)
+def test_markdown_says_it_too(judged: tuple[Case, Diagnosis]) -> None:
+    case, found = judged
     text = to_markdown(found, step_times(case), "late")
     assert "**kept-gradients** (frees 1.86 (1.77 to 1.96) GiB)" in text
 
@@ -62,16 +63,16 @@ def test_the_json_has_it_where_there_is_something_to_free(
     assert told["freed_bytes"]["point"] == 4e9
 
 
-def test_the_page_has_it(tmp_path: Path) -> None:
-    case, found = judged(tmp_path)
+def test_the_page_has_it(judged: tuple[Case, Diagnosis]) -> None:
+    case, found = judged
     findings = payload.resource(RecordingView(case), "overview", {})["findings"]
     shown = {finding["rule"]: finding.get("freed") for finding in findings}
     assert shown["kept-gradients"] == "1.86 (1.77 to 1.96) GiB"
     assert all(shown[finding.rule] is None for finding in found.findings if finding.freed is None)
 
 
-def test_rules_that_lack_the_same_share_a_line(tmp_path: Path) -> None:
-    case, found = judged(tmp_path)
+def test_rules_that_lack_the_same_share_a_line(judged: tuple[Case, Diagnosis]) -> None:
+    case, found = judged
     lacking = [Unchecked(rule, "no memory events") for rule in ("memory-pressure", "kept-gradients")]
     found = replace(found, unchecked=(*lacking, Unchecked("low-occupancy", "no kernels")))
     lines = ["".join(text for text, _ in line) for line in finding_lines(found, step_times(case), 90)]
