@@ -71,6 +71,8 @@ def recorded(kind: str, *, checkpointed: bool = False, batch: int = 8) -> Trace:
     """Two steps of the program, as torch's profiler has them."""
     import torch
 
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # threads that wait for each other on a busy machine take seconds
     step = trained(kind, checkpointed=checkpointed, batch=batch)
     step()
     with torch.profiler.profile(
@@ -82,6 +84,7 @@ def recorded(kind: str, *, checkpointed: bool = False, batch: int = 8) -> Trace:
         for _ in range(2):
             step()
             profiler.step()
+    torch.set_num_threads(threads)
     path = Path(mkdtemp()) / "trace.json"
     profiler.export_chrome_trace(str(path))
     trace = foretrace.open(path, cache=False)
