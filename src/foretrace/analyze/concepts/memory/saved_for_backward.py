@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-import polars as pl
 
 from foretrace.analyze.concepts.memory import memory_replay
 from foretrace.analyze.concepts.memory.memory_replay import Memory, MemoryChange, Times, pieces
@@ -192,16 +191,13 @@ def _backwards(trace: Trace) -> tuple[Times, Times, Times]:
 
 def _highest_ns(memory: Memory, made: Times, end_ns: int) -> int:
     """When the blocks that a call allocated were most, while it ran."""
-    events = pl.concat(
-        (
-            pl.DataFrame({"at": memory.start_ns[made], "bytes": memory.size_bytes[made]}),
-            pl.DataFrame({"at": memory.end_ns[made], "bytes": -memory.size_bytes[made]}),
-        )
-    ).filter(pl.col("at") <= end_ns)
-    if events.is_empty():
+    at = np.concatenate((memory.start_ns[made], memory.end_ns[made]))
+    size = np.concatenate((memory.size_bytes[made], -memory.size_bytes[made]))
+    at, size = at[at <= end_ns], size[at <= end_ns]
+    if not len(at):
         return end_ns
-    events = events.sort("at", maintain_order=True).with_columns(pl.col("bytes").cum_sum())
-    return int(events["at"][int(events["bytes"].arg_max() or 0)])
+    order = np.argsort(at, kind="stable")
+    return int(at[order][int(np.argmax(np.cumsum(size[order])))])
 
 
 def best_to_checkpoint(saved: Saved) -> Repeated | None:
