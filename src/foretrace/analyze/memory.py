@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from foretrace.analyze.concepts.memory import memory_categories, memory_curve
+from foretrace.analyze.concepts.memory import device_memory, memory_categories, memory_curve
 from foretrace.analyze.concepts.memory.memory_curve import Curve
 from foretrace.analyze.concepts.trees import attribution, module_tree
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
@@ -65,6 +65,10 @@ def memory(trace: Trace, *, by: By = "category") -> Result:
         intermediate: allocated in the forward pass and freed before any backward pass.
         before the recording: usually parameters and optimizer state.
         unknown: allocated outside operators, or never freed and never live in a backward pass.
+
+    torch's own `_memory_profiler` follows tensors. Its gradients, optimizer state and autograd detail are the same bytes. What
+    it calls activations also holds what an optimizer computes in the first recorded step, as much as the parameters take, and
+    what is `intermediate` here; it lists inputs apart. Where parameters are as large as activations it shows twice as much.
 
     by="module" assigns a block to the module whose forward, or whose operators' backward, allocated it.
 
@@ -266,7 +270,7 @@ def _by_curve(trace: Trace, curves: list[Curve]) -> pl.DataFrame:
 
 def _values(trace: Trace, curve: Curve) -> dict[str, Value]:
     reserved = curve.reserved_at_peak_bytes
-    capacity = _capacity(trace, curve.device)
+    capacity = device_memory.recorded_bytes(trace, curve.device)
     last = int(curve.points["allocated_bytes"][-1])
     return {
         "device_name": curve.device,
@@ -282,17 +286,6 @@ def _values(trace: Trace, curve: Curve) -> dict[str, Value]:
         "allocated_bytes": int(trace.allocations.filter(
             (pl.col("device") == curve.device) & pl.col("start_ns").is_not_null())["size_bytes"].sum()),
     }  # fmt: skip
-
-
-def _capacity(trace: Trace, device: str) -> int | None:
-    """Bytes of memory that the device has, as recorded."""
-    number = device.partition(":")[2]
-    listed = trace.meta.get("devices", ())
-    if not number.isdecimal() or not listed:
-        return None
-    matching = [recorded for place, recorded in enumerate(listed) if recorded.get("id", place) == int(number)]
-    size = (matching or (listed if len(listed) == 1 else [{}]))[0].get("totalGlobalMem")
-    return size if isinstance(size, int) and size > 0 else None
 
 
 def _says(curve: Curve, table: pl.DataFrame) -> str:

@@ -46,7 +46,7 @@ Kept = TypeVar("Kept")
 LONGEST_WALK = 64  # operators around an operator
 _NAMED_OPS = 2_000  # enough to tell which line of a function called them
 # About the recording as it began, or at its fullest: not to be told from some of its steps.
-_OF_THE_WHOLE = ("cold-start", "memory")
+_OF_THE_WHOLE = ("cold-start", "memory", "memory-fit", "saved-activations")
 
 
 class Case:

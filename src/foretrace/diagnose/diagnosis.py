@@ -10,13 +10,14 @@ import numpy as np
 from foretrace import intervals
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Alternative, Finding
+from foretrace.diagnose.freed import together
 from foretrace.diagnose.promises import guarded
 from foretrace.diagnose.rule import Rule
 from foretrace.diagnose.seen import Seen
 from foretrace.diagnose.step_times import worded
 from foretrace.errors import FaultError, MissingDataError, NothingLeftError, UsageError, contained, unknown
 from foretrace.predict.changes import Change
-from foretrace.predict.prediction import Prediction, withheld
+from foretrace.predict.prediction import Prediction, Span, withheld
 from foretrace.sourced import JUDGEMENT, Count, Factor, Share
 
 _HIGH = Share(0.10, "the step, saved by a finding of high severity", JUDGEMENT)
@@ -53,6 +54,11 @@ class Diagnosis:
     unchecked: tuple[Unchecked, ...]
     combined: Prediction | None  # all fixes with a gain, made together
     seen: tuple[Seen, ...] = ()  # what is there, but not worth a finding here
+
+    @property
+    def freed_bytes(self) -> Span | None:
+        """How much lower the peak of memory would be with all fixes made that free some; None where none does."""
+        return together([finding.freed for finding in self.findings if finding.freed is not None])
 
     @property
     def promised(self) -> frozenset[str]:
@@ -224,6 +230,8 @@ def _judged(case: Case, finding: Finding) -> Finding:
     )
     finding = _best_first(finding)
     assert finding.predicted is not None  # the plainest fix has one, and none without leads
+    if finding.freed is not None:
+        return finding  # its rule says how short memory is
     return replace(finding, severity=_severity(finding.predicted))
 
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from foretrace.diagnose.freed import Freed
 from foretrace.predict.changes import Change
 from foretrace.predict.numbers import NO_CALLS, Calls
-from foretrace.predict.prediction import Prediction
+from foretrace.predict.prediction import Prediction, Span
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,12 @@ class Finding:
     general: bool = False  # whether its fix cures many things at once: a specific one stands before it
     label: str = ""  # of the fix, among its alternatives
     alternatives: tuple[Alternative, ...] = ()
+    freed: Freed | None = field(default=None, compare=False)  # what the fix frees of the device's memory
+
+    @property
+    def freed_bytes(self) -> Span | None:
+        """How much lower the peak of the device's memory would be; None where the fix is not about memory."""
+        return None if self.freed is None else self.freed.size_bytes
 
     def led_by(self, label: str) -> Finding:
         """The same finding with this alternative as its fix, and its fix among the alternatives; itself if there is none."""

@@ -107,6 +107,7 @@ export interface Finding {
   readonly label: string // of the fix, among its alternatives
   readonly alternatives: readonly Alternative[] // other fixes of the same cause, the better ones first
   readonly predicted: Predicted | null
+  readonly freed?: string // of the device's memory, where the fix frees some: "9.20 (8.74 to 9.66) GiB"
   readonly confidence: "High" | "Medium" | "Low"
   readonly spans: readonly number[]
   readonly span: number | null // of a middle step, to be selected

@@ -11,7 +11,7 @@ import { useResource } from "../data/use_resource"
 import "./findings.css"
 import { Change, Evidence, Where, placeText } from "./pieces/finding_detail"
 import { RangeBar } from "./pieces/finding_table"
-import { savingText } from "./pieces/finding_text"
+import { freedText, savingText } from "./pieces/finding_text"
 import { KernelWhatIf, timesText } from "./pieces/kernel_what_if"
 import { Manual } from "./pieces/manual"
 import { type Scaled, answerFor } from "./pieces/what_if"
@@ -118,17 +118,20 @@ function FindingList(props: FindingListProps): JSX.Element {
 }
 
 function FindingWorth(props: { readonly finding: Finding; readonly most: number }): JSX.Element {
-  const { predicted } = props.finding
-  if (!predicted) return <p class="worth quiet">not predicted</p>
+  const { predicted, freed } = props.finding
+  if (!predicted) return <p class="worth quiet">{freed === undefined ? "not predicted" : freedText(freed)}</p>
   const gain = predicted.verdict === "gain"
   return (
-    <div class={gain ? "worth" : "worth quiet"}>
-      {gain && <RangeBar predicted={predicted} most={props.most} />}
-      <p>
-        {gain ? <strong>{savingText(predicted)}</strong> : savingText(predicted)}
-        <span class="quiet">{gain ? ` ${formatSpeedup(predicted.speedup)}` : ` ${verdictText(predicted.verdict)}`}</span>
-      </p>
-    </div>
+    <>
+      <div class={gain ? "worth" : "worth quiet"}>
+        {gain && <RangeBar predicted={predicted} most={props.most} />}
+        <p>
+          {gain ? <strong>{savingText(predicted)}</strong> : savingText(predicted)}
+          <span class="quiet">{gain ? ` ${formatSpeedup(predicted.speedup)}` : ` ${verdictText(predicted.verdict)}`}</span>
+        </p>
+      </div>
+      {freed !== undefined && <p class="worth quiet">{freedText(freed)}</p>}
+    </>
   )
 }
 

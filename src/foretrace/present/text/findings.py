@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import foretrace.diagnose as diagnose
@@ -11,7 +12,7 @@ from foretrace.analyze.result import Result
 from foretrace.diagnose.diagnosis import Diagnosis
 from foretrace.diagnose.finding import Alternative, Finding, Place
 from foretrace.diagnose.step_times import StepTimes
-from foretrace.predict.prediction import Prediction, to_dict
+from foretrace.predict.prediction import Prediction, Span, to_dict
 from foretrace.present.text import tables
 from foretrace.present.text.code_lines import code_lines
 from foretrace.present.text.markup import code, code_block, escaped, paragraph
@@ -22,6 +23,7 @@ from foretrace.units import format_value, shorten, visible
 
 SCHEMA = 1
 _SHOWN = 6
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _NO_PROMISE = "no fix promises a gain of 10 % or more."
 _OVERVIEW = (
     "step_count", "step_gpu_ns", "step_host_ns", "gpu_busy_pct", "gpu_idle_pct", "sm_efficiency_pct", "occupancy_pct",
@@ -59,17 +61,29 @@ def finding_lines(diagnosis: Diagnosis, times: StepTimes, width: int) -> Iterato
     if left > 0:
         yield [(f"{left} more: foretrace diagnose PATH --format json", "quiet")]
     yield []
+    if text := _together(diagnosis):
+        yield from _wrapped(text, width)
     for seen in diagnosis.seen:
         yield from _wrapped(f"seen, not worth it here: {seen.rule}: {visible(seen.says)}", width)
     if diagnosis.checked:
         yield from _wrapped("checked, no issue: " + ", ".join(diagnosis.checked), width)
+    for why, rules in _unchecked(diagnosis):
+        yield from _wrapped(f"not checked: {rules}: {visible(why)}", width)
+
+
+def _unchecked(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """Why rules could not look, with all that could not for the same reason."""
+    rules: dict[str, list[str]] = {}
     for each in diagnosis.unchecked:
-        yield from _wrapped(f"not checked: {each.rule}: {visible(each.why)}", width)
+        rules.setdefault(each.why, []).append(each.rule)
+    return [(why, ", ".join(names)) for why, names in rules.items()]
 
 
 def _one(number: int, finding: Finding, width: int) -> Iterator[Line]:
     style = {"high": "verdict no", "medium": "verdict with care"}.get(finding.severity, "quiet")
     yield [(f"{number} ", "quiet"), (finding.rule, style), (f"  {_worth(finding.predicted)}", "strong")]
+    if finding.freed_bytes is not None:
+        yield [("  ", ""), (f"frees {freed_text(finding.freed_bytes)} of the device's memory", "strong")]
     for line in tables.wrap(visible(finding.says), width - 2):
         yield [("  ", ""), (line, "")]
     if finding.predicted and finding.predicted.not_promised:
@@ -95,6 +109,29 @@ def _other(other: Alternative, width: int) -> Iterator[Line]:
         yield [("    ", ""), (line, "quiet")]
 
 
+def _worths(finding: Finding) -> str:
+    """What a fix is worth in time, in memory, or in both."""
+    freed = finding.freed_bytes
+    parts = [_worth(finding.predicted), "" if freed is None else f"frees {freed_text(freed)}"]
+    return "; ".join(part for part in parts if part)
+
+
+def freed_text(freed: Span) -> str:
+    """9.20 (8.74 to 9.66) GiB."""
+    point, _, unit = format_value("_bytes", round(freed.point)).rpartition(" ")
+    if not point:  # 0, which has no unit
+        return "nothing"
+    size, places = 1024 ** _UNITS.index(unit), len(point.partition(".")[2])
+    return f"{point} ({freed.low / size:,.{places}f} to {freed.high / size:,.{places}f}) {unit}"
+
+
+def _together(diagnosis: Diagnosis) -> str:
+    """What the fixes free that are about memory, made together; empty where there are fewer than two."""
+    freed = diagnosis.freed_bytes
+    rules = [finding.rule for finding in diagnosis.findings if finding.freed is not None]
+    return f"Together {', '.join(rules)} would free {freed_text(freed)}." if freed and len(rules) > 1 else ""
+
+
 def _worth(predicted: Prediction | None) -> str:
     if predicted is None:
         return ""
@@ -116,7 +153,7 @@ def to_json(
     trace: Trace, trust: dict[str, Any], overview: Result, diagnosis: Diagnosis, facts: dict[str, Any]
 ) -> dict[str, Any]:
     """The documented contract: schema, trace, trust, overview, findings, combined."""
-    combined = diagnosis.combined
+    combined, freed = diagnosis.combined, diagnosis.freed_bytes
     return {
         "schema": SCHEMA,
         "foretrace": __version__,
@@ -137,6 +174,7 @@ def to_json(
         "checked": list(diagnosis.checked),
         "seen": [{"rule": each.rule, "says": each.says} for each in diagnosis.seen],
         "combined": None if combined is None else {k: to_dict(combined)[k] for k in ("after_ms", "speedup")},
+        **({} if freed is None else {"freed_bytes": asdict(freed)}),
     }  # fmt: skip
 
 
@@ -158,6 +196,7 @@ def _finding_dict(finding: Finding) -> dict[str, Any]:
             for name, limit in diagnose.find(finding.rule).limits.items()
         },
         "predicted": None if finding.predicted is None else to_dict(finding.predicted),
+        **({} if finding.freed_bytes is None else {"freed_bytes": asdict(finding.freed_bytes)}),
     }  # fmt: skip
 
 
@@ -166,7 +205,7 @@ def to_markdown(diagnosis: Diagnosis, times: StepTimes, name: str) -> str:
     known = f"{format_value('_ns', times.used_ns)}: {times.says()}."
     lines = [f"**{escaped(name)}**: {escaped(headline(diagnosis, times))} {escaped(known)}", ""]
     for number, finding in enumerate(diagnosis.findings, 1):
-        worth = _worth(finding.predicted) or finding.severity
+        worth = _worths(finding) or finding.severity
         lines += [f"{number}. **{finding.rule}** ({worth}): {escaped(finding.says)}"]
         if finding.predicted and finding.predicted.not_promised:
             lines += [f"   - Not promised: {escaped(finding.predicted.not_promised)}."]
@@ -179,9 +218,10 @@ def to_markdown(diagnosis: Diagnosis, times: StepTimes, name: str) -> str:
             for other in finding.alternatives
         ]
         lines += [""] * bool(finding.alternatives)
+    lines += [text, ""] if (text := _together(diagnosis)) else []
     lines += [f"Seen, not worth it here: {each.rule}: {escaped(each.says)}" for each in diagnosis.seen]
     lines += [""] * bool(diagnosis.seen)
     if diagnosis.checked:
         lines += ["Checked, no issue: " + ", ".join(diagnosis.checked) + ".", ""]
-    lines += [f"Not checked: {each.rule}: {escaped(each.why)}" for each in diagnosis.unchecked]
+    lines += [f"Not checked: {rules}: {escaped(why)}" for why, rules in _unchecked(diagnosis)]
     return "\n".join(lines).rstrip() + "\n"

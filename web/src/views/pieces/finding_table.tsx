@@ -5,7 +5,7 @@ import { verdictText } from "../../base/verdict"
 import type { Finding, Predicted } from "../../data/types"
 import { formatSpeedup } from "../../base/format"
 import { Change, Evidence, Where } from "./finding_detail"
-import { savingText, shortBasis } from "./finding_text"
+import { freedText, savingText, shortBasis } from "./finding_text"
 
 export function FindingTable(props: { readonly findings: readonly Finding[] }): JSX.Element {
   const [open, setOpen] = useState<number | null>(props.findings[0]?.number ?? null)
@@ -63,6 +63,11 @@ function FindingRow(props: FindingRowProps): JSX.Element {
           <p class="small quiet" title={finding.predicted?.basis}>
             {shortBasis(finding.predicted)}
           </p>
+          {finding.freed !== undefined && (
+            <p class="small" title={freedText(finding.freed)}>
+              frees {finding.freed.replace(/ \(.*?\)/, "")}
+            </p>
+          )}
         </td>
       </tr>
       {open && (

@@ -12,6 +12,11 @@ export function shortBasis(predicted: Predicted | null): string {
   return first.replace(/^replayed with: /, "").replace(/\.$/, "")
 }
 
+/** What a fix frees: "frees 9.20 (8.74 to 9.66) GiB of memory". */
+export function freedText(freed: string): string {
+  return `frees ${freed} of memory`
+}
+
 /** The saving as it is shown in a list. */
 export function savingText(predicted: Predicted): string {
   const scale = timeScale(predicted.step_ms)
@@ -36,6 +41,7 @@ export function findingMarkdown(finding: Finding): string {
     escaped(`${finding.says} ${finding.why}`),
     ...(where.length ? [`Where: ${where.map(code).join(", ")}`] : []),
     worth,
+    ...(finding.freed === undefined ? [] : [`Memory: ${freedText(finding.freed)} at the peak.`]),
     ...finding.bars.map((bar) => `- ${escaped(bar.label)}: ${formatNs(bar.ns)}`),
     ...finding.facts.map((fact) => `- ${escaped(fact.label)}: ${escaped(fact.value)}`),
     ...(fix ? [`Change: ${escaped(fix.says)}`, codeBlock(fix.code)] : []),

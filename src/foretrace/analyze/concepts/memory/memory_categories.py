@@ -24,7 +24,7 @@ CATEGORIES = (
 )  # fmt: skip
 BEFORE, ACTIVATION, GRADIENT, OPTIMIZER, AUTOGRAD, INTERMEDIATE, TEMPORARY, UNKNOWN = range(len(CATEGORIES))
 
-_OPTIMIZER_STEP, _ZERO_GRAD = r"^Optimizer\.step#", r"^Optimizer\.zero_grad#"
+OPTIMIZER_STEP, ZERO_GRAD = r"^Optimizer\.step#", r"^Optimizer\.zero_grad#"
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -48,7 +48,7 @@ def categories(trace: Trace, blocks: pl.DataFrame) -> pl.Series:
     passes = _passes(trace, work)
     category = np.full(blocks.height, UNKNOWN)
     before = blocks["start_ns"].is_null().to_numpy()
-    category[before] = np.where(_within(trace, end[before], _ZERO_GRAD), GRADIENT, BEFORE)
+    category[before] = np.where(_within(trace, end[before], ZERO_GRAD), GRADIENT, BEFORE)
     here = origin.known & ~before
     forward = here & ~origin.backward & (origin.optimizer_end == NOBODY)
     into_backward = end >= _next(work, start)
@@ -70,7 +70,7 @@ def _origin(trace: Trace, op_id: pl.Series, backward_rows: Array) -> _Origin:
     backward = np.zeros(len(parent), bool)
     backward[backward_rows] = True
     stepping = np.zeros(len(parent), bool)
-    stepping[_annotations(trace, _OPTIMIZER_STEP)["id"].to_numpy()] = True
+    stepping[host_annotations(trace, OPTIMIZER_STEP)["id"].to_numpy()] = True
     ops = op_id.cast(pl.Int64).fill_null(NOBODY).to_numpy()
     outermost, in_backward = ops.copy(), np.zeros(len(ops), bool)
     optimizer = np.full(len(ops), NOBODY)
@@ -96,8 +96,12 @@ def _backward_rows(trace: Trace) -> Array:
     return np.flatnonzero(is_backward)
 
 
-def _backward_work(trace: Trace, backward_rows: Array) -> Intervals:
+def backward_work(trace: Trace) -> Intervals:
     """When backward operators ran, on any thread."""
+    return _backward_work(trace, _backward_rows(trace))
+
+
+def _backward_work(trace: Trace, backward_rows: Array) -> Intervals:
     rows = trace.spans.select("start_ns", "dur_ns")[backward_rows].drop_nulls()
     start = rows["start_ns"].to_numpy()
     return intervals.union(start, start + rows["dur_ns"].to_numpy())
@@ -135,14 +139,14 @@ def _pass_end(passes: Intervals, at: Array) -> Array:
 
 def _within(trace: Trace, at: Array, pattern: str) -> Array:
     """For each time, whether an annotation of that name was open then."""
-    spans = _annotations(trace, pattern)
+    spans = host_annotations(trace, pattern)
     open_ = intervals.union(spans["start_ns"].to_numpy(), (spans["start_ns"] + spans["dur_ns"]).to_numpy())
     place = np.searchsorted(open_.start, at, side="right") - 1
     inside: Array = (place >= 0) & (at <= np.append(open_.end, NOBODY)[place])
     return inside
 
 
-def _annotations(trace: Trace, pattern: str) -> pl.DataFrame:
+def host_annotations(trace: Trace, pattern: str) -> pl.DataFrame:
     """Annotations of that name on host threads."""
     on_device = trace.tracks.filter(pl.col("device").is_not_null())["id"]
     spans = trace.spans.filter(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 import foretrace.diagnose as diagnose
 from foretrace.diagnose.finding import Alternative, Finding
 from foretrace.predict.prediction import Prediction, to_dict
+from foretrace.present.text.findings import freed_text
 from foretrace.present.web import kinds
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources.occurrences import in_middle_step, occurring
@@ -49,6 +50,7 @@ def finding(view: RecordingView, number: int) -> dict[str, Any]:
         "label": each.label,
         "alternatives": [_alternative(other) for other in each.alternatives],
         "predicted": None if each.predicted is None else predicted(each.predicted),
+        **({} if each.freed_bytes is None else {"freed": freed_text(each.freed_bytes)}),
         "confidence": confidence(view, each.predicted),
         "spans": spans[:_SPANS].tolist(),
         "span": shown,

@@ -1,0 +1,180 @@
+"""The allocation curve replayed with changes: what its peak would be if blocks were smaller, or not there for a while.
+
+A change frees only what it takes from the curve's new peak: the curve is changed as a whole, with all changes together, and
+its maximum is taken then. Savings are never added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from foretrace.analyze.concepts.memory import memory_curve
+from foretrace.analyze.concepts.memory.memory_curve import Curve
+from foretrace.errors import MissingDataError
+from foretrace.trace import Trace, once_per_trace
+
+Times = NDArray[np.int64]
+_FIRST, _LAST = np.iinfo(np.int64).min // 4, np.iinfo(np.int64).max // 4
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Stretches of blocks' time: the block's row, from when, until when."""
+
+    rows: Times
+    start_ns: Times
+    end_ns: Times
+
+
+def pieces(rows: Iterable[int] = (), start_ns: Iterable[int] = (), end_ns: Iterable[int] = ()) -> Pieces:
+    """Stretches of the blocks of these rows."""
+    listed = [np.fromiter(values, np.int64) for values in (rows, start_ns, end_ns)]
+    return Pieces(*listed)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Bytes that no listed block holds, and that would be fewer, or more, for a while."""
+
+    start_ns: int
+    end_ns: int
+    size_bytes: int  # less than 0 where they go
+
+
+@dataclass(frozen=True)
+class MemoryChange:
+    """What a change does to the curve."""
+
+    says: str
+    absent: Pieces = field(default_factory=pieces)  # the blocks are not there in this time
+    again: Pieces = field(default_factory=pieces)  # they are there once more
+    factors: Mapping[int, float] = field(default_factory=dict)  # sizes of blocks, by row
+    always_bytes: int = (
+        0  # added at all times, by what is not listed block by block; less than 0 where it goes
+    )
+    stretches: tuple[Stretch, ...] = ()
+    held_bytes: int = 0  # that the allocator holds and nothing uses, so that no curve of blocks has them; less than 0: fewer
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One device's blocks and its curve, ready to be replayed."""
+
+    curve: Curve
+    blocks: pl.DataFrame  # rows of `allocations`, in order of start, with `row`
+    start_ns: Times  # of blocks; long ago where they are older than the recording
+    end_ns: Times  # far ahead where they are not freed
+    size_bytes: Times
+    at_ns: Times  # of the curve's points
+    total_bytes: Times  # the curve; on the CPU since the recording began
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest point of the recorded curve."""
+        return int(self.total_bytes.max(initial=0))
+
+    @property
+    def peak_at_ns(self) -> int:
+        """When that was."""
+        return int(self.at_ns[int(np.argmax(self.total_bytes))])
+
+    def live_at(self, at_ns: int) -> Times:
+        """The rows of the blocks that are live then."""
+        return np.flatnonzero((self.start_ns <= at_ns) & (self.end_ns > at_ns))
+
+    def within(self, start_ns: int, end_ns: int) -> Times:
+        """The rows of the blocks that are allocated in this time."""
+        low, high = np.searchsorted(self.start_ns, (start_ns, end_ns))
+        return np.arange(low, high)
+
+    def peak_with(self, changes: Sequence[MemoryChange]) -> int:
+        """The highest point of the curve with all of the changes made together."""
+        at, bytes_ = self._events(changes)
+        order = np.argsort(at, kind="stable")
+        at, running = at[order], np.concatenate(([0], np.cumsum(bytes_[order])))
+        on_points = self.total_bytes + running[np.searchsorted(at, self.at_ns, side="right")]
+        # Behind the last event of the same moment: what goes then is gone.
+        place = np.searchsorted(self.at_ns, at, side="right") - 1
+        under = np.where(place >= 0, self.total_bytes[np.maximum(place, 0)], self.total_bytes[0])
+        on_events = under + running[np.searchsorted(at, at, side="right")]
+        highest = float(np.concatenate((on_points, on_events)).max(initial=0.0))
+        return max(round(highest + sum(change.always_bytes for change in changes)), 0)
+
+    def freed_by(self, changes: Sequence[MemoryChange]) -> int:
+        """How much less of the device's memory would be needed with all of the changes made together."""
+        return self.peak_bytes - self.peak_with(changes) - sum(change.held_bytes for change in changes)
+
+    def _events(self, changes: Sequence[MemoryChange]) -> tuple[Times, NDArray[np.float64]]:
+        """When the curve would leave the recorded one, and by how many bytes."""
+        factor = np.ones(len(self.size_bytes))
+        for change in changes:
+            rows = np.fromiter(change.factors, np.int64, len(change.factors))
+            factor[rows] *= np.fromiter(change.factors.values(), np.float64, len(rows))
+        sized = np.flatnonzero(factor != 1.0)
+        size = self.size_bytes * factor
+        absent = self._merged([change.absent for change in changes])
+        again = [change.again for change in changes]
+        stretches = [stretch for change in changes for stretch in change.stretches]
+        starts = [self.start_ns[sized], absent.start_ns, *(more.start_ns for more in again)]
+        ends = [self.end_ns[sized], absent.end_ns, *(more.end_ns for more in again)]
+        taken = [(size - self.size_bytes)[sized], -size[absent.rows], *(size[more.rows] for more in again)]
+        starts.append(np.array([stretch.start_ns for stretch in stretches], np.int64))
+        ends.append(np.array([stretch.end_ns for stretch in stretches], np.int64))
+        taken.append(np.array([stretch.size_bytes for stretch in stretches], np.float64))
+        begin, end, bytes_ = np.concatenate(starts), np.concatenate(ends), np.concatenate(taken)
+        return np.concatenate((begin, end)), np.concatenate((bytes_, -bytes_))
+
+    def _merged(self, absent: Sequence[Pieces]) -> Pieces:
+        """The stretches within the blocks' lives; what two changes take of one block goes once."""
+        rows = np.concatenate([gone.rows for gone in absent]) if absent else np.zeros(0, np.int64)
+        if not len(rows):
+            return pieces()
+        start = np.maximum(np.concatenate([gone.start_ns for gone in absent]), self.start_ns[rows])
+        end = np.minimum(np.concatenate([gone.end_ns for gone in absent]), self.end_ns[rows])
+        there = end > start
+        order = np.lexsort((start[there], rows[there]))
+        kept: list[list[int]] = []
+        for row, begin, until in zip(
+            *(values[there][order].tolist() for values in (rows, start, end)), strict=True
+        ):
+            if kept and kept[-1][0] == row and begin <= kept[-1][2]:
+                kept[-1][2] = max(kept[-1][2], until)
+            else:
+                kept.append([row, begin, until])
+        return pieces(*zip(*kept, strict=True)) if kept else pieces()
+
+
+@once_per_trace
+def find(trace: Trace) -> Memory:
+    """The memory of the device with the largest peak; MissingDataError where blocks cannot be followed."""
+    if trace.allocations.is_empty():
+        raise MissingDataError(
+            f"{trace.path.name}: no memory events recorded; record with profile_memory=True"
+        )
+    curve = memory_curve.curves(trace)[0]
+    if not curve.addressed:
+        raise MissingDataError(
+            f"{trace.path.name}: addresses of memory were not recorded, so no block can be followed"
+        )
+    blocks = trace.allocations.filter(pl.col("device") == curve.device)
+    blocks = blocks.sort("start_ns", nulls_last=False, maintain_order=True).with_row_index("row")
+    points = curve.points.sort("at_ns", maintain_order=True)
+    total = points["allocated_bytes"].to_numpy().astype(np.int64)
+    if curve.device == "cpu" and curve.absolute:
+        # Its allocator goes on counting from one profiler to the next in the same process.
+        first = memory_curve.changes(blocks)["bytes"]
+        total = total - (int(total[0]) - (int(first[0]) if len(first) else 0))
+    return Memory(
+        curve=curve,
+        blocks=blocks,
+        start_ns=blocks["start_ns"].fill_null(_FIRST).to_numpy(),
+        end_ns=blocks["end_ns"].fill_null(_LAST).to_numpy(),
+        size_bytes=blocks["size_bytes"].to_numpy(),
+        at_ns=points["at_ns"].to_numpy(),
+        total_bytes=total,
+    )
