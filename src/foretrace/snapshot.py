@@ -68,3 +68,30 @@ class Snapshot:
     annotations: pl.DataFrame
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the allocator, as torch names them
     notes: tuple[str, ...] = ()
+
+
+def baseline_bytes(snapshot: Snapshot) -> dict[int, int]:
+    """Per device, the bytes that were held before its history begins: what is held at the end, less what the history adds.
+
+    The history counts what was asked for, not the rounded blocks, and so does this. 0 where the history is whole.
+    """
+    held = snapshot.blocks.filter(pl.col("state") != "inactive")
+    asked = pl.coalesce("requested_bytes", "size_bytes")
+    change = (
+        pl.when(pl.col("action") == "alloc").then("size_bytes")
+        .when(pl.col("action") == "free_completed").then(-pl.col("size_bytes")).otherwise(0)
+    )  # fmt: skip
+    final = dict(held.group_by("device").agg(asked.sum()).iter_rows())
+    net = dict(snapshot.events.group_by("device").agg(change.sum()).iter_rows())
+    return {device: final.get(device, 0) - net.get(device, 0) for device in sorted({*final, *net})}
+
+
+def frees_of_earlier(snapshot: Snapshot) -> dict[int, int]:
+    """Per device, how many frees in its history are of memory that was allocated before it begins."""
+    moves = snapshot.events.lazy().select("device", "action", "address").with_row_index("at")
+    moves = moves.filter(pl.col("action").is_in(["alloc", "free_completed"]))
+    before = pl.col("action").shift(1).over("device", "address", order_by="at")
+    lost = moves.filter(
+        (pl.col("action") == "free_completed") & before.fill_null("free_completed").eq("free_completed")
+    )
+    return dict(lost.group_by("device").len().sort("device").collect().iter_rows())

@@ -38,6 +38,7 @@ FILES: dict[str, tuple[bytes, str]] = {
     "ncu report": (b"NVR\0\x10\0\0\0\x08\x01", "Nsight Compute (.ncu-rep)"),
     "snapshot": (pickle.dumps(SNAPSHOT), "snapshot of torch's CUDA allocator"),
     "old snapshot": (pickle.dumps(SNAPSHOT, protocol=2), "snapshot of torch's CUDA allocator"),
+    "oldest snapshot": (pickle.dumps([SEGMENT], protocol=0), "snapshot of torch's CUDA allocator"),
     "pickle": (pickle.dumps({"a": [1, 2]}), "a Python pickle"),
     "hatchet": (json.dumps([{**NODE, "children": [NODE]}, {"CUDA": {}}]).encode(), "Proton (.hatchet)"),
     "hatchet msgpack": (b"\x92\x83\xa8children\x90\xa5frame\x82\xa4name\xa4ROOT", "Proton (.hatchet)"),
@@ -61,7 +62,8 @@ def test_each_is_told_by_its_content(kind: str, packed: bool, tmp_path: Path) ->
     with pytest.raises(FormatError) as told:
         open_trace(path, cache=False)
     assert says in str(told.value)
-    assert str(told.value).endswith("record with `foretrace run -- python ...` or torch.profiler")
+    ends = "`foretrace memory FILE` shows it" if "snapshot" in kind else "python ...` or torch.profiler"
+    assert str(told.value).endswith(ends)
     assert "\n" not in str(told.value)
     assert not is_recording(path)
 

@@ -1,4 +1,4 @@
-"""Files of other profilers, which Foretrace does not read: known by their content, each with what to do instead."""
+"""Files that are no recording of a program's time: known by their content, each with what to do instead."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from foretrace.ingest.source import Source
 
 _SQLITE = b"SQLite format 3\0"
-# The beginnings of pickles of protocol 2 and later, and what a snapshot of the allocator begins with.
-_PICKLE = re.compile(rb"\x80[\x02-\x05]")
-_SNAPSHOT = re.compile(rb"segments|device_traces")
+# The beginnings of pickles of a list or dictionary: by protocol from 2 on, by their first operations before. And what a snapshot
+# of the allocator begins with.
+_PICKLE = re.compile(rb"\x80[\x02-\x05]|\([dl]p[0-9]|[\]}]q\x00")
+_SNAPSHOT = re.compile(rb"segments|device_traces|blocks")
 _SEGMENT = re.compile(rb"total_size|segment_type|allocated_size|action|external_annotations")
 _PROTON_UNIT = re.compile(rb'\s*\{\s*"displayTimeUnit"\s*:\s*"(?:us|ns)"')
 _ROCPROF_CSV = re.compile(
@@ -25,14 +26,21 @@ _RECORD = "for Foretrace, record with `foretrace run -- python ...` or torch.pro
 
 @dataclass(frozen=True)
 class OtherFormat:
-    """A kind of file that is known and not read: what it is, what shows it, and how its beginning gives it away."""
+    """A kind of file that is known and no recording: what it is, what shows it, and how its beginning gives it away."""
 
     what: str
     instead: str
     begins: Callable[[bytes], bool]
+    read_by_another: bool = False  # of Foretrace's commands
 
 
-def _is_snapshot(head: bytes) -> bool:
+def looks_pickled(head: bytes) -> bool:
+    """Whether a file that begins like this may be a pickle of a list or dictionary."""
+    return bool(_PICKLE.match(head))
+
+
+def is_snapshot(head: bytes) -> bool:
+    """Whether a file that begins like this may be a snapshot of torch's CUDA allocator."""
     return bool(_PICKLE.match(head) and _SNAPSHOT.search(head) and _SEGMENT.search(head))
 
 
@@ -77,8 +85,9 @@ OTHER_FORMATS = (
     ),
     OtherFormat(
         "a snapshot of torch's CUDA allocator (pickle)",
-        "https://pytorch.org/memory_viz shows it; `foretrace show memory` needs a recording with profile_memory=True",
-        _is_snapshot,
+        "`foretrace memory FILE` shows it",
+        is_snapshot,
+        read_by_another=True,
     ),
     OtherFormat(
         "a Python pickle",
@@ -125,6 +134,8 @@ def told(source: Source) -> str | None:
     other = recognised(head)
     if other is None:
         return None
+    if other.read_by_another:
+        return f"{source.path}: {other.what}, and no recording of a program's time: {other.instead}"
     return f"{source.path}: {other.what}, which Foretrace does not read: {other.instead}; {_RECORD}"
 
 

@@ -10,7 +10,7 @@ from foretrace.secret_formats import NEEDLES, without_known_secrets, without_kno
 
 def mask_secrets(columns: Columns) -> int:
     """Masks secrets that their form gives away, in each distinct text once; how many texts held one."""
-    count = _mask(columns.names) + _mask(columns.texts)
+    count = mask_texts(columns.names) + mask_texts(columns.texts)
     lanes = [(_lane(process), _lane(thread)) for process, thread in columns.lanes]
     header = without_known_secrets_in(columns.header)
     count += sum(before != after for before, after in zip(columns.lanes, lanes, strict=True))
@@ -19,7 +19,8 @@ def mask_secrets(columns: Columns) -> int:
     return count
 
 
-def _mask(texts: list[str]) -> int:
+def mask_texts(texts: list[str]) -> int:
+    """Masks secrets in the list itself; how many texts held one."""
     # Most recordings hold none: this search is all that they pay.
     suspected = pl.Series(texts, dtype=pl.String).str.contains_any(list(NEEDLES), ascii_case_insensitive=True)
     count = 0
