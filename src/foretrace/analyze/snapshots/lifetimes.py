@@ -15,8 +15,8 @@ import polars as pl
 
 from foretrace.analyze.concepts.trees.call_tree import Array
 from foretrace.analyze.snapshots import block_sizes
-from foretrace.snapshot import Snapshot
-from foretrace.units import counted, format_value
+from foretrace.snapshot import COMMON_POOL, Snapshot
+from foretrace.units import counted
 
 BEFORE = -1  # the number of an event that was before the history
 _TAKEN = ("segment_alloc", "segment_map")
@@ -132,8 +132,7 @@ class DeviceMemory:
         # An event begins one block and ends one at most, so no place is added to twice.
         new = lives.start != BEFORE
         change[lives.start[new]] += lives.size[new]
-        gone = until < count
-        gone &= until != BEFORE
+        gone = (until < count) & (until != BEFORE)
         change[until[gone]] -= lives.size[gone]
         old = (lives.start == BEFORE) & (until != BEFORE)
         held: Array = int(lives.size[old].sum()) + np.cumsum(change[:count])
@@ -161,8 +160,8 @@ def device_memory(snapshot: Snapshot, device: int) -> DeviceMemory:
     lives = _sized(lives, events, segments, listed, snapshot.settings)
     notes = [_again(again)] if again else []
     if segments.height:
-        lives, old, astray = _with_final(lives, listed, events.height)
-        notes += _said(old, astray, had_history=events.height > 0)
+        lives, astray = _with_final(lives, listed, events.height)
+        notes += _said(astray)
     return DeviceMemory(device, events, lives, segments, blocks, tuple(notes))
 
 
@@ -207,7 +206,7 @@ def matched(
         # The stack of a free says nothing of who allocated.
         stack=np.where(known, column["stack"], -1),
         stream=column["stream"],
-        pool=events["pool"].gather(heads),
+        pool=events["pool"].gather(heads).fill_null(COMMON_POOL),
     )
     return lives, int(lost.sum())
 
@@ -219,19 +218,19 @@ def _first_of(life: Array, rows: Array, wanted: Array, count: int, never: int) -
     return found
 
 
-def _with_final(lives: Lives, listed: pl.DataFrame, never: int) -> tuple[Lives, Lives | None, int]:
-    """The lives with the blocks that the snapshot lists and the history does not; these; and how many it should list."""
+def _with_final(lives: Lives, listed: pl.DataFrame, never: int) -> tuple[Lives, int]:
+    """The lives with the blocks that the snapshot lists and the history does not; and how many it should list."""
     open_ = lives.end == never
     address = listed["address"].to_numpy()
     unknown = listed.filter(pl.Series(~np.isin(address, lives.address[open_]), dtype=pl.Boolean))
     astray = int((~np.isin(lives.address[open_], address)).sum())
     if unknown.is_empty():
-        return lives, None, astray
+        return lives, astray
     pending = (unknown["state"] == "pending").to_numpy()
     old = Lives(
         address=unknown["address"].to_numpy(),
         size=unknown["size_bytes"].to_numpy(),
-        requested=unknown["requested_bytes"].to_numpy(),
+        requested=unknown.select(pl.coalesce("requested_bytes", "size_bytes")).to_series().to_numpy(),
         start=np.full(len(pending), BEFORE),
         asked=np.where(pending, BEFORE, never),
         end=np.full(len(pending), never),
@@ -241,7 +240,7 @@ def _with_final(lives: Lives, listed: pl.DataFrame, never: int) -> tuple[Lives, 
     )
     names = ("address", "size", "requested", "start", "asked", "end", "stack", "stream")
     joined = {name: np.concatenate((getattr(old, name), getattr(lives, name))) for name in names}
-    return Lives(**joined, pool=pl.concat((old.pool, lives.pool))), old, astray
+    return Lives(**joined, pool=pl.concat((old.pool, lives.pool))), astray
 
 
 def segment_lives(events: pl.DataFrame, segments: pl.DataFrame) -> pl.DataFrame:
@@ -286,19 +285,10 @@ def _again(count: int) -> str:
     return f"{blocks} allocated where an earlier one had not been freed: that free is not in the history"
 
 
-def _said(old: Lives | None, astray: int, *, had_history: bool) -> list[str]:
-    notes = []
-    if not had_history:
-        notes.append("no history was recorded: what is said is of the moment of the snapshot")
-    elif old is not None:
-        size = format_value("_bytes", int(old.size.sum()))
-        notes.append(
-            f"{size} in {counted(len(old), 'block')} were allocated before the history begins "
-            "(it was switched on later, or its start was overwritten): who allocated them is not known"
-        )
-    if astray:
-        notes.append(
-            f"{counted(astray, 'block')} of the history are not freed there and not in the snapshot either: "
-            "the history does not reach to its end"
-        )
-    return notes
+def _said(astray: int) -> list[str]:
+    if not astray:
+        return []
+    return [
+        f"{counted(astray, 'block')} of the history are not freed there and not in the snapshot either: "
+        "the history does not reach to its end"
+    ]
