@@ -8,8 +8,18 @@ import polars as pl
 import pytest
 from analyze.snapshots.histories import MIB, History, at_line, forward
 from analyze.snapshots.trainings import (
-    ACTIVATION, LAYERS, LOOP_LINE, PARAMETER, STATE, appends, keeps_last, kept_graph, layer, once, train,
-)  # fmt: skip
+    ACTIVATION,
+    LAYERS,
+    LOOP_LINE,
+    PARAMETER,
+    STATE,
+    appends,
+    keeps_last,
+    kept_graph,
+    layer,
+    once,
+    train,
+)
 
 from foretrace.analyze.snapshots import composition, steps
 from foretrace.analyze.snapshots.difference import difference
