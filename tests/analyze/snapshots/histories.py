@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,49 @@ class History:
             ),
             _frame(list(self._frames), FRAMES), _frame(self.annotations, ANNOTATIONS), settings or {},
         )  # fmt: skip
+
+    def write(self, path: Path, **settings: Any) -> Path:
+        """The same as a file, as torch.cuda.memory._dump_snapshot writes it."""
+        made = self.snapshot()
+        names = {number: frames for frames, number in self._stacks.items()}
+
+        def frames_of(stack: int) -> list[dict[str, Any]]:
+            return [{"filename": f, "line": n, "name": name} for f, n, name in names.get(stack, ())]
+
+        states = {"active": "active_allocated", "pending": "active_pending_free", "inactive": "inactive"}
+        segments = []
+        for number, row in enumerate(made.segments.iter_rows(named=True)):
+            blocks = [
+                {
+                    "address": block["address"], "size": block["size_bytes"], "requested_size": block["requested_bytes"],
+                    "state": states[block["state"]], "frames": frames_of(block["stack"]),
+                }
+                for block in made.blocks.iter_rows(named=True) if block["segment"] == number
+            ]  # fmt: skip
+            segments.append(
+                {
+                    "device": row["device"], "address": row["address"], "total_size": row["total_bytes"],
+                    "allocated_size": row["allocated_bytes"], "active_size": row["active_bytes"],
+                    "requested_size": row["requested_bytes"], "stream": 0, "segment_type": row["kind"],
+                    "segment_pool_id": tuple(map(int, row["pool"].split(","))), "is_expandable": row["expandable"],
+                    "frames": [], "blocks": blocks,
+                }
+            )  # fmt: skip
+        trace = [
+            {
+                "action": action, "device_free" if action == "oom" else "addr": address, "size": size, "stream": stream,
+                "time_us": at // 1000, "frames": frames_of(stack),
+            }
+            for _, action, address, size, stream, _, at, stack, _, _ in self.rows
+        ]  # fmt: skip
+        document = {
+            "segments": segments,
+            "device_traces": [trace],
+            "allocator_settings": settings,
+            "external_annotations": [],
+        }
+        path.write_bytes(pickle.dumps(document, protocol=4))
+        return path
 
     def _divided(self, number: int, start: int, size: int, inside: Iterable[Any]) -> list[tuple[Any, ...]]:
         rows, at = [], start

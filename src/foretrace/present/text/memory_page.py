@@ -97,9 +97,7 @@ def _table(table: pl.DataFrame, width: int) -> Iterator[Line]:
     layout = tables.lay_out(table, width)
     yield from summary_page.layout_lines(layout, table, bar=None)
     if layout.hidden:
-        yield from _wrapped(
-            f"not shown: {', '.join(layout.hidden)} (--format json or csv has them)", width, "quiet"
-        )
+        yield from _wrapped(f"not shown: {', '.join(layout.hidden)} (--format csv has them)", width, "quiet")
 
 
 def _curve(found: DeviceFindings, room: int) -> Iterator[Line]:
@@ -167,14 +165,19 @@ def _leaks(found: DeviceFindings, top: int, room: int) -> Iterator[Line]:
 def _unused(found: DeviceFindings, room: int) -> Iterator[Line]:
     told = found.fragmentation
     size = {name: format_value("_bytes", value) for name, value in (
-        ("peak", told.at_peak.unused_bytes), ("end", told.at_end.unused_bytes), ("hole", told.at_end.largest_bytes),
+        ("peak", told.unused_bytes), ("end", told.at_end.unused_bytes), ("hole", told.at_end.largest_bytes),
         ("split", told.at_end.split_bytes), ("rounding", told.rounding_bytes), ("private", told.at_end.private_bytes),
     )}  # fmt: skip
-    private = f"; {size['private']} are in pools of their own" if told.at_end.private_bytes else ""
-    says = (
-        f"{told.unused_pct:.1f} % of what torch held at the peak was in no block ({size['peak']}; rounding took {size['rounding']} more); "
-        f"at the end {size['end']} are, {size['split']} of it beside blocks in use, the largest piece {size['hole']}{private}"
-    )
+    parts = [
+        f"{told.unused_pct:.1f} % of what torch held at the peak was in no block ({size['peak']})",
+        f"rounding took {size['rounding']} of the blocks" if told.rounding_bytes else "",
+        f"at the end {size['end']} are in none, the largest piece {size['hole']}"
+        if told.at_end.unused_bytes
+        else "",
+        f"{size['split']} of that lie beside blocks in use" if told.at_end.split_bytes else "",
+        f"{size['private']} are reserved in pools of their own" if told.at_end.private_bytes else "",
+    ]
+    says = "; ".join(part for part in parts if part)
     yield from _wrapped(says, room)
     if found.flushes:
         count = counted(len(found.flushes), "time")
