@@ -185,6 +185,10 @@ def _unused(found: DeviceFindings, room: int) -> Iterator[Line]:
             f"{count} torch gave memory back to the device to make a request fit, first at {found.flushes[0].where}",
             room,
         )
+    if told.advice and told.beside:
+        where, much = told.beside[0]
+        most = f"when torch held most, {format_value('_bytes', much)} lay unused beside blocks of {where}"
+        yield from _wrapped(most, room)
     for advice in told.advice:
         yield from _wrapped(f"`PYTORCH_CUDA_ALLOC_CONF={advice.setting}`: {advice.reason}", room)
 
