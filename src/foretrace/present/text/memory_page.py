@@ -9,6 +9,7 @@ import polars as pl
 from foretrace.analyze.snapshots import composition, steps
 from foretrace.analyze.snapshots.difference import difference
 from foretrace.analyze.snapshots.findings import DeviceFindings, SnapshotFindings
+from foretrace.analyze.snapshots.fragmentation import times
 from foretrace.analyze.snapshots.shortage import OutOfMemory
 from foretrace.analyze.snapshots.steps import LEAST_STEPS
 from foretrace.present.text import level_curve, summary_page, tables
@@ -180,12 +181,12 @@ def _unused(found: DeviceFindings, room: int) -> Iterator[Line]:
     says = "; ".join(part for part in parts if part)
     yield from _wrapped(says, room)
     if found.flushes:
-        count = counted(len(found.flushes), "time")
+        often = times(len(found.flushes))
+        first = f"first at {found.flushes[0].where}"
         yield from _wrapped(
-            f"{count} torch gave memory back to the device to make a request fit, first at {found.flushes[0].where}",
-            room,
+            f"{often} torch gave memory back to the device to make a request fit, {first}", room
         )
-    if told.advice and told.beside:
+    if told.excess_is_large and told.beside:
         where, much = told.beside[0]
         most = f"when torch held most, {format_value('_bytes', much)} lay unused beside blocks of {where}"
         yield from _wrapped(most, room)
