@@ -14,7 +14,7 @@ from foretrace.analyze.concepts.host.runtime_calls import NOBODY, Flags, HostSpa
 from foretrace.trace import Trace
 
 # Frames of torch and of Python's own library say how, not where in the program.
-_LIBRARY = r"(?:^|/)torch/|(?:^|/)foretrace/capture/|site-packages|dist-packages|/lib/python\d|^<|^(?:contextlib|threading|functools)\.py$"
+LIBRARY = r"(?:^|/)torch/|(?:^|/)foretrace/capture/|site-packages|dist-packages|/lib/python\d|^<|^(?:contextlib|threading|functools)\.py$"
 
 
 class Places:
@@ -51,7 +51,7 @@ class Places:
         stacks = self._trace.stacks
         parent = stacks["parent_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()
         has_file = stacks["file"].is_not_null()
-        own = (has_file & ~stacks["file"].str.contains(_LIBRARY)).fill_null(value=False).to_numpy()
+        own = (has_file & ~stacks["file"].str.contains(LIBRARY)).fill_null(value=False).to_numpy()
         frame = _innermost(parent, own)
         any_file = _innermost(parent, has_file.to_numpy())
         return np.where(frame == NOBODY, any_file, frame)

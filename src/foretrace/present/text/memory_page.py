@@ -1,0 +1,255 @@
+"""What a memory snapshot tells, as lines for a terminal, and the frames that become Markdown or CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import polars as pl
+
+from foretrace.analyze.snapshots import composition, steps
+from foretrace.analyze.snapshots.difference import difference
+from foretrace.analyze.snapshots.findings import DeviceFindings, SnapshotFindings
+from foretrace.analyze.snapshots.fragmentation import times
+from foretrace.analyze.snapshots.shortage import OutOfMemory
+from foretrace.analyze.snapshots.steps import LEAST_STEPS
+from foretrace.present.text import level_curve, summary_page, tables
+from foretrace.present.text.markup import paragraph
+from foretrace.present.text.summary_page import GUTTER, Line
+from foretrace.units import counted, format_value, shorten, visible
+
+TABLES = ("category", "line", "phase", "module", "block", "step", "layer")
+COMPARED = ("category", "line", "phase", "module")
+TOP = 10
+_HEIGHT, _LABEL, _FEWEST_COLUMNS = 6, 9, 20
+
+
+def frame(found: DeviceFindings, by: str, top: int) -> pl.DataFrame:
+    """One table of a device; of a composition, what is not among the first `top` rows is the last one. 0 is all."""
+    origins = found.origins
+    if by == "block":
+        return composition.largest(origins, origins.memory.peak, top or len(origins.memory.lives))
+    if by == "step":
+        empty = pl.DataFrame(schema={"step": pl.Int64, "peak_bytes": pl.Int64, "end_bytes": pl.Int64})
+        return steps.levels(origins, found.steps) if found.steps else empty
+    if by == "layer":
+        saved = found.layers.saved_bytes if found.layers else ()
+        where = found.layers.where if found.layers else ""
+        rows = {
+            "where": [where] * len(saved),
+            "call": [str(number + 1) for number in range(len(saved))],
+            "saved_bytes": list(saved),
+        }
+        return pl.DataFrame(rows, schema={"where": pl.String, "call": pl.String, "saved_bytes": pl.Int64})
+    whole = composition.composition(origins, origins.memory.peak, by)  # type: ignore[arg-type]
+    return _with_rest(whole, by, top)
+
+
+def _with_rest(whole: pl.DataFrame, key: str, top: int) -> pl.DataFrame:
+    if not top or whole.height <= top + 1:
+        return whole
+    rest = whole[top:]
+    last = rest.select(
+        pl.lit(f"({rest.height:,} more)").alias(key),
+        *(pl.col(name).sum() for name in whole.columns if name != key),
+    )
+    return pl.concat((whole[:top], last), how="vertical_relaxed")
+
+
+def page_lines(found: SnapshotFindings, by: str, top: int, width: int) -> Iterator[Line]:
+    """The page of a snapshot."""
+    room = max(width - GUTTER, _FEWEST_COLUMNS)
+    yield [("memory    ", "title"), (shorten(visible(found.snapshot.path.name), room), "accent")]
+    for device in found.devices:
+        yield []
+        parts = {
+            device.name: _wrapped(device.says, room),
+            "time": _curve(device, room),
+            _title(by): _table(frame(device, by, top), room),
+            "layers": _layers(device, room),
+            "leaks": _leaks(device, top, room),
+            "unused": _unused(device, room),
+            "short": _short(device, room),
+        }
+        for name, lines in parts.items():
+            part = list(lines)
+            if part:
+                yield from summary_page.indented(iter(part), name, GUTTER)
+                yield []
+    if found.notes:
+        yield from summary_page.indented(_notes(found.notes, room), "notes", GUTTER)
+
+
+def _title(by: str) -> str:
+    return {"step": "steps", "layer": "saved"}.get(by, "at peak")
+
+
+def _wrapped(text: str, width: int, style: str = "") -> Iterator[Line]:
+    for line in tables.wrap(visible(text), width):
+        yield [(line, style)]
+
+
+def _notes(notes: Sequence[str], width: int) -> Iterator[Line]:
+    for note in notes:
+        for number, line in enumerate(tables.wrap(visible(note), width - 2)):
+            yield [("· " if number == 0 else "  ", "quiet"), (line, "quiet")]
+
+
+def _table(table: pl.DataFrame, width: int) -> Iterator[Line]:
+    layout = tables.lay_out(table, width)
+    yield from summary_page.layout_lines(layout, table, bar=None)
+    if layout.hidden:
+        yield from _wrapped(f"not shown: {', '.join(layout.hidden)} (--format csv has them)", width, "quiet")
+
+
+def _curve(found: DeviceFindings, room: int) -> Iterator[Line]:
+    """Allocated memory from the first event to the last, the peak's height at the left."""
+    memory = found.origins.memory
+    if not memory.events.height:
+        return
+    width = max(min(room - _LABEL, 90), _FEWEST_COLUMNS)
+    highest = level_curve.columns(memory.time_ns, memory.allocated, memory.baseline_bytes, width)
+    for number, line in enumerate(level_curve.picture(highest, _HEIGHT)):
+        label = (
+            format_value("_bytes", memory.peak_bytes) if number == 0 else "0" if number == _HEIGHT - 1 else ""
+        )
+        yield [(f"{label:>{_LABEL - 1}} ", "quiet"), (line, "bar")]
+    duration = format_value("_ns", int(memory.time_ns[-1] - memory.time_ns[0]))
+    at = int((memory.at_ns(memory.peak) or 0) - memory.time_ns[0])
+    said = f"{duration}; the peak is at {format_value('_ns', at)}"
+    yield [(" " * _LABEL, ""), (said, "quiet")]
+
+
+def _layers(found: DeviceFindings, room: int) -> Iterator[Line]:
+    layers = found.layers
+    if layers is None:
+        return
+    least, most = min(layers.saved_bytes), max(layers.saved_bytes)
+    each = format_value("_bytes", most)
+    calls = counted(len(layers.saved_bytes), "call")
+    if least == most:
+        says = f"{calls} at {layers.where} keep {each} each for the backward pass"
+    else:
+        low = format_value("_bytes", least)
+        says = f"{calls} at {layers.where} keep {low} to {each} each for the backward pass, call {layers.largest + 1} the most"
+    yield from _wrapped(f"{says}: {format_value('_bytes', sum(layers.saved_bytes))} in all", room)
+
+
+def _leaks(found: DeviceFindings, top: int, room: int) -> Iterator[Line]:
+    known = found.steps
+    if known is None or len(known) < LEAST_STEPS:
+        count = counted(len(known), "whole step") if known else "no step"
+        yield from _wrapped(
+            f"not checked: {count} in the history, and {LEAST_STEPS} are needed", room, "quiet"
+        )
+        return
+    told = f"{counted(len(known), 'step')}, told by {known.told_by}"
+    if not found.leaks:
+        yield from _wrapped(f"none in {told}", room)
+        return
+    whole = sum(leak.bytes_per_step for leak in found.leaks)
+    yield from _wrapped(f"each step keeps {format_value('_bytes', whole)} more ({told})", room, "strong")
+    rows = [
+        (leak.where, leak.bytes_per_step, leak.kept_bytes, leak.steps, leak.category) for leak in found.leaks
+    ]
+    schema = {"where": pl.String, "per_step_bytes": pl.Int64, "kept_bytes": pl.Int64, "steps_count": pl.Int64}
+    table = pl.DataFrame(rows, schema={**schema, "category": pl.String}, orient="row")
+    yield from _table(table.head(top) if top else table, room)
+    if 0 < top < table.height:
+        yield [(f"{table.height - top:,} more; --top 0 prints all", "quiet")]
+    yield from _wrapped(
+        "Something still refers to them: a list, a cache, a closure, or a loss that is kept with its graph.",
+        room,
+        "quiet",
+    )
+
+
+def _unused(found: DeviceFindings, room: int) -> Iterator[Line]:
+    told = found.fragmentation
+    size = {name: format_value("_bytes", value) for name, value in (
+        ("peak", told.unused_bytes), ("end", told.at_end.unused_bytes), ("hole", told.at_end.largest_bytes),
+        ("split", told.at_end.split_bytes), ("rounding", told.rounding_bytes), ("private", told.at_end.private_bytes),
+    )}  # fmt: skip
+    parts = [
+        f"{told.unused_pct:.1f} % of what torch held at the peak was in no block ({size['peak']})",
+        f"rounding took {size['rounding']} of the blocks" if told.rounding_bytes else "",
+        f"at the end {size['end']} are in none, the largest piece {size['hole']}"
+        if told.at_end.unused_bytes
+        else "",
+        f"{size['split']} of that lie beside blocks in use" if told.at_end.split_bytes else "",
+        f"{size['private']} are reserved in pools of their own" if told.at_end.private_bytes else "",
+    ]
+    says = "; ".join(part for part in parts if part)
+    yield from _wrapped(says, room)
+    if found.flushes:
+        often = times(len(found.flushes))
+        first = f"first at {found.flushes[0].where}"
+        yield from _wrapped(
+            f"{often} torch gave memory back to the device to make a request fit, {first}", room
+        )
+    if told.excess_is_large and told.beside:
+        where, much = told.beside[0]
+        most = f"when torch held most, {format_value('_bytes', much)} lay unused beside blocks of {where}"
+        yield from _wrapped(most, room)
+    for advice in told.advice:
+        yield from _wrapped(f"`PYTORCH_CUDA_ALLOC_CONF={advice.setting}`: {advice.reason}", room)
+
+
+def _short(found: DeviceFindings, room: int) -> Iterator[Line]:
+    requests = found.out_of_memory
+    if not requests:
+        return
+    first = requests[0]
+    yield from _wrapped(f"out of memory at {first.where}: {first.why}", room, "strong")
+    yield from _wrapped(f"would fit with {first.would_fit}", room)
+    yield from _table(holders_frame(first), room)
+    if len(requests) > 1:
+        yield [(f"{counted(len(requests) - 1, 'more request')} did not fit after that", "quiet")]
+
+
+def holders_frame(request: OutOfMemory) -> pl.DataFrame:
+    """Who held most when a request did not fit."""
+    schema = {"held_then_by": pl.String, "held_bytes": pl.Int64}
+    return pl.DataFrame(list(request.holders), schema=schema, orient="row")
+
+
+def markdown(found: SnapshotFindings, by: str, top: int) -> str:
+    """The same in Markdown: what is said, and the table of each device."""
+    parts = [f"**memory**: {paragraph(found.says)}\n"]
+    for device in found.devices:
+        parts.append(f"{paragraph(device.name)}\n\n{tables.to_markdown(frame(device, by, top))}")
+        parts += [
+            f"- leak: {paragraph(leak.where)}, {format_value('_bytes', leak.bytes_per_step)} per step\n"
+            for leak in device.leaks
+        ]
+        parts += [f"- out of memory: {paragraph(request.why)}\n" for request in device.out_of_memory[:1]]
+    parts += [f"- {paragraph(note)}\n" for note in found.notes]
+    return "\n".join(parts)
+
+
+def compared_frame(before: DeviceFindings, after: DeviceFindings, by: str, top: int) -> pl.DataFrame:
+    """What two snapshots differ in at their peaks, with the whole in the last row."""
+    whole = difference(before.origins, after.origins, by)  # type: ignore[arg-type]
+    total = whole.select(
+        pl.lit("the peak").alias(by), *(pl.col(name).sum() for name in whole.columns if name != by)
+    )
+    return pl.concat((_with_rest(whole, by, top), total), how="vertical_relaxed")
+
+
+def compared_says(before: DeviceFindings, after: DeviceFindings) -> str:
+    """The two peaks in one sentence."""
+    first, second = before.origins.memory.peak_bytes, after.origins.memory.peak_bytes
+    change = second - first
+    word = "more" if change > 0 else "less"
+    size = format_value("_bytes", abs(change))
+    told = f"{size} {word}" if change else "no change"
+    return f"{after.name} peaked at {format_value('_bytes', first)} before and {format_value('_bytes', second)} after: {told}"
+
+
+def compared_lines(
+    before: DeviceFindings, after: DeviceFindings, by: str, top: int, width: int
+) -> Iterator[Line]:
+    """The page of two snapshots."""
+    room = max(width - GUTTER, _FEWEST_COLUMNS)
+    yield from summary_page.indented(_wrapped(compared_says(before, after), room), "memory", GUTTER)
+    yield []
+    yield from summary_page.indented(_table(compared_frame(before, after, by, top), room), "at peak", GUTTER)
