@@ -74,7 +74,7 @@ def compare(before: Sequence[float], after: Sequence[float]) -> Difference:
     wins = _wins(first, second)
     chance = mann_whitney(first, second)
     effect = 2 * wins / (len(first) * len(second)) - 1
-    return Difference(_verdict(speedup, chance), speedup, chance, effect)
+    return Difference(verdict(speedup, chance), speedup, chance, effect)
 
 
 def mann_whitney(first: Sequence[float] | Values, second: Sequence[float] | Values) -> float:
@@ -97,7 +97,8 @@ def mann_whitney(first: Sequence[float] | Values, second: Sequence[float] | Valu
     return min(erfc(distance / sqrt(2)), 1.0)
 
 
-def _verdict(speedup: Interval, chance: float) -> Verdict:
+def verdict(speedup: Interval, chance: float) -> Verdict:
+    """What a speed-up with its interval and the chance of it amount to: the one rule."""
     if chance < CHANCE and speedup.low > 1 and speedup.point >= 1 + MATTERS:
         return "faster"
     if chance < CHANCE and speedup.high < 1 and speedup.point <= 1 / (1 + MATTERS):

@@ -183,7 +183,7 @@ MADE = Benchmark("transformer", "NVIDIA H200", "2.11.0", ("size", "mode"), ROWS,
 def test_the_json_form() -> None:
     document = json.loads(MADE.to_json())
     assert list(document) == [
-        "schema", "foretrace", "kind", "device", "torch", "timing", "clock", "case", "notes", "rows",
+        "schema", "foretrace", "kind", "device", "torch", "began", "command", "timing", "clock", "case", "notes", "rows",
     ]  # fmt: skip
     assert document["schema"] == "foretrace.bench/1"
     assert document["rows"] == list(ROWS)

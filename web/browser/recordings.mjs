@@ -32,8 +32,8 @@ export const MADE = { name: "one of two ranks", run: "made_rank0", path: null, g
 export const isThere = (recording) => recording === MADE || existsSync(recording.path)
 export const ALL = [...OURS, MADE, ...SHARED]
 
-/** The pages by their names in the address, in the order of the navigation. */
-export const PAGES = [...readFileSync(join(WEB, "src/views/index.ts"), "utf8").matchAll(/\{ name: "(\w+)", title: "(\w+)", key: "(.)"/g)].map(
+/** The pages of a recording by their names in the address, in the order of the navigation. */
+export const PAGES = [...readFileSync(join(WEB, "src/views/index.ts"), "utf8").split("const BENCHMARK_VIEWS")[0].matchAll(/\{ name: "(\w+)", title: "(\w+)", key: "(.)"/g)].map(
   ([, name, title, key]) => ({ name, title, key }),
 )
 

@@ -45,7 +45,7 @@ test("another run begins afresh", () => {
 })
 
 test("without a name in the address the first run that is ready is shown", () => {
-  const entry = { name: "", title: "", group: "", label: "", progress_pct: null, says: null, step_ms: null }
+  const entry = { name: "", title: "", group: "", label: "", sort: "recording" as const, progress_pct: null, says: null, step_ms: null }
   runs.value = {
     state: "ready",
     value: { schema: 1, foretrace: "", embedded: false, runs: [{ ...entry, id: "a", state: "loading" }, { ...entry, id: "b", state: "ready" }] },

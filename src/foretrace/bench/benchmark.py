@@ -13,6 +13,7 @@ from foretrace.errors import FormatError
 
 SCHEMA = "foretrace.bench/1"
 _UNSHOWN = ("samples_ms", "turns_ms", "calls", "stopped", "bwd_avg_ms", "bwd_std_ms", "chance", "effect")
+CLOCKS = GPU_CLOCK, CPU_CLOCK = ("The GPU's clock", "The CPU's clock")  # how notes begin that tell of it
 OK, OOM, ERROR, TIMEOUT = STATUSES = ("OK", "OOM", "ERROR", "TIMEOUT")
 
 
@@ -28,6 +29,8 @@ class Benchmark:
     notes: tuple[str, ...] = ()
     timing: Mapping[str, Any] = field(default_factory=dict)
     clock: Mapping[str, Any] = field(default_factory=dict)
+    began: str | None = None  # date and time, UTC; None: an older version wrote it
+    command: str | None = None  # None: asked for from Python
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as the JSON has it; see docs/guide/bench.md."""
@@ -37,6 +40,8 @@ class Benchmark:
             "kind": self.kind,
             "device": self.device,
             "torch": self.torch,
+            "began": self.began,
+            "command": self.command,
             "timing": dict(self.timing),
             "clock": dict(self.clock),
             "case": list(self.case),
@@ -61,6 +66,8 @@ class Benchmark:
                 notes=tuple(document.get("notes", ())),
                 timing=document.get("timing", {}),
                 clock=document.get("clock", {}),
+                began=document.get("began"),
+                command=document.get("command"),
             )
         except KeyError as error:
             raise FormatError(f"a benchmark without {error}") from error

@@ -11,10 +11,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from foretrace.bench.benchmark import ERROR, OK, OOM, TIMEOUT, Benchmark
+from foretrace.bench.benchmark import CPU_CLOCK, ERROR, GPU_CLOCK, OK, OOM, TIMEOUT, Benchmark
 from foretrace.bench.clocks import Function, clock_for
 from foretrace.bench.engine import measure
 from foretrace.bench.measurement import Measurement
@@ -134,6 +135,7 @@ def collect(
     if not cases:
         raise UsageError("no cases: give at least one value of each option")
     device = torch_device(timing.device)
+    began = datetime.now(UTC).isoformat(timespec="seconds")
     uuid = uuid_of(device)
     seen = Watch(uuid).seen
     if uuid is not None and seen.by is None:
@@ -151,7 +153,8 @@ def collect(
     names = tuple(dict.fromkeys(name for case in cases for name in case))
     notes = (*(finish(rows) if finish else ()), *_clock_notes(rows, seen, device))
     return Benchmark(
-        kind, device_name(device), str(import_torch().__version__), names, tuple(rows), notes, timing.to_dict(), seen.to_dict()
+        kind, device_name(device), str(import_torch().__version__), names, tuple(rows), notes, timing.to_dict(), seen.to_dict(),
+        began,
     )  # fmt: skip
 
 
@@ -277,15 +280,13 @@ def _told(row: Row) -> str:
 
 def _clock_notes(rows: Sequence[Row], seen: Seen, device: Any) -> list[str]:
     if device.type != "cuda":
-        return ["The CPU's clock is not watched: other programs and the clock may have slowed some rows."]
+        return [f"{CPU_CLOCK} is not watched: other programs and the clock may have slowed some rows."]
     slowed = [row for row in rows if row.get("slowed_by")]
     if slowed:
         why = sorted({text for row in slowed for text in row["slowed_by"].split(", ")})
-        return [f"The GPU's clock was held back in {len(slowed)} of {len(rows)} rows: {', '.join(why)}."]
+        return [f"{GPU_CLOCK} was held back in {len(slowed)} of {len(rows)} rows: {', '.join(why)}."]
     if seen.by is None:
-        return ["The GPU's clock was not watched: neither pynvml nor nvidia-smi told it."]
+        return [f"{GPU_CLOCK} was not watched: neither pynvml nor nvidia-smi told it."]
     if seen.slowed_by:
-        return [
-            f"The GPU's clock was held back before or after the sweep: {', '.join(sorted(seen.slowed_by))}."
-        ]
+        return [f"{GPU_CLOCK} was held back before or after the sweep: {', '.join(sorted(seen.slowed_by))}."]
     return []

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import shlex
 import shutil
 import sys
 import typing
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.usage = "foretrace bench KIND [options], or foretrace bench FILE.py::function ... [options]"
     parser.epilog = _EPILOG
     given: Sequence[str] = getattr(parser, "arguments", ())
+    parser.set_defaults(command_line=shlex.join(("foretrace", "bench", *given)))
     wanted = next((word for word in given if word in kinds), None)
     known = f"{', '.join(kinds)}, or functions of your own as FILE.py::function"
     parser.add_argument("target", nargs="+", metavar="KIND", help=known)
@@ -86,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         _output.check_file(args.output, force=args.force, endings=_ENDINGS, such_as=".json, .csv or .md")
     if args.svg:
         _output.check_file(args.svg, force=args.force, endings=(".svg",), such_as=".svg")
-    benchmark = _sweep(args)
+    benchmark = replace(_sweep(args), command=args.command_line)
     if args.output:
         _write(args.output, _text(benchmark, args.output.suffix.lower().lstrip(".")))
     if args.svg:

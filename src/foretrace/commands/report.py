@@ -1,4 +1,4 @@
-"""Write the page of one or more recordings as a single HTML file that works offline."""
+"""Write the page of one or more recordings or benchmarks as a single HTML file that works offline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ _STEPS = re.compile(r"(\d+)(?:-(\d+))?")
 def configure(parser: argparse.ArgumentParser) -> None:
     """The recordings, the file to write and how large it may be."""
     parser.add_argument(
-        "paths", metavar="PATH", type=Path, nargs="+", help="recordings, or folders with one recording each"
+        "paths",
+        metavar="PATH",
+        type=Path,
+        nargs="+",
+        help="recordings, folders with one recording each, or benchmarks (bench -o FILE.json)",
     )
     _output.add_file(parser, says="the file to write: out.html")
     parser.add_argument(
@@ -37,13 +41,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Writes the file."""
+    from foretrace.compare.benches import is_bench
     from foretrace.present.export import report
+    from foretrace.present.web.bench_view import BenchView
+    from foretrace.present.web.payload import View
     from foretrace.present.web.recording_view import RecordingView
-    from foretrace.present.web.run_files import place_of
+    from foretrace.present.web.run_files import bench_names, place_of
 
     _output.check_file(args.output, force=args.force, endings=(".html", ".htm"), such_as=".html")
-    views = []
+    views: list[View] = []
+    names = bench_names(args.paths)
     for number, path in enumerate(args.paths, 1):
+        if path.is_file() and is_bench(path):
+            views.append(BenchView(path, run_id=str(number), name=names[path]))
+            continue
         case = _input.open_case(
             path, no_cache=args.no_cache, step_ms=args.step_ms, reading=_input.reading(args)
         )

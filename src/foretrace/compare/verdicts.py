@@ -80,13 +80,9 @@ def judge(
     if min(len(before), len(after)) < FEWEST:
         why = f"{counted(len(before), noun)} and {counted(len(after), noun)} are too few to tell a difference from chance"
         return Judged("inconclusive", speedup, chance, found.effect, repeats, why)
-    verdict: Verdict = "inconclusive"
-    if chance < CHANCE and speedup.low > 1 and speedup.point >= 1 + MATTERS:
-        verdict = "faster"
-    elif chance < CHANCE and speedup.high < 1 and speedup.point <= 1 / (1 + MATTERS):
-        verdict = "slower"
-    elif found.verdict == "same":
-        verdict = "same"
+    verdict = measured.verdict(speedup, chance)
+    if verdict in ("same", "inconclusive"):  # the widened interval is too wide to tell what is the same
+        verdict = "same" if found.verdict == "same" else "inconclusive"
     why = "" if verdict != "inconclusive" else _why(speedup, chance, repeats)
     return Judged(verdict, speedup, chance, found.effect, repeats, why)
 

@@ -2,8 +2,8 @@
 import type { RefObject } from "preact"
 import { useEffect, useState } from "preact/hooks"
 
-/** The canvas's width in CSS px, which follows the page; 0 before the first layout. */
-export function useWidth(canvas: RefObject<HTMLCanvasElement | null>): number {
+/** The width of a canvas or another element in CSS px, which follows the page; 0 before the first layout. */
+export function useWidth(canvas: RefObject<HTMLElement | null>): number {
   const [width, setWidth] = useState(0)
   useEffect(() => {
     const observer = new ResizeObserver(() => setWidth(canvas.current?.clientWidth ?? 0))

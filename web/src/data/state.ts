@@ -5,7 +5,7 @@
 import { type Signal, computed, effect, signal, untracked } from "@preact/signals"
 import { type Place, START, formatFragment, parseFragment } from "../base/router"
 import type { Source } from "./source"
-import type { Overview, RunEntry, Runs } from "./types"
+import type { Benchmark, Overview, RunEntry, Runs } from "./types"
 
 /** Something that is being fetched: views show all three states, never a blank. */
 export type Resource<T> =
@@ -77,12 +77,22 @@ const LATER_MS = 2000
 /** What the Overview shows of the run; also names, counts and what is missing for the navigation. */
 export const overview = computed<Resource<Overview>>(() => {
   const id = runId.value
-  if (id === null || run.value?.state !== "ready") return NO_RUN
+  if (id === null || run.value?.state !== "ready" || run.value.sort !== "recording") return NO_RUN
   const whole = resourceOf<Overview>(id, "overview").value
   if (whole.state !== "loading" || source.value?.live !== true) return whole
   const first = resourceOf<Overview>(id, "overview?findings=no", (from) => beforeDiagnosis(from, id)).value
   return first.state === "ready" ? first : whole
 })
+
+/** The benchmark, where the run is one. */
+export const benchmark = computed<Resource<Benchmark>>(() => {
+  const id = runId.value
+  if (id === null || run.value?.state !== "ready" || run.value.sort !== "benchmark") return NO_RUN
+  return resourceOf<Benchmark>(id, "benchmark").value
+})
+
+/** What stands at the top of every page of the run. */
+export const topOf = computed(() => valueOf(overview.value) ?? valueOf(benchmark.value))
 
 /** What is known before the diagnosis of a large recording; not asked for where the whole is there at once. */
 async function beforeDiagnosis(from: Source, id: string): Promise<Overview> {

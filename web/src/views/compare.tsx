@@ -1,15 +1,17 @@
-/** Compare: this run and another, the step as a way from one to the other, and each kernel's part of it. */
+/** Compare: this run and another, the step as a way from one to the other, and each kernel's part of it; or two benchmarks. */
 import type { JSX } from "preact"
 import { useMemo } from "preact/hooks"
 import { go, place, resourceOf, run, runId, runs, source, valueOf } from "../data/state"
-import type { Cell, Comparison, RunEntry, Table, TableColumn } from "../data/types"
+import type { BenchComparison, Comparison, RunEntry, Table } from "../data/types"
 import { choose } from "../data/choice"
 import { arranged, columnOf, unrecorded } from "../components/table/columns"
 import { descent } from "../base/descent"
-import { type TimeScale, fixed, formatMs, formatNs, timeScale } from "../base/format"
+import { type TimeScale, formatMs, timeScale } from "../base/format"
 import { Empty, Loaded, Swatch } from "../components/parts"
 import { DataTable } from "../components/table/table"
 import "./compare.css"
+import { BenchComparisonBlock } from "./pieces/bench_comparison"
+import { differenceCell } from "./pieces/difference_cell"
 import { DifferenceFlame } from "./pieces/difference_flame"
 import { PageTop } from "./pieces/page_top"
 
@@ -20,29 +22,50 @@ export function Compare(): JSX.Element {
   if (!chosen || id === null) {
     return <Empty title="Nothing to compare with" says={alone()} />
   }
-  const comparison = resourceOf<Comparison>(id, `compare/${encodeURIComponent(chosen.id)}`).value
   return (
     <div class="page compare">
       <Chooser others={others} chosen={chosen} />
-      <Loaded resource={comparison} what="comparison">
-        {(value) => <ComparisonBlock value={value} />}
-      </Loaded>
+      {chosen.sort === "benchmark" ? <OfBenchmarks id={id} other={chosen.id} /> : <OfRecordings id={id} other={chosen.id} />}
     </div>
   )
 }
 
+interface Pair {
+  readonly id: string
+  readonly other: string
+}
+
+function OfRecordings(props: Pair): JSX.Element {
+  const comparison = resourceOf<Comparison>(props.id, `compare/${encodeURIComponent(props.other)}`).value
+  return (
+    <Loaded resource={comparison} what="comparison">
+      {(value) => <ComparisonBlock value={value} />}
+    </Loaded>
+  )
+}
+
+function OfBenchmarks(props: Pair): JSX.Element {
+  const comparison = resourceOf<BenchComparison>(props.id, `compare/${encodeURIComponent(props.other)}`).value
+  return (
+    <Loaded resource={comparison} what="comparison">
+      {(value) => <BenchComparisonBlock value={value} />}
+    </Loaded>
+  )
+}
+
 function alone(): string {
+  if (run.value?.sort === "benchmark") return `To compare two benchmarks of one kind, open both: foretrace ${source.value?.live ? "serve" : "report"} BEFORE.json AFTER.json.`
   if (source.value?.live) return "To compare two recordings, open both: foretrace serve BEFORE AFTER."
   const several = (valueOf(runs.value)?.runs.length ?? 0) > 1
   return several ? "A report compares runs of the same program, and this one has no other run here. foretrace serve compares any two." : "This report holds one run. To compare two, write both into it: foretrace report BEFORE AFTER."
 }
 
-/** Runs of the same program first. A report compares only those. */
+/** Runs of the same program first. A report compares only those; benchmarks are compared with those of their kind. */
 function otherRuns(): readonly RunEntry[] {
   const here = run.value
-  const ready = (valueOf(runs.value)?.runs ?? []).filter((entry) => entry.state === "ready" && entry.id !== here?.id)
+  const ready = (valueOf(runs.value)?.runs ?? []).filter((entry) => entry.state === "ready" && entry.id !== here?.id && entry.sort === here?.sort)
   const near = ready.filter((entry) => entry.group === here?.group)
-  return source.value?.live ? [...near, ...ready.filter((entry) => entry.group !== here?.group)] : near
+  return source.value?.live && here?.sort === "recording" ? [...near, ...ready.filter((entry) => entry.group !== here?.group)] : near
 }
 
 function Chooser(props: { readonly others: readonly RunEntry[]; readonly chosen: RunEntry }): JSX.Element {
@@ -188,20 +211,4 @@ const AMOUNTS = ["a_count", "b_count", "before_count", "after_count", "a_host_ns
 function named(table: Table, noted: readonly string[]): Table {
   const shown = arranged(table, ["change", "op", "module", "type", "name", ...(table.name === "operators" ? [] : ["role"]), ...AMOUNTS])
   return { ...shown, columns: shown.columns.map((column) => ({ ...column, heading: HEADINGS[column.name] ?? column.heading })), notes: table.notes.filter((note) => !noted.includes(note)) }
-}
-
-/** A difference also as a bar from the middle: left is less. */
-function differenceCell(column: TableColumn, value: Cell, most: number): JSX.Element | undefined {
-  if (column.name !== "difference_ns" || typeof value !== "number") return undefined
-  const share = most > 0 ? (50 * Math.abs(value)) / most : 0
-  const left = value < 0 ? 50 - share : 50
-  return (
-    <span class="difference">
-      <span aria-hidden="true">
-        <i class={value < 0 ? "less" : "more"} style={{ left: `${fixed(left, 1)}%`, width: `${fixed(share, 1)}%` }} />
-      </span>
-      {value > 0 ? "+ " : value < 0 ? "− " : ""}
-      {formatNs(Math.abs(value))}
-    </span>
-  )
 }

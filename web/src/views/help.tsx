@@ -1,8 +1,8 @@
 /** The keyboard shortcuts, in a dialog. */
 import type { ComponentChildren, JSX } from "preact"
 import { useEffect, useRef } from "preact/hooks"
-import { help } from "../data/state"
-import { VIEWS } from "./index"
+import { help, run } from "../data/state"
+import { viewsOf } from "./index"
 
 const KEYS: readonly (readonly [string, readonly (readonly [string, string])[]])[] = [
   ["Everywhere", [["/", "search"], ["Ctrl K", "go to anything"], ["[", "hide or show the navigation"], ["?", "these shortcuts"], ["Esc", "clear, one thing at a time"]]],
@@ -15,7 +15,7 @@ export function Help(): JSX.Element {
   return (
     <Modal title="Keyboard shortcuts" onClose={() => (help.value = false)}>
       <div class="keys">
-        <KeyList title="Pages" keys={VIEWS.map((view) => [view.key, view.title])} />
+        <KeyList title="Pages" keys={viewsOf(run.value).map((view) => [view.key, view.title])} />
         {KEYS.map(([title, keys]) => (
           <KeyList key={title} title={title} keys={keys} />
         ))}

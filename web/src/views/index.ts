@@ -1,5 +1,7 @@
 /** Every page, in the order of the navigation. A page is one file, and one line here. */
 import type { ComponentType } from "preact"
+import type { RunEntry } from "../data/types"
+import { BenchmarkPage } from "./benchmark"
 import { Compare } from "./compare"
 import { Findings } from "./findings"
 import { Kernels } from "./kernels"
@@ -32,3 +34,20 @@ export const VIEWS: readonly View[] = [
   { name: "ranks", title: "Ranks", key: "9", component: Ranks },
   { name: "compare", title: "Compare", key: "0", component: Compare },
 ]
+
+/** The pages of a benchmark. */
+const BENCHMARK_VIEWS: readonly View[] = [
+  { name: "benchmark", title: "Benchmark", key: "1", component: BenchmarkPage },
+  { name: "compare", title: "Compare", key: "0", component: Compare },
+]
+
+export function viewsOf(run: RunEntry | null): readonly View[] {
+  return run?.sort === "benchmark" ? BENCHMARK_VIEWS : VIEWS
+}
+
+/** The page that an address names; a page that only runs of the other sort have leads to the first one. */
+export function viewOf(run: RunEntry | null, name: string): View | undefined {
+  const views = viewsOf(run)
+  const known = [...VIEWS, ...BENCHMARK_VIEWS].some((view) => view.name === name)
+  return views.find((view) => view.name === name) ?? (known ? views[0] : undefined)
+}

@@ -2,13 +2,13 @@
 import type { JSX } from "preact"
 import { useEffect, useRef, useState } from "preact/hooks"
 import { containsAll, wordsOf } from "../base/search_words"
-import { type Resource, addressOf, go, help, overview, palette, run, runs, search, setTheme, valueOf } from "../data/state"
+import { type Resource, addressOf, go, help, overview, palette, run, runs, search, setTheme, topOf, valueOf } from "../data/state"
 import type { Cell, Table } from "../data/types"
 import { copyText } from "../components/copy"
 import { shorten } from "../base/format"
 import { useTable } from "../data/use_resource"
 import { Modal } from "./help"
-import { VIEWS } from "./index"
+import { viewsOf } from "./index"
 
 interface Entry {
   readonly group: string
@@ -124,11 +124,12 @@ function matching(entries: readonly Entry[], text: string): readonly Entry[] {
 
 function useCommands(): readonly Entry[] {
   const others = (valueOf(runs.value)?.runs ?? []).filter((entry) => entry.id !== run.value?.id)
-  const markdown = valueOf(overview.value)?.markdown || undefined
+  const markdown = topOf.value?.markdown || undefined
+  const what = run.value?.sort === "benchmark" ? "the benchmark" : "the diagnosis"
   return [
-    ...VIEWS.map((view) => ({ group: `page ${view.key}`, title: view.title, open: () => go({ view: view.name }) })),
+    ...viewsOf(run.value).map((view) => ({ group: `page ${view.key}`, title: view.title, open: () => go({ view: view.name }) })),
     ...others.map((entry) => ({ group: "run", title: entry.name, open: () => go({ run: entry.id }) })),
-    ...(markdown === undefined ? [] : [{ group: "copy", title: "Copy the diagnosis as Markdown", open: () => copyText(markdown, "the diagnosis as Markdown") }]),
+    ...(markdown === undefined ? [] : [{ group: "copy", title: `Copy ${what} as Markdown`, open: () => copyText(markdown, `${what} as Markdown`) }]),
     { group: "copy", title: "Copy a link to this page", open: () => copyText(addressOf(), "a link to this page") },
     { group: "theme", title: "Light theme", open: () => setTheme("light") },
     { group: "theme", title: "Dark theme", open: () => setTheme("dark") },
@@ -139,6 +140,7 @@ function useCommands(): readonly Entry[] {
 
 /** Findings, kernels, operators and lines of the run that is shown. */
 function useRecorded(): readonly Entry[] {
+  if (run.value?.sort === "benchmark") return []
   const findings = valueOf(overview.value)?.findings ?? []
   const kernels = namesIn(useTable("kernels"), "name")
   const operators = useTable("operators")

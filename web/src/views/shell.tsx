@@ -2,7 +2,7 @@
 import type { JSX } from "preact"
 import { useEffect, useRef } from "preact/hooks"
 import {
-  go, help, linkTo, lost, navigation, overview, palette, place, run, runs, said, search, selection, span, valueOf,
+  go, help, linkTo, lost, navigation, overview, palette, place, run, runs, said, search, selection, span, topOf, valueOf,
 } from "../data/state"
 import type { RunEntry } from "../data/types"
 import { copyText } from "../components/copy"
@@ -11,7 +11,7 @@ import { formatMs } from "../base/format"
 import { useKeys } from "../base/keys"
 import { Empty, Failed, Key, Loading } from "../components/parts"
 import { Help } from "./help"
-import { VIEWS, type View } from "./index"
+import { type View, viewOf, viewsOf } from "./index"
 import { Palette, SearchBox, focusSearch } from "./palette"
 import { ThemeButton } from "./theme_button"
 
@@ -51,7 +51,7 @@ function Said(): JSX.Element {
 }
 
 function shellKeys(): Record<string, (event: KeyboardEvent) => void | boolean> {
-  const pages = VIEWS.map((view) => [view.key, () => go({ view: view.name })] as const)
+  const pages = viewsOf(run.value).map((view) => [view.key, () => go({ view: view.name })] as const)
   return {
     ...Object.fromEntries(pages),
     "/": () => focusSearch(),
@@ -73,7 +73,7 @@ function clear(): void | boolean {
 }
 
 function useTitle(): void {
-  const view = VIEWS.find((candidate) => candidate.name === place.value.view)
+  const view = viewOf(run.value, place.value.view)
   const title = [run.value?.name, view?.title, "Foretrace"].filter(Boolean).join(" · ")
   useEffect(() => {
     document.title = title
@@ -81,10 +81,11 @@ function useTitle(): void {
 }
 
 function TopBar(): JSX.Element {
-  const shown = valueOf(overview.value)
+  const shown = topOf.value
+  const isBenchmark = run.value?.sort === "benchmark"
   return (
     <header class="top">
-      <a class="brand" href={linkTo({ view: "overview" })}>
+      <a class="brand" href={linkTo({ view: viewsOf(run.value)[0]?.name ?? "overview" })}>
         Foretrace
       </a>
       <button type="button" class="button pages" aria-expanded={navigation.value} aria-controls="navigation"
@@ -95,12 +96,12 @@ function TopBar(): JSX.Element {
         <strong title={run.value?.name}>{shown?.name ?? run.value?.name ?? ""}</strong>
         {shown?.facts.map((fact) => <span key={fact}>{fact}</span>)}
       </p>
-      <SearchBox />
+      {!isBenchmark && <SearchBox />}
       <a class="button" href={linkTo({ view: "compare" })}>
         Compare…
       </a>
       <button type="button" class="button" disabled={!shown?.markdown}
-        onClick={() => shown && copyText(shown.markdown, "the diagnosis as Markdown")}>
+        onClick={() => shown && copyText(shown.markdown, `the ${isBenchmark ? "benchmark" : "diagnosis"} as Markdown`)}>
         Copy as Markdown
       </button>
     </header>
@@ -112,7 +113,7 @@ function Navigation(): JSX.Element {
   return (
     <nav id="navigation" aria-label="Pages and runs" hidden={!navigation.value}>
       <ul>
-        {VIEWS.map((view) => (
+        {viewsOf(run.value).map((view) => (
           <PageLink key={view.name} view={view} count={shown?.counts[view.name]} missing={shown?.missing[view.name]} />
         ))}
       </ul>
@@ -127,7 +128,7 @@ function Navigation(): JSX.Element {
           </button>
         </p>
         <ThemeButton />
-        {valueOf(runs.value)?.embedded ? <p>One file, no network</p> : <p>Read-only, local{run.value && <ToPerfetto id={run.value.id} />}</p>}
+        {valueOf(runs.value)?.embedded ? <p>One file, no network</p> : <p>Read-only, local{run.value?.sort === "recording" && <ToPerfetto id={run.value.id} />}</p>}
       </footer>
     </nav>
   )
@@ -147,7 +148,7 @@ function ToPerfetto(props: { readonly id: string }): JSX.Element {
 
 function PageLink(props: { readonly view: View; readonly count: string | undefined; readonly missing: string | undefined }): JSX.Element {
   const { view, count, missing } = props
-  const current = place.value.view === view.name
+  const current = viewOf(run.value, place.value.view) === view
   return (
     <li>
       <a href={linkTo({ view: view.name })} aria-current={current ? "page" : undefined} aria-keyshortcuts={view.key}
@@ -161,14 +162,24 @@ function PageLink(props: { readonly view: View; readonly count: string | undefin
 
 function RunLists(): JSX.Element {
   const all = valueOf(runs.value)?.runs ?? []
-  const groups = [...new Set(all.map((entry) => entry.group))]
+  const recordings = all.filter((entry) => entry.sort === "recording")
+  const benchmarks = all.filter((entry) => entry.sort === "benchmark")
+  const groups = [...new Set(recordings.map((entry) => entry.group))]
   return (
     <>
       {groups.map((group) => (
         <section key={group}>
-          <RunGroup group={group} entries={all.filter((entry) => entry.group === group)} />
+          <RunGroup group={group} entries={recordings.filter((entry) => entry.group === group)} />
         </section>
       ))}
+      {benchmarks.length > 0 && (
+        <section>
+          <h2>Benchmarks</h2>
+          <ul>
+            {benchmarks.map((entry) => <RunLink key={entry.id} run={entry} />)}
+          </ul>
+        </section>
+      )}
     </>
   )
 }
@@ -258,7 +269,7 @@ function Content(): JSX.Element {
   if (!shown) return <Failed what="Run not found" says={`There is no run with the id ${place.value.run}. Choose one on the left.`} />
   if (shown.state === "failed") return <Failed what={`${shown.name} could not be read`} says={shown.says ?? "No reason was given."} />
   if (shown.state !== "ready") return <Progress run={shown} />
-  const view = VIEWS.find((candidate) => candidate.name === place.value.view)
+  const view = viewOf(shown, place.value.view)
   if (!view) return <Failed what="Page not found" says={`There is no page named ${place.value.view}.`} />
   const View = view.component
   return (

@@ -20,6 +20,7 @@ from foretrace import analyze
 from foretrace.errors import FaultError, ForetraceError, MissingDataError, UsageError, contained
 from foretrace.present.export.perfetto_page import hash_of
 from foretrace.present.web import payload, static_files
+from foretrace.present.web.bench_view import BenchView
 from foretrace.present.web.encoding import to_json
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources.timeline import timeline
@@ -54,24 +55,36 @@ class _Part:
 
 
 def make(
-    views: Sequence[RecordingView], *, budget_bytes: int = BUDGET_BYTES, steps: tuple[int, int] | None = None
+    runs: Sequence[payload.View], *, budget_bytes: int = BUDGET_BYTES, steps: tuple[int, int] | None = None
 ) -> Report:
-    """The report of these runs, within the budget where dropping detail can achieve that."""
+    """The report of these recordings and benchmarks, within the budget where dropping detail can achieve that."""
     if not static_files.built():
         raise MissingDataError(f"no report without the page: {static_files.HOW_TO_GET_IT}")
     page_bytes = len(static_files.text(static_files.SCRIPT)) + len(static_files.text(static_files.STYLE))
+    views = [run for run in runs if isinstance(run, RecordingView)]
+    benches = [run for run in runs if isinstance(run, BenchView)]
     faults: dict[str, list[str]] = {view.id: [] for view in views}
     fixed = {view.id: list(_resources(view, views, faults[view.id])) for view in views}
-    taken = page_bytes + sum(part.html_bytes for parts in fixed.values() for part in parts)
+    benchmarks = [part for bench in benches for part in _benchmark(bench, benches)]
+    taken = page_bytes + sum(part.html_bytes for parts in (*fixed.values(), benchmarks) for part in parts)
     # They are made again below, to tell what was left out.
     taken += sum(_overview(view).html_bytes for view in views)
     timelines = _timelines(views, budget_bytes - taken, steps)
-    parts = [_part("runs", to_json(payload.runs(map(payload.run_entry, views), embedded=True)))]
+    parts = [_part("runs", to_json(payload.runs(map(payload.run_entry, runs), embedded=True)))]
     for view in views:
         view.left_out = (*timelines[view.id][1], *faults[view.id])
         parts += [_overview(view), timelines[view.id][0], *fixed[view.id]]
-    text = _document([view.name for view in views], parts)
+    text = _document([run.name for run in runs], [*parts, *benchmarks])
     return Report(text, tuple(_notes(text, views, budget_bytes)))
+
+
+def _benchmark(bench: BenchView, benches: Sequence[BenchView]) -> Iterator[_Part]:
+    """A benchmark, and how it compares with the others of its kind."""
+    others = {other.id: other for other in benches if other is not bench and other.group == bench.group}
+    for name in ("benchmark", *(f"compare/{other}" for other in others)):
+        made = payload.resource(bench, name, find=others.__getitem__)
+        assert isinstance(made, dict)
+        yield _part(f"{bench.id}/{name}", to_json(made))
 
 
 def _overview(view: RecordingView) -> _Part:

@@ -43,7 +43,7 @@ def results(benchmark: Benchmark, wanted: Sequence[str] | None = None) -> list[R
         if column not in known:
             raise unknown(f"no column {column!r}", column, known)
     for name, rows in parts(benchmark):
-        same = _constants(benchmark, rows)
+        same = constants(benchmark, rows)
         columns = [column for column in columns_of(rows) if column not in (*same, "part", "reason")]
         if all(row["status"] == OK for row in rows):
             columns = [column for column in columns if column != "status"]
@@ -96,7 +96,7 @@ def markdown(benchmark: Benchmark) -> str:
     """Every part as a table whose headings are the columns' names, below what its rows share; then the notes."""
     blocks = []
     for name, rows in parts(benchmark):
-        same = _constants(benchmark, rows)
+        same = constants(benchmark, rows)
         columns = [column for column in columns_of(rows) if column not in (*same, "part")]
         lines = [columns, ["---:" if _is_measure(rows, column) else "---" for column in columns]]
         lines += [[escaped(cell(column, row.get(column))) for column in columns] for row in rows]
@@ -142,7 +142,7 @@ def bar(length: float) -> str:
 
 def labels_of(benchmark: Benchmark, rows: Rows) -> list[str]:
     """What each row timed, without what all rows share."""
-    same = _constants(benchmark, rows) if len(rows) > 1 else {}
+    same = constants(benchmark, rows) if len(rows) > 1 else {}
     names = [name for name in benchmark.case if name not in same and name != "part"]
     return [
         visible(" ".join(cell(name, row[name]) for name in names if row.get(name) is not None))
@@ -171,7 +171,7 @@ def cell(name: str, value: object) -> str:
     return f"{text} %" if name.endswith("_pct") else text
 
 
-def _constants(benchmark: Benchmark, rows: Rows) -> dict[str, Any]:
+def constants(benchmark: Benchmark, rows: Rows) -> dict[str, Any]:
     """Fields of the case that have the same value in every row of several."""
     if len(rows) < 2:
         return {}

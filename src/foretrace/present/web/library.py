@@ -1,4 +1,4 @@
-"""The Library: the runs that the page shows, each a recording that is read in the background.
+"""The Library: the runs that the page shows, each a recording or a benchmark that is read in the background.
 
 A run is known by its id, never by its path. Folders are watched: a recording that appears in one becomes a run once its
 file has stopped growing, and a file that is written anew is read again.
@@ -12,15 +12,15 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from isal import isal_zlib
 
 from foretrace import cache as trace_cache
+from foretrace.compare.benches import is_bench
 from foretrace.diagnose.opening import open_case
 from foretrace.errors import ForetraceError, InputError, MissingDataError, fault_text, is_fault
 from foretrace.ingest import open_trace
@@ -28,12 +28,12 @@ from foretrace.ingest.reading import Reading
 from foretrace.ingest.recordings import is_recording
 from foretrace.ingest.source import Progress
 from foretrace.present.web import payload
+from foretrace.present.web.bench_view import BenchView
 from foretrace.present.web.encoding import Encoded, encode
-from foretrace.present.web.recording_view import RecordingView, titles
-from foretrace.present.web.run_files import Stamp, files_in, identity, place_of, stamp_of
+from foretrace.present.web.listed_run import ListedRun
+from foretrace.present.web.recording_view import RecordingView, as_text, display_name, titles
+from foretrace.present.web.run_files import Stamp, bench_names, files_in, identity, place_of, stamp_of
 from foretrace.trace import Trace
-
-State = Literal["waiting", "loading", "ready", "failed"]
 
 POLL_S = 1.0
 # A profiler that writes a gigabyte pauses less than this between two writes.
@@ -50,32 +50,6 @@ class UnknownRunError(ForetraceError):
     """There is no run with this id."""
 
     exit_code = MissingDataError.exit_code
-
-
-@dataclass
-class ListedRun:
-    """One recording of the library."""
-
-    id: str
-    path: Path
-    group: str
-    label: str
-    stamp: Stamp | None
-    titles: tuple[str, str]  # the program of a Run, or nothing; the name
-    state: State = "waiting"
-    progress_pct: float | None = None
-    says: str | None = None
-    step_ms: float | None = None
-    view: RecordingView | None = None
-    size_bytes: int = 0  # of the view, about
-    used_at: float = 0.0
-    lock: threading.RLock = field(default_factory=threading.RLock)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The run as the page lists it."""
-        shown = ("id", "group", "label", "state", "progress_pct", "says", "step_ms")
-        title, name = self.titles
-        return {"name": name, "title": title, **{field: getattr(self, field) for field in shown}}
 
 
 class Library:
@@ -97,6 +71,7 @@ class Library:
         for path in self._named:
             if not path.exists():
                 raise InputError(f"{path}: No such file or directory")
+        self._bench_names = bench_names(self._named)
         self._runs: dict[str, ListedRun] = {}
         self._changing: dict[Path, tuple[Stamp, float]] = {}  # since when a file has been as it is
         self._inspected: dict[Path, tuple[Stamp, bool]] = {}
@@ -141,7 +116,7 @@ class Library:
 
         def make() -> Encoded:
             view = self.view(run)
-            if not quick and name in payload.DIAGNOSED and view.trace.spans.height > _LARGE_SPANS:
+            if not quick and name in payload.DIAGNOSED and _is_large(view):
                 self._let_quick_ones_pass(run)
             peers = tuple(others.values())
             return encode(payload.resource(view, name, query, find=others.__getitem__, peers=peers))
@@ -183,8 +158,15 @@ class Library:
                 self._begun.pop(key, None)
                 self._quick.discard(key)
 
-    def view(self, run: ListedRun) -> RecordingView:
-        """The run's recording, ready to be asked; raises what stood in the way of reading it."""
+    def recording(self, run: ListedRun) -> RecordingView:
+        """The run's recording, for what needs one."""
+        view = self.view(run)
+        if not isinstance(view, RecordingView):
+            raise MissingDataError(f"{view.name} is a benchmark: it has no recording")
+        return view
+
+    def view(self, run: ListedRun) -> payload.View:
+        """The run's recording or benchmark, ready to be asked; raises what stood in the way of reading it."""
         with run.lock:
             run.used_at = time.monotonic()
             if run.state == "failed":
@@ -205,7 +187,7 @@ class Library:
         return [
             each
             for each in self._all()
-            if each is not run and each.group == run.group and each.state == "ready"
+            if each is not run and each.group == run.group and each.sort == run.sort and each.state == "ready"
         ]
 
     def _open(self, run: ListedRun) -> None:
@@ -218,11 +200,7 @@ class Library:
             run.progress_pct = round(100 * done / total, 1) if total else None
 
         try:
-            read = partial(self._read_for, run, None if again else progress)
-            case = open_case(run.path, step_ms=self._step_ms, reading=self._reading, read=read)
-            run.view = RecordingView(case, run_id=run.id, group=run.group, label=run.label)
-            # Measured on large recordings: the other tables and what analyses keep are twice the spans.
-            run.size_bytes = 3 * int(case.whole.spans.estimated_size())
+            self._make_view(run, None if again else progress)
         except BaseException as error:
             if not reportable(error):
                 raise
@@ -231,13 +209,24 @@ class Library:
         run.state, run.says, run.progress_pct = "ready", None, None
         self._forget_beyond(HELD_BYTES, keep=run)
 
+    def _make_view(self, run: ListedRun, progress: Progress | None) -> None:
+        if run.sort == "benchmark":
+            run.view = BenchView(run.path, run_id=run.id, name=run.label)
+            run.group, run.size_bytes = run.view.group, run.path.stat().st_size
+            return
+        read = partial(self._read_for, run, progress)
+        case = open_case(run.path, step_ms=self._step_ms, reading=self._reading, read=read)
+        run.view = RecordingView(case, run_id=run.id, group=run.group, label=run.label)
+        # Measured on large recordings: the other tables and what analyses keep are twice the spans.
+        run.size_bytes = 3 * int(case.whole.spans.estimated_size())
+
     def _read_for(self, run: ListedRun, progress: Progress | None, path: Path, reading: Reading) -> Trace:
         """A recording that a run needs: its own, its rich pass or another rank's, from the library if that has it."""
         if path == run.path:
             return self._recording(path, reading, progress)
         with self._lock:
             other = self._runs.get(identity(path))
-        return self._recording(path, reading, None) if other is None else self.view(other).trace
+        return self._recording(path, reading, None) if other is None else self.recording(other).trace
 
     def _recording(self, path: Path, reading: Reading, progress: Progress | None) -> Trace:
         """One recording; one that was not read before is kept in the cache later, when nobody waits for it."""
@@ -282,10 +271,10 @@ class Library:
 
     def _look_closer(self, run: ListedRun) -> None:
         """Prepares the first page, and with it the step time that the list shows."""
-        if run.state != "ready":
+        if run.state != "ready" or run.sort == "benchmark":
             return
         try:
-            if (view := run.view) is not None and view.trace.spans.height > _LARGE_SPANS:
+            if (view := run.view) is not None and _is_large(view):
                 # The timeline is there in a second or two, the findings of a large recording in ten.
                 self.resource(run.id, "timeline", {"findings": "no"})
             encoded = self.resource(run.id, "overview", {})
@@ -322,7 +311,7 @@ class Library:
                 continue
             known = self._inspected.get(file)
             if known is None or known[0] != stamp:
-                known = self._inspected[file] = (stamp, is_recording(file))
+                known = self._inspected[file] = (stamp, is_recording(file) or is_bench(file))
             if known[1]:
                 yield file
 
@@ -334,8 +323,7 @@ class Library:
         with self._lock:
             run = self._runs.get(run_id)
             if run is None:
-                group, label = place_of(file, named)
-                run = self._runs[run_id] = ListedRun(run_id, file, group, label, stamp, titles(file))
+                run = self._runs[run_id] = self._listed(run_id, file, named, stamp)
                 if file != named and not settled:
                     run.says = "the file is still being written"
                 return
@@ -344,6 +332,13 @@ class Library:
         elif run.state in ("ready", "failed") and settled and stamp not in (None, run.stamp):
             with run.lock:
                 run.stamp, run.view, run.state, run.says = stamp, None, "waiting", None
+
+    def _listed(self, run_id: str, file: Path, named: Path, stamp: Stamp | None) -> ListedRun:
+        if is_bench(file):
+            name = self._bench_names.get(file) or as_text(display_name(file.relative_to(named).as_posix()))
+            return ListedRun(run_id, file, "benchmark", "", name, stamp, ("", name))
+        group, label = place_of(file, named)
+        return ListedRun(run_id, file, "recording", group, label, stamp, titles(file))
 
     def _settled(self, file: Path, stamp: Stamp | None) -> bool:
         if stamp is None:
@@ -364,6 +359,10 @@ class Library:
             total = sum(len(each.body) for each in self._encoded.values())
             while total > ENCODED_BYTES and len(self._encoded) > 1:
                 total -= len(self._encoded.popitem(last=False)[1].body)
+
+
+def _is_large(view: payload.View) -> bool:
+    return isinstance(view, RecordingView) and view.trace.spans.height > _LARGE_SPANS
 
 
 def error_text(error: BaseException) -> str:

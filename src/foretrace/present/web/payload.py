@@ -1,7 +1,7 @@
 """What the page is given: the contract with `web/src/data/types.ts`.
 
-A resource has a name and is made from a RecordingView: plain data, which travels as JSON, or a binary payload. The
-server and the report send the same bytes.
+A resource has a name and is made from a RecordingView or a BenchView: plain data, which travels as JSON, or a binary payload.
+The server and the report send the same bytes.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from foretrace._version import __version__
 from foretrace.errors import UsageError, contained
+from foretrace.present.web.bench_view import BenchView
 from foretrace.present.web.recording_view import RecordingView
+from foretrace.present.web.resources.bench_compare import bench_compare
+from foretrace.present.web.resources.benchmark import benchmark
 from foretrace.present.web.resources.compare import compare
 from foretrace.present.web.resources.memory import memory
 from foretrace.present.web.resources.modules import modules
@@ -29,7 +32,9 @@ from foretrace.present.web.resources.whatif import predict, whatif
 
 Answer = dict[str, Any] | bytes
 Query = Mapping[str, str | Sequence[str]]
-Find = Callable[[str], RecordingView]
+View = RecordingView | BenchView
+Find = Callable[[str], View]
+Sort = TypeVar("Sort", RecordingView, BenchView)
 
 SCHEMA = 1
 
@@ -65,9 +70,14 @@ RESOURCES: Mapping[str, Callable[[RecordingView, Request], Answer]] = {
     "memory": lambda view, _: memory(view),
     "roofline": lambda view, _: roofline(view),
     "ranks": lambda view, asked: ranks(view, asked.peers),
-    "compare/": lambda view, asked: compare(view, _other(asked)),
+    "compare/": lambda view, asked: compare(view, _of_same_sort(view, asked)),
     "predict": lambda view, asked: predict(view, asked.query),
     "whatif": lambda view, _: whatif(view),
+}
+# Of a benchmark.
+BENCH_RESOURCES: Mapping[str, Callable[[BenchView, Request], Answer]] = {
+    "benchmark": lambda view, _: benchmark(view),
+    "compare/": lambda view, asked: bench_compare(view, _of_same_sort(view, asked)),
 }
 # Asked for while the view moves, or made from another run: not part of a report as they stand.
 LIVE = ("timeline/window", "predict", "span/", "finding/", "table/", "compare/")
@@ -77,35 +87,44 @@ DIAGNOSED = ("overview", "timeline", "timeline/window", "predict", "whatif")
 
 
 def resource(
-    view: RecordingView,
+    view: View,
     name: str,
     query: Query | None = None,
     *,
     find: Find | None = None,
-    peers: Sequence[RecordingView] = (),
+    peers: Sequence[View] = (),
 ) -> Answer:
     """One resource of a run; `find` gives another run by its id, `peers` are those loaded beside it."""
-    key, rest = _split(name)
+    recordings = tuple(peer for peer in peers if isinstance(peer, RecordingView))
+    if isinstance(view, BenchView):
+        key, rest = _split(name, BENCH_RESOURCES)
+        with contained(name):
+            return BENCH_RESOURCES[key](view, Request(rest, dict(query or {}), find, recordings))
+    key, rest = _split(name, RESOURCES)
     with contained(name):
-        return RESOURCES[key](view, Request(rest, dict(query or {}), find, peers))
+        return RESOURCES[key](view, Request(rest, dict(query or {}), find, recordings))
 
 
-def _other(asked: Request) -> RecordingView:
+def _of_same_sort(view: Sort, asked: Request) -> Sort:
+    """The other run, which must be a recording as this one is, or a benchmark."""
     if asked.find is None:
         raise UsageError("there is no other run to compare with")
     try:
-        return asked.find(asked.rest)
+        other = asked.find(asked.rest)
     except KeyError:
         raise UsageError(f"no run {asked.rest[:200]!r} to compare with") from None
+    if not isinstance(other, type(view)):
+        raise UsageError(f"{view.name} and {other.name}: a recording and a benchmark cannot be compared")
+    return other
 
 
-def _split(name: str) -> tuple[str, str]:
+def _split(name: str, resources: Iterable[str]) -> tuple[str, str]:
     """The registered name and what follows it."""
-    if name in RESOURCES and not name.endswith("/"):
+    if name in resources and not name.endswith("/"):
         return name, ""
     head, slash, rest = name.partition("/")
-    if not rest or head + slash not in RESOURCES:
-        raise UsageError(f"no resource {name[:200]!r}; there are: {', '.join(RESOURCES)}")
+    if not rest or head + slash not in resources:
+        raise UsageError(f"no resource {name[:200]!r}; there are: {', '.join(resources)}")
     return head + slash, rest
 
 
@@ -116,11 +135,12 @@ def to_bytes(answer: Answer) -> bytes:
     return json.dumps(answer, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def run_entry(view: RecordingView) -> dict[str, Any]:
+def run_entry(view: View) -> dict[str, Any]:
     """A run that is ready, as `runs` lists it."""
-    step = view.step_ns
+    step = view.step_ns if isinstance(view, RecordingView) else None
     return {
         "id": view.id,
+        "sort": sort_of(view),
         "name": view.name,
         "title": view.title,
         "group": view.group,
@@ -130,6 +150,11 @@ def run_entry(view: RecordingView) -> dict[str, Any]:
         "says": None,
         "step_ms": None if step is None else step / 1e6,
     }
+
+
+def sort_of(view: View) -> str:
+    """Which pages a run has."""
+    return "benchmark" if isinstance(view, BenchView) else "recording"
 
 
 def runs(entries: Iterable[Mapping[str, Any]], *, embedded: bool = False) -> dict[str, Any]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from foretrace.compare.benches import is_bench
+from foretrace.compare.subjects import short_names
 from foretrace.ingest.run import pass_of
 from foretrace.present.web.recording_view import as_text, display_name
 
@@ -39,6 +41,12 @@ def place_of(file: Path, named: Path) -> tuple[str, str]:
     if program and variant and not _ONE_PROCESS.search(program):
         return program, variant
     return as_text(file.parent.name), name
+
+
+def bench_names(named: Sequence[Path]) -> dict[Path, str]:
+    """What the benchmarks among these files are called: so much of each path as tells them apart."""
+    files = [path for path in named if path.is_file() and is_bench(path)]
+    return {path: as_text(display_name(name)) for path, name in zip(files, short_names(files), strict=True)}
 
 
 def files_in(folder: Path) -> Iterator[Path]:

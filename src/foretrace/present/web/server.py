@@ -290,7 +290,7 @@ def _perfetto_page(library: Library, run_id: str) -> Encoded:
 
 def _perfetto_pieces(library: Library, run_id: str) -> Iterator[bytes]:
     """The file in pieces; the first is made here, so that what can go wrong goes wrong before the answer begins."""
-    pieces = perfetto.chunks(library.view(library.run(run_id)))
+    pieces = perfetto.chunks(library.recording(library.run(run_id)))
     first = next(pieces, b"")
     return chain((first,), pieces)
 

@@ -1,4 +1,4 @@
-/** Whether the recording can be trusted, and what that rests on. */
+/** Whether a recording or a benchmark can be trusted, and what that rests on. */
 import type { JSX } from "preact"
 import { useState } from "preact/hooks"
 import type { Trust } from "../../data/types"
@@ -7,17 +7,18 @@ import { LinkButton, MarkGlyph } from "../../components/parts"
 
 const COLOURS: Readonly<Record<Trust["verdict"], string>> = { yes: "good", "with care": "note", no: "bad" }
 
-export function TrustStrip(props: { readonly trust: Trust; readonly leftOut: readonly string[] }): JSX.Element {
+export function TrustStrip(props: { readonly trust: Trust; readonly leftOut: readonly string[]; readonly what?: string }): JSX.Element {
   const { trust, leftOut } = props
+  const question = `Can this ${props.what ?? "capture"} be trusted?`
   const [open, setOpen] = useState(false)
   const noted = trust.facts.some((fact) => fact.mark === "note")
   const colour = trust.verdict === "yes" && noted ? "note" : COLOURS[trust.verdict]
   const more = trust.notes.length + leftOut.length
   return (
-    <section class="trust" aria-label="Can this capture be trusted?">
+    <section class="trust" aria-label={question}>
       <dl style={{ "--facts": String(Math.max(5, trust.facts.length)) }}>
         <div>
-          <dt>Can this capture be trusted?</dt>
+          <dt>{question}</dt>
           <dd class={`value ${colour}`}>{trust.says}</dd>
           <dd class="detail">
             {trust.detail}{" "}
