@@ -23,7 +23,7 @@ from foretrace.predict.prediction import to_dict
 from tests.builders import Recording
 
 PUBLIC = [
-    "Trace", "__version__", "analyze", "bench", "callbacks", "compare", "diagnose", "errors", "open", "predict", "profile", "region", "sql", "step",
+    "Trace", "__version__", "analyze", "bench", "callbacks", "compare", "diagnose", "errors", "memory", "open", "predict", "profile", "region", "sql", "step",
 ]  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def test_dir_names_what_is_public_and_nothing_else() -> None:
     assert dir(foretrace) == PUBLIC == sorted(foretrace.__all__)
     for name in set(PUBLIC) - {"callbacks"}:  # those need a framework
         assert hasattr(foretrace, name)
-    for name in ("compare", "diagnose", "predict", "sql", "open", "profile", "region", "step"):
+    for name in ("compare", "diagnose", "memory", "predict", "sql", "open", "profile", "region", "step"):
         assert callable(getattr(foretrace, name))
 
 

@@ -1,18 +1,20 @@
-"""What a notebook or a program asks: `foretrace.diagnose`, `predict`, `compare` and `sql`, as the commands answer."""
+"""What a notebook or a program asks: `foretrace.diagnose`, `predict`, `compare`, `memory` and `sql`, as the commands answer."""
 
 from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretrace.commands import _query
-from foretrace.errors import UsageError
+from foretrace.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from foretrace.analyze.snapshots.findings import SnapshotFindings
     from foretrace.compare.traces import Comparison
     from foretrace.diagnose.case import Case
     from foretrace.diagnose.diagnosis import Diagnosis
@@ -99,6 +101,32 @@ def compare(
         (recording.path if isinstance(recording, Trace) else Path(recording)).name for recording in both
     )
     return compare_cases(first, second, names=(one, other))
+
+
+def memory(
+    path: str | os.PathLike[str],
+    *,
+    device: int | None = None,
+    step_times_ns: Sequence[tuple[int, int]] | None = None,
+) -> SnapshotFindings:
+    """Who held GPU memory at the peak, what leaks and what is wasted, as `foretrace memory` says it of a snapshot.
+
+    `path` is a snapshot of torch's CUDA allocator or a Run with one; nothing in it is run. `step_times_ns` are the starts and ends
+    of steps on the Unix clock, where the history does not tell them.
+
+    Returns SnapshotFindings: `devices`, each with `leaks`, `layers`, `fragmentation`, `out_of_memory`, `flushes` and `steps`;
+    `says`, `notes`, and `to_dict()`, the document of `--format json`.
+    """
+    from foretrace.analyze.snapshots.findings import findings
+    from foretrace.ingest.snapshot_files import find_snapshot
+    from foretrace.ingest.snapshots import read_snapshot
+
+    file = find_snapshot(Path(path))
+    if file is None:
+        raise InputError(
+            f"{path}: no memory snapshot; of a recording, foretrace.analyze.run(foretrace.open(path), 'memory') tells"
+        )
+    return findings(read_snapshot(file), device=device, step_times_ns=step_times_ns)
 
 
 def sql(

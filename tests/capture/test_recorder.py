@@ -342,16 +342,6 @@ def test_no_pass_begins_after_the_limit(folder: RunFolder) -> None:
     assert (facts["status"], facts["timed_again"]) == ("partial", None)
 
 
-def test_memory_history_needs_a_gpu(folder: RunFolder) -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a GPU, so memory history works here")
-    recorder = Recorder(fast(folder.path, memory_history=True, passes=("light",)), folder, 0)
-    drive(recorder)
-    assert "memory history needs CUDA" in rank_facts(folder)["reason"]
-
-
 def test_other_threads_do_not_count(folder: RunFolder) -> None:
     recorder = Recorder(fast(folder.path, wait=2, warmup=0, active=1, passes=("light",)), folder, 0)
     work()

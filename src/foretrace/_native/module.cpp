@@ -6,6 +6,7 @@
 #include <charconv>
 #include <new>
 #include <stdexcept>
+#include <unordered_map>
 
 #ifdef _WIN32
 #include <io.h>
@@ -14,6 +15,7 @@
 #endif
 
 #include "linker.hpp"
+#include "pickle.hpp"
 #include "replay.hpp"
 
 namespace foretrace {
@@ -524,6 +526,228 @@ PyType_Slot scanner_slots[] = {{Py_tp_new, reinterpret_cast<void*>(scanner_new)}
                                {0, nullptr}};
 PyType_Spec scanner_spec = {"foretrace._scan.Scanner", sizeof(ScannerObject), 0, Py_TPFLAGS_DEFAULT, scanner_slots};
 
+// --- memory snapshots -------------------------------------------------------------------------------------------------
+
+struct SnapshotObject {
+  PyObject_HEAD
+  snapshots::PickleMachine* machine;
+  snapshots::SnapshotFault* fault;
+};
+
+// Runs `work` without the GIL and keeps why the file is refused; false with an exception set.
+template <class Work>
+bool refusable(SnapshotObject* object, Work work) {
+  return unlocked([&] {
+    if (object->fault) return;
+    try {
+      work();
+    } catch (const snapshots::SnapshotFault& fault) {
+      object->fault = new snapshots::SnapshotFault(fault);
+    }
+  });
+}
+
+PyObject* snapshot_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  if (!PyArg_ParseTuple(args, "")) return nullptr;
+  auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
+  PyObject* self = allocate(type, 0);
+  if (!self) return nullptr;
+  auto* object = reinterpret_cast<SnapshotObject*>(self);
+  if (!unlocked([&] { object->machine = new snapshots::PickleMachine(); })) {
+    Py_DECREF(self);
+    return nullptr;
+  }
+  return self;
+}
+
+void snapshot_dealloc(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  delete reinterpret_cast<SnapshotObject*>(self)->machine;
+  delete reinterpret_cast<SnapshotObject*>(self)->fault;
+  auto release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
+  release(self);
+  Py_DECREF(type);
+}
+
+SnapshotObject* snapshot_of(PyObject* self) {
+  auto* object = reinterpret_cast<SnapshotObject*>(self);
+  if (!object->machine) PyErr_SetString(PyExc_ValueError, "this scanner was finished");
+  return object->machine ? object : nullptr;
+}
+
+PyObject* snapshot_push(PyObject* self, PyObject* data) {
+  SnapshotObject* object = snapshot_of(self);
+  if (!object) return nullptr;
+  Py_buffer view;
+  if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)) return nullptr;
+  const bool done =
+      refusable(object, [&] { object->machine->push(static_cast<const char*>(view.buf), size_t(view.len)); });
+  PyBuffer_Release(&view);
+  if (!done) return nullptr;
+  return PyBool_FromLong(!object->fault && !object->machine->stopped());
+}
+
+PyObject* unicode_of(const Texts& texts, size_t code) {
+  return PyUnicode_DecodeUTF8(texts.text(code) + 1, Py_ssize_t(texts.length(code)) - 1, "surrogateescape");
+}
+
+// A setting as plain Python; null without an exception where there are more than settings.
+PyObject* setting_of(const snapshots::Records& records, snapshots::Value value, int depth, int& left) {
+  using snapshots::Tag;
+  if (--left < 0 || depth > 20) return nullptr;
+  switch (snapshots::tag_of(value)) {
+    case Tag::kTrue: Py_RETURN_TRUE;
+    case Tag::kFalse: Py_RETURN_FALSE;
+    case Tag::kText: return unicode_of(records.texts, size_t(snapshots::payload_of(value)));
+    case Tag::kInteger:
+    case Tag::kSigned: return PyLong_FromLongLong(records.signed_of(value));
+    case Tag::kUnsigned: return PyLong_FromUnsignedLongLong(records.unsigned_of(value));
+    case Tag::kReal: return PyFloat_FromDouble(records.real_of(value));
+    case Tag::kHuge:
+    case Tag::kHugeNegative: return PyUnicode_FromString("a number of more than 64 bits");
+    case Tag::kNode: break;
+    default: Py_RETURN_NONE;
+  }
+  const snapshots::Kind kind = records.kind(value);
+  if (kind == snapshots::Kind::kPair) {
+    PyObject* text = unicode_of(records.texts, size_t(records.row(value)));
+    PyObject* parts = text ? PyObject_CallMethod(text, "split", "s", ",") : nullptr;
+    Py_XDECREF(text);
+    PyObject* pair = parts ? Py_BuildValue("(O)", parts) : nullptr;  // told from a list: Python makes numbers of it
+    Py_XDECREF(parts);
+    return pair;
+  }
+  const size_t count = kind == snapshots::Kind::kList || kind == snapshots::Kind::kDict ? records.count(value) : 0;
+  const snapshots::Value* items = count ? records.items(value) : nullptr;
+  if (kind == snapshots::Kind::kList) {
+    PyObject* list = PyList_New(0);
+    for (size_t i = 0; list && i < count; ++i) {
+      if (!append(list, setting_of(records, items[i], depth + 1, left))) Py_CLEAR(list);
+    }
+    return list;
+  }
+  if (kind != snapshots::Kind::kDict) return PyUnicode_FromString(records.told(value));
+  std::vector<std::pair<uint64_t, snapshots::Value>> members;  // of a key that comes twice, the last value
+  std::unordered_map<uint64_t, size_t> places;
+  for (size_t i = 0; i < count; i += 2) {
+    if (snapshots::tag_of(items[i]) != Tag::kText) continue;
+    const auto known = places.emplace(items[i], members.size());
+    if (known.second) members.emplace_back(snapshots::payload_of(items[i]), items[i + 1]);
+    members[known.first->second].second = items[i + 1];
+  }
+  PyObject* dict = PyDict_New();
+  for (size_t i = 0; dict && i < members.size(); ++i) {
+    PyObject* key = unicode_of(records.texts, size_t(members[i].first));
+    PyObject* item = key ? setting_of(records, members[i].second, depth + 1, left) : nullptr;
+    if (!item || PyDict_SetItem(dict, key, item)) Py_CLEAR(dict);
+    Py_XDECREF(key);
+    Py_XDECREF(item);
+  }
+  return dict;
+}
+
+PyObject* plain_texts(const Texts& texts) {
+  PyObject* list = PyList_New(0);
+  for (size_t i = 0; list && i < texts.size(); ++i) {
+    if (!append(list, PyBytes_FromStringAndSize(texts.text(i) + 1, Py_ssize_t(texts.length(i)) - 1))) Py_CLEAR(list);
+  }
+  return list;
+}
+
+bool put_snapshot(PyObject* groups, snapshots::Records& r) {
+  PyObject* g = new_group(groups, "segments");
+  if (!g || !put(g, "device", r.segments.device) || !put(g, "address", r.segments.address) ||
+      !put(g, "total", r.segments.total) || !put(g, "allocated", r.segments.allocated) ||
+      !put(g, "active", r.segments.active) || !put(g, "requested", r.segments.requested) ||
+      !put(g, "stream", r.segments.stream) || !put(g, "kind", r.segments.kind) || !put(g, "pool", r.segments.pool) ||
+      !put(g, "expandable", r.segments.expandable) || !put(g, "stack", r.segments.stack)) {
+    return false;
+  }
+  g = new_group(groups, "blocks");
+  if (!g || !put(g, "address", r.blocks.address) || !put(g, "size", r.blocks.size) ||
+      !put(g, "requested", r.blocks.requested) || !put(g, "state", r.blocks.state) || !put(g, "stack", r.blocks.stack)) {
+    return false;
+  }
+  g = new_group(groups, "events");
+  if (!g || !put(g, "action", r.events.action) || !put(g, "address", r.events.address) ||
+      !put(g, "size", r.events.size) || !put(g, "stream", r.events.stream) || !put(g, "pool", r.events.pool) ||
+      !put(g, "time", r.events.time) || !put(g, "stack", r.events.stack) || !put(g, "context", r.events.context) ||
+      !put(g, "note", r.events.note)) {
+    return false;
+  }
+  g = new_group(groups, "annotations");
+  if (!g || !put(g, "device", r.annotations.device) || !put(g, "stage", r.annotations.stage) ||
+      !put(g, "name", r.annotations.name) || !put(g, "time", r.annotations.time)) {
+    return false;
+  }
+  g = new_group(groups, "frames");
+  if (!g || !put(g, "file", r.frames.file) || !put(g, "line", r.frames.line) || !put(g, "name", r.frames.name)) return false;
+  g = new_group(groups, "stacks");
+  if (!g || !put(g, "end", r.stack_end)) return false;
+  g = new_group(groups, "stack_frames");
+  if (!g || !put(g, "frame", r.stack_frame)) return false;
+  g = new_group(groups, "segment_rows");
+  if (!g || !put(g, "row", r.segment_rows.row) || !put(g, "host", r.segment_rows.host)) return false;
+  g = new_group(groups, "block_rows");
+  if (!g || !put(g, "row", r.block_rows.row) || !put(g, "segment", r.block_rows.segment)) return false;
+  g = new_group(groups, "event_rows");
+  if (!g || !put(g, "row", r.event_rows.row) || !put(g, "device", r.event_rows.device)) return false;
+  g = new_group(groups, "annotation_rows");
+  return g && put(g, "row", r.annotation_rows.row);
+}
+
+// The columns, or why and at which byte the file is refused.
+PyObject* snapshot_finish(PyObject* self, PyObject*) {
+  SnapshotObject* object = snapshot_of(self);
+  if (!object) return nullptr;
+  snapshots::PickleMachine* machine = object->machine;
+  if (!refusable(object, [&] {
+        machine->finish();
+        machine->records.walk(machine->root(), machine->at());
+      })) {
+    return nullptr;
+  }
+  PyObject* settings = nullptr;
+  if (!object->fault) {
+    int left = 10000;
+    settings = setting_of(machine->records, machine->records.settings, 0, left);
+    if (!settings && PyErr_Occurred()) return nullptr;
+    if (!settings) {
+      object->fault = new snapshots::SnapshotFault("allocator_settings holds more than settings", machine->at());
+    }
+  }
+  if (object->fault) {
+    return Py_BuildValue("(s#K)", object->fault->says.data(), Py_ssize_t(object->fault->says.size()),
+                         (unsigned long long)object->fault->at);
+  }
+  PyObject* result = PyDict_New();
+  PyObject* groups = PyDict_New();
+  bool done = result && set(result, "settings", settings) && groups && put_snapshot(groups, machine->records);
+  done = done && set(result, "texts", plain_texts(machine->records.texts)) &&
+         set(result, "bare_list", PyBool_FromLong(machine->records.bare_list));
+  if (result && groups) {
+    done = set(result, "groups", groups) && done;
+  } else {
+    Py_XDECREF(groups);
+  }
+  delete machine;
+  object->machine = nullptr;
+  if (!done) Py_CLEAR(result);
+  return result;
+}
+
+PyMethodDef snapshot_methods[] = {
+    {"push", snapshot_push, METH_O, "Reads more bytes; whether there can be more."},
+    {"finish", snapshot_finish, METH_NOARGS, "The columns, or why and at which byte the file is refused."},
+    {nullptr, nullptr, 0, nullptr}};
+PyType_Slot snapshot_slots[] = {{Py_tp_new, reinterpret_cast<void*>(snapshot_new)},
+                                {Py_tp_dealloc, reinterpret_cast<void*>(snapshot_dealloc)},
+                                {Py_tp_methods, snapshot_methods},
+                                {Py_tp_doc, const_cast<char*>("Reads a memory snapshot without running its pickle.")},
+                                {0, nullptr}};
+PyType_Spec snapshot_spec = {"foretrace._scan.SnapshotScanner", sizeof(SnapshotObject), 0, Py_TPFLAGS_DEFAULT,
+                             snapshot_slots};
+
 // --- replay ---------------------------------------------------------------------------------------------------------
 
 // Views of the arrays that Python hands over, let go together.
@@ -608,15 +832,18 @@ PyMethodDef module_methods[] = {{"replay", replay, METH_VARARGS, "Runs a program
 int module_exec(PyObject* module) {
   array_type = PyType_FromSpec(&array_spec);
   PyObject* scanner_type = PyType_FromSpec(&scanner_spec);
-  if (!array_type || !scanner_type) return -1;
-  const int failed = PyModule_AddObjectRef(module, "Scanner", scanner_type);
+  PyObject* snapshot_type = PyType_FromSpec(&snapshot_spec);
+  if (!array_type || !scanner_type || !snapshot_type) return -1;
+  const int failed = PyModule_AddObjectRef(module, "Scanner", scanner_type) ||
+                     PyModule_AddObjectRef(module, "SnapshotScanner", snapshot_type);
   Py_DECREF(scanner_type);
-  return failed;
+  Py_DECREF(snapshot_type);
+  return failed ? -1 : 0;
 }
 
 PyModuleDef_Slot module_slots[] = {{Py_mod_exec, reinterpret_cast<void*>(module_exec)}, {0, nullptr}};
 PyModuleDef module_definition = {PyModuleDef_HEAD_INIT, "foretrace._scan",
-                                 "The C++ scanner and linker of Kineto traces, and the replay loop.", 0, module_methods,
+                                 "The C++ readers of Kineto traces and of memory snapshots, and the replay loop.", 0, module_methods,
                                  module_slots,
                                  nullptr, nullptr, nullptr};
 

@@ -27,13 +27,14 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from foretrace.capture import environment
 from foretrace.capture.on_demand import Trigger
-from foretrace.capture.options import VARIABLE, CaptureOptions, Switches
+from foretrace.capture.options import MEMORY, VARIABLE, CaptureOptions, Switches
 from foretrace.capture.profile_options import ProfileOptions
 from foretrace.capture.run_folder import RANK_FILE, Run, RunFolder
 from foretrace.errors import ForetraceError, UsageError, unknown
 from foretrace.units import visible
 
 if TYPE_CHECKING:
+    from foretrace.capture.out_of_memory import OutOfMemory
     from foretrace.capture.recorder import Recorder
     from foretrace.capture.steps import StepFinder
 
@@ -74,6 +75,7 @@ class profile:
         self._recorder: Recorder | None = None
         self._finder: StepFinder | None = None
         self._folder: RunFolder | None = None
+        self._oom: OutOfMemory | None = None
         self._facts: dict[str, Any] = {}
         self._trigger: Trigger | None = None
         self._stop_listening: Callable[[], None] = lambda: None
@@ -204,6 +206,7 @@ class profile:
         _guarded(lambda: self._begin(source))
 
     def _begin(self, source: str) -> None:
+        from foretrace.capture.out_of_memory import OutOfMemory
         from foretrace.capture.recorder import Recorder
 
         assert self._finder is not None
@@ -219,8 +222,16 @@ class profile:
             "notes": ["recorded from inside the program, by foretrace.profile"],
         }
         self._write_run()
+        if options.memory:
+            self._oom = OutOfMemory(options, self._folder)
+            self._oom.install()
         recorder = Recorder(
-            options, self._folder, self._rank, step_source=source, world_size=self._world_size
+            options,
+            self._folder,
+            self._rank,
+            step_source=source,
+            world_size=self._world_size,
+            oom=self._oom,
         )
         recorder.watch_foreign(self._finder.hooks.foreign_profiler)
         self._recorder, self._finished = recorder, False
@@ -231,6 +242,9 @@ class profile:
             return
         self._finished = recorder.finished
         _guarded(lambda: recorder.close(reason))
+        if self._oom is not None:
+            self._oom.close()
+            self._oom = None
         self._facts["ended_at"] = _now()
         _guarded(self._write_run)
         if self._writes_run:
@@ -305,6 +319,8 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     known = {field.name for field in fields(CaptureOptions)} - {"output"}
     switches = {name: value for name, value in options.items() if name in _SWITCHES}
     given = {name: value for name, value in options.items() if name not in switches}
+    if "memory_history" in given:  # as `memory` was called before
+        given["memory"] = given.pop("memory_history")
     for name in given:
         if name not in known:
             raise unknown(f"profile() has no option {name!r}", name, sorted([*known, *_SWITCHES]))
@@ -322,6 +338,8 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("passes", "ranks"):
         if given.get(name) is not None:
             given[name] = (given[name],) if isinstance(given[name], (str, int)) else tuple(given[name])
+    if MEMORY in given.get("passes", ()):
+        given.update(memory=True, passes=tuple(kind for kind in given["passes"] if kind != MEMORY))
     return given
 
 

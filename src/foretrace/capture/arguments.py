@@ -11,6 +11,7 @@ from typing import Any
 from foretrace.capture.options import (
     LIGHT,
     LIGHT_SWITCHES,
+    MEMORY,
     RICH,
     RICH_SWITCHES,
     CaptureOptions,
@@ -35,7 +36,7 @@ def options(args: argparse.Namespace, *, output: str) -> CaptureOptions:
     light: dict[str, Any] = {**both, **(given if RICH not in args.passes else {})}
     return CaptureOptions(
         output=output,
-        passes=args.passes,
+        passes=tuple(kind for kind in args.passes if kind != MEMORY),
         light=replace(LIGHT_SWITCHES, **light),
         rich=replace(RICH_SWITCHES, **both, **given),
         wait=args.wait,
@@ -45,7 +46,7 @@ def options(args: argparse.Namespace, *, output: str) -> CaptureOptions:
         ranks=args.ranks,
         step_function=args.step_function,
         labels=args.labels,
-        memory_history=args.memory_history,
+        memory=args.memory or MEMORY in args.passes,
         on_demand=args.on_demand,
         trigger=str(Path(args.trigger).absolute()) if args.trigger else None,
         settle_s=args.settle_s,
@@ -90,7 +91,7 @@ def _add_schedule(parser: argparse.ArgumentParser) -> None:
         type=_passes,
         default=(LIGHT, RICH),
         metavar="light,rich",
-        help="light: few events, used for timing; rich: shapes, stacks and memory (default: both)",
+        help="light: few events, used for timing; rich: shapes, stacks and memory (default: both); memory: as --memory",
     )
 
 
@@ -107,10 +108,11 @@ def _add_profiler(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--cpu", action=argparse.BooleanOptionalAction, help="record CPU activity")
     group.add_argument("--cuda", action=argparse.BooleanOptionalAction, help="record GPU activity")
     group.add_argument(
-        "--memory-history",
+        "--memory",
         action="store_true",
-        help="record a snapshot of CUDA's allocator in a separate pass",
+        help="record the history of CUDA's allocator over whole steps in a separate pass, and a snapshot if memory runs out",
     )
+    group.add_argument("--memory-history", dest="memory", action="store_true", help=argparse.SUPPRESS)
     group.add_argument(
         "--labels",
         action="store_true",
@@ -152,9 +154,11 @@ def _ranks(text: str) -> tuple[int, ...]:
 
 def _passes(text: str) -> tuple[str, ...]:
     chosen = tuple(each.strip() for each in text.split(","))
-    if not set(chosen) <= {LIGHT, RICH} or len(set(chosen)) != len(chosen):
-        raise argparse.ArgumentTypeError(f"passes are light, rich or light,rich, not {text!r}")
-    return tuple(each for each in (LIGHT, RICH) if each in chosen)
+    if not set(chosen) <= {LIGHT, RICH, MEMORY} or len(set(chosen)) != len(chosen):
+        raise argparse.ArgumentTypeError(
+            f"passes are light, rich and memory, with commas between them, not {text!r}"
+        )
+    return tuple(each for each in (LIGHT, RICH, MEMORY) if each in chosen)
 
 
 def _function(text: str) -> str:

@@ -51,7 +51,9 @@ class CaptureOptions:
     step_function: str | None = None  # module:qualname
     labels: bool = False  # module names as NVTX ranges and annotations in the rich pass
     launch_blocking: bool = False  # CUDA_LAUNCH_BLOCKING=1: readable, but its times are not the program's
-    memory_history: bool = False  # a snapshot of the CUDA allocator with the history of one window
+    memory: bool = (
+        False  # the history of CUDA's allocator over whole steps, and a snapshot where memory runs out
+    )
     stop_after_capture: bool = False
     on_demand: bool = False  # begin at SIGUSR2 or when the trigger file appears, not at once
     trigger: str | None = None  # a file whose appearance begins a capture

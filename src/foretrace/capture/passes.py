@@ -18,11 +18,10 @@ from typing import Any
 from foretrace.capture import external
 from foretrace.capture.device_pass import DeviceTime, device_time
 from foretrace.capture.labels import ModuleLabels
-from foretrace.capture.options import DEVICE, LIGHT, MEMORY, CaptureOptions, Switches
+from foretrace.capture.options import DEVICE, LIGHT, CaptureOptions, Switches
 from foretrace.capture.plan import PlannedPass
 from foretrace.capture.whole_files import check_end, whole_or_gone
 
-_HISTORY_ENTRIES = 200_000
 ours = threading.local()  # `ours.profiler` is set while the profiler that is started or stopped is ours
 
 
@@ -37,8 +36,6 @@ def open_pass(
     lead: bool = True,
 ) -> Pass:
     """The pass that was planned, its warm-up begun; with other switches than the options' where they are given."""
-    if planned.kind == MEMORY:
-        return MemoryPass(planned, path)
     if planned.kind == DEVICE:
         return DevicePass(planned, options.switches(DEVICE), path, count, facts)
     labels = ModuleLabels() if options.labels and planned.kind != LIGHT else None
@@ -256,32 +253,6 @@ class DevicePass(ProfilerPass):
         finally:
             recorded.unlink()
         return False
-
-
-class MemoryPass(Pass):
-    """The history of CUDA's allocator over some steps, as torch's snapshot."""
-
-    def _open(self, count: int) -> None:
-        import torch
-
-        torch.cuda.memory._record_memory_history(max_entries=_HISTORY_ENTRIES)
-
-    def _close(self) -> bool:
-        import torch
-
-        began = time.perf_counter_ns()
-        partial = self.path.with_name(f".{self.path.name}.partial")
-        with whole_or_gone(partial):
-            torch.cuda.memory._dump_snapshot(str(partial))
-            partial.replace(self.path)
-        self._write_s = (time.perf_counter_ns() - began) / 1e9
-        self._abandon()
-        return True
-
-    def _abandon(self) -> None:
-        import torch
-
-        torch.cuda.memory._record_memory_history(enabled=None)
 
 
 class ExternalPass(Pass):

@@ -14,9 +14,10 @@ from pathlib import Path
 from foretrace.capture.options import AGAIN, DEVICE, LIGHT, MEMORY, RICH, CaptureOptions
 
 FILE = "plan.json"
-_ACTIVE = {DEVICE: 50, LIGHT: 10, RICH: 3, MEMORY: 3}  # steps recorded, of short steps
+_ACTIVE = {DEVICE: 50, LIGHT: 10, RICH: 3, MEMORY: 8}  # steps recorded, of short steps
 # Steps that are longer are recorded fewer times. A device's clock moves up and down within about a second.
-_WINDOW_S = {DEVICE: 1.0, LIGHT: 2.0, RICH: 1.0, MEMORY: 1.0}
+_WINDOW_S = {DEVICE: 1.0, LIGHT: 2.0, RICH: 1.0, MEMORY: 2.0}
+_LEAST_ACTIVE = {MEMORY: 4}  # growth over three steps needs the ends of four
 _LEAST_WARM = 2
 _EARLY_WARM, _EARLY_ACTIVE = 1, {LIGHT: 5, RICH: 1}
 AGAIN_S = 1.0  # steps are timed for so long after the passes
@@ -73,7 +74,7 @@ def make_plan(
     step_s = (step_ns or 20e6) / 1e9
     lead = max(_LEAST_LEAD, math.ceil(_LEAD_S / step_s)) if ranks > 1 and options.wait is None else 0
     kinds = [each for _ in range(options.repeat) for each in options.passes]
-    if options.memory_history:
+    if options.memory and MEMORY not in kinds:
         kinds.append(MEMORY)
     given = options.wait is not None or options.warmup is not None or options.active is not None
     if device and LIGHT in options.passes and not given:
@@ -130,9 +131,8 @@ def _warm_steps(options: CaptureOptions, kind: str, step_s: float) -> int:
 
 
 def _active_steps(kind: str, step_s: float) -> int:
-    return max(
-        1, min(_ACTIVE.get(kind, _ACTIVE[RICH]), math.ceil(_WINDOW_S.get(kind, _WINDOW_S[RICH]) / step_s))
-    )
+    in_window = math.ceil(_WINDOW_S.get(kind, _WINDOW_S[RICH]) / step_s)
+    return max(_LEAST_ACTIVE.get(kind, 1), min(_ACTIVE.get(kind, _ACTIVE[RICH]), in_window))
 
 
 def write_plan(folder: Path, plan: Plan) -> None:

@@ -26,7 +26,9 @@ class ProfileOptions(TypedDict, total=False):
     launch_blocking: Annotated[
         bool, "refused here: it must be set before the program starts, by `foretrace run`"
     ]
-    memory_history: Annotated[bool, "a snapshot of the CUDA allocator with the history of one window"]
+    memory: Annotated[
+        bool, "the history of CUDA's allocator over whole steps, and a snapshot where memory runs out"
+    ]
     stop_after_capture: Annotated[bool, "end the program once everything is recorded"]
     on_demand: Annotated[bool, "begin at SIGUSR2 or when the trigger file appears, not at once"]
     trigger: Annotated[str | None, "a file whose appearance begins a capture"]

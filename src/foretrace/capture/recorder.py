@@ -22,6 +22,7 @@ from foretrace.capture.early import EarlyPasses
 from foretrace.capture.first_timing import FirstTiming
 from foretrace.capture.kept_passes import KeptPasses
 from foretrace.capture.options import CaptureOptions
+from foretrace.capture.out_of_memory import OutOfMemory
 from foretrace.capture.passes import peak_host_bytes
 from foretrace.capture.plan import Plan, make_plan, read_plan, timed_again, write_plan
 from foretrace.capture.recording import Recording, has_cuda
@@ -49,6 +50,7 @@ class Recorder:
         silent: bool = False,
         watch: bool = False,
         early: bool = False,
+        oom: OutOfMemory | None = None,
     ) -> None:
         self.options, self.rank = options, rank
         self.finished = False
@@ -85,6 +87,9 @@ class Recorder:
         self._foreign_steps = 0  # steps in which the program's own profiler ran
         self._phase: Callable[[], None] = self._time
         self._process: dict[str, Any] = {}
+        self._oom = oom
+        if oom is not None:
+            oom.join(step=lambda: None if self.done else max(self._count, 0) + 1, save=self._save)
 
     @property
     def timing(self) -> bool:
@@ -354,6 +359,7 @@ class Recorder:
             **self._timings.to_dict(),
             "device_time": device_time.to_dict() if device_time else None,
             "passes": self._kept.passes,
+            "out_of_memory": self._oom.facts if self._oom else None,
             "cost_s": round(
                 self._cost_ns / 1e9 + self._recording.slowed_s, 3
             ),  # in here, and what steps took longer

@@ -9,6 +9,7 @@ from typing import Any
 
 from foretrace.capture.device_pass import DeviceTime
 from foretrace.capture.kept_passes import KeptPasses, slowed_s
+from foretrace.capture.memory_pass import MemoryPass, history_is_on
 from foretrace.capture.options import AGAIN, DEVICE, LIGHT, MEMORY, CaptureOptions
 from foretrace.capture.passes import Pass, open_pass
 from foretrace.capture.plan import Plan, PlannedPass, recorded_anew
@@ -141,6 +142,8 @@ class Recording:
                 light_ns=self.kept.light_ns,
                 counted=self._ranks > 1,
             )
+        if planned.kind == MEMORY:
+            return MemoryPass(planned, path, self._notes)
         size = size_of(planned, self._options, self.kept.passes)
         if size.left_out:
             self._notes.append(f"{planned.kind} pass of {size.left_out}")
@@ -218,7 +221,9 @@ class Recording:
         if time.perf_counter_ns() > self.until_ns:
             return f"the limit of {self._options.total_s:g} s was reached"
         if planned.kind == MEMORY and not has_cuda():
-            return "memory history needs CUDA"
+            return "there is no CUDA allocator in this program, which has used no GPU so far"
+        if planned.kind == MEMORY and history_is_on():
+            return "the program records the allocator's history itself, and is left alone"
         if planned.kind == AGAIN and self.timings.used is None:
             return "nothing was timed before"
         return ""

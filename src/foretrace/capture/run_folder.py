@@ -2,7 +2,7 @@
 
     RUN/run.json          how the program was started, where, with which options, and how it ended
     RUN/rank0/rank.json   what this rank measured, and which recordings it made
-    RUN/rank0/*.json      the recordings themselves
+    RUN/rank0/*.json      the recordings themselves; *.pickle: snapshots of CUDA's allocator
 
 Nothing is locked, so a shared file system is enough: run.json has one writer, and a rank writes into its own
 folder only. Files appear by a rename, so each of them is whole or absent, however a rank ended.
@@ -60,6 +60,16 @@ class RankRecord:
         ]
         # Only the name: a folder that someone sent must not point outside itself.
         return [path for path in (self.folder / Path(name).name for name in named) if path.is_file()]
+
+    def snapshots_at_failure(self) -> list[Path]:
+        """The snapshot that was written when memory ran out, if that happened and it is still there."""
+        failed = self.facts.get("out_of_memory")
+        name = failed.get("file") if isinstance(failed, dict) else None
+        return (
+            [path for path in [self.folder / Path(name).name] if path.is_file()]
+            if isinstance(name, str)
+            else []
+        )
 
 
 @dataclass(frozen=True)
@@ -131,7 +141,7 @@ class RunFolder:
 
     def _mask_secrets(self, record: RankRecord) -> None:
         """A program may put a secret into the name of a region or of a file, and so into a recording."""
-        for path in record.recordings():
+        for path in (*record.recordings(), *record.snapshots_at_failure()):
             if path not in self._checked:
                 self._checked.add(path)
                 mask_in_file(path, secrets_among(os.environ, sys.argv))

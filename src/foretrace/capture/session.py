@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from foretrace.capture import api, environment, loader_waits
+from foretrace.capture.memory_pass import SetUpStacks
 from foretrace.capture.on_demand import Trigger
 from foretrace.capture.options import VARIABLE, CaptureOptions
+from foretrace.capture.out_of_memory import OutOfMemory
 from foretrace.capture.recorder import Recorder
 from foretrace.capture.run_folder import RunFolder
 from foretrace.capture.steps import StepFinder
@@ -45,6 +47,8 @@ class Session:
         self._folder = RunFolder(options.output)
         self._finder = StepFinder(self._boundary, self._decided, step_function=options.step_function)
         self._finder.hooks.on_foreign_profiler = self._make_way
+        self._oom = OutOfMemory(options, self._folder) if options.memory else None
+        self._set_up: SetUpStacks | None = SetUpStacks() if options.memory else None
         self._trigger: Trigger | None = None
         self._claimed: Path | None = None
         self._pid = os.getpid()
@@ -55,6 +59,10 @@ class Session:
         self._finder.install()
         if self.options.on_demand or self.options.trigger:
             self._trigger = Trigger(self.options.trigger)
+        if self._oom is not None:
+            self._oom.install()
+        if self._set_up is not None:
+            self._set_up.install()
         api.listen(self._finder.explicit)
         atexit.register(self.close)
         from multiprocessing import util
@@ -67,12 +75,13 @@ class Session:
         """The process ends."""
         if self.ended or self._pid != os.getpid():
             return
+        self._end_set_up()
         self.ended = True
         self._finder.end()
         if self.recorder is not None:
             self.recorder.close(_how_it_ended())
         elif self._claimed is not None:
-            shutil.rmtree(self._claimed, ignore_errors=True)
+            self._unclaim()
             self._leave_note("no capture was asked for")
         else:
             self._leave_note("no step was found")
@@ -116,12 +125,14 @@ class Session:
             silent=silent,
             watch=True,
             early=True,
+            oom=self._oom if not silent else None,
         )
         self.recorder.watch_foreign(self._finder.hooks.foreign_profiler)
 
     def _boundary(self) -> None:
         if self.ended or self._pid != os.getpid():
             return
+        self._end_set_up()
         if self.recorder is None and self._trigger is not None and self._trigger.fired():
             rank, world_size = environment.rank_of_process()
             self._begin(self.options, rank, self._finder.source, world_size)
@@ -138,7 +149,13 @@ class Session:
         if self.recorder is not None and not self.ended and self._pid == os.getpid():
             self.recorder.yield_to_program()
 
+    def _end_set_up(self) -> None:
+        if self._set_up is not None:
+            self._set_up.end()
+            self._set_up = None
+
     def _end_quietly(self) -> None:
+        self._end_set_up()
         self.ended = True
         self._finder.end()
         loader_waits.remove()
@@ -152,6 +169,14 @@ class Session:
             return False
         self._claimed = path.parent
         return True
+
+    def _unclaim(self) -> None:
+        assert self._claimed is not None
+        if self._oom is None or self._oom.facts is None:
+            shutil.rmtree(self._claimed, ignore_errors=True)
+        else:
+            (self._claimed / ".claim").unlink(missing_ok=True)
+            self._oom.save_alone()
 
     def _leave_note(self, text: str) -> None:
         """For the launcher, which puts it into run.json."""

@@ -21,7 +21,7 @@ from foretrace.capture.options import (
     RICH,
     CaptureOptions,
 )
-from foretrace.capture.run_folder import Run, RunFolder
+from foretrace.capture.run_folder import RankRecord, Run, RunFolder
 from foretrace.commands import _output
 from foretrace.errors import ForetraceError, MissingDataError, UsageError
 from foretrace.units import visible
@@ -120,7 +120,11 @@ def run(args: argparse.Namespace) -> int:
             sys.stderr.flush()
             _print_diagnosis(folder.path, recorded)
             sys.stdout.flush()
-    if recorded is None or _recordings(recorded):
+    if (
+        recorded is None
+        or _recordings(recorded)
+        or any(rank.snapshots_at_failure() for rank in recorded.ranks)
+    ):
         return code
     # Where the exit code is Foretrace's, it needs a reason even if nothing else is to be said.
     (say if code else _say)(_what_to_do(recorded))
@@ -153,7 +157,9 @@ def _run_tool(
         return
     for number, each in enumerate(runs, 1):
         scratch = RunFolder(recorded.path / f".{tool}{number}").create(join=True)
-        again = replace(options, output=str(scratch.path), passes=(tool,), stop_after_capture=True)
+        again = replace(
+            options, output=str(scratch.path), passes=(tool,), memory=False, stop_after_capture=True
+        )
         say(each.says)
         code = launch.start(each.command, again, each.environment)
         shutil.rmtree(scratch.path, ignore_errors=True)
@@ -189,7 +195,7 @@ def _say_what_was_recorded(recorded: Run, elapsed_s: float, say: Callable[[str],
                 "(from a pass that records only the GPU and hardly slows the CPU down)"
             )
     else:
-        say(f"no unprofiled step time (a step ends at {source})")
+        say(f"no unprofiled step time ({f'a step ends at {source}' if source else 'no step was found'})")
     passes = [each for rank in recorded.ranks for each in rank.facts.get("passes") or ()]
     size = sum(each.get("file_bytes") or 0 for each in passes)
     cost = max((rank.facts.get("cost_s") or 0) for rank in recorded.ranks)
@@ -202,6 +208,19 @@ def _say_what_was_recorded(recorded: Run, elapsed_s: float, say: Callable[[str],
     )
     for problem in recorded.problems:
         say(problem)
+    for rank in recorded.ranks:
+        if failed := rank.facts.get("out_of_memory"):
+            say(_out_of_memory(rank, failed))
+
+
+def _out_of_memory(rank: RankRecord, failed: dict[str, Any]) -> str:
+    """What an allocation that failed asked for, and where the snapshot of that moment lies."""
+    asked, free = (f"{failed[name] / 2**20:,.1f} MiB" for name in ("asked_bytes", "driver_free_bytes"))
+    says = f"rank {rank.rank}: device {failed['device']} ran out of memory: {asked} asked for, {free} free beside what torch holds"
+    written = rank.snapshots_at_failure()
+    if written:
+        return f"{says}; snapshot: {_shown(written[0])}"
+    return f"{says}; no snapshot was written: {failed.get('why_no_file') or 'the file is gone'}"
 
 
 def _recordings(recorded: Run) -> list[dict[str, Any]]:
@@ -219,6 +238,8 @@ def _what_to_do(recorded: Run) -> str:
         )
     facts = recorded.ranks[0].facts
     seen, reason = facts.get("steps_seen") or 0, facts.get("reason") or "the program ended"
+    if not (recorded.facts.get("options") or {}).get("passes"):  # memory alone, which more steps do not bring
+        return f"nothing was recorded: {reason}"
     return (
         f"nothing was recorded: {reason}. {seen} steps were seen; let the program take more, or name a schedule that fits "
         "them: --wait 1 --warmup 1 --active 1"

@@ -57,7 +57,7 @@ def find_recorded(path: Path) -> Recorded | None:
 def _of_run(folder: Path) -> Recorded:
     """That of the lowest rank which recorded something."""
     reasons = []
-    for rank in sorted(folder.glob("rank*"), key=_rank_number):
+    for rank in sorted(folder.glob("rank*"), key=rank_number):
         if not (rank / _RANK).is_file():
             continue
         try:
@@ -67,15 +67,17 @@ def _of_run(folder: Path) -> Recorded:
     if reasons:
         more = f" (and {len(reasons) - 1} more ranks)" if len(reasons) > 1 else ""
         raise InputError(reasons[0] + more)
-    notes = _read(folder / _RUN).get("notes") or ["the program took no step that Foretrace saw"]
+    notes = read_facts(folder / _RUN).get("notes") or ["the program took no step that Foretrace saw"]
     raise InputError(f"{folder}: this Run holds no recording: {notes[-1]}")
 
 
 def _of_rank(folder: Path) -> Recorded:
-    facts = _read(folder / _RANK)
-    light, rich = _recording(folder, facts, "light"), _recording(folder, facts, "rich")
+    facts = read_facts(folder / _RANK)
+    light, rich = recording_of(folder, facts, "light"), recording_of(folder, facts, "rich")
     chosen = light or rich
     if chosen is None:
+        if snapshot := recording_of(folder, facts, "memory"):
+            raise InputError(f"{folder}: of this rank only memory was recorded: foretrace memory {snapshot}")
         reason = facts.get("reason") or "it ended too early"
         raise InputError(f"{folder}: this rank recorded nothing: {reason}")
     return Recorded(chosen, rich if light else None, _step_ns(facts), _timed(folder, facts), _settling(facts))
@@ -84,13 +86,13 @@ def _of_rank(folder: Path) -> Recorded:
 def _of_file(path: Path) -> Recorded | None:
     """A recording of a rank, named itself: the measured step, and the rich pass of a light one, are known all the same."""
     try:
-        facts = _read(path.parent / _RANK)
+        facts = read_facts(path.parent / _RANK)
     except ForetraceError:
         return None  # what lies beside the recording is no Run, and need not be one
-    if path.name not in {str(each.get("file")) for each in _passes(facts)}:
+    if path.name not in {str(each.get("file")) for each in passes_of(facts)}:
         return None
-    is_light = path == _recording(path.parent, facts, "light")
-    rich = _recording(path.parent, facts, "rich") if is_light else None
+    is_light = path == recording_of(path.parent, facts, "light")
+    rich = recording_of(path.parent, facts, "rich") if is_light else None
     return Recorded(path, rich, _step_ns(facts), _timed(path.parent, facts), _settling(facts))
 
 
@@ -99,11 +101,17 @@ def other_ranks(path: Path) -> tuple[Path, ...] | None:
     own_folder = path.parent
     if not (own_folder / _RANK).is_file():
         return None
-    kinds = [each.get("kind") for each in _passes(_read(own_folder / _RANK)) if each.get("file") == path.name]
+    kinds = [
+        each.get("kind")
+        for each in passes_of(read_facts(own_folder / _RANK))
+        if each.get("file") == path.name
+    ]
     if not kinds:
         return None
-    ranks = sorted((file.parent for file in own_folder.parent.glob(f"rank*/{_RANK}")), key=_rank_number)
-    found = (_recording(rank, _read(rank / _RANK), str(kinds[-1])) for rank in ranks if rank != own_folder)
+    ranks = sorted((file.parent for file in own_folder.parent.glob(f"rank*/{_RANK}")), key=rank_number)
+    found = (
+        recording_of(rank, read_facts(rank / _RANK), str(kinds[-1])) for rank in ranks if rank != own_folder
+    )
     return tuple(each for each in found if each is not None)
 
 
@@ -124,15 +132,15 @@ def pass_of(file: Path) -> RunPass | None:
     if not (folder / _RANK).is_file():
         return None
     try:
-        facts = _read(folder / _RANK)
-        kinds = [str(each.get("kind")) for each in _passes(facts) if each.get("file") == file.name]
+        facts = read_facts(folder / _RANK)
+        kinds = [str(each.get("kind")) for each in passes_of(facts) if each.get("file") == file.name]
         if not kinds:
             return None
-        light, rich = _recording(folder, facts, "light"), _recording(folder, facts, "rich")
+        light, rich = recording_of(folder, facts, "light"), recording_of(folder, facts, "rich")
     except ForetraceError:
         return None  # what lies beside the recording is no Run, and need not be one
     several = len(list(folder.parent.glob(f"rank*/{_RANK}"))) > 1
-    rank = _rank_number(folder) if several else None
+    rank = rank_number(folder) if several else None
     program = _program(facts.get("command")) or folder.parent.name
     return RunPass(folder.parent, program, kinds[-1], rank, file == (light or rich))
 
@@ -146,13 +154,15 @@ def _program(command: object) -> str | None:
     return Path(words[0]).name if words else None
 
 
-def _passes(facts: dict[str, Any]) -> list[dict[str, Any]]:
+def passes_of(facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """The passes that a rank.json lists."""
     passes = facts.get("passes")
     return [each for each in passes if isinstance(each, dict)] if isinstance(passes, list) else []
 
 
-def _recording(folder: Path, facts: dict[str, Any], kind: str) -> Path | None:
-    for each in reversed(_passes(facts)):
+def recording_of(folder: Path, facts: dict[str, Any], kind: str) -> Path | None:
+    """The file of the last pass of a kind that is there."""
+    for each in reversed(passes_of(facts)):
         # Only the name: a Run that someone sent must not point out of its folder.
         path = folder / Path(str(each.get("file"))).name
         if each.get("kind") == kind and path.is_file():
@@ -183,18 +193,20 @@ def _settling(facts: dict[str, Any]) -> dict[str, Any] | None:
 def _timed(folder: Path, facts: dict[str, Any]) -> Timed:
     """With what run.json says of the machine; a rank's folder may lie alone."""
     try:
-        run = _read(folder.parent / _RUN)
+        run = read_facts(folder.parent / _RUN)
     except ForetraceError:
         run = {}
     return read_timed(facts, run)
 
 
-def _rank_number(folder: Path) -> int:
+def rank_number(folder: Path) -> int:
+    """Of a rank's folder; folders of other names come last."""
     digits = folder.name.removeprefix("rank")
     return int(digits) if digits.isdigit() else 1 << 30
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_facts(path: Path) -> dict[str, Any]:
+    """A run.json or rank.json, without what looks like a secret."""
     try:
         facts = json.loads(path.read_bytes())
     except OSError as error:

@@ -22,7 +22,7 @@ KEYS = (
     "filename", "line", "name", "total_size", "blocks", "device", "address", "allocated_size", "active_size",
     "requested_size", "segment_type", "segment_pool_id", "is_expandable", "state", "real_size", "history", "stage", "oom",
     "segments", "device_traces", "host_segments", "host_traces", "external_annotations", "allocator_settings",
-    "active_allocated", "active_pending_free", "active_awaiting_free", "inactive",
+    "active_allocated", "active_pending_free", "active_awaiting_free", "inactive", "N/A", "",
 )  # fmt: skip
 
 # Group -> column -> type. `row` says which record stands there: records of a group are numbered as they are met.
@@ -50,6 +50,8 @@ LONGEST_TEXT = 16 << 20
 LONGEST_NUMBER = 1024  # bytes
 # What the machine may hold: this many values, and one for every so many bytes read. Files of torch need one for 10 or more.
 HELD_AT_LEAST, BYTES_PER_VALUE = 1 << 20, 4
+STORE_COST = 16  # of a list or dictionary with items, in values
+TEXTS_AT_LEAST, BYTES_PER_TEXT = 1 << 20, 64  # different ones
 # Rows that a file may stand for, as records may be named twice: a row of torch's has 40 bytes or more.
 ROWS_AT_LEAST, BYTES_PER_ROW = 1 << 16, 16
 MOST_SETTINGS, DEEPEST_SETTINGS = 10_000, 20

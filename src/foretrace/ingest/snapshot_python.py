@@ -9,12 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from foretrace.ingest.snapshot_columns import (
-    BYTES_PER_VALUE,
-    HELD_AT_LEAST,
-    LONGEST_NUMBER,
-    LONGEST_TEXT,
-    SnapshotColumns,
-    SnapshotFault,
+    BYTES_PER_TEXT, BYTES_PER_VALUE, HELD_AT_LEAST, LONGEST_NUMBER, LONGEST_TEXT, STORE_COST, TEXTS_AT_LEAST,
+    SnapshotColumns, SnapshotFault,
 )  # fmt: skip
 from foretrace.ingest.snapshot_records import Kind, Node, Records, Value, kind_of
 from foretrace.ingest.snapshot_walk import Walk
@@ -201,21 +197,32 @@ class Machine:
             parts += [line[done : match.start()].decode("latin-1"), plain(match)]
             done = match.end()
         text = "".join([*parts, line[done:].decode("latin-1")]).encode("utf-8", "surrogatepass")
-        self.records.code(text)
-        self.stack.append(text)
+        self._add_text(text)
 
     def _text(self, length: int) -> None:
         if length > LONGEST_TEXT:
             raise self.fault(f"a text claims {length} bytes; the longest that is read has {LONGEST_TEXT}")
         text = self._take(length)
+        self._add_text(text)
+
+    def _add_text(self, text: bytes) -> None:
         self.records.code(text)
         self.stack.append(text)
+        if len(self.records.codes) > TEXTS_AT_LEAST + self.at // BYTES_PER_TEXT:
+            raise self.fault("it holds more texts than a snapshot of this size")
 
     # --- containers --------------------------------------------------------------------------------------------------
 
     def _node(self, kind: Kind, items: list[Any]) -> Node:
-        self._nodes += 1 + len(items)
-        return Node(kind, items)
+        node = Node(kind, [])
+        self._nodes += 1
+        self._extend(node, items)
+        return node
+
+    def _extend(self, node: Node, items: list[Value]) -> None:
+        if items:
+            self._nodes += len(items) + (0 if node.items else STORE_COST)
+            node.items += items
 
     def _mark(self) -> int:
         """Where the values since the last mark begin."""
@@ -263,23 +270,25 @@ class Machine:
     def _append(self, start: int) -> None:
         node = self._under(start, Kind.LIST)
         items = self._popped(start)
-        for item in items:
-            self._complete(item)
-        node.items += items
-        self._nodes += len(items)
+        self._complete_all(items, node)
+        self._extend(node, items)
 
     def _set_items(self, start: int) -> None:
         node = self._under(start, Kind.DICT)
         items = self._popped(start)
         if len(items) % 2:
             raise self.fault("a key has no value")
-        for item in items:
-            self._complete(item)
-        node.items += items
-        self._nodes += len(items)
+        self._complete_all(items, node)
+        self._extend(node, items)
         # One operation sets up to 1,000 items: a record is then whole, and its dictionary need not be kept.
         if len(items) > 2 and kind_of(_fields(node)) != Kind.DICT:
             self._complete(node)
+
+    def _complete_all(self, items: list[Value], into: Node) -> None:
+        for item in items:
+            self._complete(item)
+        if into.done:
+            raise self.fault("it puts a value into itself")
 
     def _complete(self, value: Value) -> Value:
         """What goes into another value is as it will be; what it is can be told."""
@@ -308,8 +317,9 @@ class Machine:
             self._drop(node)
 
     def _drop(self, node: Node) -> None:
-        self._nodes -= len(node.items)
-        node.items = []
+        if node.items:
+            self._nodes -= len(node.items) + STORE_COST
+            node.items = []
 
     # --- memo --------------------------------------------------------------------------------------------------------
 

@@ -72,7 +72,7 @@ class Fields:
 
     def fault(self, key: bytes, says: str) -> SnapshotFault:
         """What is wrong with a field."""
-        return SnapshotFault(f"the {key.decode()} of {self._what} is {says}", self._at)
+        return SnapshotFault(f"the field {key.decode()} of {self._what} is {says}", self._at)
 
     def value(self, key: bytes) -> Value:
         """The value as it is; None where it is missing."""

@@ -98,7 +98,8 @@ class Walk:
         if isinstance(value, bytes):
             return value.decode("utf-8", "surrogateescape")
         if not isinstance(value, Node):
-            return value
+            huge = isinstance(value, int) and not -(2**63) <= value < 2**64
+            return "a number of more than 64 bits" if huge else value
         if value.kind == Kind.DICT:
             return {
                 key.decode("utf-8", "surrogateescape"): self._plain(item, depth + 1)

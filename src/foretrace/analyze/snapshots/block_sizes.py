@@ -56,32 +56,45 @@ def whole(
     # No other large block fits behind it: the hole ends with the segment.
     alone = (left >= 0) & (left <= SMALL)
     whole_size[large[alone]] += left[alone]
-    rest = large[~alone & (left > 0)]
-    for number in np.unique(around[~alone & (left > 0)]):
-        mine = np.flatnonzero(around == number)
-        _between(whole_size, large[mine], rest, address, start, end, int(stop[mine[0]]), limit)
+    rest = np.zeros(len(size), bool)
+    rest[large[~alone & (left > 0)]] = True
+    order = np.argsort(around, kind="stable")
+    shares = np.flatnonzero(np.diff(around[order])) + 1
+    for mine in np.split(order, shares):
+        if rest[large[mine]].any():
+            _between(whole_size, large[mine], rest, address, start, end, int(stop[mine[0]]), limit)
     return whole_size
 
 
 def _segment_of(address: Array, at: Array, segments: pl.DataFrame) -> Array:
     """The row of the segment that held each address then, or -1."""
-    first = segments["address"].to_numpy()
-    order = np.argsort(first, kind="stable")
-    low = first[order]
-    high = low + segments["total_bytes"].to_numpy()[order].astype(np.uint64)
-    born, died = (segments[name].to_numpy()[order] for name in ("start", "end"))
-    place = np.searchsorted(low, address, side="right") - 1
+    first, born, died = (segments[name].to_numpy() for name in ("address", "start", "end"))
+    stop = first + segments["total_bytes"].to_numpy().astype(np.uint64)
+    lows, group = np.unique(first, return_inverse=True)
+    # By address and, where segments came and went at one address, by time: one number for both.
+    span = max(int(at.max(initial=0)), int(born.max(initial=0))) + 2
+    order = np.lexsort((born, group))
+    key = group[order] * span + born[order] + 1
+    highest = np.zeros(len(lows), np.uint64)
+    np.maximum.at(highest, group, stop)
+    highest = np.maximum.accumulate(highest)
     found = np.full(len(address), -1)
+    place = np.searchsorted(lows, address, side="right") - 1
     open_ = np.flatnonzero(place >= 0)
     while len(open_):
-        here = place[open_]
-        fits = (address[open_] < high[here]) & (born[here] <= at[open_]) & (died[here] > at[open_])
-        found[open_[fits]] = order[here[fits]]
+        near = np.searchsorted(key, place[open_] * span + at[open_] + 1, side="right") - 1
+        row = order[np.maximum(near, 0)]
+        fits = (
+            (near >= 0)
+            & (group[row] == place[open_])
+            & (address[open_] < stop[row])
+            & (died[row] > at[open_])
+        )
+        found[open_[fits]] = row[fits]
+        # Segments do not overlap, but one may lie where a larger one was before.
         place[open_] -= 1
-        # Segments do not overlap, but one may lie where another was before.
-        near = ~fits & (place[open_] >= 0)
-        open_ = open_[near]
-        open_ = open_[address[open_] < np.maximum.accumulate(high)[place[open_]]] if len(open_) else open_
+        open_ = open_[~fits & (place[open_] >= 0)]
+        open_ = open_[address[open_] < highest[place[open_]]]
     return found
 
 
@@ -96,7 +109,6 @@ def _between(
     limit: int,
 ) -> None:
     """Adds what lies between a block of one segment and the next block above it, in the order of events."""
-    wanted = set(rest[np.isin(rest, mine)].tolist())
     happened = [(int(start[row]), 1, int(row)) for row in mine] + [
         (int(end[row]), 0, int(row)) for row in mine
     ]
@@ -108,7 +120,7 @@ def _between(
             if place < len(taken) and taken[place] == where:
                 del taken[place]
             continue
-        if row in wanted:
+        if rest[row]:
             above = bisect_right(taken, where)
             left = (taken[above] if above < len(taken) else stop) - where - int(whole_size[row])
             oversize = 0 < limit <= whole_size[row]

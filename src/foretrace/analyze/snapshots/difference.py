@@ -41,6 +41,8 @@ def _moved(before: list[str], after: list[str]) -> dict[str, str]:
 def _by_function(lines: set[str]) -> dict[tuple[str, str], list[str]]:
     found: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for line in lines:
-        if match := _LINE.match(line):
+        match = _LINE.match(line)
+        # A script's own lines are one function, long and of many things.
+        if match and match[3] != "<module>":
             found.setdefault((match[1], match[3]), []).append((int(match[2]), line))
     return {function: [line for _, line in sorted(numbered)] for function, numbered in found.items()}

@@ -49,7 +49,7 @@ class DeviceFindings:
         if not memory.events.height:
             when = " when the snapshot was made (it has no history)"
         table = composition.composition(self.origins, memory.peak, "category")
-        most = f", {table['held_pct'][0]:.1f} % of it {table['category'][0]}" if table.height else ""
+        most = f", {table['share_pct'][0]:.1f} % of it {table['category'][0]}" if table.height else ""
         reserved = format_value("_bytes", memory.peak_reserved_bytes)
         blocks = counted(int(table["blocks_count"].sum()), "block")
         size = format_value("_bytes", memory.peak_bytes)

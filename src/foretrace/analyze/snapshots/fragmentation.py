@@ -39,7 +39,8 @@ class Fragmentation:
 
     at_peak: Holes
     at_end: Holes
-    unused_pct: float  # of what torch held at the program's peak, the part that no block used
+    unused_bytes: int  # of what torch held at the program's peak, what no block used
+    unused_pct: float
     excess_bytes: int  # the most that torch held, beyond the most that blocks took
     rounding_bytes: int  # in the blocks of the peak, beyond what was asked for
     advice: tuple[Advice, ...]
@@ -52,13 +53,15 @@ def fragmentation(origins: Origins, settings: Mapping[str, Any], flushed: list[F
     at_peak, last = holes(memory, memory.peak), memory.events.height - 1
     reserved = memory.reserved_after(memory.peak)
     active = int(lives.size[lives.active_after(memory.peak)].sum())
+    unused = max(reserved - active, 0)
     held = lives.allocated_after(memory.peak)
     most_active = max(int(memory.active.max(initial=0)), active)
     excess = max(memory.peak_reserved_bytes - most_active, 0)
     return Fragmentation(
         at_peak=at_peak,
         at_end=holes(memory, last),
-        unused_pct=100 * max(reserved - active, 0) / reserved if reserved else 0.0,
+        unused_bytes=unused,
+        unused_pct=100 * unused / reserved if reserved else 0.0,
         excess_bytes=excess,
         rounding_bytes=int(np.maximum(lives.size[held] - lives.requested[held], 0).sum()),
         advice=tuple(_advice(origins, settings, excess, flushed)),

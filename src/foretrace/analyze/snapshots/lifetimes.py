@@ -162,7 +162,11 @@ def device_memory(snapshot: Snapshot, device: int) -> DeviceMemory:
     if segments.height:
         lives, astray = _with_final(lives, listed, events.height)
         notes += _said(astray)
-    return DeviceMemory(device, events, lives, segments, blocks, tuple(notes))
+    memory = DeviceMemory(device, events, lives, segments, blocks, tuple(notes))
+    if memory.peak_bytes <= memory.peak_reserved_bytes:
+        return memory
+    outside = "the history holds more than the segments of the snapshot: what torch held from the device is not known"
+    return replace(memory, notes=(*notes, outside))
 
 
 def matched(

@@ -25,6 +25,7 @@ NO_PYTHON = "(backward, no source line)"
 _OF_LIBRARY = re.compile(LIBRARY)
 _OF_TORCH = re.compile(r"(?:^|/)torch/|/lib/python\d[^/]*/[^/]+\.py$|^<")
 _OPTIM = re.compile(r"(?:^|/)optim(?:izers?)?/|(?:^|/)optimizers?\.py$")
+_STEPS = ("step", "_step", "_init_group")  # of an optimizer in the program's own files
 _NO_STATE = re.compile(r"(?:^|/)(?:lr_scheduler|swa_utils)\.py$")
 _CHECKPOINT = re.compile(r"(?:^|/)torch/utils/checkpoint\.py$")
 _RECOMPUTES = ("unpack_hook", "recompute_fn", "recompute", "backward")
@@ -89,13 +90,8 @@ class Places:
 
     @cached_property
     def of_program(self) -> Array:
-        """Whether the outermost frame is a module's own code: so begins the thread that runs the program."""
-        found = np.zeros(self.count + 1, bool)
-        if self.count:
-            outer = self._stacks.group_by("stack").agg(pl.col("frame").sort_by("position").last())
-            begins = np.array([name == "<module>" for name in self._functions], bool)
-            found[outer["stack"].to_numpy()] = begins[outer["frame"].to_numpy()]
-        return found
+        """Whether a module's own code is among the frames: so does the thread that runs the program begin, and no other."""
+        return self._among("<module>")
 
     @cached_property
     def phases(self) -> pl.Series:
@@ -130,16 +126,12 @@ class Places:
     @cached_property
     def clears_gradients(self) -> Array:
         """Whether zero_grad is among the frames."""
-        found: Array = self._innermost(np.array([name == "zero_grad" for name in self._functions], bool)) >= 0
-        return found
+        return self._among("zero_grad")
 
     @cached_property
     def flushes(self) -> Array:
         """Whether the program empties the allocator's cache there."""
-        found: Array = (
-            self._innermost(np.array([name == "empty_cache" for name in self._functions], bool)) >= 0
-        )
-        return found
+        return self._among("empty_cache")
 
     @cached_property
     def calls(self) -> pl.DataFrame:
@@ -169,6 +161,11 @@ class Places:
         """One stack in words, innermost first."""
         return [self.words[frame] for frame in self._stacks.filter(pl.col("stack") == number)["frame"]]
 
+    def _among(self, function: str) -> Array:
+        """For each stack whether a function of that name is among its frames."""
+        found: Array = self._innermost(np.array([name == function for name in self._functions], bool)) >= 0
+        return found
+
     def _innermost(self, wanted: Array) -> Array:
         """For each stack the innermost wanted frame, or -1."""
         found = np.full(self.count + 1, -1)
@@ -184,7 +181,11 @@ class Places:
         """The phase that a frame tells, or -1."""
         if _CHECKPOINT.search(file) and function in _RECOMPUTES:
             return PHASES.index(RECOMPUTE)
-        if _OPTIM.search(file) and not _NO_STATE.search(file):
+        if (
+            _OPTIM.search(file)
+            and not _NO_STATE.search(file)
+            and (function in _STEPS or _OF_LIBRARY.search(file))
+        ):
             return PHASES.index(OPTIMIZER)
         if function in _RUNS_BACKWARD or _NATIVE_BACKWARD.search(function):
             return PHASES.index(BACKWARD)

@@ -57,7 +57,7 @@ def find(
 
 
 def levels(origins: Origins, steps: Steps) -> pl.DataFrame:
-    """For each step when it was, the most that was held in it, and what was held at its end."""
+    """For each step when it was, from the first event on, the most that was held in it, and what was held at its end."""
     memory = origins.memory
     allocated = memory.allocated
     peaks = [
@@ -67,8 +67,8 @@ def levels(origins: Origins, steps: Steps) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "step": steps.numbers,
-            "start_ns": memory.time_ns[steps.first],
-            "end_ns": memory.time_ns[steps.stop - 1],
+            "start_ns": memory.time_ns[steps.first] - memory.time_ns[0],
+            "end_ns": memory.time_ns[steps.stop - 1] - memory.time_ns[0],
             "peak_bytes": peaks,
             "end_bytes": ends,
             "growth_bytes": np.append(ends[:1] * 0, np.diff(ends)),

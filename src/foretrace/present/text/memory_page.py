@@ -96,9 +96,7 @@ def _table(table: pl.DataFrame, width: int) -> Iterator[Line]:
     layout = tables.lay_out(table, width)
     yield from summary_page.layout_lines(layout, table, bar=None)
     if layout.hidden:
-        yield from _wrapped(
-            f"not shown: {', '.join(layout.hidden)} (--format json or csv has them)", width, "quiet"
-        )
+        yield from _wrapped(f"not shown: {', '.join(layout.hidden)} (--format csv has them)", width, "quiet")
 
 
 def _curve(found: DeviceFindings, room: int) -> Iterator[Line]:

@@ -53,12 +53,16 @@ def unused_says(found: DeviceFindings) -> str:
     """What torch held and no block used."""
     told = found.fragmentation
     end = told.at_end
-    private = f"; {_bytes(end.private_bytes)} are in pools of their own" if end.private_bytes else ""
-    return (
-        f"{told.unused_pct:.1f} % of what torch held at the peak was in no block ({_bytes(told.at_peak.unused_bytes)}; "
-        f"rounding took {_bytes(told.rounding_bytes)} more); at the end {_bytes(end.unused_bytes)} are, "
-        f"{_bytes(end.split_bytes)} of it beside blocks in use, the largest piece {_bytes(end.largest_bytes)}{private}"
-    )
+    parts = [
+        f"{told.unused_pct:.1f} % of what torch held at the peak was in no block ({_bytes(told.unused_bytes)})",
+        f"rounding took {_bytes(told.rounding_bytes)} of the blocks" if told.rounding_bytes else "",
+        f"at the end {_bytes(end.unused_bytes)} are in none, the largest piece {_bytes(end.largest_bytes)}"
+        if end.unused_bytes
+        else "",
+        f"{_bytes(end.split_bytes)} of that lie beside blocks in use" if end.split_bytes else "",
+        f"{_bytes(end.private_bytes)} are reserved in pools of their own" if end.private_bytes else "",
+    ]
+    return "; ".join(part for part in parts if part)
 
 
 def flushes_says(found: DeviceFindings) -> str | None:

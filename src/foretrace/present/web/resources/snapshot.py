@@ -25,7 +25,7 @@ _WINDOW_POINTS = 4_000
 _BLOCKS = 500
 _SAYS = {
     "held_bytes": "bytes in blocks that the program held at the peak",
-    "held_pct": "of all that was allocated at the peak",
+    "share_pct": "of all that was allocated at the peak",
     "blocks_count": "how many blocks",
     "line": "the innermost line of the program's own code",
     "where": "the line that allocates what stays",
@@ -48,7 +48,6 @@ _SAYS = {
     "steps_count": "in how many steps, one after the other",
     "held_then_by": "the line whose blocks were held when the request did not fit",
 }
-_MOMENTS = ("allocated_ns", "freed_ns", "start_ns", "end_ns")
 
 
 def snapshot(view: SnapshotView) -> dict[str, Any]:
@@ -141,7 +140,7 @@ def _parts(found: DeviceFindings) -> list[dict[str, Any]]:
     rows = composition.composition(origins, origins.memory.peak, "category")
     return [
         {"label": label, "bytes": size, "pct": share}
-        for label, size, share in rows.select("category", "held_bytes", "held_pct").iter_rows()
+        for label, size, share in rows.select("category", "held_bytes", "share_pct").iter_rows()
     ]
 
 
@@ -173,9 +172,6 @@ def _table(found: DeviceFindings, by: str) -> dict[str, Any]:
     memory = found.origins.memory
     if by == "block":
         frame = frame.drop("stack")
-    if memory.events.height:
-        first = int(memory.time_ns[0])
-        frame = frame.with_columns(pl.col(name) - first for name in _MOMENTS if name in frame.columns)
     says = {
         "block": f"the largest of {counted(int(memory.lives.allocated_after(memory.peak).sum()), 'block')} at the peak",
         "step": f"steps told by {found.steps.told_by}" if found.steps else "no step is known in this history",

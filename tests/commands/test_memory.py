@@ -1,0 +1,198 @@
+"""`foretrace memory`: of a snapshot, of two, of a Run with one and of a recording without."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from analyze.snapshots.allocator import Allocator, OutOfMemoryError
+from analyze.snapshots.histories import MIB, at_line
+from analyze.snapshots.trainings import ACTIVATION, LAYERS, PARAMETER, STATE, appends, once, train
+
+import foretrace
+from foretrace.analyze.snapshots.findings import SCHEMA
+from foretrace.commands import main
+from foretrace.commands._encoding import SPELLINGS
+from foretrace.errors import InputError
+from tests.builders import Recording
+
+PEAK = LAYERS * (ACTIVATION + STATE + PARAMETER) + PARAMETER + 3 * MIB
+
+
+@pytest.fixture
+def healthy(tmp_path: Path) -> Path:
+    return train(5).write(tmp_path / "healthy.pickle")
+
+
+@pytest.fixture
+def leaking(tmp_path: Path) -> Path:
+    return train(5, after_step=appends(77)).write(tmp_path / "leaking.pickle")
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    assert main(["memory", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_document_has_the_fields_that_the_guide_lists(
+    leaking: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads(printed(capsys, leaking, "--format", "json"))
+    assert list(document) == ["schema", "devices", "leaks", "fragmentation_pct", "oom"]
+    (device,) = document["devices"]
+    assert list(device) == ["device", "peak_allocated_bytes", "peak_reserved_bytes", "at_ns", "composition"]
+    assert document["schema"] == SCHEMA
+    assert device["device"] == "cuda:0"
+    # The last step's backward, with what four steps before it left.
+    assert device["peak_allocated_bytes"] == PEAK + 4 * 2 * MIB
+    assert sum(row["bytes"] for row in device["composition"]) == device["peak_allocated_bytes"]
+    assert {tuple(row) for row in device["composition"]} == {("what", "bytes")}
+    assert document["leaks"] == [{"where": "train.py:77 <module>", "bytes_per_step": 2 * MIB}]
+    assert document["oom"] is None
+    guide = (Path(__file__).parents[2] / "docs" / "guide" / "memory.md").read_text(encoding="utf-8")
+    assert [name for name in (*document, *device) if f"`{name}`" not in guide] == []
+
+
+@pytest.mark.parametrize("by", ["category", "line", "phase", "module", "block"])
+def test_every_composition_sums_to_the_peak(
+    by: str, healthy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads(printed(capsys, healthy, "--by", by, "--format", "json"))
+    assert sum(row["bytes"] for row in document["devices"][0]["composition"]) == PEAK
+
+
+def test_what_did_not_fit_is_in_the_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = Allocator(64 * MIB)
+    made.malloc(40 * MIB, at_line(3))
+    with pytest.raises(OutOfMemoryError):
+        made.malloc(30 * MIB, at_line(4))
+    path = made.write(tmp_path / "short.pickle")
+    short = json.loads(printed(capsys, path, "--format", "json"))["oom"]
+    guide = (Path(__file__).parents[2] / "docs" / "guide" / "memory.md").read_text(encoding="utf-8")
+    assert [name for name in short if f"`{name}`" not in guide] == []
+    assert (short["asked_bytes"], short["device_free_bytes"], short["missing_bytes"]) == (
+        30 * MIB, 24 * MIB, 6 * MIB,
+    )  # fmt: skip
+    assert short["holders"] == [{"what": "train.py:3 <module>", "bytes": 40 * MIB}]
+    assert short["count"] == 1
+    page = printed(capsys, path)
+    assert "out of memory at train.py:4 <module>: 30.0 MiB in one piece were asked for" in page
+    assert "would fit with 6.00 MiB fewer in use" in page
+
+
+@pytest.mark.parametrize("columns", ["100", "60", "30"])
+def test_the_page_fits_and_names_the_leak(
+    columns: str, leaking: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    page = printed(capsys, leaking, "--by", "line")
+    assert all(len(line) <= int(columns) for line in page.splitlines() if "`" not in line)
+    if columns != "30":
+        assert "each step keeps 2.00 MiB more" in page
+        assert "train.py:77" in page
+    strange = {letter for letter in page if not letter.isascii()} - set(SPELLINGS)
+    assert strange == set()
+
+
+def test_a_healthy_program_is_said_to_be(healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = printed(capsys, healthy)
+    assert "none in 5 steps, told by the optimizer's steps" in page
+    assert "3 calls at model.py:540 keep 6.00 MiB each for the backward pass: 18.0 MiB in all" in page
+
+
+def test_rows_beyond_the_top_are_one_row(healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = printed(capsys, healthy, "--format", "csv").splitlines()
+    assert whole[0] == "device_name,category,held_bytes,share_pct,blocks_count"
+    assert len(whole) == 6
+    short = printed(capsys, healthy, "--format", "csv", "--top", "2").splitlines()
+    assert short[:3] == whole[:3]
+    assert short[3].startswith("cuda:0,(3 more),")
+    assert sum(int(line.split(",")[2]) for line in short[1:]) == PEAK
+
+
+def test_other_tables_and_markdown(healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = json.loads(printed(capsys, healthy, "--by", "step", "--format", "json"))["rows"]
+    assert [row["step"] for row in steps] == [0, 1, 2, 3, 4]
+    layers = json.loads(printed(capsys, healthy, "--by", "layer", "--format", "json"))["rows"]
+    assert [row["saved_bytes"] for row in layers] == [ACTIVATION] * LAYERS
+    assert "| activation | 18.0 MiB |" in printed(capsys, healthy, "--format", "md")
+    block = json.loads(printed(capsys, healthy, "--by", "block", "--format", "json"))
+    assert block["devices"][0]["composition"][0]["bytes"] == STATE
+
+
+def test_two_snapshots_are_compared(
+    healthy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    after = train(5, after_forward=once(60)).write(tmp_path / "after.pickle")
+    rows = json.loads(printed(capsys, healthy, after, "--by", "line", "--format", "json"))["rows"]
+    first = {
+        "line": "train.py:60 <module>",
+        "before_bytes": 0,
+        "after_bytes": 16 * MIB,
+        "change_bytes": 16 * MIB,
+    }
+    assert rows[0] == first
+    whole = {
+        "line": "the peak",
+        "before_bytes": PEAK,
+        "after_bytes": PEAK + 16 * MIB,
+        "change_bytes": 16 * MIB,
+    }
+    assert rows[-1] == whole
+    assert sum(row["change_bytes"] for row in rows[:-1]) == 16 * MIB
+    assert "16.0 MiB more" in printed(capsys, healthy, after)
+
+
+def test_a_run_with_a_snapshot_is_read_by_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rank0").mkdir()
+    train(3).write(tmp_path / "rank0" / "memory.pickle")
+    (tmp_path / "run.json").write_text("{}", encoding="utf-8")
+    assert "memory.pickle" in printed(capsys, tmp_path)
+
+
+def test_of_a_recording_the_analysis_memory_tells(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).parents[1] / "traces" / "operators" / "train.json.gz"
+    document = json.loads(printed(capsys, path, "--format", "json", "--no-cache"))
+    assert list(document) == ["schema", "devices", "leaks", "fragmentation_pct", "oom"]
+    trace = foretrace.open(path, cache=False)
+    result = foretrace.analyze.run(trace, "memory")
+    device = document["devices"][0]
+    assert device["peak_allocated_bytes"] == result.values["peak_bytes"]
+    assert sum(row["bytes"] for row in device["composition"]) == result.values["peak_bytes"]
+    assert result.says in " ".join(printed(capsys, path, "--no-cache").split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--by", "op"], 2, "--by op is for a recording"),
+        (["--device", "3"], 4, "nothing of cuda:3 in this snapshot; it has: cuda:0"),
+        (["--device", "tpu"], 2, "is no device"),
+        (["OTHER", "--by", "block"], 2, "--by block lists one snapshot"),
+    ],
+)
+def test_what_cannot_be_answered_is_said(
+    arguments: list[str], code: int, says: str, healthy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(healthy) if word == "OTHER" else word for word in arguments]
+    assert main(["memory", str(healthy), *given]) == code
+    assert says in capsys.readouterr().err
+
+
+def test_a_recording_without_memory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Recording().step(0, 0, 100).op("aten::add", 5, 20).write(tmp_path)
+    assert main(["memory", str(path), "--no-cache"]) == 4
+    assert "record with profile_memory=True" in capsys.readouterr().err
+    assert main(["memory", str(path), "--by", "line", "--no-cache"]) == 2
+    assert "--by line needs a memory snapshot" in capsys.readouterr().err
+    with pytest.raises(InputError, match="no memory snapshot"):
+        foretrace.memory(path)
+
+
+def test_python_is_told_the_same(leaking: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = foretrace.memory(leaking)
+    assert found.to_dict() == json.loads(printed(capsys, leaking, "--format", "json"))
+    assert found.devices[0].leaks[0].where == "train.py:77 <module>"
