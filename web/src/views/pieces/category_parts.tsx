@@ -20,7 +20,12 @@ export function seriesOf(categories: readonly CategorySeries[]): readonly Series
 }
 
 export const bytes = (value: number): string => formatValue("_bytes", value)
-export const milliseconds = (ns: number): string => `${fixed(ns / 1e6, 2)} ms`
+const LONG_NS = 1e10 // a history may be of hours
+
+/** 317.20 ms; 256.545 s. */
+export function milliseconds(ns: number): string {
+  return Math.abs(ns) < LONG_NS ? `${fixed(ns / 1e6, 2)} ms` : `${fixed(ns / 1e9, 3)} s`
+}
 
 export function totalAt(series: readonly Series[], point: number): number {
   return series.reduce((sum, category) => sum + (category.values[point] ?? 0), 0)
@@ -34,7 +39,7 @@ export function untilOf(moments: readonly number[]): number {
 }
 
 export function formatTick(ns: number): string {
-  return `${String(Number(fixed(ns / 1e6, 3)))} ms`
+  return Math.abs(ns) < LONG_NS ? `${Number(fixed(ns / 1e6, 3))} ms` : `${Number(fixed(ns / 1e9, 3))} s`
 }
 
 interface PartsProps {

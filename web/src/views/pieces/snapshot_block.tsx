@@ -9,7 +9,7 @@ import { Segments } from "../../components/segments"
 import { DataTable } from "../../components/table/table"
 import "../memory.css"
 import { ArrangedTable } from "./arranged_table"
-import { bytes, milliseconds } from "./category_parts"
+import { CategoryParts, bytes, milliseconds, seriesOf } from "./category_parts"
 import { PageTop, type Total } from "./page_top"
 import { SnapshotCurvePart } from "./snapshot_curve"
 
@@ -40,8 +40,7 @@ export function SnapshotBlock(props: { readonly value: Snapshot; readonly resour
       </PageTop>
       {value.notes.map((note) => <p key={note} class="note-line">{capitalised(note)}.</p>)}
       {device.out_of_memory && <OutOfMemory device={device} />}
-      {device.history && <p class="note-line">{capitalised(device.history)}.</p>}
-      <SnapshotCurvePart key={device.name} device={device} resource={props.resource} />
+      {device.history ? <NoCurve device={device} says={device.history} /> : <SnapshotCurvePart key={device.name} device={device} resource={props.resource} />}
       <Tables device={device} />
       <Leaks device={device} />
       <Unused device={device} />
@@ -49,14 +48,24 @@ export function SnapshotBlock(props: { readonly value: Snapshot; readonly resour
   )
 }
 
+/** What was held when the snapshot was made: without a history there is nothing to draw over time. */
+function NoCurve(props: { readonly device: SnapshotDevice; readonly says: string }): JSX.Element {
+  const { curve, peak } = props.device
+  return (
+    <div class="curve-and-parts">
+      <p class="quiet">No curve: {props.says}.</p>
+      <CategoryParts series={seriesOf(curve.series)} cursor={0} at={0} peak={peak} reserved={{ at: curve.reserved[0] ?? 0, peak: peak.reserved_bytes }} />
+    </div>
+  )
+}
+
 function totalsOf(device: SnapshotDevice): readonly Total[] {
   const { peak } = device
+  const when = (ns: number): string => (device.history ? "" : ` at ${milliseconds(ns)}`)
   const step = peak.step === null ? "" : `, step ${peak.step}`
   return [
-    { heading: "Peak allocated", text: bytes(peak.bytes), says: "the most that tensors held at once, as torch.cuda.max_memory_allocated counts" },
-    { heading: "At", text: device.history ? "the end" : `${milliseconds(peak.at_ns)}${step}`, says: "since the first event of the history" },
-    { heading: "Peak reserved", text: bytes(peak.reserved_bytes), says: "the most that torch held from the device, as torch.cuda.max_memory_reserved counts" },
-    ...(device.history ? [] : [{ heading: "At", text: milliseconds(peak.reserved_at_ns) }]),
+    { heading: "Peak allocated", text: `${bytes(peak.bytes)}${when(peak.at_ns)}${step}`, says: "the most that tensors held at once, as torch.cuda.max_memory_allocated counts" },
+    { heading: "Peak reserved", text: `${bytes(peak.reserved_bytes)}${when(peak.reserved_at_ns)}`, says: "the most that torch held from the device, as torch.cuda.max_memory_reserved counts" },
   ]
 }
 

@@ -48,7 +48,7 @@ export function SnapshotCurvePart(props: CurvePartProps): JSX.Element {
         </p>
       </div>
       <CategoryParts series={series} cursor={cursor} at={at} peak={device.peak} reserved={{ at: curve.reserved[cursor] ?? 0, peak: device.peak.reserved_bytes }}>
-        {cursor === peak && !device.history && <p class="caption">The peak is at {milliseconds(device.peak.at_ns)}.</p>}
+        {cursor === peak && <p class="caption">The peak is at {milliseconds(device.peak.at_ns)}.</p>}
       </CategoryParts>
     </div>
   )

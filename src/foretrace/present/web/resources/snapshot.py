@@ -105,7 +105,7 @@ def _device(found: DeviceFindings) -> dict[str, Any]:
     return {
         "name": found.name,
         "says": visible(found.says),
-        "history": None if memory.events.height else "the snapshot has no history: it shows one moment only",
+        "history": None if memory.events.height else "the snapshot has no history, so it shows one moment only",
         "peak": {
             "at_ns": _since_start(memory, memory.at_ns(memory.peak)),
             "bytes": memory.peak_bytes,
@@ -240,9 +240,9 @@ def _figures(found: DeviceFindings) -> list[tuple[str, int, int]]:
         ("held from the device", peak.reserved_bytes, end.reserved_bytes),
         ("in blocks", peak.active_bytes, end.active_bytes),
         ("in no block", peak.unused_bytes, end.unused_bytes),
-        ("of it in segments with no block", peak.whole_bytes, end.whole_bytes),
-        ("of it beside blocks in use", peak.split_bytes, end.split_bytes),
-        ("largest piece", peak.largest_bytes, end.largest_bytes),
+        ("in no block, in empty segments", peak.whole_bytes, end.whole_bytes),
+        ("in no block, beside blocks in use", peak.split_bytes, end.split_bytes),
+        ("largest piece of that", peak.largest_bytes, end.largest_bytes),
     ]
 
 
