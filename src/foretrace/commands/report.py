@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
     from foretrace.present.web.payload import View
     from foretrace.present.web.recording_view import RecordingView
     from foretrace.present.web.run_files import bench_names, place_of
-    from foretrace.present.web.snapshot_view import is_snapshot_file
+    from foretrace.present.web.snapshot_view import snapshot_alone
 
     _output.check_file(args.output, force=args.force, endings=(".html", ".htm"), such_as=".html")
     views: list[View] = []
@@ -60,8 +60,8 @@ def run(args: argparse.Namespace) -> None:
         if path.is_file() and is_bench(path):
             views.append(BenchView(path, run_id=str(number), name=names[path]))
             continue
-        if is_snapshot_file(path):
-            views.append(_snapshot(path, str(number)))
+        if (snapshot := snapshot_alone(path)) is not None:
+            views.append(_snapshot(snapshot, str(number)))
             continue
         case = _input.open_case(
             path, no_cache=args.no_cache, step_ms=args.step_ms, reading=_input.reading(args)

@@ -44,9 +44,23 @@ def is_snapshot_file(path: Path) -> bool:
         return False
 
 
+def snapshot_alone(path: Path) -> Path | None:
+    """The snapshot that a path means, where it means no recording: the file itself, or that of a Run with nothing else."""
+    if not path.is_dir():
+        return path if is_snapshot_file(path) else None
+    try:
+        find_recorded(path)
+    except ForetraceError:
+        return find_snapshot(path)
+    return None
+
+
 def of_a_run(path: Path) -> bool:
-    """Whether a snapshot lies in the folder of a Run's rank."""
-    return find_recorded(path.parent) is not None
+    """Whether a snapshot lies beside a recording of a Run, whose Memory page shows it."""
+    try:
+        return find_recorded(path.parent) is not None
+    except ForetraceError:
+        return False  # a Run that recorded nothing else
 
 
 def snapshot_name(path: Path) -> str:

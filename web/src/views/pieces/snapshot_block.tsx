@@ -42,6 +42,12 @@ export function SnapshotBlock(props: { readonly value: Snapshot; readonly resour
       {device.out_of_memory && <OutOfMemory device={device} />}
       {device.history ? <NoCurve device={device} says={device.history} /> : <SnapshotCurvePart key={device.name} device={device} resource={props.resource} />}
       <Tables device={device} />
+      {device.layers && (
+        <section class="told">
+          <h2>Saved for the backward pass</h2>
+          <p>{device.layers.says}.</p>
+        </section>
+      )}
       <Leaks device={device} />
       <Unused device={device} />
     </div>
@@ -77,7 +83,7 @@ function Tables(props: { readonly device: SnapshotDevice }): JSX.Element {
     <section>
       <div class="section-title">
         <Segments label={shown === "step" ? "Show" : "At the peak"} options={TABLES} chosen={shown} onChoose={(value) => choose({ show: value === "line" ? "" : value, sort: "", q: "" })} />
-        <span class="caption">{shown === "module" && device.layers ? device.layers.says : table.says}</span>
+        <span class="caption">{table.says}</span>
       </div>
       {shown === "block" ? <Blocks device={device} /> : <ArrangedTable key={shown} table={table} first={[shown]} title={shown === "step" ? "Steps" : "Held at the peak"} sort={shown === "step" ? "" : "-held_bytes"} height={HEIGHT} />}
     </section>

@@ -198,9 +198,7 @@ def _stacks(found: DeviceFindings) -> dict[str, Any]:
 
 def _layers(found: DeviceFindings) -> dict[str, Any] | None:
     says = memory_words.layers_says(found)
-    if says is None:
-        return None
-    return {"says": visible(says), "table": _shown("layers", memory_page.frame(found, "layer", 0), says)}
+    return None if says is None else {"says": visible(says)}
 
 
 def _leaks(found: DeviceFindings) -> dict[str, Any]:
