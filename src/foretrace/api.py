@@ -117,16 +117,14 @@ def memory(
     Returns SnapshotFindings: `devices`, each with `leaks`, `layers`, `fragmentation`, `out_of_memory`, `flushes` and `steps`;
     `says`, `notes`, and `to_dict()`, the document of `--format json`.
     """
-    from foretrace.analyze.snapshots.findings import findings
-    from foretrace.ingest.snapshot_files import find_snapshot
-    from foretrace.ingest.snapshots import read_snapshot
+    from foretrace.analyze.snapshots.opening import open_findings
 
-    file = find_snapshot(Path(path))
-    if file is None:
+    found = open_findings(Path(path), device=device, step_times_ns=step_times_ns)
+    if found is None:
         raise InputError(
             f"{path}: no memory snapshot; of a recording, foretrace.analyze.run(foretrace.open(path), 'memory') tells"
         )
-    return findings(read_snapshot(file), device=device, step_times_ns=step_times_ns)
+    return found
 
 
 def sql(

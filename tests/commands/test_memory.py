@@ -144,6 +144,36 @@ def test_two_snapshots_are_compared(
     assert "16.0 MiB more" in printed(capsys, healthy, after)
 
 
+def test_a_run_knows_its_steps_and_what_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rank = tmp_path / "rank0"
+    rank.mkdir()
+    made = Allocator()
+    times = []
+    for number in range(4):
+        began = made.now_ns
+        made.malloc(3 * MIB, at_line(5))
+        made.malloc(3 * MIB, at_line(5))
+        times.append({"step": 20 + number, "began_ns": began, "ended_ns": made.now_ns - 1000})
+    made.write(rank / "memory.pickle")
+    made.write(rank / "oom.pickle")
+    failed = {"file": "oom.pickle", "asked_bytes": 9 * MIB, "driver_free_bytes": MIB, "device": 0}
+    facts = {
+        "passes": [{"kind": "memory", "file": "memory.pickle", "step_times": times}],
+        "out_of_memory": {**failed, "stack": [{"file": "/me/train.py", "line": 6, "function": "main"}]},
+    }
+    (rank / "rank.json").write_text(json.dumps(facts), encoding="utf-8")
+    document = json.loads(printed(capsys, tmp_path, "--format", "json"))
+    assert document["leaks"] == [{"where": "train.py:5 <module>", "bytes_per_step": 6 * MIB}]
+    assert document["oom"] is None
+    page = printed(capsys, tmp_path)
+    assert "in step 23" in page
+    assert "an allocation failed in this Run" in page
+    short = json.loads(printed(capsys, rank / "oom.pickle", "--format", "json"))["oom"]
+    assert (short["asked_bytes"], short["where"]) == (9 * MIB, "train.py:6 main")
+    (rank / "memory.pickle").unlink()
+    assert "out of memory at train.py:6 main" in printed(capsys, tmp_path)
+
+
 def test_a_run_with_a_snapshot_is_read_by_its_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ from foretrace.errors import MissingDataError, UsageError
 if TYPE_CHECKING:
     from foretrace.analyze.result import Result
     from foretrace.analyze.snapshots.findings import DeviceFindings, SnapshotFindings
+    from foretrace.snapshot import Snapshot
     from foretrace.trace import Trace
 
 _BY = ("category", "line", "phase", "module", "block", "step", "layer", "op")
@@ -53,17 +54,15 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _findings(args: argparse.Namespace, path: Path) -> SnapshotFindings | None:
-    from foretrace.analyze.snapshots.findings import findings
-    from foretrace.ingest.snapshot_files import find_snapshot
+    from foretrace.analyze.snapshots.opening import open_findings
     from foretrace.ingest.snapshots import read_snapshot
     from foretrace.present.text import terminal
 
-    file = find_snapshot(path)
-    if file is None:
-        return None
-    with terminal.reading(file) as progress:
-        snapshot = read_snapshot(file, progress=progress)
-    return findings(snapshot, device=args.device)
+    def read(file: Path) -> Snapshot:
+        with terminal.reading(file) as progress:
+            return read_snapshot(file, progress=progress)
+
+    return open_findings(path, device=args.device, read=read)
 
 
 def _print_findings(found: SnapshotFindings, args: argparse.Namespace) -> None:

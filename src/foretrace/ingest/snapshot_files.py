@@ -11,7 +11,7 @@ from foretrace.ingest.pipes import as_file
 from foretrace.ingest.source import open_source
 from foretrace.units import visible
 
-_OF_A_RUN = "memory.pickle"
+_OF_A_RUN = ("memory.pickle", "oom.pickle")  # the first is of whole steps
 _LISTED, _INSPECTED = 10, 1_000
 
 
@@ -21,10 +21,11 @@ def find_snapshot(path: Path) -> Path | None:
         path = as_file(path)
         if not path.is_dir():
             return path if _is_snapshot(path, loud=True) else None
-        of_run = sorted(path.glob(f"rank*/{_OF_A_RUN}"), key=lambda file: (len(file.parent.name), file))
-        direct = path / _OF_A_RUN
-        if direct.is_file() or of_run:
-            return direct if direct.is_file() else of_run[0]
+        for name in _OF_A_RUN:
+            of_ranks = sorted(path.glob(f"rank*/{name}"), key=lambda file: (len(file.parent.name), file))
+            of_run = [file for file in (path / name, *of_ranks) if file.is_file()]
+            if of_run:
+                return of_run[0]
         found = list(_in_folder(path))
     except OSError as error:  # a name that is too long, a folder that may not be looked into
         raise InputError(f"{path}: {error.strerror or error}") from error

@@ -99,9 +99,12 @@ class History:
     def annotate(self, name: str, stage: str) -> None:
         self.annotations.append((self.device, stage, name, self.now_ns))
 
-    def snapshot(self, *, lost: int = 0, settings: Mapping[str, Any] | None = None) -> Snapshot:
-        """The snapshot, without the first `lost` events, as a ring buffer has it."""
-        segments, blocks = [], []
+    def snapshot(
+        self, *, lost: int = 0, settings: Mapping[str, Any] | None = None, block_stacks: bool = True
+    ) -> Snapshot:
+        """The snapshot, without the first `lost` events, as a ring buffer has it, or with blocks of unknown stack."""
+        segments: list[tuple[Any, ...]] = []
+        blocks: list[tuple[Any, ...]] = []
         for number, (start, (size, pool)) in enumerate(sorted(self.segments.items())):
             inside = sorted((at, block) for at, block in self.blocks.items() if start <= at < start + size)
             held = sum(block[0] for _, block in inside)
@@ -109,6 +112,7 @@ class History:
                 (self.device, start, size, held, held, held, 0, "large", pool, self.expandable, -1)
             )
             blocks += self._divided(number, start, size, inside)
+        blocks = blocks if block_stacks else [(*row[:-1], -1) for row in blocks]
         return Snapshot(
             Path("made.pickle"), _frame(segments, SEGMENTS), _frame(blocks, BLOCKS), _frame(self.rows[lost:], EVENTS),
             _frame(

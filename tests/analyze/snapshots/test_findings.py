@@ -15,6 +15,7 @@ from analyze.snapshots.trainings import (
     STATE,
     appends,
     keeps_last,
+    keeps_last_growing,
     kept_graph,
     layer,
     once,
@@ -65,8 +66,10 @@ def test_the_peak_by_source_line_is_by_the_programs_own_lines() -> None:
     }  # fmt: skip
 
 
-def test_every_category_over_the_whole_history() -> None:
-    origins = only(train(3)).origins
+@pytest.mark.parametrize("free_stacks", [True, False])
+def test_every_category_over_the_whole_history(free_stacks: bool) -> None:
+    """Frees have stacks where the history was recorded with context="all", and none with "alloc"."""
+    origins = only(train(3, free_stacks=free_stacks)).origins
     lives = origins.memory.lives
     rows = pl.DataFrame({"category": origins.categories, "size": lives.size}).group_by("category").sum()
     assert dict(rows.iter_rows()) == {
@@ -76,15 +79,27 @@ def test_every_category_over_the_whole_history() -> None:
     }  # fmt: skip
 
 
+def test_without_stacks_nothing_is_known() -> None:
+    made = History()
+    made.alloc(4 * MIB)
+    found = only(made)
+    assert held(found, "category") == {"unknown": 4 * MIB}
+    assert held(found, "line") == {"(no source line)": 4 * MIB}
+    assert held(found, "phase") == {"unknown": 4 * MIB}
+
+
 def test_a_history_that_ends_in_the_backward_pass_still_knows_activations() -> None:
     found = only(train(2, stop_in_backward=True))
     assert held(found, "category")["activation"] == LAYERS * ACTIVATION
 
 
 def test_what_came_before_the_history_is_said_to_be() -> None:
-    made = train(3)
-    found = only(made, lost=2 * LAYERS)  # their parameters: a segment and a block each
+    lost = 2 * LAYERS  # the parameters: a segment and a block each
+    found = only(train(3), lost=lost, block_stacks=False)
     assert held(found, "category")["before the recording"] == LAYERS * PARAMETER
+    assert held(found, "line")["before the recording"] == LAYERS * PARAMETER
+    # A block keeps its stack, whatever the history lost.
+    assert held(only(train(3), lost=lost), "category")["parameter"] == LAYERS * PARAMETER
 
 
 @pytest.mark.parametrize("optimizer_frames", [True, False])
@@ -143,6 +158,7 @@ HEALTHY = {
     "a batch fetched ahead": train(6, before_step=keeps_last(61, 1)),
     "the last two batches": train(8, before_step=keeps_last(61, 2)),
     "a buffer of three": train(8, after_step=keeps_last(62, 3)),
+    "a buffer of larger and larger": train(8, after_step=keeps_last_growing(62, 3)),
     "scalars": train(6, after_step=appends(63, 512)),
     "cut in the backward pass": train(6, stop_in_backward=True),
 }

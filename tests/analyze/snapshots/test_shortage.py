@@ -7,6 +7,7 @@ from analyze.snapshots.allocator import Allocator, OutOfMemoryError
 from analyze.snapshots.histories import EMPTY_CACHE, MAIN, MIB, History, at_line
 
 from foretrace.analyze.snapshots.findings import DeviceFindings, findings
+from foretrace.analyze.snapshots.shortage import Failed
 
 
 def only(made: History, **settings: object) -> DeviceFindings:
@@ -58,6 +59,30 @@ def test_a_request_that_is_simply_too_large() -> None:
     assert short.would_fit == "30.0 MiB fewer in use; train.py:10 <module> held most, 60.0 MiB"
 
 
+def test_a_limit_of_the_process_is_told_from_a_full_device() -> None:
+    made = Allocator()
+    made.malloc(60 * MIB, at_line(10))
+    made.oom(50 * MIB, 1 << 37, at_line(12))
+    (short,) = only(made).out_of_memory
+    assert short.missing_bytes == 50 * MIB
+    assert "which this process may not take" in short.why
+    known = Failed(50 * MIB, 1 << 37, 100 * MIB, None, "elsewhere")
+    (found,) = findings(made.snapshot(), failed={0: known}).devices
+    (short,) = found.out_of_memory
+    assert (short.missing_bytes, short.where) == (10 * MIB, "train.py:12 <module>")
+    assert "of which this process may have 100 MiB in all" in short.why
+
+
+def test_a_failed_request_is_known_without_a_history() -> None:
+    made = Allocator()
+    made.malloc(60 * MIB, at_line(10))
+    known = Failed(50 * MIB, 20 * MIB, None, 123, "train.py:12 main")
+    (found,) = findings(made.snapshot(lost=len(made.rows)), failed={0: known}).devices
+    (short,) = found.out_of_memory
+    assert (short.allocated_bytes, short.missing_bytes, short.at_ns) == (60 * MIB, 30 * MIB, 123)
+    assert short.holders == (("train.py:10 <module>", 60 * MIB),)
+
+
 def test_where_segments_grow_already_they_are_not_advised() -> None:
     made = fragmented(410 * MIB)
     with pytest.raises(OutOfMemoryError):
@@ -104,6 +129,10 @@ def test_sizes_that_alternate_leave_holes_that_growing_segments_would_not() -> N
     assert settings[0] == "expandable_segments:True"
     assert any(setting.startswith("max_split_size_mb:") for setting in settings)
     assert told.at_end.split_bytes == made.beside_blocks
+    # When the last round's segments are new, the eleven rounds before it lie half empty.
+    (where, unused), *_ = told.beside
+    assert where == "train.py:21 <module>"
+    assert unused == sum(4 * (40 + 2 * number - (22 + number)) * MIB for number in range(11))
 
 
 def test_requests_of_many_sizes_may_be_rounded() -> None:

@@ -24,7 +24,7 @@ def layer(line: int) -> tuple[Any, ...]:
 
 def train(
     steps: int, *, before_step: Hook | None = None, after_forward: Hook | None = None, after_step: Hook | None = None,
-    optimizer_frames: bool = True, stop_in_backward: bool = False,
+    optimizer_frames: bool = True, stop_in_backward: bool = False, free_stacks: bool = True,
 ) -> History:  # fmt: skip
     """Parameters, then steps of forward, backward, Adam and zero_grad."""
     made = History()
@@ -37,7 +37,7 @@ def train(
         for _ in range(LAYERS):
             saved.append(made.alloc(ACTIVATION, layer(10)))
             passing = made.alloc(2 * MIB, layer(11))
-            made.free(passing, layer(11))
+            made.free(passing, layer(11) if free_stacks else ())
         if after_forward:
             after_forward(made, step)
         grads = []
@@ -50,14 +50,14 @@ def train(
                 return made
         if optimizer_frames:
             working = made.alloc(MIB, (ADAM, MAIN))
-            made.free(working, (ADAM, MAIN))
+            made.free(working, (ADAM, MAIN) if free_stacks else ())
             if step == 0:
                 for _ in range(LAYERS):
                     made.alloc(
                         STATE, (("/site-packages/torch/optim/adam.py", STATE_LINE, "_init_group"), ADAM, MAIN)
                     )
         for block in grads:
-            made.free(block, (ZERO_GRAD, MAIN))
+            made.free(block, (ZERO_GRAD, MAIN) if free_stacks else ())
         if after_step:
             after_step(made, step)
     return made
@@ -78,6 +78,18 @@ def keeps_last(line: int, length: int, size: int = 2 * MIB) -> Hook:
 
     def hook(made: History, step: int) -> None:
         held.append(made.alloc(size, at_line(line)))
+        if len(held) > length:
+            made.free(held.pop(0), at_line(line))
+
+    return hook
+
+
+def keeps_last_growing(line: int, length: int) -> Hook:
+    """The last so many, each larger than the one before."""
+    held: list[int] = []
+
+    def hook(made: History, step: int) -> None:
+        held.append(made.alloc((2 + step) * MIB, at_line(line)))
         if len(held) > length:
             made.free(held.pop(0), at_line(line))
 

@@ -463,6 +463,7 @@ export interface SnapshotDevice {
     readonly mark: Mark
     readonly says: string
     readonly flushes: string | null
+    readonly beside: string | null // whose blocks lie there
     readonly advice: readonly { readonly setting: string; readonly reason: string }[]
     readonly figures: readonly { readonly label: string; readonly at_peak: string; readonly at_end: string }[]
   }

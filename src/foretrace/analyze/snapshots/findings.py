@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from foretrace.analyze.snapshots.layers import Layers
 from foretrace.analyze.snapshots.leaks import Leak
 from foretrace.analyze.snapshots.origins import Origins
 from foretrace.analyze.snapshots.places import Places
-from foretrace.analyze.snapshots.shortage import Flush, OutOfMemory
+from foretrace.analyze.snapshots.shortage import Failed, Flush, OutOfMemory
 from foretrace.analyze.snapshots.steps import Steps
 from foretrace.errors import MissingDataError
 from foretrace.snapshot import HOST, Snapshot
@@ -98,11 +98,17 @@ def device_name(device: int) -> str:
 
 
 def findings(
-    snapshot: Snapshot, *, device: int | None = None, step_times_ns: Sequence[tuple[int, int]] | None = None
+    snapshot: Snapshot,
+    *,
+    device: int | None = None,
+    step_times_ns: Sequence[tuple[int, int]] | None = None,
+    first_step: int = 0,
+    failed: Mapping[int, Failed] | None = None,
 ) -> SnapshotFindings:
     """What the snapshot tells of each device, or of one.
 
-    `step_times_ns` are the times of steps on the Unix clock, where the caller knows them.
+    `step_times_ns` are the times of steps on the Unix clock, where the caller knows them, and `first_step` is the number of the
+    first. `failed` are requests that did not fit, by device, as a Run knows them.
     """
     places = Places(snapshot)
     every = lifetimes.devices(snapshot)
@@ -111,15 +117,18 @@ def findings(
         known = ", ".join(device_name(memory.device) for memory in every) or "none"
         wanted = "any device" if device is None else device_name(device)
         raise MissingDataError(f"{snapshot.path.name}: nothing of {wanted} in this snapshot; it has: {known}")
-    told = tuple(_of_device(snapshot, Origins(memory, places), step_times_ns) for memory in chosen)
-    return SnapshotFindings(snapshot, told)
+    told = []
+    for memory in chosen:
+        origins = Origins(memory, places)
+        stepped = steps.find(origins, snapshot, step_times_ns, first_step=first_step)
+        told.append(_of_device(snapshot, origins, stepped, (failed or {}).get(memory.device)))
+    return SnapshotFindings(snapshot, tuple(told))
 
 
 def _of_device(
-    snapshot: Snapshot, origins: Origins, step_times_ns: Sequence[tuple[int, int]] | None
+    snapshot: Snapshot, origins: Origins, found: Steps | None, failed: Failed | None
 ) -> DeviceFindings:
     memory = origins.memory
-    found = steps.find(origins, snapshot, step_times_ns)
     flushed = shortage.flushes(origins)
     grows = bool(snapshot.settings.get("expandable_segments")) or bool(memory.segments["expandable"].any())
     return DeviceFindings(
@@ -129,7 +138,7 @@ def _of_device(
         leaks=leaks.find(origins, found),
         layers=layers.find(origins, memory.peak),
         fragmentation=fragmentation.fragmentation(origins, snapshot.settings, flushed),
-        out_of_memory=shortage.out_of_memory(origins, expandable=grows),
+        out_of_memory=shortage.out_of_memory(origins, expandable=grows, failed=failed),
         flushes=flushed,
     )
 

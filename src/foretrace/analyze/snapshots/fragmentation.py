@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from foretrace.analyze.snapshots.block_sizes import SMALL
-from foretrace.analyze.snapshots.holes import Holes, holes
+from foretrace.analyze.snapshots.holes import Holes, holes, unused_beside
 from foretrace.analyze.snapshots.origins import Origins
 from foretrace.analyze.snapshots.shortage import Flush
 from foretrace.sourced import JUDGEMENT, Bytes, Count, Share
@@ -43,6 +44,9 @@ class Fragmentation:
     unused_pct: float
     excess_bytes: int  # the most that torch held, beyond the most that blocks took
     rounding_bytes: int  # in the blocks of the peak, beyond what was asked for
+    beside: tuple[
+        tuple[str, int], ...
+    ]  # lines whose blocks kept most of a segment from use when torch held most, and how much
     advice: tuple[Advice, ...]
 
 
@@ -64,6 +68,7 @@ def fragmentation(origins: Origins, settings: Mapping[str, Any], flushed: list[F
         unused_pct=100 * unused / reserved if reserved else 0.0,
         excess_bytes=excess,
         rounding_bytes=int(np.maximum(lives.size[held] - lives.requested[held], 0).sum()),
+        beside=_beside(origins),
         advice=tuple(_advice(origins, settings, excess, flushed)),
     )
 
@@ -91,6 +96,17 @@ def _advice(
             f"{counted(len(flushed), 'time')} torch gave memory back ({returned}) to make one request fit, "
             "which waits for the device: with a threshold it gives back what was not used for long, before",
         )
+
+
+def _beside(origins: Origins, top: int = 3) -> tuple[tuple[str, int], ...]:
+    """The lines whose blocks lie in segments that are not full, when torch held most: with what is unused there."""
+    memory = origins.memory
+    if not len(memory.reserved):
+        return ()
+    unused = unused_beside(memory, int(np.argmax(memory.reserved)))
+    rows = pl.DataFrame({"line": origins.lines.gather(unused.largest), "unused": unused.unused})
+    most = rows.group_by("line").agg(pl.col("unused").sum()).sort("unused", "line", descending=(True, False))
+    return tuple((str(line), int(size)) for line, size in most.head(top).iter_rows() if size > 0)
 
 
 def _whole_segments(origins: Origins, settings: Mapping[str, Any]) -> Iterator[Advice]:

@@ -70,6 +70,30 @@ def holes(memory: DeviceMemory, event: int) -> Holes:
     )
 
 
+@dataclass(frozen=True)
+class UnusedBeside:
+    """Segments that blocks use in part: the largest block of each (its row), and the bytes that none uses."""
+
+    largest: Array
+    unused: Array
+
+
+def unused_beside(memory: DeviceMemory, event: int) -> UnusedBeside:
+    """What lay unused beside blocks after an event, segment by segment."""
+    low, high, _ = _ranges(memory, event)
+    lives = memory.lives
+    rows = np.flatnonzero(lives.active_after(event))
+    begin = lives.address[rows].astype(np.int64)
+    place = np.searchsorted(low, begin, side="right") - 1
+    inside = (place >= 0) & (begin < np.append(high, 0)[place])
+    rows, place = rows[inside], place[inside]
+    used = np.bincount(place, lives.size[rows], minlength=len(low)).astype(np.int64)
+    order = np.lexsort((lives.size[rows], place))
+    last = np.append(place[order][1:] != place[order][:-1], True) if len(order) else np.zeros(0, bool)
+    chosen = order[last]
+    return UnusedBeside(rows[chosen], np.maximum(high - low - used, 0)[place[chosen]])
+
+
 def _ranges(memory: DeviceMemory, event: int) -> tuple[Array, Array, Array]:
     """What was held from the device then: where each piece began and stopped, in order, and whether in a private pool."""
     pieces = segment_lives(memory.events, memory.segments).filter(

@@ -88,16 +88,26 @@ def _step_of(event: Array, steps: Steps) -> Array:
 
 
 def _changes(rows: pl.DataFrame) -> pl.DataFrame:
-    """Steps and lines in which memory grew, and something stayed that was allocated there: where, step, growth."""
+    """Steps and lines in which memory and the number of blocks grew, and something stayed of it: where, step, growth.
+
+    A buffer of fixed length whose entries get larger has as many blocks as before.
+    """
     made = rows.group_by("where", pl.col("made").alias("step")).agg(
-        pl.col("size").sum().alias("more"), pl.col("size").filter(pl.col("kept")).sum().alias("stays")
+        pl.col("size").sum().alias("more"),
+        pl.col("size").filter(pl.col("kept")).sum().alias("stays"),
+        pl.len().cast(pl.Int64).alias("new"),
     )
-    gone = rows.group_by("where", pl.col("gone").alias("step")).agg(pl.col("size").sum().alias("less"))
-    both = made.join(gone, on=["where", "step"], how="left").with_columns(pl.col("less").fill_null(0))
+    gone = rows.group_by("where", pl.col("gone").alias("step")).agg(
+        pl.col("size").sum().alias("less"), pl.len().cast(pl.Int64).alias("old")
+    )
+    both = made.join(gone, on=["where", "step"], how="left").with_columns(pl.col("less", "old").fill_null(0))
     grown = both.with_columns(growth=pl.col("more") - pl.col("less"))
-    return grown.filter((pl.col("step") >= 0) & (pl.col("growth") > 0) & (pl.col("stays") > 0)).sort(
-        "where", "step"
-    )
+    return grown.filter(
+        (pl.col("step") >= 0)
+        & (pl.col("growth") > 0)
+        & (pl.col("stays") > 0)
+        & (pl.col("new") > pl.col("old"))
+    ).sort("where", "step")
 
 
 def _trailing(found: list[int], count: int) -> int:

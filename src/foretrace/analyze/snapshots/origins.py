@@ -94,13 +94,16 @@ class Origins:
         category[ahead & ~kept] = INTERMEDIATE
         category[ahead & into & ~kept] = ACTIVATION
         category[forward & kept & into & ~over] = ACTIVATION
-        category[again | backward] = np.where(self._after_pass(), GRADIENT, AUTOGRAD)[again | backward]
-        made = other & self.places.parameters[lives.stack]
+        made = ahead & self.places.parameters[lives.stack]
         category[made] = np.where(kept, PARAMETER, TEMPORARY)[made]
         category[stepping] = np.where(self._after_step(), STATE, TEMPORARY)[stepping]
         category = self._like_others(category, forward & kept)
         old = lives.start == BEFORE
-        category[old] = OLD
+        fits_parameter = np.isin(lives.size, lives.size[kept & (old | made)])
+        flowed = again | backward
+        category[flowed] = np.where(self._after_pass(fits_parameter), GRADIENT, AUTOGRAD)[flowed]
+        # A block that is older than the history may still have its stack.
+        category[old & ~(kept & (made | stepping))] = OLD
         category[old & self._cleared()] = GRADIENT
         return pl.Series("category", category.tolist(), dtype=pl.String)
 
@@ -118,12 +121,23 @@ class Origins:
         first, left = (np.append(ends, never)[place] for ends in (found.first, found.left))
         return (lives.asked > first) & (first < never), lives.asked > left
 
-    def _after_pass(self) -> Array:
-        """Whether a block was held after the backward pass that it was allocated in."""
-        lives = self.memory.lives
-        last = np.append(self.backward.last, -1)[self.backward.around(lives.start)]
-        after: Array = lives.asked > last
-        return after
+    def _after_pass(self, fits_parameter: Array) -> Array:
+        """Whether a block was held after the backward pass that it was allocated in.
+
+        Where frees have no stacks, those between the pass and what comes next may be of either: gradients are as large as a
+        parameter.
+        """
+        lives, found = self.memory.lives, self.backward
+        place = found.around(lives.start)
+        after: Array = lives.asked > np.append(found.last, -1)[place]
+        if found.frees_tell:
+            return after
+        between = (
+            after
+            & (lives.asked <= np.append(found.left, -1)[place])
+            & (lives.asked < self.memory.events.height)
+        )
+        return after & (~between | fits_parameter)
 
     def _after_step(self) -> Array:
         """Whether a block was held after the optimizer's step that it was allocated in."""

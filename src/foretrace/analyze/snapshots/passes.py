@@ -22,6 +22,7 @@ class Passes:
     first: Array
     last: Array
     left: Array  # the number of events where none came after
+    frees_tell: bool  # whether frees have stacks, so that `last` is the last free too
 
     def next_of(self, event: Array) -> Array:
         """The place of the first run that begins after each event; one past the last where none does."""
@@ -54,7 +55,8 @@ def _runs(memory: DeviceMemory, places: Places, inside: tuple[str, ...], between
     other = (phase == OTHER).to_numpy() & places.of_program[stack]
     breaks = allocates & (phase.is_in(list(between)).to_numpy() | other)
     # Where no free has a stack, a free without one says nothing.
-    told = frees & is_inside if bool((stack[frees] >= 0).any()) else np.zeros(len(stack), bool)
+    frees_tell = bool((stack[frees] >= 0).any())
+    told = frees & is_inside & frees_tell
     part = np.cumsum(breaks)
     rows = np.flatnonzero(allocates & is_inside)
     parts, begin = np.unique(part[rows], return_index=True)
@@ -63,4 +65,4 @@ def _runs(memory: DeviceMemory, places: Places, inside: tuple[str, ...], between
     of_run = np.flatnonzero((allocates & is_inside) | told)
     last[part[of_run]] = of_run
     stops = np.append(np.flatnonzero(breaks), len(stack))
-    return Passes(first, last[parts], stops[np.searchsorted(stops, first)])
+    return Passes(first, last[parts], stops[np.searchsorted(stops, first)], frees_tell)

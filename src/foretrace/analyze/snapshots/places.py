@@ -35,7 +35,8 @@ _NATIVE_BACKWARD = re.compile(
 )
 _CALLS_FORWARD = ("forward", "_call_impl", "_wrapped_call_impl")
 _FUNCTIONAL = re.compile(r"(?:^|/)torch/nn/functional\.py$")
-_MODULES = re.compile(r"(?:^|/)torch/nn/(?:modules/|parameter\.py$)")
+_MODULES = re.compile(r"(?:^|/)torch/nn/modules/")
+_PARAMETER_CODE = re.compile(r"(?:^|/)torch/nn/parameter\.py$")
 _PLACES_PARAMETERS = (
     "_apply",
     "load_state_dict",
@@ -115,7 +116,8 @@ class Places:
         makes = np.array(
             [
                 name in _PLACES_PARAMETERS
-                or (name in ("__init__", "__new__") and bool(_MODULES.search(file)))
+                or bool(_PARAMETER_CODE.search(file))
+                or (name == "__init__" and bool(_MODULES.search(file)))
                 for file, name in zip(self._files, self._functions, strict=True)
             ],
             bool,
@@ -192,6 +194,11 @@ class Places:
         if function in _CALLS_FORWARD or _FUNCTIONAL.search(file):
             return PHASES.index(FORWARD)
         return -1
+
+
+def of_library(file: str) -> bool:
+    """Whether a file is torch's or Python's own, or of an installed package."""
+    return bool(_OF_LIBRARY.search(file))
 
 
 def _matching(pattern: re.Pattern[str], texts: list[str]) -> Array:

@@ -44,49 +44,82 @@ class Flush:
     where: str
 
 
-def out_of_memory(origins: Origins, *, expandable: bool, holders: int = 5) -> list[OutOfMemory]:
-    """The requests that did not fit, in order."""
-    events = origins.memory.events
-    rows = np.flatnonzero((events["action"] == "oom").to_numpy())
-    return [_request(origins, int(row), expandable, holders) for row in rows]
+@dataclass(frozen=True)
+class Failed:
+    """What the program's Run knows of a request that did not fit."""
+
+    asked_bytes: int
+    device_free_bytes: int | None
+    limit_bytes: int | None  # what the process may have of the device
+    at_ns: int | None
+    where: str
 
 
-def _request(origins: Origins, row: int, expandable: bool, holders: int) -> OutOfMemory:
+def out_of_memory(
+    origins: Origins, *, expandable: bool, failed: Failed | None = None, holders: int = 5
+) -> list[OutOfMemory]:
+    """The requests that did not fit, in order; where the history has none, the one that is known otherwise."""
     memory, places = origins.memory, origins.places
-    event = memory.events.row(row, named=True)
-    asked = int(event["size_bytes"])
-    left = None if event["address"] is None else int(event["address"])
+    limit = failed.limit_bytes if failed else None
+    rows = np.flatnonzero((memory.events["action"] == "oom").to_numpy())
+    requests = []
+    for row in rows:
+        event = memory.events.row(int(row), named=True)
+        stack = int(event["stack"])
+        where = places.lines[stack if stack >= 0 else places.count]
+        left = None if event["address"] is None else int(event["address"])
+        known = Failed(int(event["size_bytes"]), left, limit, memory.at_ns(int(row)), where)
+        requests.append(_request(origins, int(row), known, expandable, holders))
+    if not requests and failed is not None:
+        requests.append(_request(origins, memory.events.height - 1, failed, expandable, holders))
+    return requests
+
+
+def _request(origins: Origins, row: int, known: Failed, expandable: bool, holders: int) -> OutOfMemory:
+    """The request after an event; `row` -1 is the moment of a snapshot without history."""
+    memory, asked = origins.memory, known.asked_bytes
     reserved = memory.reserved_after(row)
-    unused = max(reserved - int(memory.active[row]), 0)
+    lives = memory.lives
+    active, allocated = (
+        int(lives.size[held(row)].sum()) for held in (lives.active_after, lives.allocated_after)
+    )
+    unused = max(reserved - active, 0)
+    left, limited = known.device_free_bytes, False
+    if known.limit_bytes is not None and max(known.limit_bytes - reserved, 0) < (left or 0):
+        left, limited = max(known.limit_bytes - reserved, 0), True
+    elif left is not None and left >= asked:
+        left, limited = 0, True  # it would have fitted: the process may not take it
     hole = holes(memory, row).largest_bytes
     missing = max(asked - (left or 0) - unused, 0)
     table = composition.composition(origins, row, "line").head(holders)
     by_line = tuple((str(line), int(size)) for line, size in table.select("line", "held_bytes").iter_rows())
-    stack = int(event["stack"])
     return OutOfMemory(
         event=row,
-        at_ns=memory.at_ns(row),
+        at_ns=known.at_ns,
         asked_bytes=asked,
-        device_free_bytes=left,
-        allocated_bytes=int(memory.allocated[row]),
+        device_free_bytes=known.device_free_bytes,
+        allocated_bytes=allocated,
         reserved_bytes=reserved,
         unused_bytes=unused,
         largest_hole_bytes=hole,
         missing_bytes=missing,
-        where=places.lines[stack if stack >= 0 else places.count],
-        why=_why(asked, left, unused, hole),
+        where=known.where,
+        why=_why(known, limited, unused, hole),
         would_fit=_would_fit(missing, unused, by_line, expandable=expandable),
         holders=by_line,
     )
 
 
-def _why(asked: int, left: int | None, unused: int, hole: int) -> str:
-    wanted, largest = format_value("_bytes", asked), format_value("_bytes", hole)
-    device = (
-        "how much the device had left was not recorded"
-        if left is None
-        else f"the device had {format_value('_bytes', left)} left"
-    )
+def _why(known: Failed, limited: bool, unused: int, hole: int) -> str:
+    wanted, largest = (format_value("_bytes", size) for size in (known.asked_bytes, hole))
+    left = known.device_free_bytes
+    device = "how much the device had left was not recorded"
+    if left is not None:
+        device = f"the device had {format_value('_bytes', left)} left"
+    if limited and known.limit_bytes is not None:
+        device += f", of which this process may have {format_value('_bytes', known.limit_bytes)} in all"
+    elif limited:
+        device += ", which this process may not take (as set_per_process_memory_fraction says)"
     inside = (
         f"of {format_value('_bytes', unused)} that torch held and did not use, the largest hole was {largest}"
     )

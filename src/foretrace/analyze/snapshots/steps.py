@@ -38,7 +38,11 @@ class Steps:
 
 
 def find(
-    origins: Origins, snapshot: Snapshot, given: Sequence[tuple[int, int]] | None = None
+    origins: Origins,
+    snapshot: Snapshot,
+    given: Sequence[tuple[int, int]] | None = None,
+    *,
+    first_step: int = 0,
 ) -> Steps | None:
     """The steps: those that are given as times, else annotated, else told by the optimizer, zero_grad or backward passes.
 
@@ -46,7 +50,8 @@ def find(
     """
     if given:
         spans = np.array(given, np.int64)
-        return _timed(origins, spans[:, 0], spans[:, 1], np.arange(len(spans)), "times that were given")
+        numbers = first_step + np.arange(len(spans))
+        return _timed(origins, spans[:, 0], spans[:, 1], numbers, "the times that were measured")
     return (
         _annotated(origins, snapshot)
         or _after(origins, _optimizer_ends(origins, snapshot), "the optimizer's steps")
@@ -94,7 +99,7 @@ def _annotated(origins: Origins, snapshot: Snapshot) -> Steps | None:
 
 def _timed(origins: Origins, start: Array, end: Array, numbers: Array, told_by: str) -> Steps | None:
     """Steps by time; those in which nothing happened on the device are left out."""
-    time = origins.memory.time_ns
+    time = np.maximum.accumulate(origins.memory.time_ns)
     first, stop = np.searchsorted(time, start, side="left"), np.searchsorted(time, end, side="right")
     kept = stop > first
     if not kept.any():
@@ -110,7 +115,8 @@ def _optimizer_ends(origins: Origins, snapshot: Snapshot) -> Array:
     if named.is_empty():
         return origins.optimizer.last
     ends = np.sort(named["time_ns"].to_numpy())
-    return np.unique(np.searchsorted(origins.memory.time_ns, ends, side="right") - 1)
+    time = np.maximum.accumulate(origins.memory.time_ns)
+    return np.unique(np.searchsorted(time, ends, side="right") - 1)
 
 
 def _cleared(origins: Origins) -> Array:

@@ -14,11 +14,11 @@ def columns(
     at: Sequence[int] | NDArray[np.int64], level: NDArray[np.int64], before: int, width: int
 ) -> NDArray[np.int64]:
     """The highest level in each of `width` equal parts of the time; `before` holds until the first change."""
-    times = np.asarray(at, np.int64)
+    times = np.maximum.accumulate(np.asarray(at, np.int64))
     if not len(times):
         return np.full(width, before)
-    span = max(int(times[-1] - times[0]), 1)
-    place = np.minimum((times - times[0]) * width // span, width - 1)
+    span = max(float(times[-1]) - float(times[0]), 1.0)
+    place = np.minimum((times - times[0]).astype(np.float64) * (width / span), width - 1).astype(np.int64)
     highest = np.full(width, np.iinfo(np.int64).min)
     np.maximum.at(highest, place, level)
     # What was held when a part began is held in it too.

@@ -149,6 +149,9 @@ def _unused(found: DeviceFindings, room: int) -> Iterator[Line]:
     flushed = memory_words.flushes_says(found)
     if flushed is not None:
         yield from _wrapped(flushed, room)
+    beside = memory_words.beside_says(found)
+    if beside is not None:
+        yield from _wrapped(beside, room)
     for advice in found.fragmentation.advice:
         yield from _wrapped(f"`PYTORCH_CUDA_ALLOC_CONF={advice.setting}`: {advice.reason}", room)
 

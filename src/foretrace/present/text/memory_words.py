@@ -73,6 +73,15 @@ def flushes_says(found: DeviceFindings) -> str | None:
     return f"{count} torch gave memory back to the device to make a request fit, first at {found.flushes[0].where}"
 
 
+def beside_says(found: DeviceFindings) -> str | None:
+    """Whose blocks lay beside what was unused; None where no setting would help."""
+    told = found.fragmentation
+    if not (told.advice and told.beside):
+        return None
+    where, much = told.beside[0]
+    return f"when torch held most, {_bytes(much)} lay unused beside blocks of {where}"
+
+
 def compared_says(before: DeviceFindings, after: DeviceFindings) -> str:
     """The two peaks in one sentence."""
     first, second = before.origins.memory.peak_bytes, after.origins.memory.peak_bytes

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 
-from foretrace.analyze.snapshots.findings import SnapshotFindings, findings
-from foretrace.errors import ForetraceError, MissingDataError
+from foretrace.analyze.snapshots.findings import SnapshotFindings
+from foretrace.analyze.snapshots.opening import open_findings
+from foretrace.errors import ForetraceError, InputError, MissingDataError
 from foretrace.ingest.run import find_recorded, pass_of
 from foretrace.ingest.snapshot_files import find_snapshot
 from foretrace.ingest.snapshots import read_snapshot
@@ -27,13 +28,11 @@ class SnapshotView:
         self.id, self.path = run_id, path
         self.name = self.label = visible(name or snapshot_name(path))
         self.title = self.group = ""
-        self._snapshot = read_snapshot(path, progress=progress)
+        found = open_findings(path, read=partial(read_snapshot, progress=progress))
+        if found is None:
+            raise InputError(f"{path}: no snapshot of torch's CUDA allocator")
+        self.findings = found
         self.size_bytes = _GROWTH * path.stat().st_size
-
-    @cached_property
-    def findings(self) -> SnapshotFindings:
-        """What it tells of each device."""
-        return findings(self._snapshot)
 
 
 def is_snapshot_file(path: Path) -> bool:
@@ -93,6 +92,7 @@ def has_snapshot(view: RecordingView) -> bool:
 
 def _beside(view: RecordingView) -> SnapshotFindings:
     file = lies_beside(view)
-    if file is None:
+    found = None if file is None else open_findings(file)
+    if found is None:
         raise MissingDataError(HOW_TO_RECORD)
-    return findings(read_snapshot(file))
+    return found

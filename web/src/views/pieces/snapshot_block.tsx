@@ -145,6 +145,7 @@ function Unused(props: { readonly device: SnapshotDevice }): JSX.Element {
       <h2><MarkGlyph mark={unused.mark} /> Fragmentation</h2>
       <p>{capitalised(unused.says)}.</p>
       {unused.flushes && <p>{capitalised(unused.flushes)}.</p>}
+      {unused.beside && <p>{capitalised(unused.beside)}.</p>}
       <table class="figures" aria-label="What torch held from the device">
         <thead>
           <tr>

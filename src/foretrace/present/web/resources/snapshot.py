@@ -105,9 +105,11 @@ def _device(found: DeviceFindings) -> dict[str, Any]:
     return {
         "name": found.name,
         "says": visible(found.says),
-        "history": None if memory.events.height else "the snapshot has no history, so it shows one moment only",
+        "history": None
+        if memory.events.height
+        else "the snapshot has no history, so it shows one moment only",
         "peak": {
-            "at_ns": _since_start(memory, memory.at_ns(memory.peak)),
+            "at_ns": _since_start(memory, memory.peak),
             "bytes": memory.peak_bytes,
             "step": found.peak_step,
             "reserved_bytes": memory.peak_reserved_bytes,
@@ -124,15 +126,20 @@ def _device(found: DeviceFindings) -> dict[str, Any]:
     }
 
 
-def _since_start(memory: DeviceMemory, at_ns: int | None) -> int:
-    """Times on the page begin with the history: those of the clock have more digits than a browser's numbers."""
-    return 0 if at_ns is None else at_ns - int(memory.time_ns[0])
+def _since_start(memory: DeviceMemory, event: int) -> int:
+    """When an event was, since the first: times of the clock have more digits than a browser's numbers.
+
+    No event is before an earlier one, whatever the clock did.
+    """
+    if event <= 0:
+        return 0
+    return int(memory.time_ns[: event + 1].max()) - int(memory.time_ns[0])
 
 
 def _reserved_at(memory: DeviceMemory) -> int:
     if not len(memory.reserved) or int(memory.reserved.max()) < memory.peak_reserved_bytes:
         return 0
-    return _since_start(memory, memory.at_ns(int(np.argmax(memory.reserved))))
+    return _since_start(memory, int(np.argmax(memory.reserved)))
 
 
 def _parts(found: DeviceFindings) -> list[dict[str, Any]]:
@@ -149,10 +156,11 @@ def _curve(found: DeviceFindings, most: int, within: tuple[int, int] | None) -> 
     first = int(memory.time_ns[0]) if memory.events.height else 0
     low, high = (None, None) if within is None else (within[0] + first, within[1] + first)
     events = curve.chosen_events(memory, most, from_ns=low, to_ns=high)
-    at = [_since_start(memory, memory.at_ns(int(event))) for event in events]
+    times = np.maximum.accumulate(memory.time_ns) if memory.events.height else np.zeros(1, np.int64)
+    at = times[np.maximum(events, 0)] - times[0]
     reserved = curve.levels(memory, events)[1]
     return {
-        "at_ns": at,
+        "at_ns": _plain(at),
         "series": [
             {"label": label, "kind": label.replace(" ", "-"), "bytes": _plain(held)}
             for label, held in curve.by_category(found.origins, events).items()
@@ -221,6 +229,7 @@ def _unused(found: DeviceFindings) -> dict[str, Any]:
         "mark": "note" if told.advice else "good",
         "says": memory_words.unused_says(found),
         "flushes": memory_words.flushes_says(found),
+        "beside": memory_words.beside_says(found),
         "advice": [
             {"setting": f"PYTORCH_CUDA_ALLOC_CONF={advice.setting}", "reason": advice.reason}
             for advice in told.advice
@@ -251,7 +260,7 @@ def _short(found: DeviceFindings) -> dict[str, Any] | None:
     memory = found.origins.memory
     more = len(found.out_of_memory) - 1
     return {
-        "at_ns": _since_start(memory, first.at_ns),
+        "at_ns": _since_start(memory, first.event),
         "where": visible(first.where),
         "why": visible(first.why),
         "would_fit": visible(first.would_fit),
