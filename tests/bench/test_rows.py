@@ -156,6 +156,7 @@ def test_options_may_come_before_the_kind() -> None:
         ["bench", "--size", "xl,small", "transformer"]
     )
     assert vars(parsed)["option:size"] == ("xl", "small")
+    assert parsed.command_line == "foretrace bench --size xl,small transformer"
 
 
 def test_every_option_has_its_help() -> None:
@@ -189,6 +190,8 @@ def test_the_json_form() -> None:
     assert document["rows"] == list(ROWS)
     assert MADE.cases() == (("small", "fwd"), ("small", "train"), ("small", "fwd_bwd"))
     assert Benchmark.from_dict(document) == MADE
+    dated = {"began": "2026-11-16T22:58:03+00:00", "command": "foretrace bench transformer"}
+    assert Benchmark.from_dict({**document, **dated}).to_dict() == {**document, **dated}
     with pytest.raises(FormatError, match="its schema is 1"):
         Benchmark.from_dict({"schema": 1})
     with pytest.raises(FormatError, match="without 'kind'"):

@@ -137,3 +137,15 @@ export function questionsTrace() {
   const deviceProperties = [{ id: 0, name: "NVIDIA H200", totalGlobalMem: 150e9, computeMajor: 9, computeMinor: 0, numSms: 132 }]
   return JSON.stringify({ schemaVersion: 1, baseTimeNanoseconds: 0, deviceProperties, traceEvents: events })
 }
+
+/** What `foretrace bench attention -o FILE.json` writes: two widths over three lengths, of which one ran out of memory; times as long as `factor` says. */
+export function benchDocument(factor) {
+  const rows = [16, 32].flatMap((d_model) => [64, 256, 1024].map((seq_len) => {
+    if (seq_len * d_model === 32768) return { d_model, seq_len, status: "OOM", reason: "CUDA out of memory" }
+    const ms = (factor * d_model * seq_len ** 2) / 1e5
+    const samples = [1, 1.001, 0.999, 1.002, 0.998, 1, 1.001, 0.999].map((noise) => noise * ms)
+    return { d_model, seq_len, status: "OK", reason: null, median_ms: ms, low_ms: 0.98 * ms, high_ms: 1.02 * ms, avg_ms: ms, std_ms: 0.01 * ms, samples_ms: samples, calls: 1, stopped: "precise", peak_alloc_MiB: seq_len, clock_mhz: 1980, slowed_by: seq_len === 1024 ? "power cap" : null }
+  })) // prettier-ignore
+  const known = { schema: "foretrace.bench/1", kind: "attention", device: "NVIDIA H200", torch: "2.11.0", began: "2026-11-16T22:58:03+00:00", command: `foretrace bench ${HOSTILE.script}` }
+  return JSON.stringify({ ...known, case: ["d_model", "seq_len"], notes: [HOSTILE.attribute], timing: { how: "single" }, clock: { by: "pynvml" }, rows })
+}

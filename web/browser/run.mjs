@@ -10,7 +10,7 @@ import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSyn
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { startServer } from "./harness.mjs"
-import { OURS, SHARED, WEB, hostileTrace, isThere, questionsTrace, rankTrace } from "./recordings.mjs"
+import { OURS, SHARED, WEB, benchDocument, hostileTrace, isThere, questionsTrace, rankTrace } from "./recordings.mjs"
 
 const FORETRACE = (process.env.FORETRACE ?? "foretrace").split(" ")
 const HOSTILE_FILE = "hostile <img src=x onerror=window.hacked=7>.json"
@@ -56,18 +56,22 @@ mkdirSync(runFolder, { recursive: true })
 const passes = ["light", "rich"].map((kind) => ({ kind, file: `${kind}.json` }))
 for (const { file } of passes) writeFileSync(join(runFolder, file), questionsTrace())
 writeFileSync(join(runFolder, "rank.json"), JSON.stringify({ passes, command: ["python", "train.py"] }))
+const benches = [1, 0.5].map((factor) => join(folder, `sweep_${factor === 1 ? "before" : "after"}.json`))
+benches.forEach((path, at) => writeFileSync(path, benchDocument(at === 0 ? 1 : 0.5)))
 const there = [...OURS, ...SHARED].filter(isThere)
-const server = await startServer(FORETRACE, [...there.map((each) => each.path), hostile, questions, join(folder, "runs"), ranks, watched])
+const server = await startServer(FORETRACE, [...there.map((each) => each.path), hostile, questions, join(folder, "runs"), ranks, watched, ...benches])
 try {
   const report = join(folder, "report.html")
   const hostileReport = join(folder, "hostile.html")
   writeReport(report, [...OURS.map((each) => each.path), join(ranks, "made_rank0.json"), join(ranks, "made_rank1.json")])
   writeReport(hostileReport, [hostile])
+  const benchReport = join(folder, "benches.html")
+  writeReport(benchReport, benches)
   await checkBuild(folder, server.url)
   const runs = await server.ready()
   const names = process.argv.slice(2)
   const tests = readdirSync(join(WEB, "browser")).filter((name) => name.endsWith(".test.mjs") && (names.length === 0 || names.some((each) => name.startsWith(each))))
-  const settings = { url: server.url, runs, report, hostileReport, watched }
+  const settings = { url: server.url, runs, report, hostileReport, benchReport, watched }
   process.exitCode = await runTests(tests.map((name) => join(WEB, "browser", name)), settings) // prettier-ignore
 } finally {
   server.stop()

@@ -404,6 +404,7 @@ export interface BenchPlot {
 export interface BenchComparison {
   readonly verdict: "faster" | "slower" | "same" | "inconclusive"
   readonly says: string
+  readonly shared: string // what all cases of the first share
   readonly a: BenchSide
   readonly b: BenchSide
   readonly table: Table | null // null: no case was timed in both

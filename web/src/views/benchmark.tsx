@@ -31,10 +31,12 @@ function Whole(props: { readonly value: Benchmark }): JSX.Element {
   const { value } = props
   return (
     <div class="benchmark">
-      <TrustStrip trust={value.trust} leftOut={[]} what="benchmark" />
       <div class="page">
         <PageTop says={value.says} />
         <About value={value} />
+      </div>
+      <TrustStrip trust={value.trust} leftOut={[]} what="benchmark" />
+      <div class="page">
         {value.notes.map((note) => (
           <p key={note} class="note-line">
             {note}
@@ -107,7 +109,7 @@ function LineCharts(props: { readonly part: BenchPart; readonly id: string }): J
           </ul>
         )}
       </div>
-      <div class="charts">
+      <div class="charts" style={{ "--columns": part.plots.length % 3 === 0 ? "3" : "2" }}>
         {part.plots.map((plot) => <PlotLines key={plot.name} part={part} plot={plot} panel={panel} />)}
       </div>
     </>
@@ -121,10 +123,9 @@ function colourAt(index: number): string {
 function PlotLines(props: { readonly part: BenchPart; readonly plot: BenchPlot; readonly panel: number }): JSX.Element {
   const { part, plot, panel } = props
   const lines = useMemo(() => linesOf(part, plot, panel), [part, plot, panel])
-  const measured = useMemo(() => [...plot.values, ...plot.low, ...plot.high].filter((value): value is number => value !== null && (!plot.log || value > 0)), [plot])
   return (
     <Lines title={`${plot.title}${plot.log ? " (log)" : ""}`} xTitle={part.x?.title ?? ""} xLog={part.x?.log ?? false} yLog={plot.log} bytes={plot.name.endsWith("_bytes")}
-      lines={lines} measured={measured} formatY={(value) => formatValue(plot.name, value).replace(/\.0+(?= |$)/, "")} />
+      lines={lines} formatY={(value) => formatValue(plot.name, value).replace(/\.0+(?= |$)/, "")} />
   )
 }
 
@@ -139,21 +140,27 @@ export function linesOf(part: BenchPart, plot: BenchPlot, panel: number): readon
   }))
 }
 
-/** 12.3 ms (12.1 ms – 12.6 ms), held back by power cap; or why there is no value. */
+/** 12.3 ms (12.1–12.6), held back by power cap; or why there is no value. */
 export function wordsOf(part: BenchPart, plot: BenchPlot, row: number): string {
   const [value, low, high] = [plot.values[row] ?? null, plot.low[row] ?? null, plot.high[row] ?? null]
   if (value === null) return part.statuses[row] === "OK" ? "not measured" : (part.statuses[row] ?? "")
   const text = (amount: number): string => formatValue(plot.name, amount)
-  const ends = low === null || high === null || text(low) === text(high) ? "" : ` (${text(low)} – ${text(high)})`
+  const ends = low === null || high === null || text(low) === text(high) ? "" : ` (${ended(text(low), text(high), text(value))})`
   const slowed = part.slowed[row]
   return `${text(value)}${ends}${slowed ? `, held back by ${slowed}` : ""}`
+}
+
+/** The ends of an interval; their unit is said once where it is the value's. */
+function ended(low: string, high: string, value: string): string {
+  const unit = value.slice(value.indexOf(" "))
+  return [low, high, value].every((text) => text.endsWith(unit)) ? `${low.slice(0, -unit.length)}–${high.slice(0, -unit.length)}` : `${low} – ${high}`
 }
 
 /** Rows that lie along nothing: one picture per measure, a row each. */
 function RowCharts(props: { readonly part: BenchPart }): JSX.Element {
   const { part } = props
   return (
-    <div class="charts">
+    <div class="charts" style={{ "--columns": part.plots.length === 1 ? "1" : "2" }}>
       {part.plots.map((plot) => (
         <figure key={plot.name} class="chart">
           <figcaption>{plot.title}{plot.log && " (log)"}</figcaption>

@@ -13,6 +13,7 @@ const HEIGHT = 236
 const LEFT = 66
 const RIGHT = 14
 const HEAD = 12
+const FAILED_PX = 14 // of a line of words above the picture
 const FOOT = 38
 const SHAPES = 4
 const SMALLEST_WHISKER_PX = 3
@@ -40,7 +41,6 @@ export interface LinesProps {
   readonly yLog: boolean
   readonly bytes: boolean // the measure is a size
   readonly lines: readonly Line[]
-  readonly measured: readonly number[] // all that the axis must hold, also of lines that are not shown now
   readonly formatY: (value: number) => string
 }
 
@@ -51,7 +51,9 @@ export function Lines(props: LinesProps): JSX.Element {
   const [cursor, setCursor] = useState<number | null>(null)
   const xs = useMemo(() => [...new Set(lines.flatMap((line) => line.marks.map((mark) => mark.x)))].sort((a, b) => a - b), [lines])
   const x = acrossOf(xs, props.xLog, { from: LEFT, to: width - RIGHT })
-  const y = uprightOf(props.measured, props.yLog, props.bytes, { from: HEIGHT - FOOT, to: HEAD })
+  const failures = useMemo(() => failedAt(lines), [lines])
+  const head = HEAD + (failures.size > 0 ? FAILED_PX : 0)
+  const y = uprightOf(measuredIn(lines, props.yLog), props.yLog, props.bytes, { from: HEIGHT - FOOT, to: head })
   const point = (event: PointerEvent): void => setCursor(nearest(xs, x, event.clientX - (box.current?.getBoundingClientRect().left ?? 0)))
   const at = cursor === null ? -1 : xs.indexOf(cursor)
   return (
@@ -63,13 +65,32 @@ export function Lines(props: LinesProps): JSX.Element {
         onKeyDown={(event) => onChartKey(event, xs, at, setCursor)}>
         <svg width={width} height={HEIGHT} aria-hidden="true">
           <Axes {...props} xs={xs} x={x} y={y} width={width} />
-          {cursor !== null && <line class="cursor" x1={x(cursor)} x2={x(cursor)} y1={HEAD} y2={HEIGHT - FOOT} />}
-          {lines.map((line, index) => <LineMarks key={line.label} line={line} index={index} x={x} y={y.scale} cursor={cursor} />)}
+          {cursor !== null && <line class="cursor" x1={x(cursor)} x2={x(cursor)} y1={head} y2={HEIGHT - FOOT} />}
+          {[...failures].map(([value, words]) => <text key={value} class="failed" x={x(value)} y={HEAD + 2} text-anchor="middle">{words}</text>)}
+          {lines.map((line) => <LineMarks key={line.label} line={line} x={x} y={y.scale} cursor={cursor} />)}
         </svg>
         {cursor !== null && <Values {...props} cursor={cursor} px={x(cursor)} width={width} />}
       </div>
     </figure>
   )
+}
+
+/** All that the axis must hold. */
+function measuredIn(lines: readonly Line[], isLog: boolean): readonly number[] {
+  const values = lines.flatMap((line) => line.marks.flatMap((mark) => [mark.y, mark.low, mark.high]))
+  const found = values.filter((value): value is number => value !== null && (!isLog || value > 0))
+  return found.length > 0 ? found : [1]
+}
+
+/** What went wrong at a value of x, instead of its marks: "OOM", "2 OOM". */
+export function failedAt(lines: readonly Line[]): ReadonlyMap<number, string> {
+  const counts = new Map<number, Map<string, number>>()
+  for (const mark of lines.flatMap((line) => line.marks)) {
+    if (mark.y !== null || mark.failed === "") continue
+    const here = counts.get(mark.x) ?? new Map<string, number>()
+    counts.set(mark.x, here.set(mark.failed, (here.get(mark.failed) ?? 0) + 1))
+  }
+  return new Map([...counts].map(([x, here]) => [x, [...here].map(([words, count]) => (count === 1 ? words : `${count} ${words}`)).join(", ")]))
 }
 
 function onChartKey(event: KeyboardEvent, xs: readonly number[], at: number, move: (to: number | null) => void): void {
@@ -113,7 +134,6 @@ function plain(value: number): string {
 
 interface LineMarksProps {
   readonly line: Line
-  readonly index: number
   readonly x: Scale
   readonly y: Scale
   readonly cursor: number | null
@@ -127,7 +147,6 @@ function LineMarks(props: LineMarksProps): JSX.Element {
       <polyline class="line" points={drawn.map((mark) => `${x(mark.x)},${y(mark.y)}`).join(" ")} />
       {line.marks.map((mark) => (
         <g key={mark.x}>
-          {mark.y === null && mark.failed && <text class="failed" x={x(mark.x)} y={HEAD + 9 + 12 * props.index} text-anchor="middle">{mark.failed}</text>}
           {mark.low !== null && mark.high !== null && <Whisker at={x(mark.x)} from={y(mark.low)} to={y(mark.high)} />}
           {mark.y !== null && <path class="mark" d={shapeOf(line.shape, x(mark.x), y(mark.y), mark.x === props.cursor ? 5 : 3.5)} />}
         </g>
@@ -177,9 +196,10 @@ function spoken(props: LinesProps, cursor: number): string {
 }
 
 function Values(props: LinesProps & { readonly cursor: number; readonly px: number; readonly width: number }): JSX.Element {
-  const left = props.px < props.width / 2
+  // Below the picture, so that it covers no mark, and as far to the left as the cursor is: it never leaves the page.
+  const share = `${(100 * props.px) / props.width}%`
   return (
-    <div class="values" aria-hidden="true" style={left ? { left: `${props.px + 12}px` } : { right: `${props.width - props.px + 12}px` }}>
+    <div class="values" aria-hidden="true" style={{ left: share, transform: `translateX(-${share})` }}>
       <p>{props.xTitle} {plain(props.cursor)}</p>
       <ul>
         {marksAt(props.lines, props.cursor).map(({ line, mark }) => (

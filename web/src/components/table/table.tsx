@@ -171,7 +171,7 @@ function Head(props: { readonly table: Table; readonly sort: Sort | null; readon
             <th key={column.name} scope="col" class={isNumeric(column.unit) ? "number" : ""} title={column.says}
               aria-sort={sorted ? (sort.descending ? "descending" : "ascending") : undefined}>
               <button type="button" onClick={() => props.onSort(column.name)}>
-                {capitalised(column.heading)}
+                {column.heading.includes("_") ? column.heading : capitalised(column.heading)}
                 <span aria-hidden="true">{sorted ? (sort.descending ? " ↓" : " ↑") : ""}</span>
               </button>
             </th>

@@ -10,7 +10,7 @@ import { DataTable } from "../../components/table/table"
 import { differenceCell } from "./difference_cell"
 import { PageTop } from "./page_top"
 
-const DRAWN = 30
+const DRAWN = 20
 const TONES: Readonly<Record<BenchSpeedup["verdict"], "less" | "more" | "">> = { faster: "less", slower: "more", same: "", inconclusive: "" }
 
 export function BenchComparisonBlock(props: { readonly value: BenchComparison }): JSX.Element {
@@ -33,14 +33,14 @@ export function BenchComparisonBlock(props: { readonly value: BenchComparison })
 }
 
 function Speedups(props: { readonly value: BenchComparison }): JSX.Element {
-  const { speedups } = props.value
+  const { speedups, shared } = props.value
   const drawn = speedups.slice(0, DRAWN)
   const scale = log([Math.min(0.8, ...drawn.map((row) => row.low)), Math.max(1.25, ...drawn.map((row) => row.high))], [0, 100])
   return (
     <section class="speedups">
       <div class="section-title">
         <h2>How many times as fast the second is</h2>
-        <span class="caption">{drawn.length < speedups.length ? `the ${DRAWN} largest differences; ` : ""}the line is 1×, right of it the second is faster; a log scale</span>
+        <span class="caption">{drawn.length < speedups.length ? `the ${DRAWN} largest differences; ` : ""}right of the line, which is 1×, the second is faster; a log scale{shared && `. All cases: ${shared}`}</span>
       </div>
       <Whiskers title="How many times as fast the second is" scale={scale} reference={1}
         rows={drawn.map((row) => ({ label: row.label, point: row.point, low: row.low, high: row.high, words: `${formatSpeedup(row)} ${row.verdict}`, tone: TONES[row.verdict] }))} />

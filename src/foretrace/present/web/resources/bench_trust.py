@@ -48,7 +48,7 @@ def _rows(found: Benchmark, timed: Sequence[Row]) -> Fact:
 
 
 def _noise(found: Benchmark, timed: Sequence[Row]) -> list[Fact]:
-    known = [(noise, row) for row in timed if (noise := noise_pct(row)) is not None]
+    known = [(max(noises), row) for row in timed if (noises := _noises(row))]
     if not known:
         return []
     worst, row = max(known, key=lambda pair: pair[0])
@@ -61,12 +61,17 @@ def _noise(found: Benchmark, timed: Sequence[Row]) -> list[Fact]:
     return [_fact("note" if beyond else "good", "Noise of a median", value, detail)]
 
 
+def _noises(row: Row) -> list[float]:
+    """Of the forward and the backward pass, where a row has both."""
+    return [noise for prefix in ("", "bwd_") if (noise := noise_pct(row, prefix)) is not None]
+
+
 def _samples(timed: Sequence[Row]) -> list[Fact]:
     counts = [len(row["samples_ms"]) for row in timed if isinstance(row.get("samples_ms"), list)]
     if not counts:
         return []
-    cut = sum(row.get("stopped") == "time" for row in timed)
-    value = " to ".join(dict.fromkeys((f"{min(counts):,}", f"{max(counts):,}")))
+    cut = sum("time" in (row.get("stopped"), row.get("bwd_stopped")) for row in timed)
+    value = _range(counts)
     detail = "until the median was known, or the noise stayed the same"
     if cut:
         detail = f"time was up first in {cut:,} of {len(timed):,} rows"
@@ -78,11 +83,7 @@ def _clock(found: Benchmark) -> Fact:
     clocks = [int(row["clock_mhz"]) for row in rows if isinstance(row.get("clock_mhz"), int | float)]
     slowed = [str(row["slowed_by"]) for row in rows if row.get("slowed_by")]
     around = [str(why) for why in found.clock.get("slowed_by") or ()]
-    value = (
-        " to ".join(dict.fromkeys(f"{mhz:,}" for mhz in (min(clocks), max(clocks)))) + " MHz"
-        if clocks
-        else ""
-    )
+    value = f"{_range(clocks)} MHz" if clocks else ""
     if slowed:
         why = ", ".join(sorted({part for text in slowed for part in text.split(", ")}))
         detail = f"held back in {len(slowed):,} of {len(rows):,} rows: {why}"
@@ -96,6 +97,10 @@ def _clock(found: Benchmark) -> Fact:
     if found.clock.get("by") == "nvidia-smi":
         return _fact("unknown", "Clock", "looked at twice", "before and after, by nvidia-smi; not between")
     return _fact("unknown", "Clock", "not watched", "other programs and the clock may have slowed some rows")
+
+
+def _range(numbers: Sequence[int]) -> str:
+    return "–".join(dict.fromkeys(f"{number:,}" for number in (min(numbers), max(numbers))))
 
 
 def _fact(mark: str, label: str, value: str, detail: str) -> Fact:

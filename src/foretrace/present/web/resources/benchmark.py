@@ -21,8 +21,9 @@ _HOW = {
     "flush": "one call after the L2 cache was emptied",
     "single": "one call at a time, launches included",
 }
-_INTERVALS = {"low_ms": "", "bwd_low_ms": "bwd_"}  # shown as the noise of what they are the interval of
-_LAST = ("clock_mhz", "slowed_by", "reason")
+_ENDS = ("low_ms", "high_ms")  # shown as noise
+_FIRST_OF = ("fwd_ms", "p50_ms", "median_ms")  # what the interval without a prefix is of
+_BESIDE = ("slowed_by", "reason")
 _HEADINGS = {
     "tflops": "TFLOP/s", "tokens_per_s": "tokens/s", "items_per_s": "items/s", "mfu_pct": "MFU", "roof_pct": "of peak",
     "clock_mhz": "clock, MHz", "slowed_by": "held back by", "algbw_GBps": "algbw, GB/s", "busbw_GBps": "busbw, GB/s",
@@ -114,16 +115,18 @@ def _part(found: Benchmark, name: str, rows: Rows) -> dict[str, Any]:
 
 
 def _columns(found: Benchmark, rows: Rows, same: Sequence[str]) -> list[str]:
-    """What was timed, how that went, then what was measured; the ends of an interval are told as noise."""
+    """What was timed, how that went, then what was measured; the ends of an interval are told as the noise beside it."""
     known = bench_tables.columns_of(rows)
     case = [name for name in found.case if name in known and name not in (*same, "part")]
-    measured = []
+    noises = {"bwd_ms": "bwd_noise_pct"}
+    noises |= {name: "noise_pct" for name in _FIRST_OF[::-1] if name in known and "low_ms" in known}
+    measured: list[str] = []
     for name in known:
-        if name in _INTERVALS:
-            measured.append(f"{_INTERVALS[name]}noise_pct")
-        elif name not in (*found.case, "part", "status", *_LAST) and not name.endswith("high_ms"):
-            measured.append(name)
-    return [*case, "status", *measured, *(name for name in _LAST if name in known)]
+        if name in (*found.case, "part", "status", *_BESIDE) or name.endswith(_ENDS):
+            continue
+        measured += [name, noises[name]] if name in noises and noises[name] not in measured else [name]
+    slowed, reason = ([name] if name in known else [] for name in _BESIDE)
+    return [*case, "status", *slowed, *measured, *reason]
 
 
 def _table(found: Benchmark, name: str, rows: Rows, columns: Sequence[str]) -> dict[str, Any]:
