@@ -5,9 +5,9 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
-from analyze.snapshots.allocator import Allocator, OutOfMemoryError
-from analyze.snapshots.histories import ADAM, MAIN, MIB, TO_DEVICE, at_line
-from analyze.snapshots.trainings import layer
+from tests.analyze.snapshots.allocator import Allocator, OutOfMemoryError
+from tests.analyze.snapshots.histories import ADAM, MAIN, MIB, TO_DEVICE, at_line
+from tests.analyze.snapshots.trainings import layer
 
 CAPACITY, KEPT, LEAK_LINE = 400 * MIB, 6 * MIB, 57
 TOO_LARGE, FULL_LINE = 300 * MIB, 93
