@@ -489,7 +489,7 @@ export interface SnapshotCurve {
   readonly at_ns: readonly number[]
   readonly series: readonly { readonly label: string; readonly kind: string; readonly bytes: readonly number[] }[] // stacked
   readonly reserved: readonly number[]
-  readonly whole: boolean // every event is in it
+  readonly whole: boolean // no event between is left out
 }
 
 /** `compare/OTHER` of a snapshot */

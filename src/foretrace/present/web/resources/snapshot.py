@@ -166,7 +166,7 @@ def _curve(found: DeviceFindings, most: int, within: tuple[int, int] | None) -> 
             for label, held in curve.by_category(found.origins, events).items()
         ],
         "reserved": _plain(reserved),
-        "whole": len(events) > memory.events.height,  # every event is in it
+        "whole": len(events) == int(events[-1] - events[0]) + 1,  # no event between is left out
     }
 
 
