@@ -34,6 +34,14 @@ def leaking(path: Path, *, kept: int = KEPT, steps: int = 8) -> Path:
     raise AssertionError("the request fits")
 
 
+def flushing(path: Path) -> Path:
+    """A request at FULL_LINE that fits once torch has given back what it kept."""
+    made = Allocator(100 * MIB)
+    made.release(made.malloc(60 * MIB, at_line(LEAK_LINE)))
+    made.malloc(80 * MIB, at_line(FULL_LINE))
+    return made.write(path)
+
+
 def on_two_devices(path: Path) -> Path:
     """The same on devices 0 and 1; the second keeps twice as much."""
     first, second = (pickle.loads(leaking(path, kept=size).read_bytes()) for size in (KEPT, 2 * KEPT))

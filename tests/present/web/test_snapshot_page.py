@@ -29,6 +29,7 @@ from tests.present.web.snapshot_files import (
     LEAK_LINE,
     MIB,
     TOO_LARGE,
+    flushing,
     leaking,
     on_two_devices,
     without_history,
@@ -135,9 +136,17 @@ def test_leaks_and_what_did_not_fit_are_named(tmp_path: Path) -> None:
     assert short["where"] == f"train.py:{FULL_LINE} <module>"
     assert short["figures"][0] == {"label": "asked for", "value": f"{TOO_LARGE // MIB} MiB"}
     assert sum(column(short["holders"], "held_bytes")) == MADE + STEPS * KEPT
-    assert [advice["setting"] for advice in device["unused"]["advice"]] == [
+
+
+def test_a_setting_that_would_help_is_named(tmp_path: Path) -> None:
+    unused = told(flushing(tmp_path / "a.pickle"))["devices"][0]["unused"]
+    assert [advice["setting"] for advice in unused["advice"]] == [
         "PYTORCH_CUDA_ALLOC_CONF=garbage_collection_threshold:0.8"
     ]
+    assert f"train.py:{FULL_LINE}" in unused["flushes"]
+    assert {figure["label"]: figure["at_end"] for figure in unused["figures"]}["in blocks"] == "80.0 MiB"
+    healthy = told(leaking(tmp_path / "b.pickle"))["devices"][0]["unused"]
+    assert (healthy["advice"], healthy["flushes"]) == ([], None)
 
 
 def test_each_device_has_its_own_curve_the_largest_peak_first(tmp_path: Path) -> None:
@@ -239,6 +248,7 @@ def test_a_run_shows_its_snapshot_on_the_memory_page(tmp_path: Path) -> None:
     assert isinstance(shown, dict)
     assert shown["missing"] is None
     assert shown["snapshot"]["devices"][0]["peak"]["bytes"] == PEAK
+    assert "profile_memory=True" in shown["unrecorded"]
     assert "memory" not in missing(view)
     window = payload.resource(view, "memory/snapshot/curve", {"device": "cuda:0", "from": "0", "to": "5000"})
     assert isinstance(window, dict)

@@ -439,6 +439,7 @@ export interface Snapshot {
 /** `memory/snapshot`: the snapshot in the Run of a recording. */
 export interface RunSnapshot {
   readonly missing: string | null // why there is none
+  readonly unrecorded: string | null // why the recording itself has no memory events
   readonly snapshot: Snapshot | null
 }
 

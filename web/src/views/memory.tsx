@@ -7,7 +7,7 @@ import { choice, choose } from "../data/choice"
 import { Curve } from "../components/curve/curve"
 import { pointAt } from "../components/curve/stack"
 import { capitalised } from "../base/format"
-import { Loaded } from "../components/parts"
+import { Empty, Loaded } from "../components/parts"
 import { Recorded } from "../components/recorded"
 import { Segments } from "../components/segments"
 import { useResource, useTable } from "../data/use_resource"
@@ -40,7 +40,7 @@ export function Memory(): JSX.Element {
         <Segments label="From" options={FROM} chosen={from} onChoose={(value) => choose({ from: value === "snapshot" ? "" : value, show: "", sort: "", q: "" })} />
         <span class="caption">{from === "snapshot" ? `${found.snapshot.name}, made in the same Run` : "the memory events of the recording itself"}</span>
       </div>
-      {from === "snapshot" ? <SnapshotBlock value={found.snapshot} resource="memory/snapshot/curve" /> : <Allocations without={null} />}
+      {from === "snapshot" ? <SnapshotBlock value={found.snapshot} resource="memory/snapshot/curve" /> : found.unrecorded === null ? <Allocations without={null} /> : <Empty title="Memory" says={capitalised(found.unrecorded)} />}
     </>
   )
 }

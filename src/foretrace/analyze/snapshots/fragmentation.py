@@ -14,7 +14,7 @@ from foretrace.analyze.snapshots.holes import Holes, holes, unused_beside
 from foretrace.analyze.snapshots.origins import Origins
 from foretrace.analyze.snapshots.shortage import Flush
 from foretrace.sourced import JUDGEMENT, Bytes, Count, Share
-from foretrace.units import counted, format_value
+from foretrace.units import format_value
 
 LEAST_SHARE = Share(0.1, "the most that torch held from the device", JUDGEMENT)
 LEAST_BYTES = Bytes(64 << 20, "held beyond the program's own peak: less is no matter", JUDGEMENT)
@@ -42,12 +42,22 @@ class Fragmentation:
     at_end: Holes
     unused_bytes: int  # of what torch held at the program's peak, what no block used
     unused_pct: float
+    most_active_bytes: int  # the most that blocks ever took at once
     excess_bytes: int  # the most that torch held, beyond the most that blocks took
     rounding_bytes: int  # in the blocks of the peak, beyond what was asked for
     beside: tuple[
         tuple[str, int], ...
     ]  # lines whose blocks kept most of a segment from use when torch held most, and how much
     advice: tuple[Advice, ...]
+
+    @property
+    def excess_is_large(self) -> bool:
+        """Whether torch held so much more than the program needed that it matters."""
+        return self.excess_bytes >= _least(self.excess_bytes + self.most_active_bytes)
+
+
+def _least(most_reserved: int) -> float:
+    return max(LEAST_SHARE * most_reserved, LEAST_BYTES)
 
 
 def fragmentation(origins: Origins, settings: Mapping[str, Any], flushed: list[Flush]) -> Fragmentation:
@@ -66,11 +76,17 @@ def fragmentation(origins: Origins, settings: Mapping[str, Any], flushed: list[F
         at_end=holes(memory, last),
         unused_bytes=unused,
         unused_pct=100 * unused / reserved if reserved else 0.0,
+        most_active_bytes=most_active,
         excess_bytes=excess,
         rounding_bytes=int(np.maximum(lives.size[held] - lives.requested[held], 0).sum()),
         beside=_beside(origins),
         advice=tuple(_advice(origins, settings, excess, flushed)),
     )
+
+
+def times(count: int) -> str:
+    """How often, to begin a sentence with."""
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def _advice(
@@ -80,7 +96,7 @@ def _advice(
     if settings.get("expandable_segments") or bool(memory.segments["expandable"].any()):
         return
     most = memory.peak_reserved_bytes
-    if excess >= max(LEAST_SHARE * most, LEAST_BYTES):
+    if excess >= _least(most):
         beyond, whole = format_value("_bytes", excess), format_value("_bytes", most)
         yield Advice(
             "expandable_segments:True",
@@ -93,7 +109,7 @@ def _advice(
         returned = format_value("_bytes", sum(flush.returned_bytes for flush in flushed))
         yield Advice(
             "garbage_collection_threshold:0.8",
-            f"{counted(len(flushed), 'time')} torch gave memory back ({returned}) to make one request fit, "
+            f"{times(len(flushed))} torch gave memory back ({returned}) to make a request fit, "
             "which waits for the device: with a threshold it gives back what was not used for long, before",
         )
 
@@ -116,7 +132,7 @@ def _whole_segments(origins: Origins, settings: Mapping[str, Any]) -> Iterator[A
         return
     event = int(np.argmax(memory.reserved))
     found = holes(memory, event)
-    if found.split_bytes < max(LEAST_SHARE * memory.peak_reserved_bytes, LEAST_BYTES):
+    if found.split_bytes < _least(memory.peak_reserved_bytes):
         return
     lives = memory.lives
     sizes = lives.size[lives.active_after(event)]

@@ -113,7 +113,7 @@ def _mapped(memory: DeviceMemory, event: int) -> tuple[Array, Array, Array]:
     grown = memory.segments.filter("expandable")
     begin = grown["address"].to_numpy().astype(np.int64)
     later = memory.events[event + 1 :].filter(pl.col("action").cast(pl.String).is_in(list(_GROWS)))
-    where = later["address"].to_numpy().astype(np.int64)
+    where = later["address"].fill_null(0).to_numpy().astype(np.int64)
     sign = later["action"].cast(pl.String).replace_strict(_GROWS, default=0, return_dtype=pl.Int64).to_numpy()
     at = np.concatenate(
         (begin, begin + grown["total_bytes"].to_numpy(), where, where + later["size_bytes"].to_numpy())

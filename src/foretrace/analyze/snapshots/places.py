@@ -44,6 +44,7 @@ _PLACES_PARAMETERS = (
     "reset_parameters",
     "from_pretrained",
 )
+_GENERATED = re.compile(r"(?:^|/)torchinductor_|(?:^|/)torch_compile_debug/")  # code that the compiler wrote
 _SITE = re.compile(r".*(?:site|dist)-packages/")
 
 
@@ -53,8 +54,9 @@ class Places:
     def __init__(self, snapshot: Snapshot) -> None:
         self._frames = snapshot.frames
         self._stacks = snapshot.stacks.sort("stack", "position")
-        self.count = int(self._stacks["stack"].max() or 0) + 1 if self._stacks.height else 0  # type: ignore[arg-type]
-        self.known = self.count > 0
+        used = (table["stack"].max() for table in (self._stacks, snapshot.events, snapshot.blocks))
+        self.count = max((int(number) for number in used if isinstance(number, int)), default=-1) + 1
+        self.known = self._stacks.height > 0
         self._files: list[str] = [str(file or "") for file in self._frames["file"]]
         self._functions: list[str] = [str(name or "") for name in self._frames["function"]]
 
@@ -86,7 +88,7 @@ class Places:
 
     @cached_property
     def _own(self) -> Array:
-        own: Array = self._python & ~_matching(_OF_LIBRARY, self._files)
+        own: Array = self._python & ~_matching(_OF_LIBRARY, self._files) & ~_matching(_GENERATED, self._files)
         return own
 
     @cached_property

@@ -13,7 +13,7 @@ from foretrace.analyze.snapshots.origins import Origins
 from foretrace.units import format_value
 
 _RETURNS = ("segment_free", "segment_unmap")
-_TAKES = ("alloc", "segment_alloc", "segment_map", "oom")
+_TAKES = ("alloc", "segment_alloc", "segment_map")
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,9 @@ def _would_fit(missing: int, unused: int, holders: tuple[tuple[str, int], ...], 
 
 
 def flushes(origins: Origins) -> list[Flush]:
-    """Runs of memory given back directly before something is taken; not those that the program asked for (empty_cache)."""
+    """Runs of memory given back directly before something is taken; not those that the program asked for
+    (empty_cache), nor those that did not help.
+    """
     memory, places = origins.memory, origins.places
     action = memory.events["action"].cast(pl.String)
     stack = memory.events["stack"].to_numpy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from foretrace.analyze.snapshots.findings import DeviceFindings
+from foretrace.analyze.snapshots.fragmentation import times
 from foretrace.analyze.snapshots.steps import LEAST_STEPS
 from foretrace.units import counted, format_value
 
@@ -69,14 +70,14 @@ def flushes_says(found: DeviceFindings) -> str | None:
     """How often memory was given back to make a request fit; None where never."""
     if not found.flushes:
         return None
-    count = counted(len(found.flushes), "time")
-    return f"{count} torch gave memory back to the device to make a request fit, first at {found.flushes[0].where}"
+    often, first = times(len(found.flushes)), found.flushes[0].where
+    return f"{often} torch gave memory back to the device to make a request fit, first at {first}"
 
 
 def beside_says(found: DeviceFindings) -> str | None:
-    """Whose blocks lay beside what was unused; None where no setting would help."""
+    """Whose blocks lay beside what was unused; None where that is little."""
     told = found.fragmentation
-    if not (told.advice and told.beside):
+    if not (told.excess_is_large and told.beside):
         return None
     where, much = told.beside[0]
     return f"when torch held most, {_bytes(much)} lay unused beside blocks of {where}"

@@ -58,16 +58,28 @@ def snapshot(view: SnapshotView) -> dict[str, Any]:
 
 def of_run(view: RecordingView) -> dict[str, Any]:
     """The same of the snapshot that lies in the recording's Run; where there is none, why."""
+    unrecorded = _unrecorded(view)
     try:
         found = of_recording(view)
     except MissingDataError as reason:
-        return {"missing": str(reason), "snapshot": None}
+        return {"missing": str(reason), "unrecorded": unrecorded, "snapshot": None}
     except ForetraceError as error:  # a damaged snapshot must not take the recording's own curve away
-        return {"missing": f"the memory snapshot could not be read: {error}", "snapshot": None}
+        says = f"the memory snapshot could not be read: {error}"
+        return {"missing": says, "unrecorded": unrecorded, "snapshot": None}
     return {
         "missing": None,
+        "unrecorded": unrecorded,
         "snapshot": {"name": visible(found.snapshot.path.name), "facts": _facts(found), **_told(found)},
     }
+
+
+def _unrecorded(view: RecordingView) -> str | None:
+    """Why the recording itself has no memory to show."""
+    try:
+        view.result("memory")
+    except MissingDataError as reason:
+        return str(reason)
+    return None
 
 
 def window(found: SnapshotFindings, query: Mapping[str, str]) -> dict[str, Any]:
