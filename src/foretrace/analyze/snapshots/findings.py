@@ -157,8 +157,9 @@ def _device(found: DeviceFindings, by: composition.By | None) -> dict[str, Any]:
 def _composition(origins: Origins, by: composition.By | None) -> list[dict[str, Any]]:
     event = origins.memory.peak
     if by is None:
-        blocks = composition.largest(origins, event, len(origins.memory.lives))
-        return blocks.select(pl.col("line").alias("what"), pl.col("size_bytes").alias("bytes")).to_dicts()
+        held = pl.Series(origins.memory.lives.allocated_after(event), dtype=pl.Boolean)
+        blocks = pl.DataFrame({"what": origins.lines, "bytes": origins.memory.lives.size}).filter(held)
+        return blocks.sort("bytes", descending=True, maintain_order=True).to_dicts()
     table = composition.composition(origins, event, by)
     return table.select(pl.col(by).alias("what"), pl.col("held_bytes").alias("bytes")).to_dicts()
 
