@@ -1,11 +1,14 @@
 /** Memory snapshots on the page: peak, curve with zoom, a block's stack, leaks, comparison; the same from a report. */
 import assert from "node:assert/strict"
+import { readFileSync } from "node:fs"
+import { createRequire } from "node:module"
 import { describe, test } from "node:test"
 import { pathToFileURL } from "node:url"
 import { SETTINGS, addressOf, at, noSidewaysScroll, parameter, until, useBrowser, withPage } from "./harness.mjs"
 
 const browser = await useBrowser()
 const REPORT = String(pathToFileURL(SETTINGS.snapshotReport))
+const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8")
 const CLEAN = /could not be loaded|undefined|\bNaN\b|\[object/
 
 async function readSnapshot(page) {
@@ -42,6 +45,15 @@ describe("memory snapshot", () => {
     await until(async () => /train\.py:57 remember\s+10\.0 MiB\s+20\.0 MiB[^]*\+ 10\.0 MiB/.test(await page.locator("main").innerText()), "the line that keeps more")
     assert.doesNotMatch(await page.locator("main").innerText(), CLEAN)
   }))
+
+  for (const colorScheme of ["light", "dark"]) {
+    test(`axe finds nothing serious, ${colorScheme}`, () => withPage(browser, addressOf(at("snapshot", "memory_before", "show=block")), async (page) => {
+      await page.addScriptTag({ content: AXE })
+      await page.locator(".stack").first().waitFor()
+      const found = await page.evaluate(async () => (await window.axe.run(document, { resultTypes: ["violations"] })).violations)
+      assert.deepEqual(found.filter((each) => ["serious", "critical"].includes(each.impact)).map((each) => `${each.id}: ${each.nodes[0].html.slice(0, 160)}`), [])
+    }, { colorScheme, bypassCSP: true }))
+  }
 
   test("a report from file:// shows the same, offline, also in a narrow window", () => withPage(browser, `${REPORT}#/snapshot?run=1`, async (page) => {
     await readSnapshot(page)

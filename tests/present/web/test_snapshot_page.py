@@ -286,3 +286,16 @@ def test_nothing_in_a_pickle_is_run(tmp_path: Path) -> None:
         library.resource(run["id"], "snapshot", {})
     assert library.runs()["runs"][0]["state"] == "failed"
     assert not marker.exists()
+
+
+@pytest.mark.usefixtures("page")
+def test_a_run_that_recorded_only_memory_is_its_snapshot(tmp_path: Path) -> None:
+    run = tmp_path / "monday"
+    (run / "rank0").mkdir(parents=True)
+    leaking(run / "rank0" / "memory.pickle")
+    passes = [{"kind": "memory", "file": "memory.pickle"}]
+    (run / "rank0" / "rank.json").write_text(json.dumps({"passes": passes, "command": ["train.py"]}))
+    (listed,) = Library([run], cache=False).runs()["runs"]
+    assert (listed["sort"], listed["name"]) == ("snapshot", "rank0/memory")
+    assert main(["report", str(run), "-o", str(tmp_path / "x.html")]) == 0
+    assert set(resources_of(tmp_path / "x.html")) == {"runs", "1/snapshot"}
