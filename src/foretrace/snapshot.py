@@ -86,12 +86,13 @@ def baseline_bytes(snapshot: Snapshot) -> dict[int, int]:
     return {device: final.get(device, 0) - net.get(device, 0) for device in sorted({*final, *net})}
 
 
-def frees_of_earlier(snapshot: Snapshot) -> dict[int, int]:
-    """Per device, how many frees in its history are of memory that was allocated before it begins."""
-    moves = snapshot.events.lazy().select("device", "action", "address").with_row_index("at")
-    moves = moves.filter(pl.col("action").is_in(["alloc", "free_completed"]))
-    before = pl.col("action").shift(1).over("device", "address", order_by="at")
-    lost = moves.filter(
-        (pl.col("action") == "free_completed") & before.fill_null("free_completed").eq("free_completed")
-    )
-    return dict(lost.group_by("device").len().sort("device").collect().iter_rows())
+def frees_of_earlier(snapshot: Snapshot, device: int) -> int:
+    """How many frees in a device's history are of memory that was allocated before it begins."""
+    moved = pl.col("action").is_in(["alloc", "free_completed"]) & (pl.col("device") == device)
+    moves = snapshot.events.lazy().filter(moved).select("address", free=pl.col("action") != "alloc").collect()
+    address, free = moves["address"].to_numpy(), moves["free"].to_numpy()
+    order = address.argsort(kind="stable")  # by address; what happened to one stays in its order
+    address, free = address[order], free[order]
+    lost = free.copy()
+    lost[1:] &= (address[1:] != address[:-1]) | free[:-1]  # nothing before it, or a free
+    return int(lost.sum())

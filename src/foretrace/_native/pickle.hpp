@@ -16,14 +16,14 @@ namespace foretrace::snapshots {
 
 constexpr uint64_t kLongestText = 16u << 20;
 constexpr int64_t kLongestNumber = 1024;
-constexpr uint64_t kTextsAtLeast = 1u << 20, kBytesPerText = 64;
-constexpr uint64_t kHeldAtLeast = 1u << 20, kBytesPerValue = 4;
+constexpr uint64_t kTextsAtLeast = 1u << 18, kBytesPerText = 64;
+constexpr uint64_t kHeldAtLeast = 1u << 18, kBytesPerValue = 4;
 
 class PickleMachine {
  public:
   // Runs all operations that are whole in the bytes so far. Nothing happens after STOP.
   void push(const char* data, size_t size) {
-    if (stopped_) return;
+    if (stopped_ || !size) return;
     if (place_) {  // what is left of the last piece, mostly a few bytes
       const size_t left = buffer_.size() - place_;
       std::memmove(buffer_.data(), buffer_.data() + place_, left);

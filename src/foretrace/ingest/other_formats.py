@@ -36,7 +36,7 @@ class OtherFormat:
 
 def looks_pickled(head: bytes) -> bool:
     """Whether a file that begins like this may be a pickle of a list or dictionary."""
-    return bool(_PICKLE.match(head))
+    return head.startswith(b"\x80") or bool(_PICKLE.match(head))
 
 
 def is_snapshot(head: bytes) -> bool:

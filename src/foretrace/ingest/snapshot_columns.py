@@ -49,9 +49,9 @@ GROUPS = {
 LONGEST_TEXT = 16 << 20
 LONGEST_NUMBER = 1024  # bytes
 # What the machine may hold: this many values, and one for every so many bytes read. Files of torch need one for 10 or more.
-HELD_AT_LEAST, BYTES_PER_VALUE = 1 << 20, 4
+HELD_AT_LEAST, BYTES_PER_VALUE = 1 << 18, 4
 STORE_COST = 16  # of a list or dictionary with items, in values
-TEXTS_AT_LEAST, BYTES_PER_TEXT = 1 << 20, 64  # different ones
+TEXTS_AT_LEAST, BYTES_PER_TEXT = 1 << 18, 64  # different ones
 # Rows that a file may stand for, as records may be named twice: a row of torch's has 40 bytes or more.
 ROWS_AT_LEAST, BYTES_PER_ROW = 1 << 16, 16
 MOST_SETTINGS, DEEPEST_SETTINGS = 10_000, 20

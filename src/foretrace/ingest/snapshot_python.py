@@ -9,10 +9,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from foretrace.ingest.snapshot_columns import (
-    BYTES_PER_TEXT, BYTES_PER_VALUE, HELD_AT_LEAST, LONGEST_NUMBER, LONGEST_TEXT, STORE_COST, TEXTS_AT_LEAST,
-    SnapshotColumns, SnapshotFault,
+    BYTES_PER_TEXT,
+    BYTES_PER_VALUE,
+    HELD_AT_LEAST,
+    LONGEST_NUMBER,
+    LONGEST_TEXT,
+    STORE_COST,
+    TEXTS_AT_LEAST,
+    SnapshotColumns,
+    SnapshotFault,
 )  # fmt: skip
-from foretrace.ingest.snapshot_records import Kind, Node, Records, Value, kind_of
+from foretrace.ingest.snapshot_records import NO_ITEMS, Kind, Node, Records, Value, kind_of
 from foretrace.ingest.snapshot_walk import Walk
 
 _NAMES = {ord(operation.code): operation.name for operation in pickletools.opcodes}
@@ -21,6 +28,13 @@ _REAL = re.compile(rb"-?(?:[0-9]{1,400}(?:\.[0-9]{0,400})?(?:e[-+]?[0-9]{1,5})?|
 _ESCAPE = re.compile(rb"\\u([0-9a-fA-F]{4})|\\U([0-9a-fA-F]{8})")
 _NEWEST = 5  # protocol
 BREAKS_OFF = "the pickle breaks off: what it says next is missing"
+
+
+class _Absent:
+    """What the memo holds where nothing was put."""
+
+
+_ABSENT = _Absent()
 
 
 def scan(pieces: Iterator[bytes]) -> SnapshotColumns:
@@ -36,7 +50,9 @@ class Machine:
         self.at = 0  # of the operation that runs
         self.stack: list[Value] = []
         self.marks: list[int] = []
-        self.memo: dict[int, Value] = {}
+        self.memo: list[Value | _Absent] = []
+        self._memorised = 0
+        self._texts: dict[bytes, bytes] = {}  # one object for every text, however often it is written
         self.records = Records()
         self._nodes, self._frame = 0, (0, 0)  # the last frame: where it began, where it should end
         self._operations = self._table()
@@ -54,7 +70,7 @@ class Machine:
                 says = f"the operation {name}" if name else f"the byte 0x{code:02x}, which is no operation,"
                 raise self.fault(f"{says} is none of a snapshot; nothing was loaded")
             operation()
-            held = len(self.stack) + len(self.marks) + len(self.memo) + self._nodes
+            held = len(self.stack) + len(self.marks) + self._memorised + self._nodes
             if held > HELD_AT_LEAST + self.at // BYTES_PER_VALUE:
                 raise self.fault("it holds more values than a snapshot of this size")
 
@@ -132,7 +148,7 @@ class Machine:
             "p": lambda: self._put(self._index()),
             "q": lambda: self._put(self._take(1)[0]),
             "r": lambda: self._put(self._number("<I", 4)),
-            "\x94": lambda: self._put(len(self.memo)),
+            "\x94": lambda: self._put(self._memorised),
             "g": lambda: self._get(self._index()),
             "h": lambda: self._get(self._take(1)[0]),
             "j": lambda: self._get(self._number("<I", 4)),
@@ -207,14 +223,14 @@ class Machine:
 
     def _add_text(self, text: bytes) -> None:
         self.records.code(text)
-        self.stack.append(text)
+        self.stack.append(self._texts.setdefault(text, text))
         if len(self.records.codes) > TEXTS_AT_LEAST + self.at // BYTES_PER_TEXT:
             raise self.fault("it holds more texts than a snapshot of this size")
 
     # --- containers --------------------------------------------------------------------------------------------------
 
     def _node(self, kind: Kind, items: list[Any]) -> Node:
-        node = Node(kind, [])
+        node = Node(kind)
         self._nodes += 1
         self._extend(node, items)
         return node
@@ -222,7 +238,10 @@ class Machine:
     def _extend(self, node: Node, items: list[Value]) -> None:
         if items:
             self._nodes += len(items) + (0 if node.items else STORE_COST)
-            node.items += items
+            if node.items:
+                node.items += items
+            else:
+                node.items = items
 
     def _mark(self) -> int:
         """Where the values since the last mark begin."""
@@ -319,7 +338,7 @@ class Machine:
     def _drop(self, node: Node) -> None:
         if node.items:
             self._nodes -= len(node.items) + STORE_COST
-            node.items = []
+            node.items = NO_ITEMS
 
     # --- memo --------------------------------------------------------------------------------------------------------
 
@@ -330,14 +349,19 @@ class Machine:
         return int(line)
 
     def _put(self, index: int) -> None:
-        if index > len(self.memo) + 1:  # picklers count on from 0, the oldest from 1
+        if index > self._memorised + 1:  # picklers count on from 0, the oldest from 1
             raise self.fault(f"the memo's number {index} is more than there can be")
-        self.memo[index] = self.stack[self._top(1)]
+        value = self.stack[self._top(1)]
+        while len(self.memo) <= index:
+            self.memo.append(_ABSENT)
+        self._memorised += self.memo[index] is _ABSENT
+        self.memo[index] = value
 
     def _get(self, index: int) -> None:
-        if index not in self.memo:
+        value = self.memo[index] if index < len(self.memo) else _ABSENT
+        if isinstance(value, _Absent):
             raise self.fault(f"the memo has no number {index}")
-        self.stack.append(self.memo[index])
+        self.stack.append(value)
 
 
 def _fields(node: Node) -> dict[bytes, Value]:

@@ -28,13 +28,16 @@ _NAMES = (
 )  # fmt: skip
 
 
+NO_ITEMS: list[Any] = []  # of every node without items, never added to: most have none in the end
+
+
 class Node:
     """A list, tuple or dictionary; once it is `done`, what it stands for is its `kind` and `row`."""
 
     __slots__ = ("done", "items", "kind", "row")
 
-    def __init__(self, kind: Kind, items: list[Any]) -> None:
-        self.kind, self.items, self.done, self.row = kind, items, False, 0
+    def __init__(self, kind: Kind) -> None:
+        self.kind, self.items, self.done, self.row = kind, NO_ITEMS, False, 0
 
 
 Value = bytes | int | bool | float | Node | None

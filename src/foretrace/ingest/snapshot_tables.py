@@ -13,7 +13,7 @@ from foretrace.ingest.columns import NULL_U64, Array, nullable
 from foretrace.ingest.secret_texts import mask_texts
 from foretrace.ingest.snapshot_columns import SnapshotColumns
 from foretrace.snapshot import ACTIONS, ANNOTATIONS, BLOCKS, EVENTS, FRAMES, HOST, SEGMENTS, STACKS, STATES
-from foretrace.units import visible
+from foretrace.units import counted, visible
 
 # These say where in memory something happened: without an address they say nothing.
 _PLACED = (
@@ -36,7 +36,7 @@ class Tables:
         self._groups = columns.groups
         decoded = [lenient.clean(text.decode("utf-8", "surrogateescape")) for text in columns.texts]
         if masked := mask_texts(decoded):
-            self.notes.append(f"{masked} texts held a secret and are shown as <left out>")
+            self.notes.append(f"{counted(masked, 'text')} held a secret, which shows as <left out>")
         self._texts = pl.Series("texts", decoded, dtype=pl.String)
         self.segments = self._segments()
         self.blocks = self._blocks()
@@ -100,7 +100,7 @@ class Tables:
             device, action = device[~left_out], action[~left_out]
         lost = (raw["address"] == NULL_U64) & np.isin(action, [number_of[name] for name in _PLACED])
         if bool(lost.any()):
-            self.notes.append(f"{int(lost.sum()):,} events have no address and were left out")
+            self.notes.append(f"left out: {counted(int(lost.sum()), 'event')} without an address")
             raw = {name: raw.pop(name)[~lost] for name in list(raw)}
             device, action = device[~lost], action[~lost]
         made: dict[str, Any] = {"device": device, "action": _enum(action, ACTIONS)}
@@ -114,9 +114,8 @@ class Tables:
     def _say_left_out(self, actions: Array, texts: list[str]) -> None:
         codes, counts = np.unique(actions, return_counts=True)
         names = ", ".join(visible(texts[code])[:40] for code in codes[:_LISTED])
-        self.notes.append(
-            f"{int(counts.sum()):,} events with actions that are not known were left out ({names})"
-        )
+        events = counted(int(counts.sum()), "event")
+        self.notes.append(f"left out: {events} of an action that is not known ({names})")
 
     def _annotations(self) -> pl.DataFrame:
         raw = self._taken("annotations", self._groups.pop("annotation_rows")["row"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from foretrace.ingest.snapshot_tables import Tables
 from foretrace.ingest.source import Progress, Source, open_source
 from foretrace.secret_formats import without_known_secrets_in
 from foretrace.snapshot import HOST, Snapshot, baseline_bytes, frees_of_earlier
-from foretrace.units import format_value
+from foretrace.units import counted, format_value
+
+# Measured with gzip -9 on a snapshot of a training program: 19 times.
+MOST_UNPACKED, UNPACKED_AT_LEAST = 100, 1 << 28
 
 
 def read_snapshot(
@@ -48,7 +52,7 @@ def _scan(source: Source, reader: str | None, progress: Progress | None) -> Snap
         raise UsageError(f"the native reader was not built ({snapshot_native.missing})")
     scan = snapshot_native.scan if reader == "native" else snapshot_python.scan
     try:
-        return scan(source.chunks(progress))
+        return scan(_bounded(source, progress))
     except SnapshotFault as fault:
         if source.broken:
             why, where = source.broken[0]
@@ -60,6 +64,19 @@ def _scan(source: Source, reader: str | None, progress: Progress | None) -> Snap
                 f"{source.path}: no snapshot of torch's CUDA allocator, which is a pickle"
             ) from fault
         raise InputError(f"{source.path}: byte {fault.at:,}: {fault.says}") from fault
+
+
+def _bounded(source: Source, progress: Progress | None) -> Iterator[bytes]:
+    """The pieces of a file, as long as it does not unpack to far more than a snapshot can be packed."""
+    most = max(UNPACKED_AT_LEAST, MOST_UNPACKED * source.size) if source.compression else None
+    total = 0
+    for piece in source.chunks(progress):
+        total += len(piece)
+        if most is not None and total > most:
+            raise InputError(
+                f"{source.path}: it unpacks to more than {MOST_UNPACKED} times its size, as no snapshot does"
+            )
+        yield piece
 
 
 def _clean(value: Any) -> Any:
@@ -77,16 +94,15 @@ def _about(snapshot: Snapshot, *, bare_list: bool) -> list[str]:
     if not snapshot.events.height:
         return ["it has no history: torch.cuda.memory._record_memory_history() was not on"]
     notes = []
-    earlier = frees_of_earlier(snapshot)
     for device, size in sorted(baseline_bytes(snapshot).items()):
         where = "the host" if device == HOST else f"device {device}"
-        frees = earlier.get(device, 0)
         if size < 0:
             notes.append(
                 f"{where}: its history leaves {format_value('held_bytes', -size)} more than were held at the end: frees are missing"
             )
-        elif size or frees:
-            before = f"; {frees:,} frees are of memory from before" if frees else ""
+        elif size:
+            frees = frees_of_earlier(snapshot, device)
+            before = f"; {counted(frees, 'free')} of memory from before" if frees else ""
             notes.append(
                 f"{where}: the start of the history is lost: {format_value('held_bytes', size)} were held before it{before}"
             )
