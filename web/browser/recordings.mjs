@@ -149,3 +149,45 @@ export function benchDocument(factor) {
   const known = { schema: "foretrace.bench/1", kind: "attention", device: "NVIDIA H200", torch: "2.11.0", began: "2026-11-16T22:58:03+00:00", command: `foretrace bench ${HOSTILE.script}` }
   return JSON.stringify({ ...known, case: ["d_model", "seq_len"], notes: [HOSTILE.attribute], timing: { how: "single" }, clock: { by: "pynvml" }, rows })
 }
+
+const MIB = 1 << 20
+
+/** What torch.cuda.memory._dump_snapshot writes: five steps that each keep `kept` MiB more at train.py:57, over 8 MiB of parameters. */
+export function snapshotFile(kept) {
+  const base = 1 << 28
+  const frames = (...lines) => lines.map(([filename, line, name]) => ({ filename, line, name }))
+  const main = ["/me/train.py", 90, "<module>"]
+  const [parameter, forward, leak] = [frames(main), frames(["/me/model.py", 12, `forward ${HOSTILE.script}`], main), frames(["/me/train.py", 57, "remember"], main)]
+  const trace = []
+  const add = (action, addr, size, stack) => trace.push({ action, addr, size, stream: 0, time_us: 1000 * trace.length, frames: stack })
+  const block = (address, size, stack) => ({ address, size, requested_size: size, state: stack ? "active_allocated" : "inactive", frames: stack ?? [] })
+  add("segment_alloc", base, 64 * MIB, parameter)
+  add("alloc", base, 8 * MIB, parameter)
+  const held = [block(base, 8 * MIB, parameter), block(base + 8 * MIB, 16 * MIB, null)]
+  for (let step = 0; step < 5; step++) {
+    const at = base + (24 + step * kept) * MIB
+    add("alloc", base + 8 * MIB, 16 * MIB, forward)
+    add("alloc", at, kept * MIB, leak)
+    add("free_requested", base + 8 * MIB, 16 * MIB, forward)
+    add("free_completed", base + 8 * MIB, 16 * MIB, forward)
+    held.push(block(at, kept * MIB, leak))
+  }
+  held.push(block(base + (24 + 5 * kept) * MIB, (40 - 5 * kept) * MIB, null))
+  const size = (8 + 5 * kept) * MIB
+  const segment = { device: 0, address: base, total_size: 64 * MIB, allocated_size: size, active_size: size, requested_size: size, stream: 0, segment_type: "large", frames: [], blocks: held }
+  return Buffer.concat([Buffer.from([0x80, 2]), ...pickled({ segments: [segment], device_traces: [trace], allocator_settings: {} }), Buffer.from(".")])
+}
+
+/** Plain data as a pickle of protocol 2. */
+function pickled(value) {
+  const number = (code, size) => {
+    const bytes = Buffer.alloc(5)
+    bytes.write(code, "latin1")
+    bytes.writeInt32LE(size, 1)
+    return bytes
+  }
+  if (typeof value === "number") return [number("J", value)]
+  if (typeof value === "string") return [number("X", Buffer.byteLength(value)), Buffer.from(value)]
+  if (Array.isArray(value)) return [Buffer.from("]("), ...value.flatMap(pickled), Buffer.from("e")]
+  return [Buffer.from("}("), ...Object.entries(value).flatMap(([key, each]) => [...pickled(key), ...pickled(each)]), Buffer.from("u")]
+}

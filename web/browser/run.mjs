@@ -10,7 +10,7 @@ import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSyn
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { startServer } from "./harness.mjs"
-import { OURS, SHARED, WEB, benchDocument, hostileTrace, isThere, questionsTrace, rankTrace } from "./recordings.mjs"
+import { OURS, SHARED, WEB, benchDocument, hostileTrace, isThere, questionsTrace, rankTrace, snapshotFile } from "./recordings.mjs"
 
 const FORETRACE = (process.env.FORETRACE ?? "foretrace").split(" ")
 const HOSTILE_FILE = "hostile <img src=x onerror=window.hacked=7>.json"
@@ -58,8 +58,10 @@ for (const { file } of passes) writeFileSync(join(runFolder, file), questionsTra
 writeFileSync(join(runFolder, "rank.json"), JSON.stringify({ passes, command: ["python", "train.py"] }))
 const benches = [1, 0.5].map((factor) => join(folder, `sweep_${factor === 1 ? "before" : "after"}.json`))
 benches.forEach((path, at) => writeFileSync(path, benchDocument(at === 0 ? 1 : 0.5)))
+const snapshots = [2, 4].map((kept) => join(folder, `memory_${kept === 2 ? "before" : "after"}.pickle`))
+snapshots.forEach((path, at) => writeFileSync(path, snapshotFile(at === 0 ? 2 : 4)))
 const there = [...OURS, ...SHARED].filter(isThere)
-const server = await startServer(FORETRACE, [...there.map((each) => each.path), hostile, questions, join(folder, "runs"), ranks, watched, ...benches])
+const server = await startServer(FORETRACE, [...there.map((each) => each.path), hostile, questions, join(folder, "runs"), ranks, watched, ...benches, ...snapshots])
 try {
   const report = join(folder, "report.html")
   const hostileReport = join(folder, "hostile.html")
@@ -67,11 +69,13 @@ try {
   writeReport(hostileReport, [hostile])
   const benchReport = join(folder, "benches.html")
   writeReport(benchReport, benches)
+  const snapshotReport = join(folder, "snapshots.html")
+  writeReport(snapshotReport, snapshots)
   await checkBuild(folder, server.url)
   const runs = await server.ready()
   const names = process.argv.slice(2)
   const tests = readdirSync(join(WEB, "browser")).filter((name) => name.endsWith(".test.mjs") && (names.length === 0 || names.some((each) => name.startsWith(each))))
-  const settings = { url: server.url, runs, report, hostileReport, benchReport, watched }
+  const settings = { url: server.url, runs, report, hostileReport, benchReport, snapshotReport, watched }
   process.exitCode = await runTests(tests.map((name) => join(WEB, "browser", name)), settings) // prettier-ignore
 } finally {
   server.stop()

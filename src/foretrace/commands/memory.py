@@ -93,7 +93,7 @@ def _all_devices(found: SnapshotFindings, by: str, top: int) -> Any:
 
 
 def _print_difference(args: argparse.Namespace) -> None:
-    from foretrace.present.text import memory_page, tables, terminal
+    from foretrace.present.text import memory_page, memory_words, tables, terminal
 
     if args.by not in _COMPOSED:
         raise UsageError(f"--by {args.by} lists one snapshot; two are compared by {', '.join(_COMPOSED)}")
@@ -103,7 +103,7 @@ def _print_difference(args: argparse.Namespace) -> None:
     if args.format == "table":
         terminal.show_lines(lambda width: memory_page.compared_lines(before, after, args.by, top, width))
     elif args.format == "md":
-        _output.print_text(f"{memory_page.compared_says(before, after)}\n\n{tables.to_markdown(frame)}")
+        _output.print_text(f"{memory_words.compared_says(before, after)}\n\n{tables.to_markdown(frame)}")
     else:
         _output.print_frame(frame, _output.Printing(args.format, None, 0))
 

@@ -1,4 +1,4 @@
-"""Write the page of one or more recordings or benchmarks as a single HTML file that works offline."""
+"""Write the page of recordings, benchmarks or memory snapshots as a single HTML file that works offline."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import argparse
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from foretrace.commands import _input, _output
 from foretrace.errors import UsageError
 from foretrace.units import visible
+
+if TYPE_CHECKING:
+    from foretrace.present.web.snapshot_view import SnapshotView
 
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(k|m|g)?b?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}
@@ -23,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         type=Path,
         nargs="+",
-        help="recordings, folders with one recording each, or benchmarks (bench -o FILE.json)",
+        help="recordings, folders with one recording each, benchmarks (bench -o FILE.json), or snapshots of GPU memory",
     )
     _output.add_file(parser, says="the file to write: out.html")
     parser.add_argument(
@@ -47,6 +51,7 @@ def run(args: argparse.Namespace) -> None:
     from foretrace.present.web.payload import View
     from foretrace.present.web.recording_view import RecordingView
     from foretrace.present.web.run_files import bench_names, place_of
+    from foretrace.present.web.snapshot_view import snapshot_alone
 
     _output.check_file(args.output, force=args.force, endings=(".html", ".htm"), such_as=".html")
     views: list[View] = []
@@ -54,6 +59,9 @@ def run(args: argparse.Namespace) -> None:
     for number, path in enumerate(args.paths, 1):
         if path.is_file() and is_bench(path):
             views.append(BenchView(path, run_id=str(number), name=names[path]))
+            continue
+        if (snapshot := snapshot_alone(path)) is not None:
+            views.append(_snapshot(snapshot, str(number)))
             continue
         case = _input.open_case(
             path, no_cache=args.no_cache, step_ms=args.step_ms, reading=_input.reading(args)
@@ -67,6 +75,14 @@ def run(args: argparse.Namespace) -> None:
         print(visible(note), file=sys.stderr)
     size = args.output.stat().st_size / 1e6
     print(f"wrote {visible(str(args.output))}: {size:,.1f} MB", file=sys.stderr)
+
+
+def _snapshot(path: Path, run_id: str) -> SnapshotView:
+    from foretrace.present.text import terminal
+    from foretrace.present.web.snapshot_view import SnapshotView
+
+    with terminal.reading(path) as progress:
+        return SnapshotView(path, run_id=run_id, progress=progress)
 
 
 def _size(text: str) -> int:

@@ -1,4 +1,4 @@
-"""Open recordings and benchmarks in the browser: findings, timeline, kernels, memory and more. All stays on this machine."""
+"""Open recordings, benchmarks and memory snapshots in the browser: findings, timeline, kernels, memory and more. All stays on this machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         type=Path,
         nargs="*",
-        help="recordings, benchmarks (bench -o FILE.json) and folders, which are watched for new ones (default: the sample)",
+        help="recordings, benchmarks (bench -o FILE.json), snapshots of GPU memory and folders, which are watched for new ones (default: the sample)",
     )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     parser.add_argument("--port", type=_port, default=0, metavar="N", help="default: a free port")

@@ -5,7 +5,7 @@
 import { type Signal, computed, effect, signal, untracked } from "@preact/signals"
 import { type Place, START, formatFragment, parseFragment } from "../base/router"
 import type { Source } from "./source"
-import type { Benchmark, Overview, RunEntry, Runs } from "./types"
+import type { Benchmark, Overview, RunEntry, Runs, Snapshot } from "./types"
 
 /** Something that is being fetched: views show all three states, never a blank. */
 export type Resource<T> =
@@ -91,8 +91,15 @@ export const benchmark = computed<Resource<Benchmark>>(() => {
   return resourceOf<Benchmark>(id, "benchmark").value
 })
 
+/** The memory snapshot, where the run is one. */
+export const snapshot = computed<Resource<Snapshot>>(() => {
+  const id = runId.value
+  if (id === null || run.value?.state !== "ready" || run.value.sort !== "snapshot") return NO_RUN
+  return resourceOf<Snapshot>(id, "snapshot").value
+})
+
 /** What stands at the top of every page of the run. */
-export const topOf = computed(() => valueOf(overview.value) ?? valueOf(benchmark.value))
+export const topOf = computed(() => valueOf(overview.value) ?? valueOf(benchmark.value) ?? valueOf(snapshot.value))
 
 /** What is known before the diagnosis of a large recording; not asked for where the whole is there at once. */
 async function beforeDiagnosis(from: Source, id: string): Promise<Overview> {

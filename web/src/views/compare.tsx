@@ -1,8 +1,8 @@
-/** Compare: this run and another, the step as a way from one to the other, and each kernel's part of it; or two benchmarks. */
+/** Compare: this run and another, the step as a way from one to the other, and each kernel's part of it; or two benchmarks or memory snapshots. */
 import type { JSX } from "preact"
 import { useMemo } from "preact/hooks"
 import { go, place, resourceOf, run, runId, runs, source, valueOf } from "../data/state"
-import type { BenchComparison, Comparison, RunEntry, Table } from "../data/types"
+import type { BenchComparison, Comparison, RunEntry, SnapshotComparison, Table } from "../data/types"
 import { choose } from "../data/choice"
 import { arranged, columnOf, unrecorded } from "../components/table/columns"
 import { descent } from "../base/descent"
@@ -14,6 +14,7 @@ import { BenchComparisonBlock } from "./pieces/bench_comparison"
 import { differenceCell } from "./pieces/difference_cell"
 import { DifferenceFlame } from "./pieces/difference_flame"
 import { PageTop } from "./pieces/page_top"
+import { SnapshotComparisonBlock } from "./pieces/snapshot_comparison"
 
 export function Compare(): JSX.Element {
   const others = otherRuns()
@@ -25,7 +26,7 @@ export function Compare(): JSX.Element {
   return (
     <div class="page compare">
       <Chooser others={others} chosen={chosen} />
-      {chosen.sort === "benchmark" ? <OfBenchmarks id={id} other={chosen.id} /> : <OfRecordings id={id} other={chosen.id} />}
+      <OfSort sort={chosen.sort} id={id} other={chosen.id} />
     </div>
   )
 }
@@ -33,6 +34,20 @@ export function Compare(): JSX.Element {
 interface Pair {
   readonly id: string
   readonly other: string
+}
+
+function OfSort(props: Pair & { readonly sort: RunEntry["sort"] }): JSX.Element {
+  if (props.sort === "benchmark") return <OfBenchmarks {...props} />
+  return props.sort === "snapshot" ? <OfSnapshots {...props} /> : <OfRecordings {...props} />
+}
+
+function OfSnapshots(props: Pair): JSX.Element {
+  const comparison = resourceOf<SnapshotComparison>(props.id, `compare/${encodeURIComponent(props.other)}`).value
+  return (
+    <Loaded resource={comparison} what="comparison">
+      {(value) => <SnapshotComparisonBlock value={value} />}
+    </Loaded>
+  )
 }
 
 function OfRecordings(props: Pair): JSX.Element {
@@ -55,6 +70,7 @@ function OfBenchmarks(props: Pair): JSX.Element {
 
 function alone(): string {
   if (run.value?.sort === "benchmark") return `To compare two benchmarks of one kind, open both: foretrace ${source.value?.live ? "serve" : "report"} BEFORE.json AFTER.json.`
+  if (run.value?.sort === "snapshot") return `To compare two memory snapshots, open both: foretrace ${source.value?.live ? "serve" : "report"} BEFORE.pickle AFTER.pickle.`
   if (source.value?.live) return "To compare two recordings, open both: foretrace serve BEFORE AFTER."
   const several = (valueOf(runs.value)?.runs.length ?? 0) > 1
   return several ? "A report compares runs of the same program, and this one has no other run here. foretrace serve compares any two." : "This report holds one run. To compare two, write both into it: foretrace report BEFORE AFTER."

@@ -11,6 +11,7 @@ import { Operators } from "./operators"
 import { Overview } from "./overview"
 import { Ranks } from "./ranks"
 import { Roofline } from "./roofline"
+import { SnapshotPage } from "./snapshot"
 import { Timeline } from "./timeline"
 import { Waiting } from "./waiting"
 
@@ -41,13 +42,21 @@ const BENCHMARK_VIEWS: readonly View[] = [
   { name: "compare", title: "Compare", key: "0", component: Compare },
 ]
 
+/** The pages of a memory snapshot. */
+const SNAPSHOT_VIEWS: readonly View[] = [
+  { name: "snapshot", title: "Memory", key: "7", component: SnapshotPage },
+  { name: "compare", title: "Compare", key: "0", component: Compare },
+]
+
+const BY_SORT: Readonly<Record<RunEntry["sort"], readonly View[]>> = { recording: VIEWS, benchmark: BENCHMARK_VIEWS, snapshot: SNAPSHOT_VIEWS }
+
 export function viewsOf(run: RunEntry | null): readonly View[] {
-  return run?.sort === "benchmark" ? BENCHMARK_VIEWS : VIEWS
+  return BY_SORT[run?.sort ?? "recording"]
 }
 
 /** The page that an address names; a page that only runs of the other sort have leads to the first one. */
 export function viewOf(run: RunEntry | null, name: string): View | undefined {
   const views = viewsOf(run)
-  const known = [...VIEWS, ...BENCHMARK_VIEWS].some((view) => view.name === name)
+  const known = Object.values(BY_SORT).flat().some((view) => view.name === name)
   return views.find((view) => view.name === name) ?? (known ? views[0] : undefined)
 }

@@ -125,7 +125,7 @@ function matching(entries: readonly Entry[], text: string): readonly Entry[] {
 function useCommands(): readonly Entry[] {
   const others = (valueOf(runs.value)?.runs ?? []).filter((entry) => entry.id !== run.value?.id)
   const markdown = topOf.value?.markdown || undefined
-  const what = run.value?.sort === "benchmark" ? "the benchmark" : "the diagnosis"
+  const what = { recording: "the diagnosis", benchmark: "the benchmark", snapshot: "the memory snapshot" }[run.value?.sort ?? "recording"]
   return [
     ...viewsOf(run.value).map((view) => ({ group: `page ${view.key}`, title: view.title, open: () => go({ view: view.name }) })),
     ...others.map((entry) => ({ group: "run", title: entry.name, open: () => go({ run: entry.id }) })),
@@ -140,7 +140,7 @@ function useCommands(): readonly Entry[] {
 
 /** Findings, kernels, operators and lines of the run that is shown. */
 function useRecorded(): readonly Entry[] {
-  if (run.value?.sort === "benchmark") return []
+  if (run.value?.sort !== "recording") return []
   const findings = valueOf(overview.value)?.findings ?? []
   const kernels = namesIn(useTable("kernels"), "name")
   const operators = useTable("operators")

@@ -80,9 +80,11 @@ function useTitle(): void {
   }, [title])
 }
 
+const MARKDOWN_OF: Readonly<Record<RunEntry["sort"], string>> = { recording: "the diagnosis", benchmark: "the benchmark", snapshot: "the memory snapshot" }
+
 function TopBar(): JSX.Element {
   const shown = topOf.value
-  const isBenchmark = run.value?.sort === "benchmark"
+  const sort = run.value?.sort ?? "recording"
   return (
     <header class="top">
       <a class="brand" href={linkTo({ view: viewsOf(run.value)[0]?.name ?? "overview" })}>
@@ -96,12 +98,12 @@ function TopBar(): JSX.Element {
         <strong title={run.value?.name}>{shown?.name ?? run.value?.name ?? ""}</strong>
         {shown?.facts.map((fact) => <span key={fact}>{fact}</span>)}
       </p>
-      {!isBenchmark && <SearchBox />}
+      {sort === "recording" && <SearchBox />}
       <a class="button" href={linkTo({ view: "compare" })}>
         Compare…
       </a>
       <button type="button" class="button" disabled={!shown?.markdown}
-        onClick={() => shown && copyText(shown.markdown, `the ${isBenchmark ? "benchmark" : "diagnosis"} as Markdown`)}>
+        onClick={() => shown && copyText(shown.markdown, `${MARKDOWN_OF[sort]} as Markdown`)}>
         Copy as Markdown
       </button>
     </header>
@@ -163,7 +165,7 @@ function PageLink(props: { readonly view: View; readonly count: string | undefin
 function RunLists(): JSX.Element {
   const all = valueOf(runs.value)?.runs ?? []
   const recordings = all.filter((entry) => entry.sort === "recording")
-  const benchmarks = all.filter((entry) => entry.sort === "benchmark")
+  const others = [["Benchmarks", all.filter((entry) => entry.sort === "benchmark")], ["Memory snapshots", all.filter((entry) => entry.sort === "snapshot")]] as const
   const groups = [...new Set(recordings.map((entry) => entry.group))]
   return (
     <>
@@ -172,14 +174,14 @@ function RunLists(): JSX.Element {
           <RunGroup group={group} entries={recordings.filter((entry) => entry.group === group)} />
         </section>
       ))}
-      {benchmarks.length > 0 && (
-        <section>
-          <h2>Benchmarks</h2>
+      {others.filter(([, entries]) => entries.length > 0).map(([title, entries]) => (
+        <section key={title}>
+          <h2>{title}</h2>
           <ul>
-            {benchmarks.map((entry) => <RunLink key={entry.id} run={entry} />)}
+            {entries.map((entry) => <RunLink key={entry.id} run={entry} />)}
           </ul>
         </section>
-      )}
+      ))}
     </>
   )
 }

@@ -25,6 +25,7 @@ from foretrace.present.web.encoding import to_json
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources.timeline import timeline
 from foretrace.present.web.resources.waiting import longest_gaps
+from foretrace.present.web.snapshot_view import SnapshotView
 from foretrace.present.web.timeline_cut import Cut, cut, cuts
 from foretrace.units import visible
 
@@ -57,7 +58,7 @@ class _Part:
 def make(
     runs: Sequence[payload.View], *, budget_bytes: int = BUDGET_BYTES, steps: tuple[int, int] | None = None
 ) -> Report:
-    """The report of these recordings and benchmarks, within the budget where dropping detail can achieve that."""
+    """The report of these recordings, benchmarks and snapshots, within the budget where dropping detail can achieve that."""
     if not static_files.built():
         raise MissingDataError(f"no report without the page: {static_files.HOW_TO_GET_IT}")
     page_bytes = len(static_files.text(static_files.SCRIPT)) + len(static_files.text(static_files.STYLE))
@@ -66,6 +67,7 @@ def make(
     faults: dict[str, list[str]] = {view.id: [] for view in views}
     fixed = {view.id: list(_resources(view, views, faults[view.id])) for view in views}
     benchmarks = [part for bench in benches for part in _benchmark(bench, benches)]
+    benchmarks += _snapshots([run for run in runs if isinstance(run, SnapshotView)])
     taken = page_bytes + sum(part.html_bytes for parts in (*fixed.values(), benchmarks) for part in parts)
     # They are made again below, to tell what was left out.
     taken += sum(_overview(view).html_bytes for view in views)
@@ -85,6 +87,16 @@ def _benchmark(bench: BenchView, benches: Sequence[BenchView]) -> Iterator[_Part
         made = payload.resource(bench, name, find=others.__getitem__)
         assert isinstance(made, dict)
         yield _part(f"{bench.id}/{name}", to_json(made))
+
+
+def _snapshots(views: Sequence[SnapshotView]) -> Iterator[_Part]:
+    """Each memory snapshot, and how it compares with the others."""
+    for view in views:
+        others = {other.id: other for other in views if other is not view}
+        for name in ("snapshot", *(f"compare/{other}" for other in others)):
+            made = payload.resource(view, name, find=others.__getitem__)
+            assert isinstance(made, dict)
+            yield _part(f"{view.id}/{name}", to_json(made))
 
 
 def _overview(view: RecordingView) -> _Part:

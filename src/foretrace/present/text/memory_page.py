@@ -9,10 +9,8 @@ import polars as pl
 from foretrace.analyze.snapshots import composition, steps
 from foretrace.analyze.snapshots.difference import difference
 from foretrace.analyze.snapshots.findings import DeviceFindings, SnapshotFindings
-from foretrace.analyze.snapshots.fragmentation import times
 from foretrace.analyze.snapshots.shortage import OutOfMemory
-from foretrace.analyze.snapshots.steps import LEAST_STEPS
-from foretrace.present.text import level_curve, summary_page, tables
+from foretrace.present.text import level_curve, memory_words, summary_page, tables
 from foretrace.present.text.markup import paragraph
 from foretrace.present.text.summary_page import GUTTER, Line
 from foretrace.units import counted, format_value, shorten, visible
@@ -120,77 +118,41 @@ def _curve(found: DeviceFindings, room: int) -> Iterator[Line]:
 
 
 def _layers(found: DeviceFindings, room: int) -> Iterator[Line]:
-    layers = found.layers
-    if layers is None:
-        return
-    least, most = min(layers.saved_bytes), max(layers.saved_bytes)
-    each = format_value("_bytes", most)
-    calls = counted(len(layers.saved_bytes), "call")
-    if least == most:
-        says = f"{calls} at {layers.where} keep {each} each for the backward pass"
-    else:
-        low = format_value("_bytes", least)
-        says = f"{calls} at {layers.where} keep {low} to {each} each for the backward pass, call {layers.largest + 1} the most"
-    yield from _wrapped(f"{says}: {format_value('_bytes', sum(layers.saved_bytes))} in all", room)
+    says = memory_words.layers_says(found)
+    if says is not None:
+        yield from _wrapped(says, room)
 
 
 def _leaks(found: DeviceFindings, top: int, room: int) -> Iterator[Line]:
-    known = found.steps
-    if known is None or len(known) < LEAST_STEPS:
-        count = counted(len(known), "whole step") if known else "no step"
-        yield from _wrapped(
-            f"not checked: {count} in the history, and {LEAST_STEPS} are needed", room, "quiet"
-        )
-        return
-    told = f"{counted(len(known), 'step')}, told by {known.told_by}"
+    style = "quiet" if memory_words.leaks_unchecked(found) else "strong" if found.leaks else ""
+    yield from _wrapped(memory_words.leaks_says(found), room, style)
     if not found.leaks:
-        yield from _wrapped(f"none in {told}", room)
         return
-    whole = sum(leak.bytes_per_step for leak in found.leaks)
-    yield from _wrapped(f"each step keeps {format_value('_bytes', whole)} more ({told})", room, "strong")
+    table = leaks_frame(found)
+    yield from _table(table.head(top) if top else table, room)
+    if 0 < top < table.height:
+        yield [(f"{table.height - top:,} more; --top 0 prints all", "quiet")]
+    yield from _wrapped(memory_words.KEEPS, room, "quiet")
+
+
+def leaks_frame(found: DeviceFindings) -> pl.DataFrame:
+    """The lines whose memory grows with every step."""
     rows = [
         (leak.where, leak.bytes_per_step, leak.kept_bytes, leak.steps, leak.category) for leak in found.leaks
     ]
     schema = {"where": pl.String, "per_step_bytes": pl.Int64, "kept_bytes": pl.Int64, "steps_count": pl.Int64}
-    table = pl.DataFrame(rows, schema={**schema, "category": pl.String}, orient="row")
-    yield from _table(table.head(top) if top else table, room)
-    if 0 < top < table.height:
-        yield [(f"{table.height - top:,} more; --top 0 prints all", "quiet")]
-    yield from _wrapped(
-        "Something still refers to them: a list, a cache, a closure, or a loss that is kept with its graph.",
-        room,
-        "quiet",
-    )
+    return pl.DataFrame(rows, schema={**schema, "category": pl.String}, orient="row")
 
 
 def _unused(found: DeviceFindings, room: int) -> Iterator[Line]:
-    told = found.fragmentation
-    size = {name: format_value("_bytes", value) for name, value in (
-        ("peak", told.unused_bytes), ("end", told.at_end.unused_bytes), ("hole", told.at_end.largest_bytes),
-        ("split", told.at_end.split_bytes), ("rounding", told.rounding_bytes), ("private", told.at_end.private_bytes),
-    )}  # fmt: skip
-    parts = [
-        f"{told.unused_pct:.1f} % of what torch held at the peak was in no block ({size['peak']})",
-        f"rounding took {size['rounding']} of the blocks" if told.rounding_bytes else "",
-        f"at the end {size['end']} are in none, the largest piece {size['hole']}"
-        if told.at_end.unused_bytes
-        else "",
-        f"{size['split']} of that lie beside blocks in use" if told.at_end.split_bytes else "",
-        f"{size['private']} are reserved in pools of their own" if told.at_end.private_bytes else "",
-    ]
-    says = "; ".join(part for part in parts if part)
-    yield from _wrapped(says, room)
-    if found.flushes:
-        often = times(len(found.flushes))
-        first = f"first at {found.flushes[0].where}"
-        yield from _wrapped(
-            f"{often} torch gave memory back to the device to make a request fit, {first}", room
-        )
-    if told.excess_is_large and told.beside:
-        where, much = told.beside[0]
-        most = f"when torch held most, {format_value('_bytes', much)} lay unused beside blocks of {where}"
-        yield from _wrapped(most, room)
-    for advice in told.advice:
+    yield from _wrapped(memory_words.unused_says(found), room)
+    flushed = memory_words.flushes_says(found)
+    if flushed is not None:
+        yield from _wrapped(flushed, room)
+    beside = memory_words.beside_says(found)
+    if beside is not None:
+        yield from _wrapped(beside, room)
+    for advice in found.fragmentation.advice:
         yield from _wrapped(f"`PYTORCH_CUDA_ALLOC_CONF={advice.setting}`: {advice.reason}", room)
 
 
@@ -235,21 +197,13 @@ def compared_frame(before: DeviceFindings, after: DeviceFindings, by: str, top: 
     return pl.concat((_with_rest(whole, by, top), total), how="vertical_relaxed")
 
 
-def compared_says(before: DeviceFindings, after: DeviceFindings) -> str:
-    """The two peaks in one sentence."""
-    first, second = before.origins.memory.peak_bytes, after.origins.memory.peak_bytes
-    change = second - first
-    word = "more" if change > 0 else "less"
-    size = format_value("_bytes", abs(change))
-    told = f"{size} {word}" if change else "no change"
-    return f"{after.name} peaked at {format_value('_bytes', first)} before and {format_value('_bytes', second)} after: {told}"
-
-
 def compared_lines(
     before: DeviceFindings, after: DeviceFindings, by: str, top: int, width: int
 ) -> Iterator[Line]:
     """The page of two snapshots."""
     room = max(width - GUTTER, _FEWEST_COLUMNS)
-    yield from summary_page.indented(_wrapped(compared_says(before, after), room), "memory", GUTTER)
+    yield from summary_page.indented(
+        _wrapped(memory_words.compared_says(before, after), room), "memory", GUTTER
+    )
     yield []
     yield from summary_page.indented(_table(compared_frame(before, after, by, top), room), "at peak", GUTTER)

@@ -1,4 +1,4 @@
-"""The Library: the runs that the page shows, each a recording or a benchmark that is read in the background.
+"""The Library: the runs that the page shows, each a recording, benchmark or memory snapshot, read in the background.
 
 A run is known by its id, never by its path. Folders are watched: a recording that appears in one becomes a run once its
 file has stopped growing, and a file that is written anew is read again.
@@ -33,6 +33,7 @@ from foretrace.present.web.encoding import Encoded, encode
 from foretrace.present.web.listed_run import ListedRun
 from foretrace.present.web.recording_view import RecordingView, as_text, display_name, titles
 from foretrace.present.web.run_files import Stamp, bench_names, files_in, identity, place_of, stamp_of
+from foretrace.present.web.snapshot_view import SnapshotView, is_snapshot_file, of_a_run, snapshot_name
 from foretrace.trace import Trace
 
 POLL_S = 1.0
@@ -162,7 +163,7 @@ class Library:
         """The run's recording, for what needs one."""
         view = self.view(run)
         if not isinstance(view, RecordingView):
-            raise MissingDataError(f"{view.name} is a benchmark: it has no recording")
+            raise MissingDataError(f"{view.name} is a {run.sort}: it has no recording")
         return view
 
     def view(self, run: ListedRun) -> payload.View:
@@ -213,6 +214,10 @@ class Library:
         if run.sort == "benchmark":
             run.view = BenchView(run.path, run_id=run.id, name=run.label)
             run.group, run.size_bytes = run.view.group, run.path.stat().st_size
+            return
+        if run.sort == "snapshot":
+            run.view = SnapshotView(run.path, run_id=run.id, name=run.label, progress=progress)
+            run.size_bytes = run.view.size_bytes
             return
         read = partial(self._read_for, run, progress)
         case = open_case(run.path, step_ms=self._step_ms, reading=self._reading, read=read)
@@ -271,7 +276,7 @@ class Library:
 
     def _look_closer(self, run: ListedRun) -> None:
         """Prepares the first page, and with it the step time that the list shows."""
-        if run.state != "ready" or run.sort == "benchmark":
+        if run.state != "ready" or run.sort != "recording":
             return
         try:
             if (view := run.view) is not None and _is_large(view):
@@ -311,7 +316,7 @@ class Library:
                 continue
             known = self._inspected.get(file)
             if known is None or known[0] != stamp:
-                known = self._inspected[file] = (stamp, is_recording(file) or is_bench(file))
+                known = self._inspected[file] = (stamp, _is_listed(file))
             if known[1]:
                 yield file
 
@@ -337,6 +342,9 @@ class Library:
         if is_bench(file):
             name = self._bench_names.get(file) or as_text(display_name(file.relative_to(named).as_posix()))
             return ListedRun(run_id, file, "benchmark", "", name, stamp, ("", name))
+        if is_snapshot_file(file):
+            name = snapshot_name(file) if file == named else snapshot_name(file.relative_to(named))
+            return ListedRun(run_id, file, "snapshot", "", name, stamp, ("", name))
         group, label = place_of(file, named)
         return ListedRun(run_id, file, "recording", group, label, stamp, titles(file))
 
@@ -359,6 +367,11 @@ class Library:
             total = sum(len(each.body) for each in self._encoded.values())
             while total > ENCODED_BYTES and len(self._encoded) > 1:
                 total -= len(self._encoded.popitem(last=False)[1].body)
+
+
+def _is_listed(file: Path) -> bool:
+    """Whether a file of a watched folder is one to show; the snapshot of a Run is on the Memory page of its recording."""
+    return is_recording(file) or is_bench(file) or (is_snapshot_file(file) and not of_a_run(file))
 
 
 def _is_large(view: payload.View) -> bool:

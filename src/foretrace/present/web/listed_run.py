@@ -1,4 +1,4 @@
-"""A ListedRun: a recording or a benchmark of the library, and how far it has been read."""
+"""A ListedRun: a recording, a benchmark or a memory snapshot of the library, and how far it has been read."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Literal
 from foretrace.present.web import payload
 from foretrace.present.web.run_files import Stamp
 
-Sort = Literal["recording", "benchmark"]
+Sort = Literal["recording", "benchmark", "snapshot"]
 State = Literal["waiting", "loading", "ready", "failed"]
 
 
 @dataclass
 class ListedRun:
-    """One recording or benchmark of the library."""
+    """One recording, benchmark or snapshot of the library."""
 
     id: str
     path: Path

@@ -1,6 +1,7 @@
 """What the page is given: the contract with `web/src/data/types.ts`.
 
-A resource has a name and is made from a RecordingView or a BenchView: plain data, which travels as JSON, or a binary payload.
+A resource has a name and is made from a RecordingView, a BenchView or a SnapshotView: plain data, which travels as
+JSON, or a binary payload.
 The server and the report send the same bytes.
 """
 
@@ -24,17 +25,21 @@ from foretrace.present.web.resources.occurrences import occurrences
 from foretrace.present.web.resources.overview import overview
 from foretrace.present.web.resources.ranks import ranks
 from foretrace.present.web.resources.roofline import roofline
+from foretrace.present.web.resources.snapshot import of_run, snapshot
+from foretrace.present.web.resources.snapshot import window as snapshot_window
+from foretrace.present.web.resources.snapshot_compare import snapshot_compare
 from foretrace.present.web.resources.span import span
 from foretrace.present.web.resources.table import table
 from foretrace.present.web.resources.timeline import timeline, window
 from foretrace.present.web.resources.waiting import waiting
 from foretrace.present.web.resources.whatif import predict, whatif
+from foretrace.present.web.snapshot_view import SnapshotView, of_recording
 
 Answer = dict[str, Any] | bytes
 Query = Mapping[str, str | Sequence[str]]
-View = RecordingView | BenchView
+View = RecordingView | BenchView | SnapshotView
 Find = Callable[[str], View]
-Sort = TypeVar("Sort", RecordingView, BenchView)
+Sort = TypeVar("Sort", RecordingView, BenchView, SnapshotView)
 
 SCHEMA = 1
 
@@ -68,6 +73,8 @@ RESOURCES: Mapping[str, Callable[[RecordingView, Request], Answer]] = {
     "waiting": lambda view, _: waiting(view),
     "modules": lambda view, _: modules(view),
     "memory": lambda view, _: memory(view),
+    "memory/snapshot": lambda view, _: of_run(view),
+    "memory/snapshot/curve": lambda view, asked: snapshot_window(of_recording(view), asked.single),
     "roofline": lambda view, _: roofline(view),
     "ranks": lambda view, asked: ranks(view, asked.peers),
     "compare/": lambda view, asked: compare(view, _of_same_sort(view, asked)),
@@ -79,8 +86,14 @@ BENCH_RESOURCES: Mapping[str, Callable[[BenchView, Request], Answer]] = {
     "benchmark": lambda view, _: benchmark(view),
     "compare/": lambda view, asked: bench_compare(view, _of_same_sort(view, asked)),
 }
+# Of a memory snapshot.
+SNAPSHOT_RESOURCES: Mapping[str, Callable[[SnapshotView, Request], Answer]] = {
+    "snapshot": lambda view, _: snapshot(view),
+    "snapshot/curve": lambda view, asked: snapshot_window(view.findings, asked.single),
+    "compare/": lambda view, asked: snapshot_compare(view, _of_same_sort(view, asked)),
+}
 # Asked for while the view moves, or made from another run: not part of a report as they stand.
-LIVE = ("timeline/window", "predict", "span/", "finding/", "table/", "compare/")
+LIVE = ("timeline/window", "memory/snapshot/curve", "predict", "span/", "finding/", "table/", "compare/")
 
 # Made from the diagnosis; the first three also without it: `findings=no`.
 DIAGNOSED = ("overview", "timeline", "timeline/window", "predict", "whatif")
@@ -100,13 +113,17 @@ def resource(
         key, rest = _split(name, BENCH_RESOURCES)
         with contained(name):
             return BENCH_RESOURCES[key](view, Request(rest, dict(query or {}), find, recordings))
+    if isinstance(view, SnapshotView):
+        key, rest = _split(name, SNAPSHOT_RESOURCES)
+        with contained(name):
+            return SNAPSHOT_RESOURCES[key](view, Request(rest, dict(query or {}), find, recordings))
     key, rest = _split(name, RESOURCES)
     with contained(name):
         return RESOURCES[key](view, Request(rest, dict(query or {}), find, recordings))
 
 
 def _of_same_sort(view: Sort, asked: Request) -> Sort:
-    """The other run, which must be a recording as this one is, or a benchmark."""
+    """The other run, which must be a recording as this one is, or a benchmark or snapshot."""
     if asked.find is None:
         raise UsageError("there is no other run to compare with")
     try:
@@ -114,7 +131,9 @@ def _of_same_sort(view: Sort, asked: Request) -> Sort:
     except KeyError:
         raise UsageError(f"no run {asked.rest[:200]!r} to compare with") from None
     if not isinstance(other, type(view)):
-        raise UsageError(f"{view.name} and {other.name}: a recording and a benchmark cannot be compared")
+        raise UsageError(
+            f"{view.name} and {other.name}: a {sort_of(view)} and a {sort_of(other)} cannot be compared"
+        )
     return other
 
 
@@ -154,6 +173,8 @@ def run_entry(view: View) -> dict[str, Any]:
 
 def sort_of(view: View) -> str:
     """Which pages a run has."""
+    if isinstance(view, SnapshotView):
+        return "snapshot"
     return "benchmark" if isinstance(view, BenchView) else "recording"
 
 

@@ -263,7 +263,7 @@ function widthOf(column: TableColumn, cells: readonly Cell[]): number {
   let longest = column.heading.length + 2
   for (let row = 0; row < cells.length; row += step) longest = Math.max(longest, formatCell(column, cells[row]).length)
   const characters = column.unit === "text" ? Math.min(longest, WIDEST_TEXT) : longest
-  return characters * (column.code ? 7.4 : 6.9) + 26 + (isShare(column) ? 56 : 0)
+  return characters * (column.code ? 7.4 : 6.9) + 26 + (isShare(column) || column.name === "change_bytes" ? 56 : 0) // both with a bar
 }
 
 /** The kinds of the rows, when a column of the table holds them. */

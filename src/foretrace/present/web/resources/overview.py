@@ -24,6 +24,7 @@ from foretrace.present.web.resources.finding import finding
 from foretrace.present.web.resources.gpu_tiles import gpu_tiles
 from foretrace.present.web.resources.step_time import one_step, step_time
 from foretrace.present.web.resources.trust import trust
+from foretrace.present.web.snapshot_view import has_snapshot
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value
 
@@ -139,6 +140,8 @@ def missing(view: RecordingView) -> dict[str, str]:
         try:
             result = view.result(_ASKED.get(page, page))
         except MissingDataError as reason:
+            if page == "memory" and has_snapshot(view):
+                continue  # the page shows that, and says why there is no more
             found[page] = without_file(view, str(reason))
             continue
         if page == "ranks" and not result.table.height:
