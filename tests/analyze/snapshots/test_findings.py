@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -27,6 +28,7 @@ from foretrace.analyze.snapshots.difference import difference
 from foretrace.analyze.snapshots.findings import DeviceFindings, findings
 from foretrace.errors import MissingDataError
 from foretrace.ingest.snapshots import read_snapshot
+from foretrace.present.text.memory_words import unused_says
 from tests.corpus import CORPUS, needs_corpus
 
 
@@ -248,6 +250,21 @@ def test_a_line_that_moved_is_compared_with_itself() -> None:
         made.append(only(history).origins)
     table = difference(made[0], made[1], "line")
     assert table.rows() == [("model.py:13 forward", 4 * MIB, 6 * MIB, 2 * MIB)]
+
+
+def test_segments_that_cannot_hold_the_history_tell_nothing() -> None:
+    made = History()
+    made.alloc(2 * MIB, at_line(1))
+    small = made.snapshot()
+    whole = findings(small).to_dict()
+    assert whole["devices"][0]["peak_reserved_bytes"] == 2 * MIB
+    assert whole["fragmentation_pct"] == 0.0
+    cut = replace(small, segments=small.segments.with_columns(total_bytes=pl.lit(MIB, pl.Int64)))
+    found = findings(cut)
+    assert "held at most" not in found.says
+    assert unused_says(found.devices[0]).startswith("not known")
+    assert found.to_dict()["devices"][0]["peak_reserved_bytes"] is None
+    assert found.to_dict()["fragmentation_pct"] is None
 
 
 def test_a_device_that_is_not_there_is_an_error() -> None:

@@ -50,10 +50,12 @@ class DeviceFindings:
             when = " when the snapshot was made (it has no history)"
         table = composition.composition(self.origins, memory.peak, "category")
         most = f", {table['share_pct'][0]:.1f} % of it {table['category'][0]}" if table.height else ""
-        reserved = format_value("_bytes", memory.peak_reserved_bytes)
+        reserved = (
+            f"; torch held at most {format_value('_bytes', memory.peak_reserved_bytes)} from the device"
+        )
         blocks = counted(int(table["blocks_count"].sum()), "block")
         size = format_value("_bytes", memory.peak_bytes)
-        return f"{self.name} peaked at {size} in {blocks}{when}{most}; torch held at most {reserved} from the device"
+        return f"{self.name} peaked at {size} in {blocks}{when}{most}{reserved if memory.reserved_is_known else ''}"
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,14 @@ class SnapshotFindings:
                 for found in self.devices
                 for leak in found.leaks
             ],
-            "fragmentation_pct": self.devices[0].fragmentation.unused_pct,
+            "fragmentation_pct": self._fragmentation_pct,
             "oom": _oom(requests[0], len(requests)) if requests else None,
         }
+
+    @property
+    def _fragmentation_pct(self) -> float | None:
+        first = self.devices[0]
+        return first.fragmentation.unused_pct if first.origins.memory.reserved_is_known else None
 
 
 def device_name(device: int) -> str:
@@ -148,7 +155,7 @@ def _device(found: DeviceFindings, by: composition.By | None) -> dict[str, Any]:
     return {
         "device": found.name,
         "peak_allocated_bytes": memory.peak_bytes,
-        "peak_reserved_bytes": memory.peak_reserved_bytes,
+        "peak_reserved_bytes": memory.peak_reserved_bytes if memory.reserved_is_known else None,
         "at_ns": memory.at_ns(memory.peak),
         "composition": _composition(found.origins, by),
     }

@@ -110,6 +110,11 @@ class DeviceMemory:
         """The most that torch held from the device."""
         return max(self.reserved_after(BEFORE), int(self.reserved.max(initial=0)))
 
+    @property
+    def reserved_is_known(self) -> bool:
+        """Whether the segments can hold what the history does: a file made or cut by hand may tell of too few."""
+        return self.peak_bytes <= self.peak_reserved_bytes
+
     def reserved_after(self, event: int) -> int:
         """What torch held from the device after an event."""
         if event != BEFORE and len(self.reserved):
@@ -163,7 +168,7 @@ def device_memory(snapshot: Snapshot, device: int) -> DeviceMemory:
         lives, astray = _with_final(lives, listed, events.height)
         notes += _said(astray)
     memory = DeviceMemory(device, events, lives, segments, blocks, tuple(notes))
-    if memory.peak_bytes <= memory.peak_reserved_bytes:
+    if memory.reserved_is_known:
         return memory
     outside = "the history holds more than the segments of the snapshot: what torch held from the device is not known"
     return replace(memory, notes=(*notes, outside))

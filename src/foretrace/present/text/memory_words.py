@@ -52,6 +52,8 @@ def leaks_says(found: DeviceFindings) -> str:
 
 def unused_says(found: DeviceFindings) -> str:
     """What torch held and no block used."""
+    if not found.origins.memory.reserved_is_known:
+        return "not known: the history holds more than the segments of the snapshot"
     told = found.fragmentation
     end = told.at_end
     parts = [
