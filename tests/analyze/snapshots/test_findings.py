@@ -26,9 +26,10 @@ from analyze.snapshots.trainings import (
 from foretrace.analyze.snapshots import composition, steps
 from foretrace.analyze.snapshots.difference import difference
 from foretrace.analyze.snapshots.findings import DeviceFindings, findings
+from foretrace.analyze.snapshots.layers import peak_checkpointed
 from foretrace.errors import MissingDataError
 from foretrace.ingest.snapshots import read_snapshot
-from foretrace.present.text.memory_words import unused_says
+from foretrace.present.text.memory_words import layers_says, unused_says
 from tests.corpus import CORPUS, needs_corpus
 
 
@@ -216,6 +217,31 @@ def test_the_layer_that_saves_most_is_told() -> None:
     assert found.layers is not None
     assert found.layers.saved_bytes == (5 * MIB, 5 * MIB, 21 * MIB, 5 * MIB)
     assert found.layers.largest == 2
+
+
+def test_checkpointed_calls_keep_their_output_alone() -> None:
+    """Three calls save 4 MiB and an output of 1 MiB; each backward needs 2 MiB more.
+
+    As it is the peak is 3 * 5 + 2. Checkpointed, the last call is whole when its backward begins, and of the two others the
+    outputs are there: 5 + 2 * 1 + 2.
+    """
+    made = History()
+    saved = [
+        block for _ in range(3) for block in (made.alloc(4 * MIB, layer(10)), made.alloc(MIB, layer(11)))
+    ]
+    for block in reversed(saved):
+        made.free(made.alloc(2 * MIB))
+        made.free(block)
+        if block == saved[3]:
+            within_backward = made.snapshot()
+    found = only(made)
+    assert found.layers is not None
+    assert found.origins.memory.peak_bytes == 17 * MIB
+    assert peak_checkpointed(found.origins, found.layers) == 9 * MIB
+    assert (layers_says(found) or "").endswith("with them checkpointed the pass would peak at 9.00 MiB")
+    (cut,) = findings(within_backward).devices
+    assert cut.layers is not None
+    assert peak_checkpointed(cut.origins, cut.layers) is None
 
 
 def test_largest_blocks_have_their_stack_and_life() -> None:

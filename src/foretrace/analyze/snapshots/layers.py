@@ -23,6 +23,7 @@ class Layers:
 
     where: str  # the line that calls the block
     saved_bytes: tuple[int, ...]  # per call, in order: held for the backward pass
+    saved: tuple[Array, ...] = ()  # the same, as rows of the lives, in order of allocation
 
     @property
     def largest(self) -> int:
@@ -47,10 +48,41 @@ def find(origins: Origins, event: int) -> Layers | None:
         inner = of_frame.join(
             calls.filter(pl.col("depth") == depth + 1).select("stack"), on="stack", how="semi"
         )
-        found = _split(inner["stack"].to_numpy(), inner["saved"].to_numpy())
+        size = inner["saved"].to_numpy()
+        bounds = _split(inner["stack"].to_numpy())
+        found = tuple(int(size[low:high].sum()) for low, high in bounds)
         if len(found) > 1 and (best is None or sum(found) > sum(best.saved_bytes)):
-            best = Layers(origins.places.words[int(frame)].removesuffix(" forward"), tuple(found))
+            at = rows[inner["at"].to_numpy()]
+            kept = tuple(at[low:high][size[low:high] > 0] for low, high in bounds)
+            best = Layers(origins.places.words[int(frame)].removesuffix(" forward"), found, kept)
     return best
+
+
+def peak_checkpointed(origins: Origins, layers: Layers) -> int | None:
+    """The peak of this forward and backward pass if each call were checkpointed; `None` where the history ends before.
+
+    A checkpointed call keeps its output alone, which is the next one's input, and the first that the backward lets go of. The
+    rest of what it saves is gone behind it, and there again when its backward begins: when the call behind it has let go of all
+    that it saved.
+    """
+    memory, lives = origins.memory, origins.memory.lives
+    calls = [rows for rows in layers.saved if len(rows)]
+    count = len(memory.allocated)
+    first, last = int(lives.start[calls[0][0]]), max(int(lives.end[rows].max()) for rows in calls)
+    backward = origins.backward.first[np.searchsorted(origins.backward.first, lives.start[calls[-1][-1]]) :]
+    if last >= count or not len(backward):
+        return None
+    change = np.zeros(count + 1, np.int64)
+    again = int(backward[0])
+    for rows in reversed(calls):
+        ends = int(lives.start[rows[-1]])
+        gone = np.delete(rows, np.argmin(lives.end[rows]))
+        until = np.clip(lives.end[gone], ends, max(again, ends))
+        change[ends] -= int(lives.size[gone].sum())
+        np.add.at(change, until, lives.size[gone])
+        again = int(lives.end[rows].max())
+    level = memory.allocated + np.cumsum(change)[:count]
+    return int(level[first : last + 1].max())
 
 
 def _last_forward(origins: Origins, event: int) -> Array:
@@ -65,8 +97,8 @@ def _last_forward(origins: Origins, event: int) -> Array:
     return last
 
 
-def _split(stacks: Array, saved: Array) -> list[int]:
-    """What was saved between one beginning and the next: the first of the stacks that come as often as most do begins."""
+def _split(stacks: Array) -> list[tuple[int, int]]:
+    """From one beginning to the next: the first of the stacks that come as often as most do begins."""
     if not len(stacks):
         return []
     new = np.append(True, stacks[1:] != stacks[:-1])
@@ -78,5 +110,5 @@ def _split(stacks: Array, saved: Array) -> list[int]:
         return []
     begins = np.flatnonzero(new & (stacks == head))
     # What comes before the first beginning belongs to it: a buffer that is made once.
-    bounds = np.append(np.append(0, begins[1:]), len(stacks))
-    return [int(saved[low:high].sum()) for low, high in pairwise(bounds)]
+    bounds = np.append(np.append(0, begins[1:]), len(stacks)).tolist()
+    return list(pairwise(bounds))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from foretrace.analyze.snapshots.findings import DeviceFindings
 from foretrace.analyze.snapshots.fragmentation import times
+from foretrace.analyze.snapshots.layers import peak_checkpointed
 from foretrace.analyze.snapshots.steps import LEAST_STEPS
 from foretrace.units import counted, format_value
 
@@ -28,7 +29,9 @@ def layers_says(found: DeviceFindings) -> str | None:
             f"{calls} at {layers.where} keep {_bytes(least)} to {_bytes(most)} each for the backward pass, "
             f"call {layers.largest + 1} the most"
         )
-    return f"{says}: {_bytes(sum(layers.saved_bytes))} in all"
+    after = peak_checkpointed(found.origins, layers)
+    checkpointed = "" if after is None else f"; with them checkpointed the pass would peak at {_bytes(after)}"
+    return f"{says}: {_bytes(sum(layers.saved_bytes))} in all{checkpointed}"
 
 
 def leaks_unchecked(found: DeviceFindings) -> str | None:
