@@ -66,6 +66,9 @@ NEGATIVE = {
 }
 # (analysis, column or value): why it may be above 100 %.
 ABOVE_100 = {
+    ("memory-fit", "largest_batch_pct"): "of the recorded batch: most devices have room for more",
+    ("memory-fit", "largest_batch_low_pct"): "likewise",
+    ("memory-fit", "largest_batch_high_pct"): "likewise",
     ("operators", "device_self_pct"): "an annotation's row on the device covers idle time too",
     ("operators", "host_total_pct"): "an annotation on a thread of its own; the whole is self time",
     ("trust", "share_pct"): "the first step's time, of the others'",
