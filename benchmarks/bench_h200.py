@@ -64,7 +64,16 @@ TABLES = (
         "attention --d-model 64,128 --seq-len 1024,4096,16384 --precision bf16 --impl naive,math,flash,efficient,cudnn --causal",
         "attention --d-model 8 --seq-len 8 --precision bf16 --impl naive,math,flash --causal",
     ),
-    Table("attention_tf32", "attention --d-model 64,512 --seq-len 1024,8192 --precision fp32,tf32", "attention --d-model 8 --seq-len 8"),
+    Table(
+        "attention_tf32",
+        "attention --compile --precision fp32,tf32 --d-model 32,64,128,256,512 --seq-len 64,128,256,1024,4096,8192,16384 --most-s 0.25",
+        "attention --d-model 8 --seq-len 8",
+    ),
+    Table(
+        "transformer_cold",
+        "transformer --cold --size medium --ctx 512 --mode fwd_bwd --precision fp32 --attention naive",
+        "transformer --cold --size 16x32x2x2 --ctx 8 --mode fwd_bwd",
+    ),
     Table(
         "latency",
         "latency --batch 1,2,4,8,16,32,64 --precision bf16 --most-s 1",

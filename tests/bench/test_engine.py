@@ -36,6 +36,14 @@ def test_the_warm_up_is_not_in_the_samples() -> None:
     assert set(taken.samples_ms) == {10.0}
 
 
+def test_cold_keeps_the_first_ten_calls() -> None:
+    """The first call compiles for 2 s: its mean and deviation show what a warm-up hides."""
+    times = itertools.chain([2000.0], itertools.repeat(10.0))
+    taken = measure(nothing, MadeUpClock(lambda: next(times)), Timing(cold=True))
+    assert taken.samples_ms == (2000.0, *[10.0] * 9)
+    assert (taken.calls, taken.stopped, taken.mean_ms) == (1, "cold", 209.0)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_normal_noise_ends_when_the_median_is_known(seed: int) -> None:
     """With 1 % noise about 45 samples are known to 0.5 %: no need for all 15 s, and the truth is in the interval."""

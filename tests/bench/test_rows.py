@@ -35,6 +35,10 @@ def huge():
     import torch
     torch.empty(1 << 55)
 def slow(): time.sleep(0.03)
+calls = []
+def starts_slowly():
+    calls.append(1)
+    if len(calls) == 1: time.sleep(0.2)
 def hangs(): time.sleep(100)
 def crashes(): os.abort()
 def needs_two(a, b): return a
@@ -73,6 +77,12 @@ class TestFailures:
         assert statuses(found) == ["ERROR", "OK"]
         assert "SIGABRT" in found.rows[0]["reason"]
         assert found.rows[1]["samples_ms"]
+
+    def test_cold_calls_are_the_first_of_a_process_of_their_own(self, program: Path) -> None:
+        timing = bench.Timing(device="cpu", cold=True)
+        (row,) = bench.functions(f"{program}::starts_slowly", timing=timing).rows
+        assert len(row["samples_ms"]) == 10
+        assert min(row["samples_ms"]) < 100 < 200 <= row["samples_ms"][0]
 
     def test_a_process_that_hangs_is_ended(self, program: Path) -> None:
         timing = replace(QUICK, isolate=True, timeout_s=0.1)

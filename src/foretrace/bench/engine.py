@@ -20,8 +20,11 @@ _MOST_CALLS = Count(1_000_000, "calls in one sample, at most: more only where a 
 def measure(
     function: Function, clock: Clock, timing: Timing, *, between: Callable[[], None] | None = None
 ) -> Measurement:
-    """Samples of the function, after a warm-up; `between` is called between rounds of samples, and may raise to end it."""
+    """Samples of the function, after a warm-up unless it is timed cold; `between` is called between rounds of samples, and may raise to end it."""
     check = between or _go_on
+    if timing.cold:
+        first = [clock.samples(function, calls=1, count=1)[0] for _ in range(timing.least_samples)]
+        return Measurement(tuple(first), 1, "cold", clock.says)
     warm_up(function, clock, timing.warmup_s, check)
     calls, call_ms = calls_per_sample(function, clock, check)
     count = max(1, min(int(ROUND_SAMPLES), int(ROUND_NS / 1e6 / max(calls * call_ms, 1e-9))))

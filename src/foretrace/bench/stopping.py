@@ -15,12 +15,13 @@ import numpy as np
 from foretrace.bench.timing import Timing
 from foretrace.sourced import JUDGEMENT, Count, Factor, Share
 
-Reason = Literal["precise", "stable", "time"]
+Reason = Literal["precise", "stable", "time", "cold"]
 
 SAYS: dict[Reason, str] = {
     "precise": "the median is known well enough",
     "stable": "the noise stays the same, so that more samples tell little",
     "time": "time was up",
+    "cold": "only the first calls were asked for",
 }
 CHECK_EVERY = Count(16, "samples between two looks at the noise", "nvbench")
 STABLE_FROM = Count(64, "samples, before which noise is not called stable", "nvbench")

@@ -19,6 +19,7 @@ from foretrace.bench.benchmark import CPU_CLOCK, ERROR, GPU_CLOCK, OK, OOM, TIME
 from foretrace.bench.clocks import Function, clock_for
 from foretrace.bench.engine import measure
 from foretrace.bench.measurement import Measurement
+from foretrace.bench.memory import peak_of
 from foretrace.bench.timing import Timing
 from foretrace.bench.watch import Seen, Watch, ask_nvidia_smi, uuid_of
 from foretrace.errors import UsageError
@@ -64,6 +65,14 @@ class Trial:
         """Samples of a function, by the rules of the sweep."""
         timing = timing or self.timing
         return measure(function, clock_for(self.device, timing.how), timing, between=self.check)
+
+    def time_and_peak(self, function: Function) -> tuple[Measurement, dict[str, float | None]]:
+        """Samples of a function and its peak of memory; the memory first, unless the first calls are to be timed."""
+        if self.timing.cold:
+            measured = self.time(function)
+            return measured, peak_of(function, self.device)
+        peak = peak_of(function, self.device)
+        return self.time(function), peak
 
     def check(self) -> None:
         """Looks at the device's clock; raises CaseTimeoutError where time is up."""
@@ -117,7 +126,7 @@ def sweep(
 
     def rows_of(cases: Sequence[Case]) -> Iterator[Row]:
         for case in cases:
-            yield (run_isolated if timing.isolate else run_here)(kind, run_case, case, timing)
+            yield (run_isolated if timing.apart else run_here)(kind, run_case, case, timing)
 
     return collect(kind, rows_of, cases, timing, progress=progress, finish=finish)
 

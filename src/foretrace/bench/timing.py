@@ -38,6 +38,7 @@ class Timing:
     precise: float = float(PRECISE)
     timeout_s: float | None = None  # of a whole case; then it is a row with the status TIMEOUT
     isolate: bool = False  # each case in a process of its own
+    cold: bool = False  # the first calls of a process of its own are the samples: no warm-up
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -53,6 +54,11 @@ class Timing:
             raise UsageError("no time to measure in")
         if self.least_samples < 1:
             raise UsageError("least_samples: at least 1")
+
+    @property
+    def apart(self) -> bool:
+        """Whether each case runs in a process of its own."""
+        return self.isolate or self.cold
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as it goes to a process of its own and into the JSON."""

@@ -225,6 +225,11 @@ def _add_timing(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--isolate", action="store_true", help="run each case in a process of its own")
     group.add_argument(
+        "--cold",
+        action="store_true",
+        help="time the first ten calls of each case, in a process of its own, without a warm-up",
+    )
+    group.add_argument(
         "--seed", type=int, metavar="N", default=usual.seed, help="of random numbers (default: 0)"
     )
 
@@ -232,7 +237,7 @@ def _add_timing(parser: argparse.ArgumentParser) -> None:
 def _timing(args: argparse.Namespace, *, usual: How = "back-to-back") -> Timing:
     from foretrace.bench.timing import Timing
 
-    names = ("device", "warmup_s", "least_s", "most_s", "timeout_s", "isolate", "seed")
+    names = ("device", "warmup_s", "least_s", "most_s", "timeout_s", "isolate", "cold", "seed")
     return Timing(**{name: getattr(args, name) for name in names}, how=args.how or usual)
 
 

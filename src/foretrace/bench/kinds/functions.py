@@ -14,7 +14,6 @@ from typing import Any
 from foretrace.bench.against import against
 from foretrace.bench.benchmark import OK, Benchmark
 from foretrace.bench.clocks import Function
-from foretrace.bench.memory import peak_of
 from foretrace.bench.sweep import Case, Progress, Row, Trial, collect, sweep
 from foretrace.bench.timing import Timing
 from foretrace.bench.turns import rows_in_turns
@@ -34,7 +33,7 @@ def functions(
     timing = timing or Timing()
     if not targets:
         raise UsageError("name a function: FILE.py::function")
-    if timing.isolate and any(map(callable, targets)):
+    if timing.apart and any(map(callable, targets)):
         raise UsageError("a function of this process cannot run in another: name it as FILE.py::function")
     for target in targets:
         if not callable(target):
@@ -42,7 +41,7 @@ def functions(
     names = _distinct([_name(target) if callable(target) else target for target in targets])
     given = dict(zip(names, targets, strict=True))
     cases = [{"function": name} for name in names]
-    if timing.isolate:
+    if timing.apart:
         return sweep("functions", run_case, cases, timing, progress=progress, finish=finish)
 
     def opened(case: Case) -> AbstractContextManager[Function]:
@@ -69,8 +68,8 @@ def finish(rows: Sequence[Row]) -> list[str]:
 def run_case(case: Case, trial: Trial) -> None:
     """One function of a file, in a process of its own."""
     with found(*split(case["function"])) as function:
-        trial.row |= peak_of(function, trial.device)
-        trial.row |= trial.time(function).columns()
+        measured, peak = trial.time_and_peak(function)
+        trial.row |= peak | measured.columns()
 
 
 def split(target: str) -> tuple[Path, str]:

@@ -8,7 +8,6 @@ from itertools import pairwise
 
 from foretrace.bench import attention_math, precisions, training
 from foretrace.bench.benchmark import OK, Benchmark
-from foretrace.bench.memory import peak_of
 from foretrace.bench.sweep import Case, Progress, Row, Trial, sweep
 from foretrace.bench.timing import Timing
 from foretrace.bench.transformer_sizes import size_of
@@ -56,8 +55,7 @@ def run_case(case: Case, trial: Trial) -> None:
             return model(given)
 
     with precisions.products_in(case["precision"]):
-        peak = peak_of(forward, trial.device)
-        measured = trial.time(forward)
+        measured, peak = trial.time_and_peak(forward)
     trial.row |= {
         **{f"p{percent}_ms": measured.percentile_ms(percent) for percent in (50, 90, 99)},
         **measured.columns(),

@@ -9,7 +9,6 @@ from typing import Any
 from foretrace.bench import precisions, training
 from foretrace.bench.against import against
 from foretrace.bench.benchmark import OK, Benchmark
-from foretrace.bench.memory import peak_of
 from foretrace.bench.sweep import Case, Progress, Row, Trial, sweep
 from foretrace.bench.timing import Timing
 from foretrace.bench.transformer_sizes import size_of
@@ -115,8 +114,7 @@ def _run_step(case: Case, trial: Trial) -> None:
     with precisions.products_in(case["precision"]):
         trial.row |= _distance_from_fp64(case, model, ids, trial.device)
         step = training.step_of(case, model, ids, trial.device)
-        peak = peak_of(step, trial.device)
-        measured = trial.time(step)
+        measured, peak = trial.time_and_peak(step)
     tokens = case["batch"] * case["ctx"]
     trial.row |= {
         **measured.columns(),

@@ -7,7 +7,6 @@ from itertools import product
 
 from foretrace.bench import attention_math, precisions, training
 from foretrace.bench.benchmark import Benchmark
-from foretrace.bench.memory import peak_of
 from foretrace.bench.sweep import Case, Progress, Trial, sweep
 from foretrace.bench.timing import Timing
 from foretrace.bench.transformer_sizes import size_of
@@ -45,8 +44,7 @@ def run_case(case: Case, trial: Trial) -> None:
     model, ids = training.build(case, trial.device)
     step = training.step_of(case, model, ids, trial.device)
     with precisions.products_in(case["precision"]):
-        peak = peak_of(step, trial.device)
-        measured = trial.time(step)
+        measured, peak = trial.time_and_peak(step)
     seconds = measured.median_ms.point / 1e3
     roof = precisions.peak_flops(trial.device, case["precision"])
     trial.row |= {

@@ -82,7 +82,7 @@ def _about(found: Benchmark) -> list[dict[str, Any]]:
     """How it came about: where, when, by which command."""
     timing = found.timing
     how = _HOW.get(str(timing.get("how")), _UNKNOWN)
-    if timing.get("isolate"):
+    if timing.get("isolate") or timing.get("cold"):
         how += ", each case in a process of its own"
     known = [
         ("Device", found.device, False),
