@@ -2,7 +2,8 @@
 
 torch's Timer reads the host's clock around many calls in a row, and waits for the device once at the end: beside it stands
 `how="back-to-back"`. do_bench puts two events around one call after writing 256 MB to empty L2: beside it stands `how="flush"`.
-All four take turns, and each figure is the median over the turns of the medians.
+All four take turns in an order that turns round, so that a GPU that grows hot does so for all; a figure is the median over the turns
+of the medians, a ratio the median of the ratios within a turn.
 
     python benchmarks/kernels_beside_peers.py                  # on a GPU; exit code 1 with --gate where one is off by over 2 %
     python benchmarks/kernels_beside_peers.py --device cpu     # beside torch's Timer alone, with small tensors
@@ -91,17 +92,22 @@ def why_no_triton(device: str) -> str | None:
 
 def beside(function: Function, device: str, *, turns: int, seconds: float, triton: bool) -> dict[str, float]:
     """The median over the turns, by each way of timing."""
-    taken: dict[str, list[float]] = {}
-    for _ in range(turns):
-        taken.setdefault("back_to_back_ms", []).append(ours(function, device, "back-to-back", seconds))
-        taken.setdefault("timer_ms", []).append(timer(function, seconds))
-        if triton:
-            taken.setdefault("flush_ms", []).append(ours(function, device, "flush", seconds))
-            taken.setdefault("do_bench_ms", []).append(do_bench(function, seconds))
-    row = {name: statistics.median(values) for name, values in taken.items()}
-    row["timer_ratio"] = row["back_to_back_ms"] / row["timer_ms"]
+    ways: dict[str, Callable[[], float]] = {
+        "back_to_back_ms": lambda: ours(function, device, "back-to-back", seconds),
+        "timer_ms": lambda: timer(function, seconds),
+    }
     if triton:
-        row["do_bench_ratio"] = row["flush_ms"] / row["do_bench_ms"]
+        ways["flush_ms"] = lambda: ours(function, device, "flush", seconds)
+        ways["do_bench_ms"] = lambda: do_bench(function, seconds)
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(turns):
+        for name in list(ways)[:: 1 if turn % 2 else -1]:
+            taken[name].append(ways[name]())
+    row = {name: statistics.median(values) for name, values in taken.items()}
+    pairs = {"timer_ratio": ("back_to_back_ms", "timer_ms"), "do_bench_ratio": ("flush_ms", "do_bench_ms")}
+    for name, (mine, theirs) in pairs.items():
+        if theirs in taken:
+            row[name] = statistics.median(a / b for a, b in zip(taken[mine], taken[theirs], strict=True))
     return row
 
 
@@ -109,7 +115,7 @@ def main() -> int:
     """Prints the table; with --out, writes it as JSON too."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.1, help="of each way of timing, in each turn")
     parser.add_argument("--only", nargs="+", metavar="KERNEL", help="these alone")
     parser.add_argument("--out", type=Path, help="a JSON file to write")

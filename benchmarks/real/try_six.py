@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     documents: dict[str, Any] = {}
     hand: dict[str, dict[str, list[float]]] = {}
     for place_, name in enumerate(there):
-        if options.by_hand:
+        if name in options.by_hand:
             hand[name] = _time_by_hand(name, scratch)
         left_s = (began + options.budget - time.monotonic()) / (len(there) - place_)
         documents[name] = _try(name, scratch, options.out, left_s)
@@ -141,7 +141,15 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     says = "for all: a program gets its share of what is left (default: 390)"
     parser.add_argument("--budget", type=float, default=390, metavar="S", help=says)
-    parser.add_argument("--by-hand", action="store_true", help="time the changes by hand too")
+    parser.add_argument(
+        "--by-hand",
+        nargs="?",
+        type=lambda text: text.split(","),
+        const=list(SIX),
+        default=[],
+        metavar="NAME,...",
+        help="time the changes by hand too, of these programs or of all",
+    )
     return parser.parse_args(arguments)
 
 

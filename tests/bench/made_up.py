@@ -11,6 +11,7 @@ class MadeUpClock:
     """Each call takes as many milliseconds as `next_ms` says; the clock reads the sum."""
 
     says = "made up"
+    most_together = 16
 
     def __init__(self, next_ms: Callable[[], float], *, least_sample_ms: float = 0.0) -> None:
         self.next_ms = next_ms

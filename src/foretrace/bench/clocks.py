@@ -24,6 +24,12 @@ LEAST_EVENTS_NS = Nanoseconds(
     "a sample between two events, at least, of calls in a row",
     "events resolve 0.5 µs (CUDA runtime API)",
 )
+TOGETHER = Count(16, "samples taken together, at most", JUDGEMENT)
+QUEUED = Count(
+    768,
+    "flushed samples queued together: about 50 ms of them, as in do_bench",
+    "H200: two events around an add of 1,024 numbers lie 3.4 to 4.0 µs apart while the queue is short, 4.1 to 4.7 once it is long",
+)
 FLUSHED = Factor(
     4, "the L2 cache in the buffer that is written to empty it: one of its size may leave a part", JUDGEMENT
 )
@@ -34,6 +40,7 @@ class Clock(Protocol):
 
     says: str  # one line for people
     least_sample_ms: float  # 0 where a sample is always one call
+    most_together: int  # samples between two waits for the device
 
     def samples(self, function: Function, *, calls: int, count: int) -> list[float]:
         """Milliseconds of one call, `count` times, each as the mean of `calls`."""
@@ -51,6 +58,7 @@ class HostClock:
     def __init__(self, *, single: bool = False, settle: Callable[[], None] | None = None) -> None:
         self.says = "host clock, one call at a time" if single else "host clock, calls in a row"
         self.least_sample_ms = 0.0 if single else int(TICKS) * tick_ns() / 1e6
+        self.most_together = int(TOGETHER)
         self._settle = settle
 
     def samples(self, function: Function, *, calls: int, count: int) -> list[float]:
@@ -87,6 +95,7 @@ class EventClock:
         self._cuda = torch.cuda
         self._device = device
         self.least_sample_ms = 0.0 if flush else LEAST_EVENTS_NS / 1e6
+        self.most_together = int(QUEUED if flush else TOGETHER)
         self.says = "CUDA events, calls in a row"
         self._buffer = None
         if flush:

@@ -12,7 +12,6 @@ from foretrace.bench.timing import Timing
 from foretrace.sourced import JUDGEMENT, Count, Factor, Nanoseconds
 
 ROUND_NS = Nanoseconds(50_000_000, "samples taken together before the rule is asked, at most", JUDGEMENT)
-ROUND_SAMPLES = Count(16, "samples taken together, at most", JUDGEMENT)
 _GROWTH = Factor(10, "the calls of a sample, from one trial to the next, at most", JUDGEMENT)
 _MOST_CALLS = Count(1_000_000, "calls in one sample, at most: more only where a call does nothing", JUDGEMENT)
 
@@ -27,7 +26,7 @@ def measure(
         return Measurement(tuple(first), 1, "cold", clock.says)
     warm_up(function, clock, timing.warmup_s, check)
     calls, call_ms = calls_per_sample(function, clock, check)
-    count = max(1, min(int(ROUND_SAMPLES), int(ROUND_NS / 1e6 / max(calls * call_ms, 1e-9))))
+    count = max(1, min(clock.most_together, int(ROUND_NS / 1e6 / max(calls * call_ms, 1e-9))))
     stopping = Stopping(timing)
     samples: list[float] = []
     sampling_s = clock.now_s()

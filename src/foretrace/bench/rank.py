@@ -29,7 +29,11 @@ class GroupClock:
         import torch
 
         self._clock, self._distributed, self._device, self._torch = clock, distributed, device, torch
-        self.says, self.least_sample_ms = clock.says, clock.least_sample_ms
+        self.says, self.least_sample_ms, self.most_together = (
+            clock.says,
+            clock.least_sample_ms,
+            clock.most_together,
+        )
         self.least_sample_ms = self._shared([self.least_sample_ms])[0]
 
     def samples(self, function: Function, *, calls: int, count: int) -> list[float]:
