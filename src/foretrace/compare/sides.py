@@ -13,6 +13,7 @@ from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.work import flops, throughput
 from foretrace.analyze.concepts.work.work_models import MATRIX_FAMILIES
 from foretrace.analyze.steps import step_windows
+from foretrace.compare.device_speed import Kernels, kernel_times
 from foretrace.compare.parts import step_parts
 from foretrace.diagnose.case import Case
 from foretrace.errors import InputError, MissingDataError
@@ -43,6 +44,7 @@ class Side:
     )  # kernels, launches and peak_bytes, where they are known
     values: Mapping[str, float] = field(default_factory=dict)  # of analyses, as a baseline keeps them
     has_stacks: bool = False
+    kernels: Kernels = field(default_factory=dict)  # to see how fast the GPU ran; a baseline has none
 
     @property
     def recorded_ns(self) -> float:
@@ -90,6 +92,7 @@ def side_of(recording: Case | Trace, name: str) -> Side:
         dtype=dtype,
         counts={**_counts(trace), **_peak(recording)},
         has_stacks=trace.python.height > 0,
+        kernels=kernel_times(trace) if trace.has_device else {},
     )
 
 

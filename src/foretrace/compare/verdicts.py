@@ -1,8 +1,8 @@
 """The verdict on two sets of step times: faster, slower, same or inconclusive, and how well the speed-up is known.
 
 `foretrace.measured` decides, with two additions for steps of programs. Two runs of one program differ by more than the steps
-of either do among themselves: its host's part of the step from process to process by up to half, the GPU's by a hundredth. The
-interval is widened by that. And of a few steps the rank test can never tell: there Welch's t-test stands in for it.
+of either do among themselves: its host's part of the step from process to process by up to half, the GPU's by a hundredth, and by as
+much as the same kernels took longer on one side. The interval is widened by that. And of a few steps the rank test can never tell: there Welch's t-test stands in for it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from math import comb, sqrt
 import numpy as np
 
 from foretrace import measured
+from foretrace.compare.device_speed import slowed
 from foretrace.compare.sides import Side
 from foretrace.measured import CHANCE, MATTERS, Interval, Verdict
 from foretrace.sourced import JUDGEMENT, Count, Share
@@ -46,7 +47,10 @@ class Judged:
 
 
 def repeats(sides: Sequence[Side], step_ns: Sequence[float]) -> float:
-    """By how much the steps of two runs of one program may differ, as a share: the larger of the sides."""
+    """By how much the steps of two runs of one program may differ, as a share: the larger of the sides.
+
+    Where the same kernels took longer on one side, the GPU itself was slower there, and that comes on top.
+    """
     shares = []
     for side, length_ns in zip(sides, step_ns, strict=True):
         if side.clock == "host":
@@ -55,7 +59,8 @@ def repeats(sides: Sequence[Side], step_ns: Sequence[float]) -> float:
         busy_ns = min(side.busy_ns, length_ns)
         waits_ns = length_ns - busy_ns
         shares.append((GPU_REPEATS * busy_ns + HOST_REPEATS * waits_ns) / length_ns if length_ns else 0.0)
-    return max(shares)
+    ratio = slowed(sides[0].kernels, sides[1].kernels)
+    return max(shares) + max(ratio, 1 / ratio) - 1
 
 
 def judge(
