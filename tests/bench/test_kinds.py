@@ -12,6 +12,7 @@ import pytest
 
 from foretrace.bench.attention_math import attention_by, naive_bytes
 from foretrace.bench.benchmark import SCHEMA
+from foretrace.bench.kinds import attention
 from foretrace.commands import main
 
 pytestmark = [
@@ -115,6 +116,23 @@ def test_the_products_of_a_layer_are_nine(capsys: pytest.CaptureFixture[str]) ->
         model(ids[:, :-1])
     counts = {event.key: event.count for event in recorded.key_averages()}
     assert counts["aten::mm"] + counts["aten::bmm"] == 2 * 9 + 1
+
+
+def test_attention_in_another_precision_is_told_against_the_first() -> None:
+    shape = {"impl": "naive", "batch": 1, "d_model": 8}
+    first, other = ({**shape, "seq_len": 16, "fwd_ms": 2.0, "bwd_ms": 4.0} for _ in range(2))
+    rows = [
+        {**first, "precision": "fp32"},
+        {**first, "precision": "fp32", "seq_len": 32, "fwd_ms": 8.0, "bwd_ms": None},
+        {**other, "precision": "tf32", "fwd_ms": 1.0, "bwd_ms": 5.0},
+        {**other, "precision": "tf32", "seq_len": 32, "fwd_ms": 6.0, "bwd_ms": 7.0},
+    ]
+    assert attention.finish(rows) == ["fwd_delta_pct, bwd_delta_pct: against fp32, of the same shape."]
+    assert [(row["fwd_delta_pct"], row["bwd_delta_pct"]) for row in rows[2:]] == [
+        (-50.0, 25.0),
+        (-25.0, None),
+    ]
+    assert attention.finish(rows[:2]) == []
 
 
 def test_attention(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from foretrace.bench import attention_math, precisions
 from foretrace.bench.attention_math import Attention
 from foretrace.bench.benchmark import Benchmark
 from foretrace.bench.memory import MIB, allocated_bytes
-from foretrace.bench.sweep import Case, Progress, Trial, sweep
+from foretrace.bench.sweep import Case, Progress, Row, Trial, sweep
 from foretrace.bench.timing import Timing
 
 _TINY = 8
@@ -38,7 +38,23 @@ def attention(
         for width in d_model
         for length in seq_len
     ]  # fmt: skip
-    return sweep("attention", run_case, cases, timing or Timing(), progress=progress)
+    return sweep("attention", run_case, cases, timing or Timing(), progress=progress, finish=finish)
+
+
+def finish(rows: Sequence[Row]) -> list[str]:
+    """Adds how much longer a pass takes than in the first precision, where there are several."""
+    first = rows[0]["precision"]
+    others = [row for row in rows if row["precision"] != first]
+    known = {_place(row): row for row in rows if row["precision"] == first}
+    for row in others:
+        for way in ("fwd", "bwd"):
+            before, after = known[_place(row)].get(f"{way}_ms"), row.get(f"{way}_ms")
+            row[f"{way}_delta_pct"] = 100 * (after / before - 1) if before and after else None
+    return [f"fwd_delta_pct, bwd_delta_pct: against {first}, of the same shape."] if others else []
+
+
+def _place(row: Row) -> tuple[object, ...]:
+    return tuple(row[name] for name in ("impl", "batch", "d_model", "seq_len"))
 
 
 def run_case(case: Case, trial: Trial) -> None:

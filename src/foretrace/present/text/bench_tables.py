@@ -25,6 +25,8 @@ _FIRST_TO_GO = (
 _DENOMINATORS = {
     "roof_pct": "of the device's peak in this precision",
     "mfu_pct": "of the device's peak in this precision",
+    "fwd_delta_pct": "of the first precision's time",
+    "bwd_delta_pct": "of the first precision's time",
 }
 _LABEL_SHARE = 2 / 5  # of the width, for what a bar is of
 
