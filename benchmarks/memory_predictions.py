@@ -167,8 +167,8 @@ def largest_of_all(models: Sequence[str], cap_gib: float) -> dict[str, int]:
 def predictions(run: Path, cap_bytes: int) -> dict[str, Any]:
     """What is predicted from one Run: peaks, steps and the largest batch."""
     from foretrace import analyze
-    from foretrace.analyze.concepts.memory import device_memory, memory_replay
-    from foretrace.analyze.memory_fit import largest_times
+    from foretrace.analyze.concepts.memory import memory_replay
+    from foretrace.analyze.memory_fit import Room, fit_into
     from foretrace.diagnose import RULES
     from foretrace.diagnose.diagnosis import diagnose
     from foretrace.diagnose.opening import open_case
@@ -185,8 +185,8 @@ def predictions(run: Path, cap_bytes: int) -> dict[str, Any]:
     told["speedup"] = [
         finding.predicted.speedup for finding in diagnose(case, rules).findings if finding.predicted
     ]
-    ends = (device_memory.UNUSABLE, device_memory.UNUSABLE_MOST, 0.0)
-    told["times"] = [largest_times(rich.whole, memory, cap_bytes / (1 + unusable)) for unusable in ends]
+    fit = fit_into(rich.whole, memory, Room(cap_bytes, cap_bytes, cap_bytes))
+    told["times"] = [fit.times, fit.low, fit.high]
     return told
 
 

@@ -32,6 +32,17 @@ def test_the_largest_batch(tmp_path: Path) -> None:
     assert values["device_bytes"] == H200["totalGlobalMem"]
 
 
+def test_the_largest_batch_through_the_allocator(tmp_path: Path) -> None:
+    """What the allocator holds is what is allocated: it wastes nothing here, and replayed it wastes nothing either."""
+    result = run(Training(reserved=24).open(tmp_path), "memory-fit")
+    for end, context_mib, off in (("", 600, 1.0), ("_low", 1000, 1.03), ("_high", 400, 0.97)):
+        left = H200["totalGlobalMem"] - context_mib * MIB - 24 * UNIT
+        grown = 100 * (1 + left / (11 * UNIT * off))
+        assert result.values[f"largest_batch{end}_pct"] == pytest.approx(grown, rel=0.002)
+    assert not [note for note in result.notes if "allocator" in note]
+    assert [note for note in run(Training().open(tmp_path), "memory-fit").notes if "allocator" in note]
+
+
 def test_what_grows_and_what_does_not(tmp_path: Path) -> None:
     table = run(Training().open(tmp_path), "memory-fit").table
     assert table.select("category", "peak_bytes", "grows_bytes").rows() == [

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
-from foretrace.analyze.concepts.memory import batch_bytes, device_memory, memory_replay
-from foretrace.analyze.concepts.memory.memory_replay import Memory
+from foretrace.analyze.concepts.memory import allocator_replay, batch_bytes, device_memory, memory_replay
+from foretrace.analyze.concepts.memory.allocator_replay import Requests, held_bytes
+from foretrace.analyze.concepts.memory.memory_replay import Memory, MemoryChange
 from foretrace.analyze.concepts.work import batch_size
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError, UsageError
@@ -20,12 +22,22 @@ _MOST_GIB, _MOST_TIMES = 1e6, 1e6
 
 
 @dataclass(frozen=True)
-class _Fit:
-    """How many times the recorded batch fits, and what the device then holds."""
+class Room:
+    """What the allocator can have of a device, in bytes."""
+
+    usual_bytes: float
+    least_bytes: float
+    most_bytes: float
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How many times the recorded batch fits."""
 
     times: float
     low: float
     high: float
+    replayed: bool  # through the allocator; otherwise by the curve of allocated bytes
 
 
 @analysis(
@@ -42,8 +54,10 @@ def memory_fit(trace: Trace, *, device_gib: float | None = None) -> Result:
 
     From the allocator's events (profile_memory=True). What the forward pass allocates, and the backward pass other than
     gradients of parameters, is taken to grow in proportion to the batch; parameters, gradients, the optimizer's state, and
-    what is never freed, are taken not to. The curve of allocated memory is replayed with more of what grows, so that a peak
-    that moves to another place of the step is found there.
+    what is never freed, are taken not to. The recorded requests are given to torch's caching allocator again, larger, with the
+    beginning of the program before them: what it wastes by splitting blocks is found where it is wasted. Where that does not
+    give what the allocator held when recorded (other settings, such as expandable segments), the curve of allocated memory is
+    replayed instead.
 
     device_gib: the memory of another device, in GiB; by default that of the recorded one.
 
@@ -58,8 +72,9 @@ def memory_fit(trace: Trace, *, device_gib: float | None = None) -> Result:
         largest_batch_pct: the same, of the recorded batch, with the ends of its range.
         device_bytes: the device's memory; context_bytes: what of it the CUDA context and kernels take.
 
-    What is assumed: the CUDA context takes 600 MiB (400 to 1,000), the allocator holds 2 % (0 to 8) more than is allocated
-    when it runs full, what grows may be off by 3 %, every item is of the same size, and kernels choose the same workspaces.
+    What is assumed: the CUDA context takes 600 MiB (400 to 1,000), what grows may be off by 3 %, every item is of the same size,
+    and kernels choose the same workspaces. The upper end of the range wastes nothing. By the curve alone, the allocator is
+    taken to hold 2 % (0 to 8) more than is allocated when it runs full.
     """
     memory = memory_replay.find(trace)
     if device_gib is not None and not 0 < device_gib < _MOST_GIB:
@@ -72,43 +87,69 @@ def memory_fit(trace: Trace, *, device_gib: float | None = None) -> Result:
         )
     if not len(batch_bytes.growing(trace)):
         raise MissingDataError(f"{trace.path.name}: nothing that was allocated grows with the batch")
-    fit = _fit(trace, memory, device)
+    context = (
+        device_memory.CONTEXT_BYTES,
+        device_memory.CONTEXT_MOST_BYTES,
+        device_memory.CONTEXT_LEAST_BYTES,
+    )
+    fit = fit_into(trace, memory, Room(*(max(device - taken, 0) for taken in context)))
     values = _values(trace, memory, device, fit)
-    return Result(says=_says(values), table=_table(trace, memory), values=values, notes=_notes(values))
+    return Result(says=_says(values), table=_table(trace, memory), values=values, notes=_notes(values, fit))
 
 
-def largest_times(trace: Trace, memory: Memory, available_bytes: float, *, slope: float = 1.0) -> float:
-    """How many times the recorded batch has a peak of no more than this; less than 1 where the recorded one has more."""
-    rows = batch_bytes.growing(trace).tolist()
+def fit_into(trace: Trace, memory: Memory, room: Room) -> Fit:
+    """How many times the recorded batch fits: by the allocator replayed, or by the curve of allocated bytes where that is no guide."""
+    requests = allocator_replay.replayable(trace)
+    more, fewer = 1 + device_memory.GROWTH_OFF, 1 - device_memory.GROWTH_OFF
+    highest = _largest(_by_curve(trace, memory, room.most_bytes, slope=fewer))
+    if requests is None:
+        usual = room.usual_bytes / (1 + device_memory.UNUSABLE)
+        fewest = room.least_bytes / (1 + device_memory.UNUSABLE_MOST)
+        point = _largest(_by_curve(trace, memory, usual))
+        lowest = _largest(_by_curve(trace, memory, fewest, slope=more))
+    else:
+        point = _largest(_by_allocator(trace, memory, requests, room.usual_bytes))
+        lowest = _largest(_by_allocator(trace, memory, requests, room.least_bytes, slope=more))
+    return Fit(point, min(lowest, point), max(highest, point), replayed=requests is not None)
 
-    def peak(times: float) -> int:
-        grown = max(1 + (times - 1) * slope, 0.0)
-        return memory.peak_with(
-            [memory_replay.MemoryChange("a larger batch", factors=dict.fromkeys(rows, grown))]
-        )
 
+def _largest(fits: Callable[[float], bool]) -> float:
+    """The largest multiple of the batch that fits; less than 1 where the recorded one does not."""
     low, high = 0.0, 2.0
-    while peak(high) <= available_bytes and high < _MOST_TIMES:
+    while fits(high) and high < _MOST_TIMES:
         low, high = high, 2 * high
     while high - low > 1e-3 * max(low, 1.0):
         middle = (low + high) / 2
-        low, high = (middle, high) if peak(middle) <= available_bytes else (low, middle)
+        low, high = (middle, high) if fits(middle) else (low, middle)
     return low
 
 
-def _fit(trace: Trace, memory: Memory, device: int) -> _Fit:
-    point, least, most = (
-        largest_times(trace, memory, max(device - context, 0) / (1 + unusable), slope=slope)
-        for context, unusable, slope in (
-            (device_memory.CONTEXT_BYTES, device_memory.UNUSABLE, 1.0),
-            (device_memory.CONTEXT_MOST_BYTES, device_memory.UNUSABLE_MOST, 1 + device_memory.GROWTH_OFF),
-            (device_memory.CONTEXT_LEAST_BYTES, 0.0, 1 - device_memory.GROWTH_OFF),
-        )
-    )
-    return _Fit(point, min(least, point), max(most, point))
+def _by_curve(
+    trace: Trace, memory: Memory, available_bytes: float, *, slope: float = 1.0
+) -> Callable[[float], bool]:
+    rows = batch_bytes.growing(trace).tolist()
+
+    def fits(times: float) -> bool:
+        grown = dict.fromkeys(rows, max(1 + (times - 1) * slope, 0.0))
+        return memory.peak_with([MemoryChange("a larger batch", factors=grown)]) <= available_bytes
+
+    return fits
 
 
-def _values(trace: Trace, memory: Memory, device: int, fit: _Fit) -> dict[str, Value]:
+def _by_allocator(
+    trace: Trace, memory: Memory, requests: Requests, available_bytes: float, *, slope: float = 1.0
+) -> Callable[[float], bool]:
+    rows = batch_bytes.growing(trace)
+
+    def fits(times: float) -> bool:
+        sizes = memory.size_bytes.astype(np.float64)
+        sizes[rows] *= max(1 + (times - 1) * slope, 0.0)
+        return held_bytes(requests, sizes.astype(np.int64), most_bytes=available_bytes) is not None
+
+    return fits
+
+
+def _values(trace: Trace, memory: Memory, device: int, fit: Fit) -> dict[str, Value]:
     batch = batch_size.find(trace)
     step = memory.curve.peak_step
     items = (
@@ -161,8 +202,12 @@ def _says(values: dict[str, Value]) -> str:
     )
 
 
-def _notes(values: dict[str, Value]) -> tuple[str, ...]:
+def _notes(values: dict[str, Value], fit: Fit) -> tuple[str, ...]:
     notes = []
+    if not fit.replayed and values["device_name"] != "cpu":
+        notes.append(
+            "torch's allocator, replayed, does not hold what it held when recorded: what it wastes is assumed (0 to 8 %)"
+        )
     if values["device_name"] == "cpu":
         notes.append(
             "cpu: what was allocated before the recording is not in its totals, and counts as nothing here"
