@@ -19,4 +19,6 @@ def test_the_tree_stays_small() -> None:
         name: (ROOT / name).stat().st_size for name in listing.stdout.split("\0") if (ROOT / name).is_file()
     }
     largest = sorted(sizes, key=lambda name: -sizes[name])[:5]
-    assert sum(sizes.values()) <= MOST_BYTES, f"largest: {largest}; benchmarks/README.md says which recordings stay"
+    assert sum(sizes.values()) <= MOST_BYTES, (
+        f"largest: {largest}; benchmarks/README.md says which recordings stay"
+    )
