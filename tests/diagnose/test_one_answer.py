@@ -63,9 +63,10 @@ def test_a_change_is_worth_the_same_everywhere(
     step_ms = truth[variant]["step_ms"]
     options = ("--step-ms", str(step_ms)) if known else ("--rich", str(rich))
     case = open_case(path, step_ms=step_ms if known else None, rich=None if known else rich)
-    view = RecordingView(case)
+    view, found = RecordingView(case), diagnose(case, RULES)
+    view.keep("diagnosis", lambda: found)
     asked = set()
-    for number, finding in enumerate(diagnose(case, RULES).findings, 1):
+    for number, finding in enumerate(found.findings, 1):
         if finding.change is None or finding.predicted is None or finding.rule in asked:
             continue
         asked.add(finding.rule)
