@@ -14,14 +14,21 @@ from hypothesis import HealthCheck, settings
 
 from tests.corpus import CORPUS, needs_corpus
 
-# Set before any test imports foretrace, and inherited by the processes that tests start.
-_CACHE = tempfile.TemporaryDirectory(prefix="foretrace-tests-")
-os.environ["FORETRACE_CACHE"] = _CACHE.name
+# Set before any test imports foretrace, and inherited by the processes that tests start. Workers of pytest-xdist use the
+# cache of the process that started them: what one of them has read, the others find there.
+_CACHE = (
+    None if "PYTEST_XDIST_WORKER" in os.environ else tempfile.TemporaryDirectory(prefix="foretrace-tests-")
+)
+if _CACHE:
+    os.environ["FORETRACE_CACHE"] = _CACHE.name
 # A fault in one table costs users that table alone; a test that meets one fails.
 os.environ["FORETRACE_FAULTS"] = "raise"
 # Output is compared as text: no colour, no width that depends on the terminal it runs in.
 for _name in ("COLUMNS", "FORCE_COLOR", "CLICOLOR_FORCE", "NO_COLOR"):
     os.environ.pop(_name, None)
+
+# Programs of torch run beside one another here: threads of one would wait for the cores that another one's use.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell starts what runs in the background without Ctrl-C, and the programs that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -80,5 +87,6 @@ def pytest_report_header() -> str:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Removes the cache of this run."""
-    _CACHE.cleanup()
+    """Removes the cache of this run, where it is this process's."""
+    if _CACHE:
+        _CACHE.cleanup()

@@ -1,11 +1,14 @@
-"""What must hold for every analysis of every recording, whatever is in it."""
+"""What must hold for every analysis of every recording, whatever is in it.
+
+One test for each recording: it is opened once, each analysis is made once, and every check that fails is told, with its name.
+"""
 
 from __future__ import annotations
 
 import math
 import typing
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +40,6 @@ def label(path: Path) -> str:
 RECORDINGS = recordings()
 NAMES = [each.name for each in analyze.ANALYSES]
 SUFFIXES = ("_ns", "_bytes", "_count", "_flops", "_pct", "_per_s")
-each_recording = pytest.mark.parametrize("path", RECORDINGS, ids=label)
 # One of each sort, for what would take too long on all: not large, with and without stacks, memory, NCCL,
 # graphs, AMD, old formats, no GPU.
 VARIED = [
@@ -80,12 +82,14 @@ ABOVE_100 = {
 ROUNDING_PCT = 1e-6
 
 
-@cache
+@lru_cache(maxsize=2)
 def trace_of(path: Path) -> foretrace.Trace:
     return ingest.open_trace(path, cache=False)
 
 
-@cache
+@lru_cache(
+    maxsize=200
+)  # more than there are analyses and their options, and no more recordings in memory than needed
 def result_of(path: Path, name: str, **options: Any) -> Result | None:
     """The result, or None where the recording does not hold what it needs."""
     result = result_or_reason(trace_of(path), name, **options)
@@ -135,14 +139,30 @@ def problems(result: Result) -> list[str]:
     return found
 
 
-@needs_corpus
-@each_recording
-@pytest.mark.parametrize("name", NAMES)
-def test_every_number_is_possible(path: Path, name: str) -> None:
-    result = result_of(path, name)
-    if result is not None:
-        assert result.name == name
-        assert problems(result) == []
+Check = Callable[[Path], None]
+CHECKS: list[Check] = []  # for every recording
+VARIED_CHECKS: list[Check] = []  # for one of each sort
+
+
+def for_every_recording(check: Check) -> Check:
+    CHECKS.append(check)
+    return check
+
+
+def for_varied_recordings(check: Check) -> Check:
+    VARIED_CHECKS.append(check)
+    return check
+
+
+@for_every_recording
+def every_number_is_possible(path: Path) -> None:
+    faults = {}
+    for name in NAMES:
+        result = result_of(path, name)
+        if result is not None:
+            assert result.name == name
+            faults[name] = problems(result)
+    assert {name: found for name, found in faults.items() if found} == {}
 
 
 def value(result: Result, name: str) -> int:
@@ -168,9 +188,8 @@ def shares_sum(result: Result, columns: Sequence[str]) -> float:
 TIMELINE = ("computation", "exposed_communication", "exposed_copy", "earlier", "idle")
 
 
-@needs_corpus
-@each_recording
-def test_time_of_a_device_sums_to_its_span(path: Path) -> None:
+@for_every_recording
+def time_of_a_device_sums_to_its_span(path: Path) -> None:
     result = result_of(path, "overview")
     assert result is not None
     if result.table.height:
@@ -179,29 +198,26 @@ def test_time_of_a_device_sums_to_its_span(path: Path) -> None:
         assert shares_sum(result, [f"{part}_pct" for part in TIMELINE]) in (0, pytest.approx(100))
 
 
-@needs_corpus
-@each_recording
-@pytest.mark.parametrize("by", ["device", "step"])
-def test_timeline_sums_to_its_span(path: Path, by: str) -> None:
-    result = result_of(path, "timeline", by=by)
-    if result is not None:
-        assert same_row_sums(result, "span_ns", [f"{part}_ns" for part in TIMELINE])
-        assert same_row_sums(result, "idle_ns", ["macro_idle_ns", "micro_idle_ns"])
-        assert shares_sum(result, [f"{part}_pct" for part in TIMELINE]) == pytest.approx(100)
+@for_every_recording
+def timeline_sums_to_its_span(path: Path) -> None:
+    for by in ("device", "step"):
+        result = result_of(path, "timeline", by=by)
+        if result is not None:
+            assert same_row_sums(result, "span_ns", [f"{part}_ns" for part in TIMELINE]), by
+            assert same_row_sums(result, "idle_ns", ["macro_idle_ns", "micro_idle_ns"]), by
+            assert shares_sum(result, [f"{part}_pct" for part in TIMELINE]) == pytest.approx(100), by
 
 
-@needs_corpus
-@each_recording
-def test_steps_of_a_timeline_sum_to_the_whole(path: Path) -> None:
+@for_every_recording
+def steps_of_a_timeline_sum_to_the_whole(path: Path) -> None:
     steps, whole = result_of(path, "timeline", by="step"), result_of(path, "timeline")
     if steps is not None and whole is not None:
         parts = [f"{part}_ns" for part in TIMELINE]
         assert [sum_of(steps, part) for part in parts] == [value(whole, part) for part in parts]
 
 
-@needs_corpus
-@each_recording
-def test_roles_of_a_step_sum_to_it(path: Path) -> None:
+@for_every_recording
+def roles_of_a_step_sum_to_it(path: Path) -> None:
     result = result_of(path, "steps")
     if result is not None:
         roles = [f"{role}_ns" for role in STEP_ROLES]
@@ -210,9 +226,8 @@ def test_roles_of_a_step_sum_to_it(path: Path) -> None:
         assert shares == pytest.approx(100) or not result.values["step_count"]
 
 
-@needs_corpus
-@each_recording
-def test_causes_of_idle_time_sum_to_it(path: Path) -> None:
+@for_every_recording
+def causes_of_idle_time_sum_to_it(path: Path) -> None:
     idle, timeline = result_of(path, "idle"), result_of(path, "timeline")
     assert (idle is None) == (timeline is None)
     if idle is not None and timeline is not None:
@@ -221,9 +236,8 @@ def test_causes_of_idle_time_sum_to_it(path: Path) -> None:
         assert idle.table["share_pct"].sum() == pytest.approx(100) or value(idle, "idle_ns") == 0
 
 
-@needs_corpus
-@each_recording
-def test_work_of_a_device_is_the_same_in_every_view(path: Path) -> None:
+@for_every_recording
+def work_of_a_device_is_the_same_in_every_view(path: Path) -> None:
     """Roles, phases, sections, modules and source lines divide the same launched work."""
     roles = result_of(path, "roles")
     work = device_time.device_work(trace_of(path)).filter(~pl.col("orphan"))
@@ -246,9 +260,8 @@ def test_work_of_a_device_is_the_same_in_every_view(path: Path) -> None:
         assert sum_of(stacks, "device_self_ns") == total >= value(stacks, "unattributed_device_ns")
 
 
-@needs_corpus
-@each_recording
-def test_steps_and_orphans_make_the_whole(path: Path) -> None:
+@for_every_recording
+def steps_and_orphans_make_the_whole(path: Path) -> None:
     """Each piece of device work belongs to one step, to none, or was launched before the recording."""
     trace = trace_of(path)
     roles = result_of(path, "roles", per_step=True)
@@ -265,9 +278,8 @@ def test_steps_and_orphans_make_the_whole(path: Path) -> None:
         assert sum_of(kernels, "calls_count") == value(kernels, "kernel_count")
 
 
-@needs_corpus
-@each_recording
-def test_a_union_is_at_most_the_sum_and_the_span(path: Path) -> None:
+@for_every_recording
+def a_union_is_at_most_the_sum_and_the_span(path: Path) -> None:
     overview = result_of(path, "overview")
     assert overview is not None
     if not overview.table.height:
@@ -282,9 +294,8 @@ def test_a_union_is_at_most_the_sum_and_the_span(path: Path) -> None:
         assert row["copy_ns"].item() >= row["exposed_copy_ns"].item()
 
 
-@needs_corpus
-@each_recording
-def test_the_critical_path_is_as_long_as_its_stretch(path: Path) -> None:
+@for_every_recording
+def the_critical_path_is_as_long_as_its_stretch(path: Path) -> None:
     result = result_of(path, "critical-path")
     if result is not None:
         parts = [name for name in result.table.columns if name.endswith("_ns") and name != "length_ns"]
@@ -293,9 +304,8 @@ def test_the_critical_path_is_as_long_as_its_stretch(path: Path) -> None:
         assert shares_sum(result, shares) == pytest.approx(100)
 
 
-@needs_corpus
-@each_recording
-def test_what_is_counted_in_rows_is_counted_in_the_headline(path: Path) -> None:
+@for_every_recording
+def what_is_counted_in_rows_is_counted_in_the_headline(path: Path) -> None:
     totals = {
         "syncs": {"calls_count": "calls_count", "wait_ns": "wait_ns"},
         "input": {"calls_count": "calls_count"},
@@ -373,12 +383,17 @@ def degenerate() -> dict[str, Recording]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("case", degenerate())
-def test_every_analysis_of_a_poor_recording(case: str, name: str, tmp_path: Path) -> None:
-    trace = degenerate()[case].open(tmp_path)
-    result = result_or_reason(trace, name)
-    assert problems(result) == [] if isinstance(result, Result) else "trace.json" in result
+def test_every_analysis_of_a_poor_recording(case: str, tmp_path: Path) -> None:
+    recording = degenerate()[case].write(tmp_path)
+    faults: dict[str, object] = {}
+    for name in NAMES:
+        result = result_or_reason(ingest.open_trace(recording, cache=False), name)
+        if isinstance(result, Result):
+            faults[name] = problems(result)
+        elif "trace.json" not in result:
+            faults[name] = f"does not say which recording: {result}"
+    assert {name: fault for name, fault in faults.items() if fault} == {}
 
 
 def every_option() -> list[tuple[str, str, Any]]:
@@ -395,18 +410,14 @@ def every_option() -> list[tuple[str, str, Any]]:
     return found
 
 
-@needs_corpus
-@pytest.mark.parametrize(("name", "option", "choice"), every_option())
-def test_every_choice_of_every_option(name: str, option: str, choice: Any) -> None:
-    for path in VARIED:
+@for_varied_recordings
+def every_choice_of_every_option(path: Path) -> None:
+    faults = {}
+    for name, option, choice in every_option():
         result = result_of(path, name, **{option: choice})
         if result is not None:
-            assert problems(result) == []
-
-
-@cache
-def read_again(path: Path, reader: str | None = None) -> foretrace.Trace:
-    return ingest.open_trace(path, cache=False, reader=reader)
+            faults[name, option, choice] = problems(result)
+    assert {chosen: found for chosen, found in faults.items() if found} == {}
 
 
 def differences(one: Result | None, other: Result | str) -> list[str]:
@@ -421,16 +432,33 @@ def differences(one: Result | None, other: Result | str) -> list[str]:
     return found
 
 
-@needs_corpus
-@pytest.mark.parametrize("path", VARIED, ids=label)
-@pytest.mark.parametrize("name", NAMES)
-def test_analysing_twice_gives_the_same(path: Path, name: str) -> None:
+def differing(path: Path, again: foretrace.Trace) -> dict[str, list[str]]:
+    """What differs in each analysis between a recording and the same one read once more."""
+    found = {name: differences(result_of(path, name), result_or_reason(again, name)) for name in NAMES}
+    return {name: faults for name, faults in found.items() if faults}
+
+
+@for_varied_recordings
+def analysing_twice_gives_the_same(path: Path) -> None:
     """A recording against itself: nothing differs, not even the order of rows that weigh the same."""
-    assert differences(result_of(path, name), result_or_reason(read_again(path), name)) == []
+    assert differing(path, ingest.open_trace(path, cache=False)) == {}
+
+
+@for_varied_recordings
+def both_readers_lead_to_the_same_results(path: Path) -> None:
+    if path in VARIED[::2]:
+        assert differing(path, ingest.open_trace(path, cache=False, reader="python")) == {}
 
 
 @needs_corpus
-@pytest.mark.parametrize("path", VARIED[::2], ids=label)
-@pytest.mark.parametrize("name", NAMES)
-def test_both_readers_lead_to_the_same_results(path: Path, name: str) -> None:
-    assert differences(result_of(path, name), result_or_reason(read_again(path, "python"), name)) == []
+@pytest.mark.parametrize("path", RECORDINGS, ids=label)
+def test_what_must_hold_for_every_recording(path: Path) -> None:
+    failures = []
+    for check in [*CHECKS, *(VARIED_CHECKS if path in VARIED else ())]:
+        try:
+            check(path)
+        except Exception as failure:
+            failure.add_note(f"in the check {check.__name__} of {label(path)}")
+            failures.append(failure)
+    if failures:
+        raise ExceptionGroup(f"{label(path)}: {len(failures)} checks failed", failures)

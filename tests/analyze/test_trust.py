@@ -424,20 +424,20 @@ EXPECTED = {
 @needs_corpus
 @pytest.mark.parametrize("name", EXPECTED)
 def test_verdicts_on_real_recordings(name: str) -> None:
-    judged = judge(open_trace(CORPUS / name, cache=False))
+    judged = judge(open_trace(CORPUS / name))
     assert (judged.verdict, {note.code for note in judged.notes if note.severity != "info"}) == EXPECTED[name]
 
 
 @needs_corpus
 def test_orphans_of_the_h100_recording_are_counted() -> None:
     """509 of 1,707 pieces, as TraceLens and HTA disagree on (peers-torch.md, 9)."""
-    found = by_code(judge(open_trace(CORPUS / "peers/tracelens/h100_qwen.json.gz", cache=False)))
+    found = by_code(judge(open_trace(CORPUS / "peers/tracelens/h100_qwen.json.gz")))
     assert found["launched-before"].values["affected_count"] == 509
 
 
 @needs_corpus
 def test_legal_overlaps_of_the_b200_recording_are_not_faults() -> None:
-    found = by_code(judge(open_trace(CORPUS / "peers/tracelens/b200_eager.json.gz", cache=False)))
+    found = by_code(judge(open_trace(CORPUS / "peers/tracelens/b200_eager.json.gz")))
     assert found["stream-overlap"].values["affected_count"] == 74
     assert "engulfing-kernels" not in found
 

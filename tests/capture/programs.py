@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.capture.warm_torch import FORKS, warm_torch
+
 SOURCES = Path(find_spec("foretrace").origin or "").parents[1]  # type: ignore[union-attr]
 needs_torch = pytest.mark.skipif(
     find_spec("torch") is None, reason="torch is not installed: pip install torch==2.13.0"
@@ -37,10 +39,12 @@ SHORT = "wait=2, warmup=1, active=2"
 def python(
     folder: Path, code: str, *arguments: str, environ: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program in a folder."""
+    """Runs a program in a folder, in a process of its own."""
     script = folder / "program.py"
     script.write_text(code, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(SOURCES), **(environ or {})}
+    if FORKS:
+        return warm_torch().run(script, *arguments, environment=environment)
     return subprocess.run(
         [sys.executable, "-W", "error", str(script), *arguments],
         capture_output=True,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -68,17 +70,25 @@ def ran(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def loader_of(folder: Path, script: Path) -> dict[str, Any]:
-    done = ran(folder, "-m", "foretrace", "run", "-o", "run", *QUICK, "--", sys.executable, str(script))
-    assert (done.returncode, done.stderr) == (0, "")
-    facts: dict[str, Any] = json.loads((folder / "run" / "rank0" / "rank.json").read_text())["loader"]
+def loader_of(folder: Path, script: Path, *, batch_s: float = math.inf) -> dict[str, Any]:
+    """What a Run says of the loader; recorded once more where a busy machine took much longer than `batch_s` for a batch."""
+    quick = (*QUICK, "--stop-after-capture")
+    for _ in range(3):
+        shutil.rmtree(folder / "run", ignore_errors=True)
+        done = ran(folder, "-m", "foretrace", "run", "-o", "run", *quick, "--", sys.executable, str(script))
+        assert (done.returncode, done.stderr) == (0, "")
+        facts: dict[str, Any] = json.loads((folder / "run" / "rank0" / "rank.json").read_text())["loader"]
+        if math.isinf(batch_s) or facts["made"]["mean_ns"] < 1.2e9 * batch_s:
+            break
     return facts
 
 
 def test_bursts_of_workers_that_are_too_slow(tmp_path: Path) -> None:
     """Two workers need 80 ms a batch, so one comes every 40 ms; 10 ms of that is the step."""
     loader = loader_of(
-        tmp_path, program(tmp_path, item_s=0.04, step_s=0.01, num_workers=2, persistent_workers=True)
+        tmp_path,
+        program(tmp_path, item_s=0.04, step_s=0.01, num_workers=2, persistent_workers=True),
+        batch_s=0.08,
     )
     assert (loader["workers"], loader["batch_size"], loader["prefetch_factor"]) == (2, 2, 2)
     assert (loader["persistent_workers"], loader["pin_memory"]) == (True, False)
@@ -94,7 +104,7 @@ def test_bursts_of_workers_that_are_too_slow(tmp_path: Path) -> None:
 
 
 def test_a_slow_loader_in_the_main_process(tmp_path: Path) -> None:
-    loader = loader_of(tmp_path, program(tmp_path, item_s=0.01, step_s=0.01, num_workers=0))
+    loader = loader_of(tmp_path, program(tmp_path, item_s=0.01, step_s=0.01, num_workers=0), batch_s=0.02)
     assert (loader["workers"], loader["prefetch_factor"]) == (0, None)
     assert loader["waiting_steps"] == loader["steps"]
     assert loader["median_ns"] >= 20e6  # a busy machine sleeps longer, never shorter

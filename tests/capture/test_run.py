@@ -207,7 +207,9 @@ def test_workers_of_a_dataloader_are_not_recorded(tmp_path: Path, record: Callab
     script = write(tmp_path, "load.py", MODEL, loop)
     for context in ("fork", "spawn"):
         done = record(sys.executable, script, context)
-        assert_same_output(done, tmp_path, sys.executable, script, context)
+        assert (done.code, done.out, done.err) == (0, "12000.0\n", ""), (
+            "3,000 items of 4 numbers, as without us"
+        )
         rank = done.rank()
         assert rank["step_source"] == "the next batch of a DataLoader"
         assert (rank["status"], kinds(rank)) == ("complete", ["light", "rich"])
@@ -218,11 +220,10 @@ def test_workers_of_a_dataloader_are_not_recorded(tmp_path: Path, record: Callab
 def test_compiled_code_is_recorded_and_not_compiled_again(
     tmp_path: Path, record: Callable[..., Done]
 ) -> None:
-    if shutil.which("g++") is None and shutil.which("clang++") is None:
-        pytest.skip("torch.compile needs a C++ compiler here")
+    """By Dynamo, whose guards and hooks are what recording could disturb; inductor would compile C++ for half a minute."""
     loop = """
     from torch._dynamo.testing import CompileCounterWithBackend
-    counter = CompileCounterWithBackend("inductor")
+    counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, backend=counter)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for step in range(700):
@@ -393,7 +394,7 @@ def test_a_forward_only_loop(tmp_path: Path, record: Callable[..., Done]) -> Non
     loop = """
     big = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(20)])
     with torch.no_grad():
-        for step in range(3000):
+        for step in range(300):
             big(torch.ones(64, 256))
     print("done", "_compiled_call_impl" in big.__dict__)
     """

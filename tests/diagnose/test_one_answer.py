@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from foretrace.commands import main
-from foretrace.diagnose import RULES
-from foretrace.diagnose.diagnosis import diagnose
+from foretrace.commands import _input, main
+from foretrace.diagnose import RULES, diagnosis
+from foretrace.diagnose.case import Case
+from foretrace.diagnose.diagnosis import Diagnosis, diagnose
 from foretrace.diagnose.opening import open_case
+from foretrace.diagnose.rule import Rule
 from foretrace.present.web import payload
 from foretrace.present.web.recording_view import RecordingView
 from tests.corpus import CORPUS, needs_corpus
 
 pytestmark = needs_corpus
 RECORDINGS = sorted((CORPUS / "h200").glob("*.lite.json.gz")) if CORPUS.is_dir() else []
+
+
+@pytest.fixture
+def command_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command opens and diagnoses a recording once for the same options, in a Case of its own, not for every change."""
+    monkeypatch.setattr(_input, "open_case", cache(_input.open_case))
+    diagnosed = cache(lambda case: diagnose(case, RULES))
+
+    def remembered(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
+        assert rules is RULES
+        return diagnosed(case)
+
+    monkeypatch.setattr(diagnosis, "diagnose", remembered)
 
 
 def by_command(capsys: pytest.CaptureFixture[str], path: Path, change: str, *options: str) -> dict[str, Any]:
@@ -32,6 +48,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return all(one[name] == other[name] for name in ("verdict", "step_ms", "after_ms", "speedup", "basis"))
 
 
+@pytest.mark.usefixtures("command_remembers")
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.removesuffix(".lite.json.gz"))
 @pytest.mark.parametrize("known", [True, False], ids=["step-measured", "with-rich"])
 def test_a_change_is_worth_the_same_everywhere(
@@ -46,9 +63,10 @@ def test_a_change_is_worth_the_same_everywhere(
     step_ms = truth[variant]["step_ms"]
     options = ("--step-ms", str(step_ms)) if known else ("--rich", str(rich))
     case = open_case(path, step_ms=step_ms if known else None, rich=None if known else rich)
-    view = RecordingView(case)
+    view, found = RecordingView(case), diagnose(case, RULES)
+    view.keep("diagnosis", lambda: found)
     asked = set()
-    for number, finding in enumerate(diagnose(case, RULES).findings, 1):
+    for number, finding in enumerate(found.findings, 1):
         if finding.change is None or finding.predicted is None or finding.rule in asked:
             continue
         asked.add(finding.rule)

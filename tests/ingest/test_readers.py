@@ -60,8 +60,16 @@ def content(path: Path) -> bytes:
 
 def rewritten(data: bytes, **layout: Any) -> bytes:
     """The same document in another layout, every number with its digits."""
-    # A number goes through the encoder as text behind a mark, which is then taken away with its quotes.
-    document = json.loads(data, strict=False, parse_float="\x01".__add__, parse_constant="\x01".__add__)
+    return written(parsed(data), **layout)
+
+
+def parsed(data: bytes) -> Any:
+    """The document with its numbers as text behind a mark: they go through the encoder with all their digits."""
+    return json.loads(data, strict=False, parse_float="\x01".__add__, parse_constant="\x01".__add__)
+
+
+def written(document: Any, **layout: Any) -> bytes:
+    """What `parsed` gave, in a layout, the marks taken away with their quotes."""
     text = json.dumps(document, ensure_ascii=False, **layout)
     return re.sub(r'"\\u0001([^"]*)"', r"\1", text).encode("utf-8", "surrogatepass")
 
@@ -96,6 +104,13 @@ def test_both_readers_agree(path: Path) -> None:
     assert_same_trace(native, python)
 
 
+def layouts_of_large(path: Path) -> tuple[str, ...]:
+    """Both, but for h200, whose 52 recordings one version of torch wrote: each program's slow one in one, its fixed one in the other."""
+    if path.parent.name != "h200":
+        return ("compact", "scattered")
+    return ("compact",) if ".slow." in path.name else ("scattered",)
+
+
 @pytest.mark.slow
 @needs_native
 @pytest.mark.parametrize("path", RECORDINGS)
@@ -104,8 +119,9 @@ def test_the_layout_does_not_matter(path: Path, tmp_path: Path) -> None:
     original = foretrace.open(path, reader="native")
     copy = tmp_path / path.name.removesuffix(".gz")  # its name may hold the rank
     small = len(data) < SMALL
-    for name in ("compact", "indent 1", "indent 4") if small else ("compact", "scattered"):
-        copy.write_bytes(rewritten(data, **LAYOUTS[name]))
+    document = parsed(data)
+    for name in ("compact", "indent 1", "indent 4") if small else layouts_of_large(path):
+        copy.write_bytes(written(document, **LAYOUTS[name]))
         changed = foretrace.open(copy, reader="native")
         assert_same_tables(original, changed)
         if small:

@@ -279,7 +279,7 @@ def test_steps_without_device_work_have_no_batch(tmp_path: Path) -> None:
 @needs_corpus
 def test_a_launch_bound_step_takes_64_times_the_rows_for_nothing() -> None:
     """matmul_add: 64 x 64 behind a host of 27 µs. Its fix, 4096 x 4096, is other work: no truth for a batch."""
-    trace = foretrace.open(CORPUS / "h200" / "matmul_add.slow.lite.json.gz", cache=False)
+    trace = foretrace.open(CORPUS / "h200" / "matmul_add.slow.lite.json.gz")
     result = predicted(trace, 27.3, "scale batch 64")
     assert result.speedup.point == pytest.approx(64, rel=0.02)
     assert result.verdict == "gain"

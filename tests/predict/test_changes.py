@@ -173,7 +173,7 @@ def test_changes_that_leave_nothing_are_a_usage_error() -> None:
 def test_pinned_copies_on_their_own_stream_are_worth_what_was_measured() -> None:
     """pageable_h2d's fix: 200 MB a step at 55 GB/s (measured on that machine) instead of pageable, not waited for."""
     truth = json.loads((CORPUS / "h200" / "pageable_h2d.truth.json").read_text())
-    trace = foretrace.open(CORPUS / "h200" / "pageable_h2d.slow.lite.json.gz", cache=False)
+    trace = foretrace.open(CORPUS / "h200" / "pageable_h2d.slow.lite.json.gz")
     fitted = calibrate(trace, build(trace), step_ns=truth["slow"]["step_ms"] * 1e6)
     texts = ("unwait call:~Memcpy", "move copy:~HtoD", "set copy:~HtoD 3660us")
     result = predict(fitted, tuple(parse(text, trace, fitted.program) for text in texts))

@@ -160,7 +160,7 @@ def test_a_recording_replayed_takes_the_time_it_took() -> None:
     """The issue's bar: within 2 % on at least 95 % of the recordings with a GPU."""
     errors = {}
     for path in _recordings():
-        trace = foretrace.open(path, cache=False)
+        trace = foretrace.open(path)
         if not trace.has_device:
             continue
         program = build(trace)
@@ -176,7 +176,7 @@ def test_a_recording_replayed_takes_the_time_it_took() -> None:
 )
 def test_the_steady_step_of_a_device_bound_recording_is_the_unprofiled_one(name: str) -> None:
     truth = json.loads((CORPUS / "h200" / f"{name}.truth.json").read_text())
-    program = build(foretrace.open(CORPUS / "h200" / f"{name}.fixed.lite.json.gz", cache=False))
+    program = build(foretrace.open(CORPUS / "h200" / f"{name}.fixed.lite.json.gz"))
     assert step_ns(program) / 1e6 == pytest.approx(truth["fixed"]["step_ms"], rel=0.04)
 
 
@@ -184,7 +184,7 @@ def test_the_steady_step_of_a_device_bound_recording_is_the_unprofiled_one(name:
 @pytest.mark.parametrize("name", ["host_stall", "item_sync", "decode_launch_bound", "resnet50"])
 def test_a_known_step_time_is_reached_by_fitting_the_host(name: str) -> None:
     truth = json.loads((CORPUS / "h200" / f"{name}.truth.json").read_text())["slow"]["step_ms"]
-    trace = foretrace.open(CORPUS / "h200" / f"{name}.slow.lite.json.gz", cache=False)
+    trace = foretrace.open(CORPUS / "h200" / f"{name}.slow.lite.json.gz")
     fitted = calibrate(trace, build(trace), step_ns=truth * 1e6)
     assert fitted.representative
     assert step_ns(fitted.program) / 1e6 == pytest.approx(truth, rel=0.02)
@@ -193,7 +193,7 @@ def test_a_known_step_time_is_reached_by_fitting_the_host(name: str) -> None:
 @needs_corpus
 def test_a_window_that_cannot_reach_the_measured_step_is_said_to_be_none() -> None:
     """The recording caught steps of 15 ms whose unprofiled mean is 75 ms: the loader's buffer was still full."""
-    trace = foretrace.open(CORPUS / "h200" / "slow_dataloader.fixed.lite.json.gz", cache=False)
+    trace = foretrace.open(CORPUS / "h200" / "slow_dataloader.fixed.lite.json.gz")
     fitted = calibrate(trace, build(trace), step_ns=74.608e6)
     assert not fitted.representative
     assert "not representative" in fitted.basis

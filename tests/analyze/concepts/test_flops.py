@@ -411,7 +411,7 @@ def test_a_training_step_matches_the_flop_counter(tmp_path: Path) -> None:
 @needs_corpus
 def test_a_gpt_step_does_six_flops_per_parameter_and_token() -> None:
     """12 layers of 12·768² weights and the 50304 x 768 head, 32 x 1024 tokens, causal attention apart."""
-    trace = foretrace.open(CORPUS / "h200" / "gpt_healthy.slow.lite.json.gz", cache=False)
+    trace = foretrace.open(CORPUS / "h200" / "gpt_healthy.slow.lite.json.gz")
     work = flops.op_work(trace)
     gemms = work.filter(pl.col("model") == "gemm")["flops"].sum() / len(trace.steps)
     weights = 12 * 12 * 768**2 + 50304 * 768
@@ -424,7 +424,7 @@ def test_a_gpt_step_does_six_flops_per_parameter_and_token() -> None:
 @needs_corpus
 @pytest.mark.parametrize("kind", ["slow", "fixed"])
 def test_compiled_and_eager_do_the_same_products(kind: str) -> None:
-    trace = foretrace.open(CORPUS / "h200" / f"gpt_healthy.{kind}.lite.json.gz", cache=False)
+    trace = foretrace.open(CORPUS / "h200" / f"gpt_healthy.{kind}.lite.json.gz")
     work = flops.op_work(trace)
     assert (
         work.filter(pl.col("model") == "gemm")["flops"].sum() == 3 * 6 * (144 * 768**2 + 50304 * 768) * 32768
@@ -434,6 +434,6 @@ def test_compiled_and_eager_do_the_same_products(kind: str) -> None:
 @needs_corpus
 def test_a_resnet_step_does_its_published_work() -> None:
     """4.09 G multiply-adds an image of 224 x 224 forward, three times that in training, 32 images a step."""
-    trace = foretrace.open(CORPUS / "h200" / "resnet50.slow.lite.json.gz", cache=False)
+    trace = foretrace.open(CORPUS / "h200" / "resnet50.slow.lite.json.gz")
     work = flops.op_work(trace).filter(pl.col("model").is_in(("gemm", "convolution")))
     assert work["flops"].sum() / len(trace.steps) == pytest.approx(3 * 2 * 4.09e9 * 32, rel=0.02)
