@@ -21,6 +21,10 @@ from foretrace.snapshot import HOST, Snapshot
 from foretrace.units import counted, format_value
 
 SCHEMA = 1
+OOM_FIELDS = (
+    "at_ns", "asked_bytes", "device_free_bytes", "allocated_bytes", "reserved_bytes", "unused_bytes", "largest_hole_bytes",
+    "missing_bytes", "where", "why", "would_fit",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -172,12 +176,8 @@ def _composition(origins: Origins, by: composition.By | None) -> list[dict[str, 
 
 
 def _oom(short: OutOfMemory, count: int) -> dict[str, Any]:
-    names = (
-        "at_ns", "asked_bytes", "device_free_bytes", "allocated_bytes", "reserved_bytes", "unused_bytes",
-        "largest_hole_bytes", "missing_bytes", "where", "why", "would_fit",
-    )  # fmt: skip
     return {
-        **{name: getattr(short, name) for name in names},
+        **{name: getattr(short, name) for name in OOM_FIELDS},
         "holders": [{"what": what, "bytes": size} for what, size in short.holders],
         "count": count,
     }

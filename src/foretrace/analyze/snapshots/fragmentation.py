@@ -53,10 +53,11 @@ class Fragmentation:
     @property
     def excess_is_large(self) -> bool:
         """Whether torch held so much more than the program needed that it matters."""
-        return self.excess_bytes >= _least(self.excess_bytes + self.most_active_bytes)
+        return self.excess_bytes >= least_excess(self.excess_bytes + self.most_active_bytes)
 
 
-def _least(most_reserved: int) -> float:
+def least_excess(most_reserved: int) -> float:
+    """From how many bytes on, held beyond what blocks took, it matters."""
     return max(LEAST_SHARE * most_reserved, LEAST_BYTES)
 
 
@@ -96,7 +97,7 @@ def _advice(
     if settings.get("expandable_segments") or bool(memory.segments["expandable"].any()):
         return
     most = memory.peak_reserved_bytes
-    if excess >= _least(most):
+    if excess >= least_excess(most):
         beyond, whole = format_value("_bytes", excess), format_value("_bytes", most)
         yield Advice(
             "expandable_segments:True",
@@ -132,7 +133,7 @@ def _whole_segments(origins: Origins, settings: Mapping[str, Any]) -> Iterator[A
         return
     event = int(np.argmax(memory.reserved))
     found = holes(memory, event)
-    if found.split_bytes < _least(memory.peak_reserved_bytes):
+    if found.split_bytes < least_excess(memory.peak_reserved_bytes):
         return
     lives = memory.lives
     sizes = lives.size[lives.active_after(event)]
