@@ -41,7 +41,9 @@ def test_the_document_has_the_fields_that_the_guide_lists(
     document = json.loads(printed(capsys, leaking, "--format", "json"))
     assert list(document) == ["schema", "devices", "leaks", "fragmentation_pct", "oom"]
     (device,) = document["devices"]
-    assert list(device) == ["device", "peak_allocated_bytes", "peak_reserved_bytes", "at_ns", "composition"]
+    assert list(device) == [
+        "device", "peak_allocated_bytes", "peak_reserved_bytes", "at_ns", "composition", "optimizer",
+    ]  # fmt: skip
     assert document["schema"] == SCHEMA
     assert device["device"] == "cuda:0"
     # The last step's backward, with what four steps before it left.

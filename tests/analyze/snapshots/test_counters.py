@@ -30,13 +30,15 @@ def told(*devices: DeviceCounters) -> CounterFindings:
 
 
 def test_what_torch_held_beyond_its_blocks_speaks_for_segments_that_grow() -> None:
-    (device,) = told(counted(600, 1000)).devices
+    (device,) = told(counted(600, 1000, ooms=1)).devices
     assert device.excess_bytes == 400 * MIB
     assert device.excess_pct == 40.0
     assert [advice.setting for advice in device.advice] == ["expandable_segments:True"]
-    (device,) = told(counted(950, 1000)).devices  # 5 %
+    (device,) = told(counted(600, 1000)).devices  # nothing was short
     assert device.advice == ()
-    (device,) = told(counted(20, 40)).devices  # half, but of next to nothing
+    (device,) = told(counted(950, 1000, ooms=1)).devices  # 5 %
+    assert device.advice == ()
+    (device,) = told(counted(20, 40, ooms=1)).devices  # half, but of next to nothing
     assert device.advice == ()
 
 

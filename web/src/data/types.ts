@@ -460,6 +460,7 @@ export interface SnapshotDevice {
   readonly curve: SnapshotCurve
   readonly tables: Readonly<Record<"line" | "category" | "phase" | "module" | "block" | "step", Table>>
   readonly layers: { readonly says: string } | null
+  readonly optimizer: { readonly says: string } | null // where it keeps more than usual
   readonly stacks: { readonly of_block: readonly number[]; readonly frames: readonly (readonly string[])[] } // per row of the table of blocks
   readonly leaks: { readonly mark: Mark; readonly says: string; readonly table: Table | null; readonly hint: string | null; readonly stacks: readonly (readonly string[])[] }
   readonly unused: {

@@ -52,8 +52,8 @@ class CountedMemory:
 
     @property
     def advice(self) -> tuple[Advice, ...]:
-        """Settings of the allocator that the counters speak for."""
-        if self.excess_bytes < least_excess(self.peak_reserved_bytes):
+        """Settings of the allocator that the counters speak for: where memory was short."""
+        if self.excess_bytes < least_excess(self.peak_reserved_bytes) or not self.failures:
             return ()
         beyond = format_value("_bytes", self.excess_bytes)
         says = f"torch held {beyond} more than all blocks ever took at once: segments that grow in place leave fewer holes"
