@@ -28,8 +28,9 @@ _HALF = ITEM_BYTES["bf16"] / ITEM_BYTES["fp32"]
 def fp32_parameters(case: Case) -> Iterator[Finding]:
     """Parameters that are trained in fp32, where a model in bf16 would lower the peak.
 
-    Finds parameters whose gradients the backward pass adds up in fp32, where the whole model in bf16 would lower the peak by
-    at least {LEAST_FREED}. Where the peak is less than {LEAST_HELD} of the device's memory it is only mentioned.
+    Finds parameters whose gradients the backward pass adds up in fp32, where those and their gradients alone, in bf16, would
+    lower the peak by at least {LEAST_FREED}. Where the peak is less than {LEAST_HELD} of the device's memory it is only
+    mentioned. Activations alone are told by `fp32-activations`.
 
     Slow
         model = Model().to("cuda")
@@ -60,8 +61,13 @@ def fp32_parameters(case: Case) -> Iterator[Finding]:
         return  # more than was there: gradients of several passes are listed
     change, least = _changes(case, memory, size, state)
     freed = Freed(memory, change, (least,))
-    what = f"parameters in bf16 would free {format_value('_bytes', round(freed.size_bytes.point))}"
-    if freed_memory.not_worth(case, what, freed, least=LEAST_FREED, held=LEAST_HELD):
+    alone = Freed(
+        memory, least
+    )  # activations in bf16 need no parameters in bf16: `fp32-activations` tells of them
+    what = (
+        f"parameters and gradients in bf16 would free {format_value('_bytes', round(alone.size_bytes.point))}"
+    )
+    if freed_memory.not_worth(case, what, alone, least=LEAST_FREED, held=LEAST_HELD):
         return
     yield Finding(
         says=f"Parameters of {format_value('_bytes', size)} are trained in fp32: in bf16 the peak falls from "
