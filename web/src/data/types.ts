@@ -349,6 +349,7 @@ export interface Comparison {
   readonly operators: Table // those that differ most, matched by module, name and shapes
   readonly kernels: Table
   readonly nodes: Table // steps, DataLoader, modules, autograd nodes and the optimizer, by type and name
+  readonly memory: SnapshotComparison | null // of the Runs' snapshots, where both have one
   readonly notes: readonly string[]
 }
 

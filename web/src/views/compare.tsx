@@ -14,7 +14,7 @@ import { BenchComparisonBlock } from "./pieces/bench_comparison"
 import { differenceCell } from "./pieces/difference_cell"
 import { DifferenceFlame } from "./pieces/difference_flame"
 import { PageTop } from "./pieces/page_top"
-import { SnapshotComparisonBlock } from "./pieces/snapshot_comparison"
+import { MemoryDifference, SnapshotComparisonBlock } from "./pieces/snapshot_comparison"
 
 export function Compare(): JSX.Element {
   const others = otherRuns()
@@ -121,6 +121,7 @@ function ComparisonBlock(props: { readonly value: Comparison }): JSX.Element {
       {value.frames.length > 1 && <DifferenceFlame frames={value.frames} />}
       {value.operators.rows_count > 0 && <Differences id="operators-" title="Operators" table={value.operators} noted={value.notes} height="260px" />}
       {value.nodes.rows_count > 0 && <Differences id="parts-" title="Parts of a step" table={value.nodes} noted={value.notes} height="260px" />}
+      {value.memory && <MemoryDifference value={value.memory} />}
       <Differences title="Kernels" table={value.kernels} noted={value.notes} height="max(260px, calc(100vh - 520px))" />
     </>
   )

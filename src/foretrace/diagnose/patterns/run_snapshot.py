@@ -30,9 +30,12 @@ def _read(case: Case) -> SnapshotFindings | None:
     if run is None or run.snapshot is None:
         return None
     try:
-        return open_findings(run.snapshot)
+        found = open_findings(run.snapshot)
     except InputError as error:
         raise MissingDataError(f"the memory snapshot could not be read: {error}") from error
+    if found is None:
+        raise MissingDataError(f"the memory snapshot could not be read: {run.snapshot}: it is no snapshot")
+    return found
 
 
 def place_of(line: str) -> Place | None:
