@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,5 +61,5 @@ def snapshot_beside(recording: Case | Trace) -> tuple[SnapshotFindings | None, s
 def to_dict(found: MemoryComparison) -> dict[str, Any]:
     """As `--format json` prints it."""
     first, second = found.peaks_bytes
-    rows: list[Mapping[str, Any]] = found.lines.rename({"line": "what"}).to_dicts()
+    rows = found.lines.rename({"line": "what"}).to_dicts()
     return {"device": found.after.name, "before_bytes": first, "after_bytes": second, "lines": rows}

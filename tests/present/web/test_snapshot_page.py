@@ -323,3 +323,17 @@ def test_two_runs_are_compared_by_their_snapshots_too(tmp_path: Path) -> None:
     (tmp_path / "after" / "rank0" / "memory.pickle").unlink()
     alone = RecordingView(open_case(tmp_path / "after"), run_id="alone")
     assert compare(views[0], alone)["memory"] is None
+
+
+def test_a_report_compares_two_runs_of_one_program(tmp_path: Path) -> None:
+    runs = [run_folder(tmp_path / name, steps((1_700.0,) * 3), (1.9,) * 7) for name in ("monday", "tuesday")]
+    output = tmp_path / "report.html"
+    assert main(["report", *map(str, runs), "-o", str(output), "--no-cache"]) == 0
+    text = output.read_text(encoding="utf-8")
+    assert "1/compare/2" in text
+    assert "2/compare/1" in text
+    facts = json.loads((runs[1] / "rank0" / "rank.json").read_text(encoding="utf-8"))
+    facts["command"] = ["python", "evaluate.py"]
+    (runs[1] / "rank0" / "rank.json").write_text(json.dumps(facts), encoding="utf-8")
+    assert main(["report", *map(str, runs), "-o", str(output), "--no-cache", "--force"]) == 0
+    assert "1/compare/2" not in output.read_text(encoding="utf-8")
