@@ -97,7 +97,7 @@ def test_the_same_change_twice_frees_once(tmp_path: Path) -> None:
 def test_changes_of_the_curve(tmp_path: Path) -> None:
     memory = memory_replay.find(Training().open(tmp_path))
     assert (memory.peak_bytes, memory.peak_with([])) == (24 * UNIT, 24 * UNIT)
-    assert memory.peak_with([MemoryChange("always", always_bytes=-5 * UNIT)]) == 19 * UNIT
+    assert memory.peak_with([MemoryChange("always", always_bytes={"state": -5 * UNIT})]) == 19 * UNIT
     for size, peak in ((-30, 24), (10, 34)):  # in the first step alone, and the others are as they were
         change = MemoryChange("while", stretches=(Stretch(0, 1_000_000, size * UNIT),))
         assert memory.peak_with([change]) == peak * UNIT

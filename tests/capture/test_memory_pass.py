@@ -232,11 +232,9 @@ def test_memory_can_be_the_only_pass() -> None:
 
     assert asked("--passes", "memory") == ((), True)
     assert asked("--memory") == asked("--passes", "light,rich,memory") == (("light", "rich"), True)
-    assert asked("--memory-history") == asked("--memory"), "as it was called before"
     assert asked() == (("light", "rich"), False)
     options = profile(passes="memory")._options
     assert (options.passes, options.memory) == ((), True)
-    assert profile(memory_history=True)._options.memory  # type: ignore[arg-type]
 
 
 def test_a_run_of_memory_alone_says_so(new_run: RunFolder, cuda: MadeUpCuda) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from analyze.snapshots.allocator import Allocator
+from analyze.snapshots.histories import MIB, at_line
 
 from foretrace.__main__ import main
 from tests.compare.recorded import run_folder, steps
@@ -209,3 +211,88 @@ def test_what_a_recording_is_called_cannot_act(tmp_path: Path, capsys: pytest.Ca
     path = str(steps().write(folder, "a\n::error::pwned.json"))
     assert main(["compare", "--no-cache", path, path, "--github", "--fail-on", "kernels > 100"]) == 0
     assert not any(line.startswith("::error") for line in capsys.readouterr().out.splitlines())
+
+
+def snapshot(path: Path, size: int) -> Path:
+    """A program that holds 4 MiB of its own, and a buffer of this size at line 7."""
+    made = Allocator()
+    made.malloc(4 * MIB, at_line(3))
+    made.malloc(size, at_line(7))
+    return made.write(path)
+
+
+def test_two_snapshots_are_compared_by_line_and_gated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = snapshot(tmp_path / "a.pickle", 20 * MIB), snapshot(tmp_path / "b.pickle", 22 * MIB)
+    found = printed(capsys, str(first), str(second))
+    assert (found["verdict"], found["schema"]) == ("more", "foretrace.compare/1")
+    memory = found["memory"]
+    assert (memory["device"], memory["before_bytes"], memory["after_bytes"]) == ("cuda:0", 24 * MIB, 26 * MIB)
+    assert memory["lines"] == [
+        {"what": "train.py:7 <module>", "before_bytes": 20 * MIB, "after_bytes": 22 * MIB, "change_bytes": 2 * MIB},
+        {"what": "train.py:3 <module>", "before_bytes": 4 * MIB, "after_bytes": 4 * MIB, "change_bytes": 0},
+    ]  # fmt: skip
+    paths = [str(first), str(second)]
+    assert main(["compare", *paths, "--fail-on", "peak_bytes > +3%"]) == 1
+    page = capsys.readouterr().out
+    assert "cuda:0 peaked at 24.0 MiB before and 26.0 MiB after: 2.00 MiB more" in " ".join(page.split())
+    assert "failed" in page
+    assert main(["compare", *paths, "--fail-on", "peak_bytes > +10%", "--format", "md"]) == 0
+    assert "train.py:7" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--fail-on", "step_ms > +3%"], 2, "of memory snapshots only peak_bytes can be limited"),
+        (["--by", "kernels"], 2, "memory snapshots have no steps"),
+    ],
+)
+def test_what_snapshots_cannot_tell_is_said(
+    arguments: list[str], code: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = snapshot(tmp_path / "a.pickle", 20 * MIB), snapshot(tmp_path / "b.pickle", 22 * MIB)
+    assert main(["compare", str(first), str(second), *arguments]) == code
+    assert says in capsys.readouterr().err
+
+
+def test_a_snapshot_and_a_recording_are_not_compared(
+    pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", "--no-cache", pair[0], str(snapshot(tmp_path / "a.pickle", MIB))]) == 2
+    assert "is a memory snapshot: compare two of the same sort" in capsys.readouterr().err
+
+
+def _with_snapshots(runs: tuple[str, str], sizes: tuple[int, int]) -> None:
+    """A snapshot beside the recording of each, as `run --memory` leaves it."""
+    for run, size in zip(runs, sizes, strict=True):
+        rank = Path(run) / "rank0"
+        snapshot(rank / "memory.pickle", size)
+        facts = json.loads((rank / "rank.json").read_text(encoding="utf-8"))
+        facts["passes"] = [*facts["passes"], {"kind": "memory", "file": "memory.pickle"}]
+        (rank / "rank.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+def test_runs_with_snapshots_are_compared_by_line_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = (1.90, 1.91, 1.89, 1.90, 1.92, 1.90, 1.91)
+    first, second = (str(run_folder(tmp_path / name, steps((1_700.0,) * 3), blocks)) for name in ("a", "b"))
+    runs = (first, second)
+    before = printed(capsys, *runs)
+    assert before["memory"] is None
+    assert main(["compare", "--no-cache", *runs, "--by", "memory"]) == 4
+    assert "foretrace run --memory" in capsys.readouterr().err
+    _with_snapshots(runs, (20 * MIB, 22 * MIB))
+    found = printed(capsys, *runs)
+    assert found["memory"]["lines"][0]["change_bytes"] == 2 * MIB
+    assert (found["before"]["peak_bytes"], found["after"]["peak_bytes"]) == (24 * MIB, 26 * MIB)
+    assert main(["compare", "--no-cache", *runs, "--fail-on", "peak_bytes > +3%"]) == 1
+    assert "train.py:7 <module>" in capsys.readouterr().out
+    assert main(["compare", "--no-cache", *runs, "--by", "memory", "--format", "csv"]) == 0
+    assert "train.py:7 <module>,20971520,23068672,2097152" in capsys.readouterr().out
+    (Path(runs[1]) / "rank0" / "memory.pickle").write_bytes(b"\x80\x04}")
+    broken = printed(capsys, *runs)
+    assert broken["memory"] is None
+    assert any("memory snapshot could not be read" in note for note in broken["notes"])

@@ -41,7 +41,9 @@ def test_the_document_has_the_fields_that_the_guide_lists(
     document = json.loads(printed(capsys, leaking, "--format", "json"))
     assert list(document) == ["schema", "devices", "leaks", "fragmentation_pct", "oom"]
     (device,) = document["devices"]
-    assert list(device) == ["device", "peak_allocated_bytes", "peak_reserved_bytes", "at_ns", "composition"]
+    assert list(device) == [
+        "device", "peak_allocated_bytes", "peak_reserved_bytes", "at_ns", "composition", "optimizer",
+    ]  # fmt: skip
     assert document["schema"] == SCHEMA
     assert device["device"] == "cuda:0"
     # The last step's backward, with what four steps before it left.
@@ -226,3 +228,33 @@ def test_python_is_told_the_same(leaking: Path, capsys: pytest.CaptureFixture[st
     found = foretrace.memory(leaking)
     assert found.to_dict() == json.loads(printed(capsys, leaking, "--format", "json"))
     assert found.devices[0].leaks[0].where == "train.py:77 <module>"
+
+
+def test_counters_are_told_in_the_same_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counters = {
+        "allocated_bytes.all.peak": 600 * MIB, "reserved_bytes.all.peak": 1000 * MIB,
+        "allocated_bytes.all.current": MIB, "reserved_bytes.all.current": 900 * MIB,
+        "active_bytes.all.current": 100 * MIB, "inactive_split_bytes.all.current": 3 * MIB,
+        "num_alloc_retries": 1, "num_ooms": 2,
+    }  # fmt: skip
+    path = tmp_path / "stats.json"
+    path.write_text(json.dumps(counters), encoding="utf-8")
+    document = json.loads(printed(capsys, path, "--format", "json"))
+    (device,) = document["devices"]
+    assert (device["peak_allocated_bytes"], device["peak_reserved_bytes"]) == (600 * MIB, 1000 * MIB)
+    guide = (Path(__file__).parents[2] / "docs" / "guide" / "memory.md").read_text(encoding="utf-8")
+    assert [name for name in device if f"`{name}`" not in guide] == []
+    page = " ".join(printed(capsys, path).split())
+    for says in (
+        "cuda:0 peaked at 600 MiB; torch held at most 1,000 MiB from the device",
+        "40.0 % of the most that torch held was in no block then, at least (400 MiB)",
+        "now 800 MiB are in none, 3.00 MiB of it beside blocks in use",
+        "expandable_segments:True",
+        "once torch gave its cache back",
+        "2 times a request did not fit even then",
+    ):
+        assert says in page
+    assert "cuda:0,629145600,1048576000" in printed(capsys, path, "--format", "csv")
+    assert "out of memory" in printed(capsys, path, "--format", "md")
+    assert main(["memory", str(path), "--by", "line"]) == 2
+    assert "counters do not tell who holds memory" in capsys.readouterr().err

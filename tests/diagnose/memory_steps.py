@@ -29,6 +29,7 @@ class Training:
     zero_grad: str = "behind"
     optimizer: str = "SGD"
     dtype: str = "float"
+    parameters: str = "float"
     reserved: int = 30
     device: dict[str, Any] | None = None
 
@@ -97,7 +98,7 @@ class _Writer:
             ):
                 self.free(start + after, what, AUTOGRAD)
             record.op("torch::autograd::AccumulateGrad", start + 62, start + 70, thread=AUTOGRAD,
-                      **{"Input Dims": [[3 * UNIT // 4]], "Input type": ["float"]})  # fmt: skip
+                      **{"Input Dims": [[3 * UNIT // 4]], "Input type": [self.training.parameters]})  # fmt: skip
             if self.training.zero_grad == "zeroes":
                 self.free(start + 69, f"gradient {number} {block}", AUTOGRAD)
 

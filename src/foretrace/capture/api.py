@@ -319,8 +319,6 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     known = {field.name for field in fields(CaptureOptions)} - {"output"}
     switches = {name: value for name, value in options.items() if name in _SWITCHES}
     given = {name: value for name, value in options.items() if name not in switches}
-    if "memory_history" in given:  # as `memory` was called before
-        given["memory"] = given.pop("memory_history")
     for name in given:
         if name not in known:
             raise unknown(f"profile() has no option {name!r}", name, sorted([*known, *_SWITCHES]))

@@ -112,7 +112,6 @@ def _add_profiler(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="record the history of CUDA's allocator over whole steps in a separate pass, and a snapshot if memory runs out",
     )
-    group.add_argument("--memory-history", dest="memory", action="store_true", help=argparse.SUPPRESS)
     group.add_argument(
         "--labels",
         action="store_true",

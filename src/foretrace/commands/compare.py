@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretrace.commands import _gates, _input, _output
-from foretrace.errors import UsageError
+from foretrace.errors import MissingDataError, UsageError
 from foretrace.units import visible
 
 if TYPE_CHECKING:
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from foretrace.diagnose.case import Case
 
 _FLAME = (".svg", ".html")
-_TABLES = ("causes", "modules", "operators", "kernels", "nodes")
+_TABLES = ("causes", "modules", "operators", "kernels", "nodes", "memory")
 BASELINES = Path("foretrace-baselines.json")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The paths, how to print, gates and baselines."""
-    says = "recordings, Runs (folders of `foretrace run`), benchmarks or folders of them: before, then after; more make a trend"
-    parser.add_argument("paths", metavar="PATH", type=Path, nargs="+", help=says)
+    says = "recordings, Runs (folders of `foretrace run`), benchmarks, folders of them, or memory snapshots: before, then after"
+    parser.add_argument("paths", metavar="PATH", type=Path, nargs="+", help=f"{says}; more make a trend")
     _input.add_no_cache(parser)
     _input.add_reading(parser)
     _output.add_format(parser)
-    says = "the table to print (default: causes, which sum to the difference)"
+    says = "the table to print (default: causes, which sum to the difference); memory: at the peaks of two snapshots, by line"
     parser.add_argument("--by", choices=_TABLES, default="causes", help=says)
     _output.add_rows(parser)
     says = "write a differential flame graph of two recordings: .svg or .html"
@@ -98,9 +98,12 @@ def _recordings(subjects: list[Subject]) -> list[Recording]:
 
 def _pair(subjects: list[Subject], gates: list[Gate], args: argparse.Namespace) -> int:
     from foretrace.compare.compared import compare_subjects, to_dict
+    from foretrace.compare.subjects import MemorySnapshot
     from foretrace.compare.traces import Comparison
     from foretrace.present.text import comparison, terminal
 
+    if all(isinstance(subject, MemorySnapshot) for subject in subjects):
+        return _snapshots(subjects, gates, args)
     found = compare_subjects(subjects[0], subjects[1], partial(_open, args))
     results = _gates.checked(gates, found)
     if args.flame is not None:
@@ -108,6 +111,10 @@ def _pair(subjects: list[Subject], gates: list[Gate], args: argparse.Namespace) 
     if args.by != "causes":
         if not isinstance(found, Comparison):
             raise UsageError(f"--by {args.by} needs two recordings")
+        if args.by == "memory" and found.memory is None:
+            raise MissingDataError(
+                "--by memory needs a snapshot in both Runs; record with `foretrace run --memory`"
+            )
         _output.print_frame(comparison.drill(found, args.by), _printing(args))
         if args.format == "table":
             terminal.show_lines(lambda width: comparison.gate_lines(results, width))
@@ -119,6 +126,38 @@ def _pair(subjects: list[Subject], gates: list[Gate], args: argparse.Namespace) 
         _bare(found, results, args)
     steps = found.steps if isinstance(found, Comparison) else found
     _gates.report(args, results, steps.verdict, found.says, comparison.markdown(found))
+    return _gates.exit_code(results, strict=args.strict)
+
+
+def _snapshots(subjects: list[Subject], gates: list[Gate], args: argparse.Namespace) -> int:
+    """Two memory snapshots, at their peaks by source line."""
+    from foretrace.compare import memory
+    from foretrace.compare.gates import check_peaks
+    from foretrace.compare.steps import SCHEMA
+    from foretrace.compare.subjects import MemorySnapshot
+    from foretrace.present.text import comparison, memory_page, memory_words, tables, terminal
+
+    if args.by not in ("causes", "memory") or args.flame is not None:
+        raise UsageError(f"{subjects[0].name}: memory snapshots have no steps, only memory by source line")
+    both = [subject.findings for subject in subjects if isinstance(subject, MemorySnapshot)]
+    found = memory.same_device(*both)
+    if found is None:
+        raise MissingDataError(
+            f"{subjects[0].name}: nothing of {both[1].devices[0].name}, which the second is about"
+        )
+    results = [check_peaks(gate, *found.peaks_bytes) for gate in gates]
+    says = memory_words.compared_says(found.before, found.after)
+    text = f"**{found.verdict}**: {visible(says)}\n\n{tables.to_markdown(found.lines)}"
+    if args.format == "table":
+        top = args.limit or memory_page.TOP
+        terminal.show_lines(
+            lambda width: memory_page.compared_lines(found.before, found.after, "line", top, width)
+        )
+        terminal.show_lines(lambda width: comparison.gate_lines(results, width))
+    else:
+        document = {"schema": SCHEMA, "verdict": found.verdict, "says": says, "memory": memory.to_dict(found)}
+        _document(document, found.lines, text, results, args)
+    _gates.report(args, results, found.verdict, says, text)
     return _gates.exit_code(results, strict=args.strict)
 
 

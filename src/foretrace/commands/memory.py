@@ -12,6 +12,7 @@ from foretrace.errors import MissingDataError, UsageError
 
 if TYPE_CHECKING:
     from foretrace.analyze.result import Result
+    from foretrace.analyze.snapshots.counters import CounterFindings
     from foretrace.analyze.snapshots.findings import DeviceFindings, SnapshotFindings
     from foretrace.snapshot import Snapshot
     from foretrace.trace import Trace
@@ -24,7 +25,7 @@ _TOP = 10
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The paths, what to list and how to print."""
-    says = "a snapshot of torch's CUDA allocator, a Run with one, or a recording with memory events"
+    says = "a snapshot of torch's CUDA allocator, a Run with one, a recording with memory events, or torch.cuda.memory_stats() as JSON"
     parser.add_argument("path", metavar="PATH", type=Path, help=says)
     says = "another snapshot: what the peaks differ in, from PATH to this one"
     parser.add_argument("other", metavar="PATH2", type=Path, nargs="?", help=says)
@@ -46,7 +47,8 @@ def run(args: argparse.Namespace) -> None:
         return
     found = _findings(args, args.path)
     if found is None:
-        _print_recording(args)
+        counted = _counters(args)
+        _print_recording(args) if counted is None else _print_counters(counted, args)
         return
     if args.by == "op":
         raise UsageError("--by op is for a recording; a snapshot knows lines, modules and phases")
@@ -63,6 +65,29 @@ def _findings(args: argparse.Namespace, path: Path) -> SnapshotFindings | None:
             return read_snapshot(file, progress=progress)
 
     return open_findings(path, device=args.device, read=read)
+
+
+def _counters(args: argparse.Namespace) -> CounterFindings | None:
+    from foretrace.analyze.snapshots.counters import counter_findings
+    from foretrace.ingest.allocator_counters import read_counters
+
+    read = read_counters(args.path)
+    return None if read is None else counter_findings(args.path, read, device=args.device)
+
+
+def _print_counters(found: CounterFindings, args: argparse.Namespace) -> None:
+    from foretrace.present.text import counters_page, tables, terminal
+
+    if args.by != "category":
+        raise UsageError(f"--by {args.by} needs a memory snapshot; counters do not tell who holds memory")
+    if args.format == "table":
+        terminal.show_lines(lambda width: counters_page.page_lines(found, width))
+    elif args.format == "json":
+        print(tables.document_to_json(found.to_dict()))
+    elif args.format == "md":
+        _output.print_text(counters_page.markdown(found))
+    else:
+        _output.print_frame(counters_page.frame(found), _output.Printing(args.format, None, 0))
 
 
 def _print_findings(found: SnapshotFindings, args: argparse.Namespace) -> None:

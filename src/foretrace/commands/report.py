@@ -46,12 +46,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Writes the file."""
     from foretrace.compare.benches import is_bench
+    from foretrace.ingest.snapshot_files import snapshot_alone
     from foretrace.present.export import report
     from foretrace.present.web.bench_view import BenchView
     from foretrace.present.web.payload import View
     from foretrace.present.web.recording_view import RecordingView
     from foretrace.present.web.run_files import bench_names, place_of
-    from foretrace.present.web.snapshot_view import snapshot_alone
 
     _output.check_file(args.output, force=args.force, endings=(".html", ".htm"), such_as=".html")
     views: list[View] = []

@@ -7,11 +7,19 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from foretrace.compare import benches, steps
+from foretrace.compare import benches, memory, steps
 from foretrace.compare.benches import Bench, BenchComparison, compare_benches
 from foretrace.compare.sides import Side
 from foretrace.compare.steps import SCHEMA, StepComparison, compare_sides
-from foretrace.compare.subjects import Folder, OpenCase, Recording, Subject, matched, open_subject
+from foretrace.compare.subjects import (
+    Folder,
+    MemorySnapshot,
+    OpenCase,
+    Recording,
+    Subject,
+    matched,
+    open_subject,
+)
 from foretrace.compare.traces import Comparison, compare
 from foretrace.errors import UsageError
 from foretrace.measured import Verdict
@@ -71,6 +79,8 @@ def compare_subjects(before: Subject, after: Subject, open_case: OpenCase) -> Co
 
 
 def _sort(subject: Subject) -> str:
+    if isinstance(subject, MemorySnapshot):
+        return "a memory snapshot"
     if isinstance(subject, Folder):
         return f"a folder with {len(subject.files)} recordings or benchmarks"
     return "a benchmark" if isinstance(subject, Bench) else "a recording"
@@ -107,7 +117,8 @@ def trend(sides: Sequence[Side]) -> tuple[TrendRow, ...]:
 def to_dict(found: Compared) -> dict[str, Any]:
     """As `--format json` prints it."""
     if isinstance(found, Comparison):
-        return steps.to_dict(found.steps)
+        told = None if found.memory is None else memory.to_dict(found.memory)
+        return {**steps.to_dict(found.steps), "notes": list(found.notes), "memory": told}
     if isinstance(found, BenchComparison):
         return benches.to_dict(found)
     return {

@@ -25,7 +25,8 @@ from foretrace.units import format_value, suffix
 
 State = Literal["passed", "failed", "inconclusive"]
 STEP = "step_ms"
-_COUNTS = {"peak_bytes": "peak_bytes", "kernels": "kernels", "launches": "launches"}
+PEAK = "peak_bytes"
+_COUNTS = {PEAK: PEAK, "kernels": "kernels", "launches": "launches"}
 _SHORT = {"exposed_communication_pct": "overview.gpu_exposed_communication_pct"}
 NAMES = (STEP, *_COUNTS, *_SHORT)
 _FORM = re.compile(
@@ -144,7 +145,7 @@ def side_value(side: Side, trace: Trace | None, name: str) -> float:
     """What one side has for a name; a baseline only what was saved in it."""
     if name in _COUNTS:
         if name not in side.counts:
-            missing = "; record with profile_memory=True" if name == "peak_bytes" else ""
+            missing = "; record with profile_memory=True" if name == PEAK else ""
             raise MissingDataError(f"{side.name}: {name} was not recorded{missing}")
         return side.counts[name]
     if trace is not None:
@@ -171,6 +172,18 @@ def check(gate: Gate, found: StepComparison, before: Trace | None, after: Trace 
         return _check_step(gate, found)
     second = side_value(found.after, after, gate.name)
     first = side_value(found.before, before, gate.name) if gate.relative or gate.change else None
+    return _check_values(gate, first, second)
+
+
+def check_peaks(gate: Gate, before_bytes: int, after_bytes: int) -> Checked:
+    """Whether two memory snapshots keep a limit on the peak."""
+    if gate.name != PEAK:
+        raise UsageError(f"--fail-on {gate.text!r}: of memory snapshots only {PEAK} can be limited")
+    return _check_values(gate, before_bytes if gate.relative or gate.change else None, after_bytes)
+
+
+def _check_values(gate: Gate, first: float | None, second: float) -> Checked:
+    """Whether two values, of which the first counts only for a change, keep a limit."""
     shown = _shown(gate.name, second)
     if first is None:
         measured_value, says = second, shown

@@ -14,6 +14,7 @@ from foretrace.analyze.concepts.work import flops, throughput
 from foretrace.analyze.concepts.work.work_models import MATRIX_FAMILIES
 from foretrace.analyze.steps import step_windows
 from foretrace.compare.device_speed import Kernels, kernel_times
+from foretrace.compare.memory import snapshot_beside
 from foretrace.compare.parts import step_parts
 from foretrace.diagnose.case import Case
 from foretrace.errors import InputError, MissingDataError
@@ -136,7 +137,10 @@ def _counts(trace: Trace) -> dict[str, float]:
 
 
 def _peak(recording: Case | Trace) -> dict[str, float]:
-    """The peak of memory, where it was recorded: in the light pass of a Run, else in the rich one."""
+    """The peak of memory, where it was recorded: in the Run's snapshot, else in its light pass, else in the rich one."""
+    snapshot, _ = snapshot_beside(recording)
+    if snapshot is not None:
+        return {"peak_bytes": float(snapshot.devices[0].origins.memory.peak_bytes)}
     trace = recording.whole if isinstance(recording, Case) else recording
     try:
         if trace.allocations.is_empty() and isinstance(recording, Case) and recording.rich is not None:

@@ -1,4 +1,4 @@
-"""What can be compared: a recording or Run, a benchmark, or a folder with several of these, told by content."""
+"""What can be compared: a recording or Run, a benchmark, a memory snapshot, or a folder with several of these, told by content."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from foretrace.analyze.snapshots.findings import SnapshotFindings
+from foretrace.analyze.snapshots.opening import open_findings
 from foretrace.compare.benches import Bench, is_bench, read_bench
 from foretrace.diagnose.case import Case
 from foretrace.errors import InputError, UsageError
 from foretrace.ingest.ranks import lowest_rank
 from foretrace.ingest.recordings import is_recording
 from foretrace.ingest.run import find_recorded
+from foretrace.ingest.snapshot_files import snapshot_alone
 
 OpenCase = Callable[[Path], Case]
 _MOST_FILES = 1_000
@@ -33,13 +36,23 @@ class Folder:
     files: dict[str, Path]
 
 
-Subject = Recording | Bench | Folder
+@dataclass(frozen=True)
+class MemorySnapshot:
+    """A memory snapshot, or a Run that recorded nothing else."""
+
+    name: str
+    findings: SnapshotFindings
+
+
+Subject = Recording | Bench | Folder | MemorySnapshot
 
 
 def open_subject(path: Path, name: str, open_case: OpenCase) -> Subject:
     """What a path means."""
     if path.is_file() and is_bench(path):
         return read_bench(path, name)
+    if (snapshot := snapshot_alone(path)) is not None and (told := open_findings(snapshot)) is not None:
+        return MemorySnapshot(name, told)
     if path.is_dir() and find_recorded(path) is None:
         files = _members(path)
         if not files:

@@ -13,6 +13,7 @@ import polars as pl
 from foretrace.analyze.concepts.device import device_roles
 from foretrace.analyze.steps import step_windows
 from foretrace.compare import operators as operator_tables
+from foretrace.compare.memory import MemoryComparison, same_device, snapshot_beside
 from foretrace.compare.nodes import nodes
 from foretrace.compare.sides import Side, side_of
 from foretrace.compare.steps import StepComparison, compare_sides
@@ -27,6 +28,8 @@ class Comparison:
     steps: StepComparison
     a_trace: Trace
     b_trace: Trace
+    memory: MemoryComparison | None = None  # of their snapshots, where both have one
+    unread: tuple[str, ...] = ()  # why a snapshot that is there could not be compared
 
     @property
     def a(self) -> Side:
@@ -46,7 +49,7 @@ class Comparison:
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know of it."""
-        return self.steps.notes
+        return (*self.steps.notes, *self.unread)
 
     @cached_property
     def _works(self) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -108,7 +111,14 @@ def compare(a: Case | Trace, b: Case | Trace, *, names: tuple[str, str] | None =
     """What differs between two recordings, from a to b."""
     traces = [recording.whole if isinstance(recording, Case) else recording for recording in (a, b)]
     first, second = names or (traces[0].path.name, traces[1].path.name)
-    return Comparison(compare_sides(side_of(a, first), side_of(b, second)), *traces)
+    (before, why_first), (after, why_second) = snapshot_beside(a), snapshot_beside(b)
+    return Comparison(
+        compare_sides(side_of(a, first), side_of(b, second)),
+        traces[0],
+        traces[1],
+        memory=same_device(before, after),
+        unread=tuple(why for why in (why_first, why_second) if why),
+    )
 
 
 def _work(trace: Trace, steps_count: int) -> pl.DataFrame:

@@ -56,9 +56,11 @@ from foretrace.diagnose.rules.ranks.straggler import straggler
 from foretrace.diagnose.rules.device.memory_pressure import memory_pressure
 from foretrace.diagnose.rules.memory.uncheckpointed_blocks import uncheckpointed_blocks
 from foretrace.diagnose.rules.memory.fp32_activations import fp32_activations
+from foretrace.diagnose.rules.memory.fp32_parameters import fp32_parameters
 from foretrace.diagnose.rules.memory.foreach_temporaries import foreach_temporaries
 from foretrace.diagnose.rules.memory.fp32_optimizer_state import fp32_optimizer_state
 from foretrace.diagnose.rules.memory.kept_gradients import kept_gradients
+from foretrace.diagnose.rules.memory.kept_references import kept_references
 from foretrace.diagnose.rules.memory.split_segments import split_segments
 from foretrace.diagnose.rules.cpu.crowded_threads import crowded_threads
 from foretrace.diagnose.rules.cpu.fp32_on_cpu import fp32_on_cpu

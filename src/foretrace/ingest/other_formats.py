@@ -14,6 +14,16 @@ _SQLITE = b"SQLite format 3\0"
 _PICKLE = re.compile(rb"\x80[\x02-\x05]|\([dl]p[0-9]|[\]}]q\x00")
 _SNAPSHOT = re.compile(rb"segments|device_traces|blocks")
 _SEGMENT = re.compile(rb"total_size|segment_type|allocated_size|action|external_annotations")
+_COUNTERS = re.compile(
+    rb'"(?:allocated|reserved)_bytes(?:\.all\.|"\s*:\s*\{\s*"(?:all|small_pool|large_pool)")'
+)
+# Its first name, of the first device that has any: a file that has such counters among other things is another.
+_FIRST_COUNTER = re.compile(
+    rb"\s*(?:\[\s*(?:\{\s*\}\s*,\s*)*)?\{\s*"
+    rb'(?:"(?:[a-z]{1,16}:)?\d{1,6}"\s*:\s*\{\s*(?:\}\s*,\s*"(?:[a-z]{1,16}:)?\d{1,6}"\s*:\s*\{\s*){0,99})?'
+    rb'"(?:active|allocat|inactive_split|max_split|num_|oversize|requested|reserved|segment)'
+)
+_SUMMARY = re.compile(rb"\|=+\|\s*\|[^|]*memory summary, device ID")
 _PROTON_UNIT = re.compile(rb'\s*\{\s*"displayTimeUnit"\s*:\s*"(?:us|ns)"')
 _ROCPROF_CSV = re.compile(
     rb'"?(?:Kind"?,"?(?:Agent_Id|Direction)|Domain"?,"?Function|Correlation_Id"?,"?Dispatch_Id'
@@ -42,6 +52,16 @@ def looks_pickled(head: bytes) -> bool:
 def is_snapshot(head: bytes) -> bool:
     """Whether a file that begins like this may be a snapshot of torch's CUDA allocator."""
     return bool(_PICKLE.match(head) and _SNAPSHOT.search(head) and _SEGMENT.search(head))
+
+
+def is_allocator_counters(head: bytes) -> bool:
+    """Whether a file that begins like this is `torch.cuda.memory_stats()` as JSON."""
+    return bool(_FIRST_COUNTER.match(head) and _COUNTERS.search(head))
+
+
+def is_allocator_summary(head: bytes) -> bool:
+    """Whether a file that begins like this is the text of `torch.cuda.memory_summary()`."""
+    return bool(_SUMMARY.search(head[:4096]))
 
 
 def _is_hatchet(head: bytes) -> bool:
@@ -87,6 +107,12 @@ OTHER_FORMATS = (
         "a snapshot of torch's CUDA allocator (pickle)",
         "`foretrace memory FILE` shows it",
         is_snapshot,
+        read_by_another=True,
+    ),
+    OtherFormat(
+        "counters of torch's CUDA allocator",
+        "`foretrace memory FILE` shows them",
+        lambda head: is_allocator_counters(head) or is_allocator_summary(head),
         read_by_another=True,
     ),
     OtherFormat(

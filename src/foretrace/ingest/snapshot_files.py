@@ -8,6 +8,7 @@ from pathlib import Path
 from foretrace.errors import ForetraceError, InputError, UsageError
 from foretrace.ingest.other_formats import is_snapshot
 from foretrace.ingest.pipes import as_file
+from foretrace.ingest.run import find_recorded
 from foretrace.ingest.source import open_source
 from foretrace.units import visible
 
@@ -34,6 +35,25 @@ def find_snapshot(path: Path) -> Path | None:
         more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
         raise UsageError(f"{path}: {len(found)} snapshots in this folder, name one: {names}{more}")
     return found[0] if found else None
+
+
+def is_snapshot_file(path: Path) -> bool:
+    """Whether a file begins as a snapshot does; one that cannot be read is none."""
+    try:
+        return path.is_file() and find_snapshot(path) is not None
+    except ForetraceError:
+        return False
+
+
+def snapshot_alone(path: Path) -> Path | None:
+    """The snapshot that a path means, where it means no recording: the file itself, or that of a Run with nothing else."""
+    if not path.is_dir():
+        return path if is_snapshot_file(path) else None
+    try:
+        find_recorded(path)
+    except ForetraceError:
+        return find_snapshot(path)
+    return None
 
 
 def _in_folder(folder: Path) -> Iterator[Path]:

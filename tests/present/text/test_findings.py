@@ -19,7 +19,8 @@ from foretrace.present.web import payload
 from foretrace.present.web.recording_view import RecordingView
 from tests.diagnose.memory_steps import Training
 
-LATE = Training(zero_grad="late")
+HALF = "c10::BFloat16"
+LATE = Training(zero_grad="late", parameters=HALF, dtype=HALF)
 
 
 @pytest.fixture(scope="module")

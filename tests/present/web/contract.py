@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[3]
-TYPES = ROOT / "web" / "src" / "data" / "types.ts"
+TYPES = sorted((ROOT / "web" / "src" / "data").glob("*types.ts"))
 SAMPLES = sorted(
     [Path(str(each)) for each in resources.files("foretrace").joinpath("samples").iterdir()]
     + [each for each in (ROOT / "tests" / "traces").glob("*/*.json.gz") if ".torch." not in each.name]
@@ -17,11 +17,15 @@ SAMPLES = sorted(
 SAMPLES = [path for path in SAMPLES if path.name.endswith(".json.gz")]
 
 
+def _types() -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in TYPES)
+
+
 def interface(name: str) -> set[str]:
     """The fields of an interface of the page's types."""
-    text = TYPES.read_text(encoding="utf-8")
+    text = _types()
     body = re.search(rf"export interface {name} \{{\n(.*?)\n\}}", text, re.DOTALL)
-    assert body, f"types.ts has no {name}"
+    assert body, f"no *types.ts has {name}"
     return set(re.findall(r"^  readonly (\w+):", body[1], re.MULTILINE))
 
 
@@ -30,6 +34,6 @@ def same_fields(value: Mapping[str, Any], name: str) -> None:
 
 
 def listed(name: str) -> tuple[str, ...]:
-    found = re.search(rf"export const {name} = \[(.*?)\]", TYPES.read_text(encoding="utf-8"))
+    found = re.search(rf"export const {name} = \[(.*?)\]", _types())
     assert found
     return tuple(re.findall(r'"(\w+)"', found[1]))

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from analyze.snapshots.allocator import Allocator
+from analyze.snapshots.histories import at_line
 
 from foretrace.commands import main
 from foretrace.diagnose.opening import open_case
@@ -20,8 +22,10 @@ from foretrace.present.web import payload, static_files
 from foretrace.present.web.library import Library
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources import snapshot as snapshot_resource
+from foretrace.present.web.resources.compare import compare
 from foretrace.present.web.resources.overview import missing
 from foretrace.present.web.snapshot_view import SnapshotView
+from tests.compare.recorded import run_folder, steps
 from tests.present.web.contract import same_fields
 from tests.present.web.snapshot_files import (
     FULL_LINE,
@@ -299,3 +303,37 @@ def test_a_run_that_recorded_only_memory_is_its_snapshot(tmp_path: Path) -> None
     assert (listed["sort"], listed["name"]) == ("snapshot", "rank0/memory")
     assert main(["report", str(run), "-o", str(tmp_path / "x.html")]) == 0
     assert set(resources_of(tmp_path / "x.html")) == {"runs", "1/snapshot"}
+
+
+def test_two_runs_are_compared_by_their_snapshots_too(tmp_path: Path) -> None:
+    views = []
+    for name, size in (("before", 20), ("after", 22)):
+        folder = run_folder(tmp_path / name, steps((1_700.0,) * 3), (1.9,) * 7)
+        made = Allocator()
+        made.malloc(size * MIB, at_line(7))
+        made.write(folder / "rank0" / "memory.pickle")
+        facts = json.loads((folder / "rank0" / "rank.json").read_text(encoding="utf-8"))
+        facts["passes"].append({"kind": "memory", "file": "memory.pickle"})
+        (folder / "rank0" / "rank.json").write_text(json.dumps(facts), encoding="utf-8")
+        views.append(RecordingView(open_case(folder), run_id=name))
+    found = compare(views[0], views[1])["memory"]
+    (device,) = found["devices"]
+    assert (device["before_bytes"], device["after_bytes"]) == (20 * MIB, 22 * MIB)
+    assert device["tables"]["line"]["data"][-1] == [2 * MIB]
+    (tmp_path / "after" / "rank0" / "memory.pickle").unlink()
+    alone = RecordingView(open_case(tmp_path / "after"), run_id="alone")
+    assert compare(views[0], alone)["memory"] is None
+
+
+def test_a_report_compares_two_runs_of_one_program(tmp_path: Path) -> None:
+    runs = [run_folder(tmp_path / name, steps((1_700.0,) * 3), (1.9,) * 7) for name in ("monday", "tuesday")]
+    output = tmp_path / "report.html"
+    assert main(["report", *map(str, runs), "-o", str(output), "--no-cache"]) == 0
+    text = output.read_text(encoding="utf-8")
+    assert "1/compare/2" in text
+    assert "2/compare/1" in text
+    facts = json.loads((runs[1] / "rank0" / "rank.json").read_text(encoding="utf-8"))
+    facts["command"] = ["python", "evaluate.py"]
+    (runs[1] / "rank0" / "rank.json").write_text(json.dumps(facts), encoding="utf-8")
+    assert main(["report", *map(str, runs), "-o", str(output), "--no-cache", "--force"]) == 0
+    assert "1/compare/2" not in output.read_text(encoding="utf-8")

@@ -6,9 +6,14 @@
  * of a column is its unit, as in the Python side. `null` means "not recorded". The page draws and never computes.
  */
 
-import type { Value } from "../base/format"
 import type { Ids } from "../base/ids"
 import type { Verdict } from "../base/verdict"
+import type { SnapshotComparison } from "./snapshot_types"
+import type { Table, Trust } from "./table_types"
+
+export type * from "./benchmark_types"
+export type * from "./snapshot_types"
+export type * from "./table_types"
 
 export interface Range {
   readonly point: number
@@ -62,16 +67,6 @@ export interface Overview {
   readonly one_step: OneStep | null
   readonly markdown: string // the whole diagnosis, to paste
   readonly next: readonly string[] // commands to run next
-}
-
-export type Mark = "good" | "note" | "bad" | "unknown"
-
-export interface Trust {
-  readonly verdict: "yes" | "with care" | "no"
-  readonly says: string // "Yes, with one note"
-  readonly detail: string // "Numbers below use steps 10–12 only."
-  readonly facts: readonly { readonly mark: Mark; readonly label: string; readonly value: string; readonly detail: string }[]
-  readonly notes: readonly { readonly code: string; readonly weight: string; readonly says: string }[]
 }
 
 export interface Headline {
@@ -187,27 +182,6 @@ export interface OneStep {
   readonly columns: readonly (readonly number[])[] // per column the share of each kind, 0 to 1
   readonly phases: readonly { readonly label: string; readonly from: number; readonly to: number }[] // 0 to 1
 }
-
-/** `table/NAME`: one analysis; shown with no code of its own. */
-export interface Table {
-  readonly name: string
-  readonly says: string
-  readonly columns: readonly TableColumn[]
-  readonly data: readonly (readonly Cell[])[] // one array per column
-  readonly rows_count: number // before any limit
-  readonly values: readonly { readonly name: string; readonly heading: string; readonly text: string }[]
-  readonly notes: readonly string[]
-}
-
-export interface TableColumn {
-  readonly name: string
-  readonly heading: string
-  readonly unit: "ns" | "bytes" | "flops" | "pct" | "count" | "per_s" | "flops_per_byte" | "text" | "number" | "bool"
-  readonly says: string
-  readonly code: boolean // monospace
-}
-
-export type Cell = Value
 
 /** `timeline`, the header of a binary payload; the columns are beside it (see data/payload.ts). */
 export interface Timeline {
@@ -349,162 +323,7 @@ export interface Comparison {
   readonly operators: Table // those that differ most, matched by module, name and shapes
   readonly kernels: Table
   readonly nodes: Table // steps, DataLoader, modules, autograd nodes and the optimizer, by type and name
-  readonly notes: readonly string[]
-}
-
-/** `benchmark`: a sweep of `foretrace bench`, without its samples. */
-export interface Benchmark {
-  readonly name: string
-  readonly says: string
-  readonly facts: readonly string[] // as Overview.facts
-  readonly about: readonly { readonly label: string; readonly value: string; readonly code: boolean }[] // device, torch, date, command
-  readonly trust: Trust
-  readonly parts: readonly BenchPart[] // most kinds have one
-  readonly notes: readonly string[]
-  readonly markdown: string
-}
-
-/** Rows that make one table; every list has one value per row. */
-export interface BenchPart {
-  readonly name: string
-  readonly says: string // what all rows share
-  readonly table: Table
-  readonly labels: readonly string[] // what each row timed
-  readonly statuses: readonly string[] // OK, OOM, ERROR, TIMEOUT
-  readonly slowed: readonly (string | null)[] // what held the clock back
-  readonly x: BenchAxis | null // the field that rows lie along; null: they do not lie along any
-  readonly panels: readonly string[] // what chooses among several pictures, where there are too many lines for one
-  readonly series: readonly BenchLine[]
-  readonly plots: readonly BenchPlot[]
-}
-
-export interface BenchAxis {
-  readonly title: string
-  readonly log: boolean
-  readonly values: readonly number[]
-}
-
-export interface BenchLine {
-  readonly label: string
-  readonly panel: number
-  readonly colour: number
-  readonly rows: readonly number[] // by x
-}
-
-/** One measure; its name's suffix is the unit. `low` and `high` are the ends of its interval. */
-export interface BenchPlot {
-  readonly name: string
-  readonly title: string
-  readonly log: boolean
-  readonly values: readonly (number | null)[]
-  readonly low: readonly (number | null)[]
-  readonly high: readonly (number | null)[]
-}
-
-/** `compare/OTHER` of a benchmark */
-export interface BenchComparison {
-  readonly verdict: "faster" | "slower" | "same" | "inconclusive"
-  readonly says: string
-  readonly shared: string // what all cases of the first share
-  readonly a: BenchSide
-  readonly b: BenchSide
-  readonly table: Table | null // null: no case was timed in both
-  readonly speedups: readonly BenchSpeedup[] // the largest difference first
-  readonly notes: readonly string[]
-}
-
-export interface BenchSide {
-  readonly name: string
-  readonly device: string
-  readonly torch: string
-}
-
-export interface BenchSpeedup {
-  readonly label: string
-  readonly verdict: BenchComparison["verdict"]
-  readonly point: number
-  readonly low: number
-  readonly high: number
-}
-
-/** `snapshot`: what torch's allocator held, and the history that led there. */
-export interface Snapshot {
-  readonly name: string
-  readonly facts: readonly string[]
-  readonly says: string
-  readonly devices: readonly SnapshotDevice[] // the largest peak first
-  readonly notes: readonly string[]
-  readonly markdown: string
-}
-
-/** `memory/snapshot`: the snapshot in the Run of a recording. */
-export interface RunSnapshot {
-  readonly missing: string | null // why there is none
-  readonly unrecorded: string | null // why the recording itself has no memory events
-  readonly snapshot: Snapshot | null
-}
-
-/** Times are since the first event. */
-export interface SnapshotDevice {
-  readonly name: string
-  readonly says: string
-  readonly history: string | null // why there is no curve over time
-  readonly peak: {
-    readonly at_ns: number
-    readonly bytes: number
-    readonly step: number | null
-    readonly reserved_bytes: number
-    readonly reserved_at_ns: number
-    readonly parts: readonly { readonly label: string; readonly bytes: number; readonly pct: number }[]
-  }
-  readonly curve: SnapshotCurve
-  readonly tables: Readonly<Record<"line" | "category" | "phase" | "module" | "block" | "step", Table>>
-  readonly layers: { readonly says: string } | null
-  readonly stacks: { readonly of_block: readonly number[]; readonly frames: readonly (readonly string[])[] } // per row of the table of blocks
-  readonly leaks: { readonly mark: Mark; readonly says: string; readonly table: Table | null; readonly hint: string | null; readonly stacks: readonly (readonly string[])[] }
-  readonly unused: {
-    readonly mark: Mark
-    readonly says: string
-    readonly flushes: string | null
-    readonly beside: string | null // whose blocks lie there
-    readonly advice: readonly { readonly setting: string; readonly reason: string }[]
-    readonly figures: readonly { readonly label: string; readonly at_peak: string; readonly at_end: string }[]
-  }
-  readonly out_of_memory: {
-    readonly at_ns: number
-    readonly where: string
-    readonly why: string
-    readonly would_fit: string
-    readonly holders: Table
-    readonly figures: readonly Figure[]
-    readonly more: string | null
-  } | null
-}
-
-export interface Figure {
-  readonly label: string
-  readonly value: string
-}
-
-/** `snapshot/curve?device=&from=&to=`, and a part of `snapshot`. */
-export interface SnapshotCurve {
-  readonly at_ns: readonly number[]
-  readonly series: readonly { readonly label: string; readonly kind: string; readonly bytes: readonly number[] }[] // stacked
-  readonly reserved: readonly number[]
-  readonly whole: boolean // no event between is left out
-}
-
-/** `compare/OTHER` of a snapshot */
-export interface SnapshotComparison {
-  readonly a: string
-  readonly b: string
-  readonly devices: readonly {
-    readonly name: string
-    readonly says: string
-    readonly before_bytes: number
-    readonly after_bytes: number
-    readonly tables: Readonly<Record<"line" | "category" | "phase" | "module", Table>>
-  }[]
+  readonly memory: SnapshotComparison | null // of the Runs' snapshots, where both have one
   readonly notes: readonly string[]
 }
 

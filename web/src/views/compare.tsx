@@ -14,7 +14,7 @@ import { BenchComparisonBlock } from "./pieces/bench_comparison"
 import { differenceCell } from "./pieces/difference_cell"
 import { DifferenceFlame } from "./pieces/difference_flame"
 import { PageTop } from "./pieces/page_top"
-import { SnapshotComparisonBlock } from "./pieces/snapshot_comparison"
+import { MemoryDifference, SnapshotComparisonBlock } from "./pieces/snapshot_comparison"
 
 export function Compare(): JSX.Element {
   const others = otherRuns()
@@ -80,21 +80,27 @@ function alone(): string {
 function otherRuns(): readonly RunEntry[] {
   const here = run.value
   const ready = (valueOf(runs.value)?.runs ?? []).filter((entry) => entry.state === "ready" && entry.id !== here?.id && entry.sort === here?.sort)
-  const near = ready.filter((entry) => entry.group === here?.group)
-  return source.value?.live && here?.sort === "recording" ? [...near, ...ready.filter((entry) => entry.group !== here?.group)] : near
+  const alike = (entry: RunEntry): boolean => entry.group === here?.group || (entry.title !== "" && entry.title === here?.title)
+  const near = ready.filter(alike)
+  return source.value?.live && here?.sort === "recording" ? [...near, ...ready.filter((entry) => !alike(entry))] : near
+}
+
+/** What a run is called; with its group where another has the same name, as two Runs of one program do. */
+function told(entry: RunEntry, others: readonly RunEntry[]): string {
+  return others.some((other) => other.name === entry.name) ? `${entry.name}, ${entry.group}` : entry.name
 }
 
 function Chooser(props: { readonly others: readonly RunEntry[]; readonly chosen: RunEntry }): JSX.Element {
   const { others, chosen } = props
   return (
     <p class="chooser">
-      <strong>{run.value?.name}</strong>
+      <strong>{run.value && told(run.value, [chosen])}</strong>
       <label>
         compared with{" "}
         <select value={chosen.id} onChange={(event) => choose({ other: event.currentTarget.value })}>
           {others.map((entry) => (
             <option key={entry.id} value={entry.id}>
-              {entry.name}
+              {run.value ? told(entry, [run.value]) : entry.name}
               {entry.step_ms === null ? "" : `, ${formatMs(entry.step_ms)}`}
             </option>
           ))}
@@ -121,6 +127,7 @@ function ComparisonBlock(props: { readonly value: Comparison }): JSX.Element {
       {value.frames.length > 1 && <DifferenceFlame frames={value.frames} />}
       {value.operators.rows_count > 0 && <Differences id="operators-" title="Operators" table={value.operators} noted={value.notes} height="260px" />}
       {value.nodes.rows_count > 0 && <Differences id="parts-" title="Parts of a step" table={value.nodes} noted={value.notes} height="260px" />}
+      {value.memory && <MemoryDifference value={value.memory} />}
       <Differences title="Kernels" table={value.kernels} noted={value.notes} height="max(260px, calc(100vh - 520px))" />
     </>
   )

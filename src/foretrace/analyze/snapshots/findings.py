@@ -8,10 +8,20 @@ from typing import Any
 
 import polars as pl
 
-from foretrace.analyze.snapshots import composition, fragmentation, layers, leaks, lifetimes, shortage, steps
+from foretrace.analyze.snapshots import (
+    composition,
+    fragmentation,
+    layers,
+    leaks,
+    lifetimes,
+    optimizer_state,
+    shortage,
+    steps,
+)
 from foretrace.analyze.snapshots.fragmentation import Fragmentation
 from foretrace.analyze.snapshots.layers import Layers
 from foretrace.analyze.snapshots.leaks import Leak
+from foretrace.analyze.snapshots.optimizer_state import OptimizerState
 from foretrace.analyze.snapshots.origins import Origins
 from foretrace.analyze.snapshots.places import Places
 from foretrace.analyze.snapshots.shortage import Failed, Flush, OutOfMemory
@@ -21,6 +31,10 @@ from foretrace.snapshot import HOST, Snapshot
 from foretrace.units import counted, format_value
 
 SCHEMA = 1
+OOM_FIELDS = (
+    "at_ns", "asked_bytes", "device_free_bytes", "allocated_bytes", "reserved_bytes", "unused_bytes", "largest_hole_bytes",
+    "missing_bytes", "where", "why", "would_fit",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -32,6 +46,7 @@ class DeviceFindings:
     steps: Steps | None
     leaks: list[Leak]
     layers: Layers | None
+    optimizer: OptimizerState | None
     fragmentation: Fragmentation
     out_of_memory: list[OutOfMemory]
     flushes: list[Flush]
@@ -138,14 +153,18 @@ def _of_device(
     memory = origins.memory
     flushed = shortage.flushes(origins)
     grows = bool(snapshot.settings.get("expandable_segments")) or bool(memory.segments["expandable"].any())
+    short = shortage.out_of_memory(origins, expandable=grows, failed=failed)
     return DeviceFindings(
         name=device_name(memory.device),
         origins=origins,
         steps=found,
         leaks=leaks.find(origins, found),
         layers=layers.find(origins, memory.peak),
-        fragmentation=fragmentation.fragmentation(origins, snapshot.settings, flushed),
-        out_of_memory=shortage.out_of_memory(origins, expandable=grows, failed=failed),
+        optimizer=optimizer_state.find(origins, memory.peak),
+        fragmentation=fragmentation.fragmentation(
+            origins, snapshot.settings, flushed, steps=found, failed=bool(short)
+        ),
+        out_of_memory=short,
         flushes=flushed,
     )
 
@@ -158,6 +177,17 @@ def _device(found: DeviceFindings, by: composition.By | None) -> dict[str, Any]:
         "peak_reserved_bytes": memory.peak_reserved_bytes if memory.reserved_is_known else None,
         "at_ns": memory.at_ns(memory.peak),
         "composition": _composition(found.origins, by),
+        "optimizer": _optimizer(found.optimizer),
+    }
+
+
+def _optimizer(found: OptimizerState | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "bytes": found.size_bytes,
+        "parameters_bytes": found.parameters_bytes,
+        "held": [{"what": line, "bytes": size} for line, size in found.lines],
     }
 
 
@@ -172,12 +202,8 @@ def _composition(origins: Origins, by: composition.By | None) -> list[dict[str, 
 
 
 def _oom(short: OutOfMemory, count: int) -> dict[str, Any]:
-    names = (
-        "at_ns", "asked_bytes", "device_free_bytes", "allocated_bytes", "reserved_bytes", "unused_bytes",
-        "largest_hole_bytes", "missing_bytes", "where", "why", "would_fit",
-    )  # fmt: skip
     return {
-        **{name: getattr(short, name) for name in names},
+        **{name: getattr(short, name) for name in OOM_FIELDS},
         "holders": [{"what": what, "bytes": size} for what, size in short.holders],
         "count": count,
     }

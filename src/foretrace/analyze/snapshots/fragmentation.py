@@ -13,6 +13,7 @@ from foretrace.analyze.snapshots.block_sizes import SMALL
 from foretrace.analyze.snapshots.holes import Holes, holes, unused_beside
 from foretrace.analyze.snapshots.origins import Origins
 from foretrace.analyze.snapshots.shortage import Flush
+from foretrace.analyze.snapshots.steps import LEAST_STEPS, Steps
 from foretrace.sourced import JUDGEMENT, Bytes, Count, Share
 from foretrace.units import format_value
 
@@ -50,18 +51,16 @@ class Fragmentation:
     ]  # lines whose blocks kept most of a segment from use when torch held most, and how much
     advice: tuple[Advice, ...]
 
-    @property
-    def excess_is_large(self) -> bool:
-        """Whether torch held so much more than the program needed that it matters."""
-        return self.excess_bytes >= _least(self.excess_bytes + self.most_active_bytes)
 
-
-def _least(most_reserved: int) -> float:
+def least_excess(most_reserved: int) -> float:
+    """From how many bytes on, held beyond what blocks took, it matters."""
     return max(LEAST_SHARE * most_reserved, LEAST_BYTES)
 
 
-def fragmentation(origins: Origins, settings: Mapping[str, Any], flushed: list[Flush]) -> Fragmentation:
-    """The fragmentation of one device."""
+def fragmentation(
+    origins: Origins, settings: Mapping[str, Any], flushed: list[Flush], *, steps: Steps | None, failed: bool
+) -> Fragmentation:
+    """The fragmentation of one device; `failed` says whether a request did not fit."""
     memory = origins.memory
     lives = memory.lives
     at_peak, last = holes(memory, memory.peak), memory.events.height - 1
@@ -80,7 +79,7 @@ def fragmentation(origins: Origins, settings: Mapping[str, Any], flushed: list[F
         excess_bytes=excess,
         rounding_bytes=int(np.maximum(lives.size[held] - lives.requested[held], 0).sum()),
         beside=_beside(origins),
-        advice=tuple(_advice(origins, settings, excess, flushed)),
+        advice=tuple(_advice(origins, settings, excess, flushed, matters=failed or _grows(origins, steps))),
     )
 
 
@@ -89,14 +88,29 @@ def times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
 
 
+def _grows(origins: Origins, steps: Steps | None) -> bool:
+    """Whether torch took still more from the device at the end: in the last steps, or in the second half of the history.
+
+    What was taken once and is used in every step since is what a cache is for, even where it is more than the blocks need.
+    """
+    reserved = origins.memory.reserved
+    if steps is not None and len(steps) >= LEAST_STEPS:
+        since = int(steps.first[-LEAST_STEPS + 1])
+    else:
+        since = len(reserved) // 2
+    if not 0 < since < len(reserved):
+        return False
+    return int(reserved[since:].max()) > int(reserved[:since].max())
+
+
 def _advice(
-    origins: Origins, settings: Mapping[str, Any], excess: int, flushed: list[Flush]
+    origins: Origins, settings: Mapping[str, Any], excess: int, flushed: list[Flush], *, matters: bool
 ) -> Iterator[Advice]:
     memory = origins.memory
     if settings.get("expandable_segments") or bool(memory.segments["expandable"].any()):
         return
     most = memory.peak_reserved_bytes
-    if excess >= _least(most):
+    if excess >= least_excess(most) and (matters or flushed):
         beyond, whole = format_value("_bytes", excess), format_value("_bytes", most)
         yield Advice(
             "expandable_segments:True",
@@ -132,7 +146,7 @@ def _whole_segments(origins: Origins, settings: Mapping[str, Any]) -> Iterator[A
         return
     event = int(np.argmax(memory.reserved))
     found = holes(memory, event)
-    if found.split_bytes < _least(memory.peak_reserved_bytes):
+    if found.split_bytes < least_excess(memory.peak_reserved_bytes):
         return
     lives = memory.lives
     sizes = lives.size[lives.active_after(event)]

@@ -51,7 +51,7 @@ def find(origins: Origins, event: int) -> Layers | None:
         size = inner["saved"].to_numpy()
         bounds = _split(inner["stack"].to_numpy())
         found = tuple(int(size[low:high].sum()) for low, high in bounds)
-        if len(found) > 1 and (best is None or sum(found) > sum(best.saved_bytes)):
+        if len(found) > 1 and sum(found) > (sum(best.saved_bytes) if best else 0):
             at = rows[inner["at"].to_numpy()]
             kept = tuple(at[low:high][size[low:high] > 0] for low, high in bounds)
             best = Layers(origins.places.words[int(frame)].removesuffix(" forward"), found, kept)

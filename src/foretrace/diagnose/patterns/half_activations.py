@@ -32,6 +32,7 @@ SOFTMAX = Factor(
     "the bytes of a softmax in fp32, kept under autocast: for itself, and in half for the product behind",
     JUDGEMENT,
 )
+COPIES = "bf16 copies of the parameters"
 _LEAST_FP32 = Share(0.9, "the products that take fp32, where autocast is not on yet", JUDGEMENT)
 
 
@@ -60,9 +61,9 @@ def narrowed(trace: Trace) -> tuple[MemoryChange, MemoryChange, MemoryChange] | 
     copies = round(_HALF * int(trained_parameters.of_a_step(trace)["size_bytes"].sum()))
     says = "activations in bf16 under autocast"
     return (
-        MemoryChange(says, factors=point, always_bytes=copies),
-        MemoryChange(says, factors=least, always_bytes=copies),
-        MemoryChange(says, factors=most),
+        MemoryChange(says, factors=point, always_bytes={COPIES: copies}),
+        MemoryChange(says, factors=least, always_bytes={COPIES: copies}),
+        MemoryChange(says, factors=most, always_bytes={COPIES: 0}),
     )
 
 

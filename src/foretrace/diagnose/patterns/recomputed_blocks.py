@@ -20,12 +20,12 @@ def computed_again(case: Case, calls: Iterable[Call]) -> Change:
     and that of checkpoint() itself, comes before the backward's first call.
     """
     listed = list(calls)
-    counts = (checkpointing.SAVED, checkpointing.SAVED_LEAST, checkpointing.SAVED_MOST)
-    edit, *others = (_edit(case, listed, saved=count) for count in counts)
+    factors = (checkpointing.OVERHEAD, checkpointing.OVERHEAD_LEAST, checkpointing.OVERHEAD_MOST)
+    edit, *others = (_edit(case, listed, overhead=factor) for factor in factors)
     return Change("blocks computed again in the backward pass", edit, others=tuple(others))
 
 
-def _edit(case: Case, calls: list[Call], *, saved: int) -> Edit:
+def _edit(case: Case, calls: list[Call], *, overhead: float) -> Edit:
     program = case.program
     dur = program.task_dur_ns
     more = np.zeros(len(dur))
@@ -38,9 +38,7 @@ def _edit(case: Case, calls: list[Call], *, saved: int) -> Edit:
         host = _host_ns(case, call.start_ns, call.end_ns)
         forward = slice(program.task_from[first], program.task_from[last])
         backward = slice(program.task_from[back], program.task_from[back_last])
-        launches = forward.stop - forward.start
-        hooks = saved * launches * (checkpointing.PACK_NS + checkpointing.UNPACK_NS)
-        added[back] = added.get(back, 0) + host + hooks + checkpointing.CALL_NS
+        added[back] = added.get(back, 0) + round(host * (1 + overhead))
         taken = int(dur[backward].sum())
         if taken:
             more[backward] += dur[backward] * (int(dur[forward].sum()) / taken)

@@ -157,14 +157,15 @@ def _resources(view: RecordingView, views: Sequence[RecordingView], faults: list
 
     What could not be made, by a fault, is added to `faults`.
     """
-    others = {each.id: each for each in views if each is not view and each.group == view.group}
+    others = {each.id: each for each in views if each is not view and _alike(view, each)}
+    peers = tuple(each for each in others.values() if each.group == view.group)
     single = [name for name in payload.RESOURCES if name not in (*payload.LIVE, "overview", "timeline")]
     tables = [f"table/{analysis.name}" for analysis in analyze.ANALYSES]
     compared = [f"compare/{other}" for other in others] if "compare/" in payload.RESOURCES else []
     found = [f"finding/{number}" for number in range(1, len(view.diagnosis.findings) + 1)]
     for name in (*single, *tables, *compared, *found):
         try:
-            made = payload.resource(view, name, find=others.__getitem__, peers=tuple(others.values()))
+            made = payload.resource(view, name, find=others.__getitem__, peers=peers)
         except FaultError as fault:
             faults.append(str(fault))
             continue
@@ -178,6 +179,11 @@ def _resources(view: RecordingView, views: Sequence[RecordingView], faults: list
     except FaultError as fault:
         faults.append(str(fault))
     yield _part(f"{view.id}/spans", to_json(details))
+
+
+def _alike(view: RecordingView, other: RecordingView) -> bool:
+    """Whether two are of one program: files that are named so, passes of one Run, or Runs of the same program."""
+    return other.group == view.group or bool(view.title and view.title == other.title)
 
 
 def _detailed(view: RecordingView) -> list[int]:

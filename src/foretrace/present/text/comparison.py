@@ -9,11 +9,12 @@ import polars as pl
 from foretrace.compare.benches import BenchComparison
 from foretrace.compare.compared import Compared, FolderComparison, TrendRow
 from foretrace.compare.gates import Checked
+from foretrace.compare.memory import MemoryComparison
 from foretrace.compare.sides import Side
 from foretrace.compare.steps import StepComparison
 from foretrace.compare.traces import Comparison
 from foretrace.compare.waterfall import Cause
-from foretrace.present.text import summary_page, tables
+from foretrace.present.text import memory_words, summary_page, tables
 from foretrace.present.text.markup import code, paragraph
 from foretrace.present.text.summary_page import Line
 from foretrace.sourced import JUDGEMENT, Count, Share
@@ -178,6 +179,25 @@ def lines(found: Comparison, width: int, results: Sequence[Checked] = ()) -> Ite
         if changed.height:
             yield []
             yield from _section(name, _table_lines(changed.head(_TOP), name, width))
+    if found.memory is not None:
+        yield []
+        yield from _section("memory", _memory_lines(found.memory, width))
+    if found.unread:
+        yield []
+        yield from _section("notes", note_lines(found.unread, width - summary_page.GUTTER))
+
+
+def _memory_lines(found: MemoryComparison, width: int) -> Iterator[Line]:
+    """The two peaks, and the lines that differ most between them."""
+    room = width - summary_page.GUTTER
+    for text in tables.wrap(visible(memory_words.compared_says(found.before, found.after)), room):
+        yield [(text, "")]
+    changed = found.lines.filter(pl.col("change_bytes") != 0)
+    if changed.height:
+        layout = tables.lay_out(changed.head(_TOP), room)
+        yield from summary_page.layout_lines(layout, changed.head(_TOP), bar=None)
+    if changed.height > _TOP:
+        yield [(f"{changed.height - _TOP:,} more lines: --by memory", "quiet")]
 
 
 def _over_modules(operators: pl.DataFrame) -> pl.DataFrame:
@@ -191,6 +211,9 @@ def _over_modules(operators: pl.DataFrame) -> pl.DataFrame:
 
 def drill(found: Comparison, name: str) -> pl.DataFrame:
     """One of the tables to look into, with columns that say before and after."""
+    if name == "memory":
+        assert found.memory is not None  # the caller has seen to it
+        return found.memory.lines
     made: pl.DataFrame = getattr(found, name)
     renamed = {
         column: column.replace("a_", "before_", 1)
@@ -363,7 +386,12 @@ def markdown(found: Compared) -> str:
         return "\n".join(
             (f"**{found.verdict}**: {paragraph(found.says)}", "", tables.to_markdown(frame(found)))
         )
-    return steps_markdown(found.steps)
+    text = steps_markdown(found.steps)
+    if found.memory is not None:
+        says = memory_words.compared_says(found.memory.before, found.memory.after)
+        changed = found.memory.lines.filter(pl.col("change_bytes") != 0).head(_TOP)
+        text += f"\n{paragraph(says)}\n\n{tables.to_markdown(changed)}"
+    return text + "".join(f"- {paragraph(why)}\n" for why in found.unread)
 
 
 def steps_markdown(found: StepComparison) -> str:

@@ -64,6 +64,7 @@ def page_lines(found: SnapshotFindings, by: str, top: int, width: int) -> Iterat
             "time": _curve(device, room),
             _title(by): _table(frame(device, by, top), room),
             "layers": _layers(device, room),
+            "optimizer": _optimizer(device, room),
             "leaks": _leaks(device, top, room),
             "unused": _unused(device, room),
             "short": _short(device, room),
@@ -121,6 +122,12 @@ def _layers(found: DeviceFindings, room: int) -> Iterator[Line]:
     says = memory_words.layers_says(found)
     if says is not None:
         yield from _wrapped(says, room)
+
+
+def _optimizer(found: DeviceFindings, room: int) -> Iterator[Line]:
+    says = memory_words.optimizer_says(found)
+    if says is not None:
+        yield from _wrapped(says, room, "strong")
 
 
 def _leaks(found: DeviceFindings, top: int, room: int) -> Iterator[Line]:
@@ -183,6 +190,8 @@ def markdown(found: SnapshotFindings, by: str, top: int) -> str:
             f"- leak: {paragraph(leak.where)}, {format_value('_bytes', leak.bytes_per_step)} per step\n"
             for leak in device.leaks
         ]
+        if (says := memory_words.optimizer_says(device)) is not None:
+            parts.append(f"- optimizer: {paragraph(says)}\n")
         parts += [f"- out of memory: {paragraph(request.why)}\n" for request in device.out_of_memory[:1]]
     parts += [f"- {paragraph(note)}\n" for note in found.notes]
     return "\n".join(parts)

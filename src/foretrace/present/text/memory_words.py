@@ -8,6 +8,7 @@ from foretrace.analyze.snapshots.layers import peak_checkpointed
 from foretrace.analyze.snapshots.steps import LEAST_STEPS
 from foretrace.units import counted, format_value
 
+_LITTLE = 0.99  # of the peak: what is not lower than that is not lower
 KEEPS = "Something still refers to them: a list, a cache, a closure, or a loss that is kept with its graph."
 
 
@@ -31,7 +32,19 @@ def layers_says(found: DeviceFindings) -> str | None:
         )
     after = peak_checkpointed(found.origins, layers)
     checkpointed = "" if after is None else f"; with them checkpointed the pass would peak at {_bytes(after)}"
+    if after is not None and after >= _LITTLE * found.origins.memory.peak_bytes:
+        checkpointed = "; to checkpoint them would not lower the peak"
     return f"{says}: {_bytes(sum(layers.saved_bytes))} in all{checkpointed}"
+
+
+def optimizer_says(found: DeviceFindings) -> str | None:
+    """What the optimizer keeps beyond the usual; None where it does not."""
+    state = found.optimizer
+    if state is None:
+        return None
+    where = ", ".join(f"{_bytes(size)} at {line}" for line, size in state.lines)
+    times_ = f"{state.size_bytes / state.parameters_bytes:.1f} times"
+    return f"the optimizer keeps {_bytes(state.size_bytes)}, {times_} the {_bytes(state.parameters_bytes)} of the parameters: {where}"
 
 
 def leaks_unchecked(found: DeviceFindings) -> str | None:
@@ -82,7 +95,7 @@ def flushes_says(found: DeviceFindings) -> str | None:
 def beside_says(found: DeviceFindings) -> str | None:
     """Whose blocks lay beside what was unused; None where that is little."""
     told = found.fragmentation
-    if not (told.excess_is_large and told.beside):
+    if not (told.advice and told.beside):
         return None
     where, much = told.beside[0]
     return f"when torch held most, {_bytes(much)} lay unused beside blocks of {where}"

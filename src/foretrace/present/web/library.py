@@ -26,6 +26,7 @@ from foretrace.errors import ForetraceError, InputError, MissingDataError, fault
 from foretrace.ingest import open_trace
 from foretrace.ingest.reading import Reading
 from foretrace.ingest.recordings import is_recording
+from foretrace.ingest.snapshot_files import is_snapshot_file
 from foretrace.ingest.source import Progress
 from foretrace.present.web import payload
 from foretrace.present.web.bench_view import BenchView
@@ -33,7 +34,7 @@ from foretrace.present.web.encoding import Encoded, encode
 from foretrace.present.web.listed_run import ListedRun
 from foretrace.present.web.recording_view import RecordingView, as_text, display_name, titles
 from foretrace.present.web.run_files import Stamp, bench_names, files_in, identity, place_of, stamp_of
-from foretrace.present.web.snapshot_view import SnapshotView, is_snapshot_file, of_a_run, snapshot_name
+from foretrace.present.web.snapshot_view import SnapshotView, of_a_run, snapshot_name
 from foretrace.trace import Trace
 
 POLL_S = 1.0

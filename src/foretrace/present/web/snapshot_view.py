@@ -35,25 +35,6 @@ class SnapshotView:
         self.size_bytes = _GROWTH * path.stat().st_size
 
 
-def is_snapshot_file(path: Path) -> bool:
-    """Whether a file begins as a snapshot does; one that cannot be read is none."""
-    try:
-        return path.is_file() and find_snapshot(path) is not None
-    except ForetraceError:
-        return False
-
-
-def snapshot_alone(path: Path) -> Path | None:
-    """The snapshot that a path means, where it means no recording: the file itself, or that of a Run with nothing else."""
-    if not path.is_dir():
-        return path if is_snapshot_file(path) else None
-    try:
-        find_recorded(path)
-    except ForetraceError:
-        return find_snapshot(path)
-    return None
-
-
 def of_a_run(path: Path) -> bool:
     """Whether a snapshot lies beside a recording of a Run, whose Memory page shows it."""
     try:

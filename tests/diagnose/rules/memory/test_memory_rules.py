@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from analyze.snapshots.allocator import Allocator
+from analyze.snapshots.histories import MIB, at_line
 from corpus import CORPUS, needs_corpus
 
 import foretrace
@@ -17,14 +20,17 @@ from foretrace.diagnose.rule import Rule
 from foretrace.diagnose.rules.memory.foreach_temporaries import foreach_temporaries
 from foretrace.diagnose.rules.memory.fp32_activations import fp32_activations
 from foretrace.diagnose.rules.memory.fp32_optimizer_state import fp32_optimizer_state
+from foretrace.diagnose.rules.memory.fp32_parameters import fp32_parameters
 from foretrace.diagnose.rules.memory.kept_gradients import kept_gradients
+from foretrace.diagnose.rules.memory.kept_references import kept_references
 from foretrace.diagnose.rules.memory.split_segments import split_segments
 from foretrace.diagnose.rules.memory.uncheckpointed_blocks import uncheckpointed_blocks
 from tests.diagnose.memory_steps import UNIT, Training
 
 STEP_NS = 1_000_000
 EVERY = (
-    uncheckpointed_blocks, fp32_activations, foreach_temporaries, fp32_optimizer_state, kept_gradients, split_segments
+    uncheckpointed_blocks, fp32_activations, fp32_parameters, foreach_temporaries, fp32_optimizer_state, kept_gradients,
+    split_segments,
 )  # fmt: skip
 
 
@@ -94,7 +100,7 @@ def test_together_they_free_what_the_program_with_all_of_them_does(tmp_path: Pat
 
 
 def test_a_program_that_does_it_all_already_has_no_finding(tmp_path: Path) -> None:
-    trained = Training(checkpointed=True, dtype="c10::BFloat16")
+    trained = Training(checkpointed=True, dtype="c10::BFloat16", parameters="c10::BFloat16")
     assert judged(trained, tmp_path, *EVERY).findings == ()
 
 
@@ -118,6 +124,89 @@ def test_activations_under_autocast(tmp_path: Path) -> None:
     """
     finding = one(Training(), tmp_path, fp32_activations)
     assert finding.evidence["peak_after_bytes"] == 22.5 * UNIT
+
+
+def test_parameters_in_bf16(tmp_path: Path) -> None:
+    """At the peak, in the first backward: 10 less half of the parameters' 6; 2 and 1, twice; 0.5 passed on, 1.5 of gradient.
+
+    At least: 7, 4 and 1, twice, 1 passed on, 1.5 of gradient.
+    """
+    finding = one(Training(), tmp_path, fp32_parameters)
+    assert finding.evidence["parameters_bytes"] == 6 * UNIT
+    assert finding.evidence["peak_after_bytes"] == 15 * UNIT
+    assert finding.freed_bytes is not None
+    assert finding.freed_bytes.low == (24 - 19.5) * UNIT
+
+
+def test_adams_state_is_in_the_parameters_type(tmp_path: Path) -> None:
+    """Two values for each of 1,500 million elements: 12, of which half goes."""
+    finding = one(Training(optimizer="AdamW"), tmp_path, fp32_parameters)
+    assert finding.evidence["state_bytes"] == 12 * UNIT
+    assert finding.evidence["peak_after_bytes"] == 9 * UNIT
+
+
+def test_nothing_is_freed_twice(tmp_path: Path) -> None:
+    """With bf16 parameters autocast has nothing to add; of Adam's 12, 8 bits leave 3.048 and bf16 leaves 6."""
+    found = judged(
+        Training(optimizer="AdamW"), tmp_path, fp32_activations, fp32_parameters, fp32_optimizer_state
+    )
+    assert len(found.findings) == 3
+    assert found.freed_bytes is not None
+    assert found.freed_bytes.point == pytest.approx((24 - (15 - (12 - 3.048))) * UNIT)
+
+
+def _leaking(folder: Path, *, steps: int, per_step: int) -> None:
+    """The snapshot of a Run in a folder, as `run --memory` leaves it beside its recordings."""
+    made, times = Allocator(1 << 40), []
+    for number in range(steps):
+        began = made.now_ns
+        made.release(made.malloc(MIB, at_line(4)))
+        if per_step:
+            made.malloc(per_step, at_line(77))
+        times.append({"step": number, "began_ns": began, "ended_ns": made.now_ns - 1000})
+    made.write(folder / "memory.pickle")
+    facts = {"passes": [{"kind": "memory", "file": "memory.pickle", "step_times": times}]}
+    (folder / "rank.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+def test_what_every_step_keeps_is_named_with_its_line(tmp_path: Path) -> None:
+    """Three steps are recorded and the peak, the same in each, is first in step 0: one step's worth at least."""
+    _leaking(tmp_path, steps=4, per_step=2 * UNIT)
+    finding = one(Training(), tmp_path, kept_references)
+    size = finding.evidence["per_step_bytes"]
+    assert 2 * UNIT <= size < 2 * UNIT + (2 << 20)  # large blocks are rounded to 2 MiB at most
+    assert finding.freed_bytes is not None
+    assert finding.freed_bytes.point == size
+    assert (finding.where[0].file, finding.where[0].line) == ("train.py", 77)
+    assert "train.py:77 <module>" in finding.says
+    assert finding.severity == "medium"
+
+
+def test_together_with_what_is_kept(tmp_path: Path) -> None:
+    _leaking(tmp_path, steps=4, per_step=2 * UNIT)
+    found = judged(Training(), tmp_path, kept_references, uncheckpointed_blocks)
+    alone = [finding.freed_bytes.point for finding in found.findings if finding.freed_bytes]
+    assert found.freed_bytes is not None
+    assert found.freed_bytes.point == sum(alone)  # one lowers the whole curve, the other its highest part
+
+
+def test_a_snapshot_that_grows_nowhere_gives_nothing(tmp_path: Path) -> None:
+    _leaking(tmp_path, steps=4, per_step=0)
+    assert judged(Training(), tmp_path, kept_references).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [(None, "record with `foretrace run --memory`"), (2, "2 whole steps"), (-1, "could not be read")],
+)
+def test_what_the_snapshot_cannot_tell_is_not_checked(steps: int | None, says: str, tmp_path: Path) -> None:
+    if steps is not None:
+        _leaking(tmp_path, steps=max(steps, 1), per_step=2 * UNIT)
+    if steps == -1:
+        (tmp_path / "memory.pickle").write_bytes((tmp_path / "memory.pickle").read_bytes()[:-40])
+    found = diagnose(Case(Training().open(tmp_path), step_ns=STEP_NS), (kept_references,))
+    (unchecked,) = found.unchecked
+    assert says in unchecked.why
 
 
 def test_unused_segments_on_a_device_that_is_half_full(tmp_path: Path) -> None:

@@ -48,6 +48,12 @@ export function SnapshotBlock(props: { readonly value: Snapshot; readonly resour
           <p>{device.layers.says}.</p>
         </section>
       )}
+      {device.optimizer && (
+        <section class="told">
+          <h2>The optimizer's memory</h2>
+          <p>{capitalised(device.optimizer.says)}.</p>
+        </section>
+      )}
       <Leaks device={device} />
       <Unused device={device} />
     </div>

@@ -53,10 +53,11 @@ class MemoryChange:
     says: str
     absent: Pieces = field(default_factory=pieces)  # the blocks are not there in this time
     again: Pieces = field(default_factory=pieces)  # they are there once more
-    factors: Mapping[int, float] = field(default_factory=dict)  # sizes of blocks, by row
-    always_bytes: int = (
-        0  # added at all times, by what is not listed block by block; less than 0 where it goes
-    )
+    # Sizes of blocks, by row. A block that two changes make smaller is as small as the smaller one makes it.
+    factors: Mapping[int, float] = field(default_factory=dict)
+    # Added at all times to what is not listed block by block, by what it is; less than 0 where it goes. Of two changes to one
+    # thing the one that leaves less counts.
+    always_bytes: Mapping[str, int] = field(default_factory=dict)
     stretches: tuple[Stretch, ...] = ()
     held_bytes: int = 0  # that the allocator holds and nothing uses, so that no curve of blocks has them; less than 0: fewer
 
@@ -103,7 +104,7 @@ class Memory:
         under = np.where(place >= 0, self.total_bytes[np.maximum(place, 0)], self.total_bytes[0])
         on_events = under + running[np.searchsorted(at, at, side="right")]
         highest = float(np.concatenate((on_points, on_events)).max(initial=0.0))
-        return max(round(highest + sum(change.always_bytes for change in changes)), 0)
+        return max(round(highest + _always(changes)), 0)
 
     def freed_by(self, changes: Sequence[MemoryChange]) -> int:
         """How much less of the device's memory would be needed with all of the changes made together."""
@@ -111,18 +112,21 @@ class Memory:
 
     def _events(self, changes: Sequence[MemoryChange]) -> tuple[Times, NDArray[np.float64]]:
         """When the curve would leave the recorded one, and by how many bytes."""
-        factor = np.ones(len(self.size_bytes))
+        less, more = np.ones(len(self.size_bytes)), np.ones(len(self.size_bytes))
         for change in changes:
             rows = np.fromiter(change.factors, np.int64, len(change.factors))
-            factor[rows] *= np.fromiter(change.factors.values(), np.float64, len(rows))
+            given = np.fromiter(change.factors.values(), np.float64, len(rows))
+            less[rows] = np.minimum(less[rows], given)
+            more[rows] *= np.maximum(given, 1.0)
+        factor = less * more
         sized = np.flatnonzero(factor != 1.0)
         size = self.size_bytes * factor
         absent = self._merged([change.absent for change in changes])
         again = [change.again for change in changes]
         stretches = [stretch for change in changes for stretch in change.stretches]
-        starts = [self.start_ns[sized], absent.start_ns, *(more.start_ns for more in again)]
-        ends = [self.end_ns[sized], absent.end_ns, *(more.end_ns for more in again)]
-        taken = [(size - self.size_bytes)[sized], -size[absent.rows], *(size[more.rows] for more in again)]
+        starts = [self.start_ns[sized], absent.start_ns, *(there.start_ns for there in again)]
+        ends = [self.end_ns[sized], absent.end_ns, *(there.end_ns for there in again)]
+        taken = [(size - self.size_bytes)[sized], -size[absent.rows], *(size[there.rows] for there in again)]
         starts.append(np.array([stretch.start_ns for stretch in stretches], np.int64))
         ends.append(np.array([stretch.end_ns for stretch in stretches], np.int64))
         taken.append(np.array([stretch.size_bytes for stretch in stretches], np.float64))
@@ -147,6 +151,15 @@ class Memory:
             else:
                 kept.append([row, begin, until])
         return pieces(*zip(*kept, strict=True)) if kept else pieces()
+
+
+def _always(changes: Sequence[MemoryChange]) -> int:
+    """The bytes added at all times by all of the changes."""
+    added: dict[str, int] = {}
+    for change in changes:
+        for what, size in change.always_bytes.items():
+            added[what] = min(added.get(what, size), size)
+    return sum(added.values())
 
 
 @once_per_trace

@@ -22,19 +22,20 @@ def memory_pressure(case: Case) -> Iterator[Finding]:
     Compares the peak of what torch had allocated, or of what it had reserved, with the device's memory.
 
     Slow
-        for block in blocks:
-            x = block(x)
+        for batch in DataLoader(data, batch_size=64):
+            train(batch)
 
     Fast
-        for block in blocks:
-            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
+        for batch in DataLoader(data, batch_size=32):  # the largest batch that fits: `foretrace show memory-fit`
+            train(batch)
 
     Why
     Close to the limit the allocator gives memory back and takes it again, which waits for the device. A slightly longer
     input ends the program.
 
-    Other ways to hold less are bf16 autocast, a smaller batch with gradient accumulation, optimizer state that is sharded,
-    and optimizer.zero_grad(set_to_none=True).
+    Ways to hold less have rules of their own, each with what it would free: `uncheckpointed-blocks`, `fp32-activations`,
+    `fp32-parameters`, `fp32-optimizer-state`, `foreach-temporaries`, `kept-gradients`, `kept-references`, `split-segments`.
+    Besides them: a smaller batch with gradient accumulation, and optimizer state that is sharded.
 
     How the worth is predicted
     It is not: a recording does not tell what the allocator would have done with more room.
@@ -57,7 +58,8 @@ def memory_pressure(case: Case) -> Iterator[Finding]:
         "memory.",
         why="Close to the limit the allocator gives memory back and takes it again, which waits for the device.",
         fix=Fix(
-            "Hold less at the peak.", "y = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"
+            "Hold less at the peak: the findings about memory say what each change would free; else take a smaller batch.",
+            "foretrace show memory-fit PATH   # the largest batch that fits",
         ),
         evidence={
             "peak_bytes": peak,

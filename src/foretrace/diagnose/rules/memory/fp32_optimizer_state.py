@@ -12,14 +12,12 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.freed import Freed
 from foretrace.diagnose.patterns import freed_memory
+from foretrace.diagnose.patterns.adam_state import ADAM, STATE, STATES
 from foretrace.diagnose.patterns.freed_memory import BLOCKS, LEAST_FREED, LEAST_HELD
 from foretrace.diagnose.rule import SHAPES, headline, needs, rule
 from foretrace.sourced import Count, Factor
 from foretrace.units import format_value
 
-STATES = Count(
-    2, "values of state that Adam keeps for each element", "torch.optim.Adam: exp_avg and exp_avg_sq"
-)
 QUANTIZED_BYTES = Factor(
     1.016,
     "the bytes of one such value in 8 bits, with a scale in fp32 for every 256",
@@ -30,7 +28,6 @@ LEAST_ELEMENTS = Count(
     "elements of a tensor, below which its state stays as it is",
     "bitsandbytes, min_8bit_size; torchao's AdamW8bit",
 )
-_ADAM = r"^Optimizer\.step#(?:Adam|AdamW)\."
 
 
 @needs(BLOCKS, SHAPES)
@@ -60,7 +57,7 @@ def fp32_optimizer_state(case: Case) -> Iterator[Finding]:
     When not
     Training does not converge as well with it, which has to be tried.
     """
-    if not freed_memory.names_there(case, _ADAM):
+    if not freed_memory.names_there(case, ADAM):
         return
     trained = trained_parameters.of_a_step(case.whole).filter(pl.col("elements") >= LEAST_ELEMENTS)
     if trained.is_empty():
@@ -74,8 +71,8 @@ def fp32_optimizer_state(case: Case) -> Iterator[Finding]:
     says = "Adam's state in 8 bits"
     freed = Freed(
         memory,
-        MemoryChange(says, always_bytes=-round(total)),
-        (MemoryChange(says, always_bytes=-round(total - largest)),),
+        MemoryChange(says, always_bytes={STATE: -round(total)}),
+        (MemoryChange(says, always_bytes={STATE: -round(total - largest)}),),
     )
     if total <= 0 or state > memory.peak_bytes:
         return

@@ -44,7 +44,8 @@ def uncheckpointed_blocks(case: Case) -> Iterator[Finding]:
     too.
 
     The time is that of the step replayed with the forward of every block run again before its backward, and with
-    {recomputed_blocks.checkpointing.CALL_NS} of the host for each call of checkpoint() and its work for each saved tensor.
+    {recomputed_blocks.checkpointing.OVERHEAD}: checkpoint() calls Python for every tensor that autograd saves, and keeps the
+    state of random numbers.
 
     When not
     Memory is not short: the step becomes longer.

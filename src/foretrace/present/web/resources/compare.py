@@ -7,12 +7,14 @@ from typing import Any
 import polars as pl
 
 from foretrace.compare.flame import frames, tree
+from foretrace.compare.memory import snapshot_beside
 from foretrace.compare.traces import Comparison
 from foretrace.compare.traces import compare as compare_traces
 from foretrace.present.text.comparison import headline, shown_causes
 from foretrace.present.web.kinds import cause_kind
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources import table
+from foretrace.present.web.resources.snapshot_compare import compared
 
 _OPERATORS = 300  # those that differ most
 _SAYS = {
@@ -45,8 +47,16 @@ def compare(view: RecordingView, other: RecordingView) -> dict[str, Any]:
         "operators": _table("operators", found, found.operators.head(_OPERATORS)),
         "kernels": _table("kernels", found, found.kernels),
         "nodes": _table("nodes", found, found.nodes),
+        "memory": _memory(view, other),
         "notes": list(found.notes),
     }
+
+
+def _memory(view: RecordingView, other: RecordingView) -> dict[str, Any] | None:
+    """What the snapshots of the two Runs differ in at their peaks, where both have one."""
+    both = [(each.name, snapshot_beside(each.case)[0]) for each in (view, other)]
+    known = [(name, found) for name, found in both if found is not None]
+    return compared(*known) if len(known) == len(both) else None
 
 
 def _table(name: str, found: Comparison, frame: pl.DataFrame) -> dict[str, Any]:

@@ -131,6 +131,7 @@ def _device(found: DeviceFindings) -> dict[str, Any]:
         "curve": _curve(found, _POINTS, None),
         "tables": {by: _table(found, by) for by in ("line", "category", "phase", "module", "block", "step")},
         "layers": _layers(found),
+        "optimizer": _optimizer(found),
         "stacks": _stacks(found),
         "leaks": _leaks(found),
         "unused": _unused(found),
@@ -218,6 +219,11 @@ def _stacks(found: DeviceFindings) -> dict[str, Any]:
 
 def _layers(found: DeviceFindings) -> dict[str, Any] | None:
     says = memory_words.layers_says(found)
+    return None if says is None else {"says": visible(says)}
+
+
+def _optimizer(found: DeviceFindings) -> dict[str, Any] | None:
+    says = memory_words.optimizer_says(found)
     return None if says is None else {"says": visible(says)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foretrace.analyze.snapshots.findings import DeviceFindings
+from foretrace.analyze.snapshots.findings import DeviceFindings, SnapshotFindings
 from foretrace.present.text import memory_page, memory_words
 from foretrace.present.web.resources import table
 from foretrace.present.web.snapshot_view import SnapshotView
@@ -21,16 +21,22 @@ _HEADINGS = {"before_bytes": "first", "after_bytes": "second", "change_bytes": "
 
 def snapshot_compare(view: SnapshotView, other: SnapshotView) -> dict[str, Any]:
     """For each device that both hold, the difference by each key; and which devices only one holds."""
-    before = {device.name: device for device in view.findings.devices}
-    after = {device.name: device for device in other.findings.devices}
+    return compared((view.name, view.findings), (other.name, other.findings))
+
+
+def compared(first: tuple[str, SnapshotFindings], second: tuple[str, SnapshotFindings]) -> dict[str, Any]:
+    """The same, of snapshots with their names."""
+    (a, one), (b, two) = first, second
+    before = {device.name: device for device in one.devices}
+    after = {device.name: device for device in two.devices}
     shared = [name for name in after if name in before]
     return {
-        "a": view.name,
-        "b": other.name,
+        "a": a,
+        "b": b,
         "devices": [_device(before[name], after[name]) for name in shared],
         "notes": [
-            *(f"{name}: only in {view.name}" for name in before if name not in after),
-            *(f"{name}: only in {other.name}" for name in after if name not in before),
+            *(f"{name}: only in {a}" for name in before if name not in after),
+            *(f"{name}: only in {b}" for name in after if name not in before),
         ],
     }
 
