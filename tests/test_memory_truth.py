@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -147,3 +148,11 @@ def test_a_total_that_is_off_by_a_thousandth_fails(
     assert out.count("DIFFERS") == wrong
     monkeypatch.setattr(script, "CASES", ("ring", "graph"))
     assert script.main(["--judge", str(tmp_path)]) == 1, "a program that was not recorded is no success"
+
+
+def test_seven_programs_of_an_h200(script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every number that torch counted there is the one that the snapshot gives."""
+    with tarfile.open(Path(__file__).parents[1] / "benchmarks" / "memory" / "truth.tar.xz") as packed:
+        packed.extractall(tmp_path, filter="data")
+    assert script.judge(tmp_path / "truth") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "87 numbers of 7 programs, 0 differ"

@@ -71,13 +71,12 @@ def test_the_peak_is_that_of_the_program_with_the_fix(
 
 
 def test_checkpointing_costs_the_forward_once_more(tmp_path: Path) -> None:
-    """Of 1,000 us the blocks' forward takes 180 on the host; checkpoint() 110 a call and 10 a saved tensor, two a launch."""
+    """The host takes 90 us for the first block's forward, and 49 up to the second one's last launch; 3.3 times that on top."""
     finding = one(Training(), tmp_path, uncheckpointed_blocks)
     assert finding.predicted is not None
     assert finding.predicted.verdict == "no gain"
-    assert finding.predicted.after_ns.point / 1e3 == pytest.approx(
-        1_000 + 180 + 2 * 110 + 4 * 2 * 10, rel=0.05
-    )
+    again = 90 + 49
+    assert finding.predicted.after_ns.point / 1e3 == pytest.approx(1_000 + again + 3.3 * again, rel=0.01)
 
 
 def test_what_is_not_at_the_new_peak_frees_nothing(tmp_path: Path) -> None:
