@@ -14,6 +14,11 @@ PREFILL, DECODE, MIXED = "prefill", "decode", "mixed"
 _MODE = re.compile(r"step\[(?P<mode>[A-Z_]+)")
 _COUNTS = re.compile(r"execute_(?:\d+_)?context_(?P<new>\d+)\(.*\)_generation_(?P<going>\d+)\(")
 _REQUESTS = re.compile(r"execute_new_(?P<new>\d+)_cached_(?P<going>\d+)\b")
+_TOKENS = re.compile(
+    r"execute_(?:\d+_)?context_\d+\((?:sq)?(?P<new>\d+)[^)]*\)_generation_\d+\((?:sq)?(?P<going>\d+)"
+    r"|execute_new_(?P<nobody>0)_cached_(?P<cached>\d+)\b"
+)
+_SIZES = re.compile(r"step\[[A-Z_]+ bs=(?P<bs>\d+)(?: toks=(?P<toks>\d+))?")
 _PLAIN = re.compile(r"execute_model\b|gpu_model_runner: forward\Z")
 _WORD = re.compile(r"(?P<mode>prefill|decode|extend)(?![A-Za-z])", re.IGNORECASE)
 # SGLang's forward modes; any other is told by its own name.
@@ -38,4 +43,13 @@ def kind_of(name: str) -> str | None:
     if match := _MODE.match(name) or _WORD.match(name):
         mode = match["mode"].upper()
         return _MODES.get(mode, mode.lower().replace("_", " "))
+    return None
+
+
+def tokens_of(name: str) -> int | None:
+    """Tokens that the step works on, where its name tells: all of a prefill's, one for each sequence of a decode."""
+    if match := _TOKENS.match(name):
+        return sum(int(number) for number in match.groups() if number is not None)
+    if match := _SIZES.match(name):
+        return int(match["toks"] or match["bs"])
     return None

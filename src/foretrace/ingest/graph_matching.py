@@ -1,0 +1,268 @@
+"""Which capture a graph launch replays, and which captured call each of its nodes comes from.
+
+A capture fits a launch if it has as many kernels as the launch has kernel nodes, and the same names where both tell them. Nodes
+stand in the order of their ids, which is that of the capture, or of their start where ids are not recorded. Of several captures
+that fit, as of a server that captures one graph for each batch size, these decide, in this order: the batch size that the range
+around the launch names, the order of the recorded graph ids, which kernels the operators launch where they run eagerly, and the
+capture that came last before the first launch. Where none does, operators are given only if all captures agree on them, without
+the shapes that they do not agree on.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from foretrace.ingest import graph_captures, server_marks
+from foretrace.ingest.graph_captures import Capture
+from foretrace.trace import Trace
+
+Array = NDArray[Any]
+
+NO_CALL = -1
+SHORTEST_RUN = 4  # kernels in a row that tell a place in an eager run
+_MOST_EAGER = 20_000  # kernels of an eager recording that are compared one by one
+_RANGES_ABOVE = 64  # spans around a launch that are searched for the name of a step
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """One launch of a graph: its nodes in the order of the capture, as far as that is known."""
+
+    id: int
+    start_ns: int
+    graph: int  # launches of one graph have the same number
+    graph_id: int | None  # as recorded
+    nodes: Array  # span ids
+    kinds: tuple[str, ...]
+    names: tuple[str, ...]
+    tokens_count: int | None  # that the range around it names
+
+
+@dataclass(frozen=True, eq=False)
+class Match:
+    """For each node of a launch, the call in `trace` that it comes from, or NO_CALL."""
+
+    launch: Launch
+    trace: Trace
+    since_ns: int  # what began before is no part of the capture
+    calls: Array
+    shapes_known: bool
+
+
+def launches(trace: Trace) -> list[Launch]:
+    """The graph launches with recorded work, in order."""
+    calls = graph_captures.graph_launches(trace)
+    if calls.is_empty():
+        return []
+    work = trace.device_spans.filter(pl.col("launch_id").is_in(calls.implode()))
+    ids = trace.kernels.select(pl.col("span_id").alias("id"), "graph_id", "graph_node_id")
+    work = work.join(ids, on="id", how="left", maintain_order="left").sort("launch_id", "start_ns", "id")
+    starts = dict(zip(calls.to_list(), trace.spans["start_ns"].gather(calls).to_list(), strict=True))
+    numbers: dict[Any, int] = {}
+    found = []
+    for nodes in work.partition_by("launch_id", maintain_order=True):
+        call = int(nodes["launch_id"][0])
+        kernels = nodes.filter(pl.col("kind") == "kernel")
+        graph_id = next(iter(kernels["graph_id"].drop_nulls()), None)
+        if (
+            kernels.height
+            and kernels["graph_node_id"].null_count() == 0
+            and kernels["graph_node_id"].is_unique().all()
+        ):
+            nodes = _by_node_id(nodes)
+        names = tuple(graph_captures.node_names(nodes))
+        key = names if graph_id is None else graph_id
+        found.append(
+            Launch(
+                call, starts[call], numbers.setdefault(key, len(numbers)), graph_id, nodes["id"].to_numpy(),
+                tuple(nodes["kind"].cast(pl.String).to_list()), names, _tokens_around(trace, call),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _by_node_id(nodes: pl.DataFrame) -> pl.DataFrame:
+    """Kernels in the order of their ids; copies and fills, whose ids no table holds, after the kernel before them."""
+    place = pl.col("graph_node_id").forward_fill().fill_null(-1)
+    return nodes.with_columns(place=place, after=pl.col("graph_node_id").is_null()).sort(
+        "place", "after", maintain_order=True
+    )
+
+
+def _tokens_around(trace: Trace, call: int) -> int | None:
+    """The tokens of the step that the ranges around a call name."""
+    parents, names = trace.spans["parent_id"], trace.spans["name"]
+    at = parents[call]
+    for _ in range(_RANGES_ABOVE):
+        if at is None:
+            return None
+        tokens = server_marks.tokens_of(str(names[at]))
+        if tokens is not None:
+            return tokens
+        at = parents[at]
+    return None
+
+
+def matches(trace: Trace, others: Sequence[Trace] = ()) -> list[Match]:
+    """What each launch replays, from captures in the recording itself, else in the others, else from eager work there."""
+    ran = launches(trace)
+    own, foreign = graph_captures.captures(trace), [
+        capture for other in others for capture in graph_captures.captures(other)
+    ]  # fmt: skip
+    found: list[Match] = []
+    for _, of_graph in itertools.groupby(
+        sorted(ran, key=lambda launch: (launch.graph, launch.id)), lambda launch: launch.graph
+    ):
+        same = list(of_graph)
+        earlier = [capture for capture in own if capture.end_ns < same[0].start_ns]
+        given = _captured(same, earlier, ran) or _captured(same, foreign, ran)
+        found += given or _eager(same, [other for other in others if not graph_captures.captures(other)])
+    return sorted(found, key=lambda match: match.launch.id)
+
+
+def _captured(same: list[Launch], known: Sequence[Capture], ran: list[Launch]) -> list[Match]:
+    """Matches of the launches of one graph with the captures that fit."""
+    fitting = [(capture, calls) for capture in known if (calls := _fit(same[0], capture)) is not None]
+    found = []
+    by_tokens: dict[int | None, tuple[list[tuple[Capture, Array]], bool]] = {}
+    for launch in same:
+        if launch.tokens_count not in by_tokens:
+            by_tokens[launch.tokens_count] = _chosen(launch, fitting, ran)
+        chosen, sure = by_tokens[launch.tokens_count]
+        if chosen:
+            capture, calls = chosen[-1]
+            found.append(Match(launch, capture.trace, capture.begin_ns, calls, sure))
+    return found
+
+
+def _fit(launch: Launch, capture: Capture) -> Array | None:
+    """For each node the call of the capture, where both have the same kernels; None where they differ."""
+    if capture.kinds == launch.kinds:
+        calls = capture.calls.astype(np.int64)
+    else:
+        wanted, given = _places(launch.kinds), _places(capture.kinds)
+        if not wanted["kernel"] or len(wanted["kernel"]) != len(given["kernel"]):
+            return None
+        calls = np.full(len(launch.kinds), NO_CALL, np.int64)
+        for kind, places in wanted.items():
+            if len(places) == len(
+                given[kind]
+            ):  # copies and fills that the driver makes into something else are left out
+                calls[places] = capture.calls[given[kind]]
+    if capture.names is not None and not _same_names(launch, capture):
+        return None
+    return calls
+
+
+def _places(kinds: Iterable[str]) -> dict[str, list[int]]:
+    places: dict[str, list[int]] = {"kernel": [], "copy": [], "set": []}
+    for place, kind in enumerate(kinds):
+        places[kind].append(place)
+    return places
+
+
+def _same_names(launch: Launch, capture: Capture) -> bool:
+    assert capture.names is not None
+    left = [name for name, kind in zip(launch.names, launch.kinds, strict=True) if kind == "kernel"]
+    right = [name for name, kind in zip(capture.names, capture.kinds, strict=True) if kind == "kernel"]
+    return left == right
+
+
+Fitting = list[tuple[Capture, Array]]
+
+
+def _chosen(launch: Launch, fitting: Fitting, ran: list[Launch]) -> tuple[Fitting, bool]:
+    """The capture that the launch replays, last in the list, and whether its shapes are sure; none where nothing tells."""
+    if len(fitting) > 1:
+        deciding: tuple[Callable[[Launch, Fitting, list[Launch]], Fitting], ...] = (
+            _by_tokens, _by_graph_id, _by_kernels, _by_time
+        )  # fmt: skip
+        for decide in deciding:
+            kept = decide(launch, fitting, ran)
+            fitting = kept or fitting
+            if len({(tuple(capture.op_names), tuple(capture.shapes)) for capture, _ in fitting}) == 1:
+                return fitting, True
+    if len({tuple(capture.op_names) for capture, _ in fitting}) > 1:
+        return [], False
+    return fitting, len(fitting) == 1
+
+
+def _by_tokens(launch: Launch, fitting: Fitting, _: list[Launch]) -> Fitting:
+    """The smallest batch that holds the tokens of the step: servers pad to the next size that they captured."""
+    if launch.tokens_count is None:
+        return []
+    rows = [capture.rows_count or 0 for capture, _ in fitting]
+    enough = [count for count in rows if count >= launch.tokens_count]
+    return [fit for fit, count in zip(fitting, rows, strict=True) if enough and count == min(enough)]
+
+
+def _by_graph_id(launch: Launch, fitting: Fitting, ran: list[Launch]) -> Fitting:
+    """By the order of graph ids, where as many graphs ran as captures fit: ids count up as graphs are made."""
+    alike = {other.graph_id for other in ran if other.kinds == launch.kinds}
+    if launch.graph_id is None or None in alike or len(alike) != len(fitting):
+        return []
+    place = sorted(number for number in alike if number is not None).index(launch.graph_id)
+    return [sorted(fitting, key=lambda fit: fit[0].end_ns)[place]]
+
+
+def _by_kernels(launch: Launch, fitting: Fitting, _: list[Launch]) -> Fitting:
+    """Those whose operators launch most of these kernels where they run eagerly, with the same shapes if possible."""
+    scores = []
+    for capture, calls in fitting:
+        seen = graph_captures.eager_kernels(capture.trace)
+        places = {int(call): place for place, call in enumerate(capture.calls)}
+        score = 0
+        for name, call in zip(launch.names, calls.tolist(), strict=True):
+            op = capture.op_names[places[call]] if call != NO_CALL else None
+            if op is not None:
+                score += ((op, None, name) in seen) + ((op, capture.shapes[places[call]], name) in seen)
+        scores.append(score)
+    best = max(scores)
+    return [fit for fit, score in zip(fitting, scores, strict=True) if score == best] if best else []
+
+
+def _by_time(launch: Launch, fitting: Fitting, ran: list[Launch]) -> Fitting:
+    """The one capture between the launch before and the first launch of this graph; several tell nothing."""
+    first = min(other.start_ns for other in ran if other.graph == launch.graph)
+    before = max((other.start_ns for other in ran if other.start_ns < first), default=-1)
+    recent = [fit for fit in fitting if before < fit[0].end_ns < first and fit[0].trace is not None]
+    return recent if len(recent) == 1 else []
+
+
+def _eager(same: list[Launch], others: Sequence[Trace]) -> list[Match]:
+    """Matches with a recording of the same program run eagerly, by the names of kernels in order."""
+    for other in others:
+        calls = _aligned(same[0].names, graph_captures.eager(other))
+        if (calls != NO_CALL).any():
+            return [Match(launch, other, -1, calls, shapes_known=True) for launch in same]
+    return []
+
+
+def _aligned(names: Sequence[str], run: graph_captures.Eager) -> Array:
+    """The eager call of each node: a whole run of the same names, else the longest runs that are in the same order."""
+    calls = np.full(len(names), NO_CALL, np.int64)
+    codes: dict[str, int] = {}
+    wanted = np.array([codes.setdefault(name, len(codes)) for name in names])
+    there = np.array([codes.get(name, -1) for name in run.names])
+    for start in reversed(
+        np.flatnonzero(there[: max(len(there) - len(wanted) + 1, 0)] == wanted[0]).tolist()
+    ):
+        if (there[start : start + len(wanted)] == wanted).all():
+            calls[:] = run.calls[start : start + len(wanted)]
+            return calls
+    matcher = difflib.SequenceMatcher(None, wanted.tolist(), there[-_MOST_EAGER:].tolist(), autojunk=False)
+    offset = max(len(there) - _MOST_EAGER, 0)
+    for block in matcher.get_matching_blocks():
+        if block.size >= SHORTEST_RUN:
+            calls[block.a : block.a + block.size] = run.calls[
+                offset + block.b : offset + block.b + block.size
+            ]
+    return calls
