@@ -161,7 +161,7 @@ def _with_peaks(calls: pl.DataFrame, peaks: Mapping[int | None, Peaks]) -> pl.Da
         (device, peak.memory_bytes_per_s, peak.l2_bytes, peak.flops["tf32"]) for device, peak in peaks.items()
     ]
     schema = {"device": pl.Int32, "bandwidth": pl.Float64, "l2_bytes": pl.Int64, "tf32_peak": pl.Float64}
-    matrix = pl.col("model").is_in(work_models.MATRIX_FAMILIES)
+    matrix = pl.col("model").is_in(work_models.DENSE_FAMILIES)
     placed = (
         calls.with_columns(unit=pl.when(matrix).then("dtype").otherwise(pl.lit("fp32")))
         .join(by_unit, on=["device", "unit"], how="left", nulls_equal=True, maintain_order="left")
