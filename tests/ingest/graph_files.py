@@ -44,8 +44,11 @@ class Program:
         start, self.at = self.at, self.at + took
         return start
 
-    def _operators(self, launches: list[Launch], *, run: bool) -> None:
-        """The launches in turn, each with its operator and modules; where they `run`, their kernels, too."""
+    def _operators(self, launches: list[Launch], *, run: bool, named: bool = False) -> None:
+        """The launches in turn, each with its operator and modules; where they `run`, their kernels, too.
+
+        Where `named`, calls tell their kernels, as HIP's do.
+        """
         for launch in launches:
             start = self._next(20)
             self.external += 1
@@ -59,7 +62,8 @@ class Program:
             }
             self.recording.op(launch.op, start + 6, start + 12, **shapes)
             linked = {"External id": self.external, "correlation": self.correlation}
-            self.recording.runtime(launch.call, start + 7, start + 9, **linked)
+            kernel = {"kernel": launch.kernel} if named else {}
+            self.recording.runtime(launch.call, start + 7, start + 9, **linked, **kernel)
             if run:
                 self.recording.kernel(launch.kernel, start + 10, start + 11, **linked)
 
@@ -68,10 +72,10 @@ class Program:
         self._operators(launches, run=True)
         return self
 
-    def capture(self, launches: list[Launch]) -> Program:
+    def capture(self, launches: list[Launch], *, named: bool = False) -> Program:
         """The launches captured: they start no work."""
         self.recording.runtime("cudaStreamBeginCapture", self._next(2), self.at - 1)
-        self._operators(launches, run=False)
+        self._operators(launches, run=False, named=named)
         self.recording.runtime("cudaStreamEndCapture", self._next(2), self.at - 1)
         return self
 
@@ -82,8 +86,9 @@ class Program:
         label: str | None = None,
         graph: int | None = None,
         order: list[int] | None = None,
+        streams: list[int] | None = None,
     ) -> Program:
-        """A launch of the graph; nodes start in `order`, and have ids where the `graph` has one."""
+        """A launch of the graph; nodes start in `order`, on `streams`, and have ids where the `graph` has one."""
         start = self._next(200)
         self.correlation += 1
         if label is not None:
@@ -95,5 +100,7 @@ class Program:
             if node.call == "cudaMemsetAsync":
                 self.recording.memset(begin, begin + 8, correlation=self.correlation)
             else:
-                self.recording.kernel(node.kernel, begin, begin + 8, correlation=self.correlation, **ids)
+                stream = streams[place] if streams else 7
+                times = (begin, begin + 8)
+                self.recording.kernel(node.kernel, *times, correlation=self.correlation, stream=stream, **ids)
         return self

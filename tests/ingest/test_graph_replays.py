@@ -147,6 +147,37 @@ def test_node_ids_tell_branches_that_start_in_another_order(tmp_path: Path) -> N
     assert found["name"].cast(pl.String).to_list() == [STEP[place].kernel for place in started]
 
 
+def test_a_warm_up_tells_branches_without_ids(tmp_path: Path) -> None:
+    """Captured: products a and b on one stream, then sums c and d on another; c and d start before b."""
+    step = [Launch(f"aten::{name}", f"kernel_{name}") for name in "abcd"]
+    program = Program().eager(step).capture(step)
+    program.replay([step[0], step[2], step[3], step[1]], streams=[7, 9, 9, 7])
+    assert nodes(program.recording.open(tmp_path))["op"].to_list() == [
+        "aten::a",
+        "aten::c",
+        "aten::d",
+        "aten::b",
+    ]
+
+
+def test_kernels_that_captured_calls_name_are_matched_by_name(tmp_path: Path) -> None:
+    """As on ROCm: a launch that the graph lost, and one whose kernel differs, have no node."""
+    program = Program().capture(STEP, named=True).replay([STEP[0], *STEP[2:]])
+    program.replay([STEP[0], Launch("", "other"), *STEP[2:]])
+    found = nodes(program.recording.open(tmp_path))["op"].to_list()
+    assert found == [OPS[0], *OPS[2:], OPS[0], None, *OPS[2:]]
+    strange = Program().capture(STEP, named=True).replay([Launch("", "other")] * 5).recording
+    assert nodes(strange.open(tmp_path, "strange.json"))["op"].to_list() == [None] * 5
+
+
+def test_a_copy_that_the_driver_made_into_a_kernel_keeps_its_place(tmp_path: Path) -> None:
+    copy = Launch("aten::copy_", "copy_kernel", call="cudaMemcpyAsync")
+    trace = (
+        Program().capture([copy, *STEP]).replay([Launch("", "copy_kernel"), *STEP]).recording.open(tmp_path)
+    )
+    assert nodes(trace)["op"].to_list() == ["aten::copy_", *OPS]
+
+
 def sizes(program: Program) -> Program:
     """As servers do: a graph for each batch size, the largest first."""
     for rows in (8, 4, 2):

@@ -109,7 +109,9 @@ def _nodes(trace: Trace, launches: pl.DataFrame) -> pl.DataFrame:
         names=pl.col("name").cast(pl.String).str.join("\n").hash(),
     )
     key = (
-        pl.when(pl.col("recorded").is_not_null()).then(pl.col("recorded").cast(pl.UInt64)).otherwise("names")
+        pl.when(pl.col("recorded").is_not_null())
+        .then(pl.col("recorded").cast(pl.UInt64, wrap_numerical=True))
+        .otherwise("names")
     )
     order = order.with_columns(key=key)
     numbers = order.select("key").unique(maintain_order=True).with_row_index("graph")

@@ -1,7 +1,8 @@
 """Which capture a graph launch replays, and which captured call each of its nodes comes from.
 
-A capture fits a launch if it has as many kernels as the launch has kernel nodes, and the same names where both tell them. Nodes
-stand in the order of their ids, which is that of the capture, or of their start where ids are not recorded. Of several captures
+A capture fits a launch if it has as many launches as the launch has nodes, or as many kernels; where captured calls name their
+kernels, most of these must be the same in order. Nodes stand in the order of their ids, which is that of the capture. Where ids are not
+recorded, they stand in the order of their start, and nodes of several streams as warm-up runs of the operators tell. Of several captures
 that fit, as of a server that captures one graph for each batch size, these decide, in this order: the batch size that the range
 around the launch names, the order of the recorded graph ids, which kernels the operators launch where they run eagerly, and the
 capture that came last before the first launch. Where none does, operators are given only if all captures agree on them, without
@@ -29,6 +30,7 @@ Array = NDArray[Any]
 NO_CALL = -1
 SHORTEST_RUN = 4  # kernels in a row that tell a place in an eager run
 _MOST_EAGER = 20_000  # kernels of an eager recording that are compared one by one
+_MOST_CHANGED = 0.2  # of the nodes: copies and fills that ran as kernels
 _RANGES_ABOVE = 64  # spans around a launch that are searched for the name of a step
 
 
@@ -43,6 +45,8 @@ class Launch:
     nodes: Array  # span ids
     kinds: tuple[str, ...]
     names: tuple[str, ...]
+    streams: tuple[int, ...]
+    ordered: bool  # whether ids of nodes tell the order
     tokens_count: int | None  # that the range around it names
 
 
@@ -72,18 +76,16 @@ def launches(trace: Trace) -> list[Launch]:
         call = int(nodes["launch_id"][0])
         kernels = nodes.filter(pl.col("kind") == "kernel")
         graph_id = next(iter(kernels["graph_id"].drop_nulls()), None)
-        if (
-            kernels.height
-            and kernels["graph_node_id"].null_count() == 0
-            and kernels["graph_node_id"].is_unique().all()
-        ):
-            nodes = _by_node_id(nodes)
+        node_ids = kernels["graph_node_id"]
+        ordered = kernels.height > 0 and not node_ids.null_count() and bool(node_ids.is_unique().all())
+        nodes = _by_node_id(nodes) if ordered else nodes
         names = tuple(graph_captures.node_names(nodes))
-        key = names if graph_id is None else graph_id
+        key = (graph_id, names)
         found.append(
             Launch(
                 call, starts[call], numbers.setdefault(key, len(numbers)), graph_id, nodes["id"].to_numpy(),
-                tuple(nodes["kind"].cast(pl.String).to_list()), names, _tokens_around(trace, call),
+                tuple(nodes["kind"].cast(pl.String).to_list()), names, tuple(nodes["track_id"].to_list()), ordered,
+                _tokens_around(trace, call),
             )
         )  # fmt: skip
     return found
@@ -145,21 +147,59 @@ def _captured(same: list[Launch], known: Sequence[Capture], ran: list[Launch]) -
 
 def _fit(launch: Launch, capture: Capture) -> Array | None:
     """For each node the call of the capture, where both have the same kernels; None where they differ."""
-    if capture.kinds == launch.kinds:
-        calls = capture.calls.astype(np.int64)
-    else:
-        wanted, given = _places(launch.kinds), _places(capture.kinds)
-        if not wanted["kernel"] or len(wanted["kernel"]) != len(given["kernel"]):
-            return None
-        calls = np.full(len(launch.kinds), NO_CALL, np.int64)
-        for kind, places in wanted.items():
-            if len(places) == len(
-                given[kind]
-            ):  # copies and fills that the driver makes into something else are left out
-                calls[places] = capture.calls[given[kind]]
-    if capture.names is not None and not _same_names(launch, capture):
+    if capture.names is not None:
+        return _by_names(launch, capture.names, capture.calls)
+    if _alike(capture.kinds, launch.kinds):
+        return np.asarray(capture.calls, np.int64)[_ranks(launch, capture)]
+    wanted, given = _places(launch.kinds), _places(capture.kinds)
+    if not wanted["kernel"] or len(wanted["kernel"]) != len(given["kernel"]):
         return None
+    calls = np.full(len(launch.kinds), NO_CALL, np.int64)
+    for kind, places in wanted.items():
+        if len(places) == len(given[kind]):
+            calls[places] = capture.calls[given[kind]]
     return calls
+
+
+def _alike(captured: Sequence[str], ran: Sequence[str]) -> bool:
+    """Whether captured calls and nodes are of the same kinds, but for a few copies and fills that the driver made kernels."""
+    if len(captured) != len(ran):
+        return False
+    others = [(call, node) for call, node in zip(captured, ran, strict=True) if call != node]
+    return len(others) <= _MOST_CHANGED * len(ran) and all(node == "kernel" for _, node in others)
+
+
+def _by_names(launch: Launch, names: Sequence[str], calls: Array) -> Array | None:
+    """By the kernels that captured calls name, as on ROCm; None where most of them are others."""
+    matcher = difflib.SequenceMatcher(None, launch.names, names, autojunk=False)
+    found = np.full(len(launch.names), NO_CALL, np.int64)
+    for block in matcher.get_matching_blocks():
+        found[block.a : block.a + block.size] = calls[block.b : block.b + block.size]
+    return found if 2 * (found != NO_CALL).sum() > len(found) else None
+
+
+def _ranks(launch: Launch, capture: Capture) -> Array:
+    """For each node its place in the capture: the order of nodes, or for branches without ids, the order that warm-up runs tell.
+
+    Work of one stream stays in order. Of the streams' next nodes, the one comes first whose kernel the captured operator was seen
+    to launch eagerly; else the one that started first.
+    """
+    order = np.arange(len(launch.nodes))
+    seen = graph_captures.eager_kernels(capture.trace)
+    if launch.ordered or len(set(launch.streams)) < 2 or not seen:
+        return order
+    queues: dict[int, list[int]] = {}
+    for place, stream in enumerate(launch.streams):
+        queues.setdefault(stream, []).append(place)
+    waiting = [queue[::-1] for queue in queues.values()]
+    for number, (op, shapes) in enumerate(zip(capture.op_names, capture.shapes, strict=True)):
+        heads = sorted((queue for queue in waiting if queue), key=lambda queue: queue[-1])
+        known = [queue for queue in heads if op is not None and (op, shapes, launch.names[queue[-1]]) in seen]
+        known = known or [
+            queue for queue in heads if op is not None and (op, None, launch.names[queue[-1]]) in seen
+        ]
+        order[(known or heads)[0].pop()] = number
+    return order
 
 
 def _places(kinds: Iterable[str]) -> dict[str, list[int]]:
@@ -167,13 +207,6 @@ def _places(kinds: Iterable[str]) -> dict[str, list[int]]:
     for place, kind in enumerate(kinds):
         places[kind].append(place)
     return places
-
-
-def _same_names(launch: Launch, capture: Capture) -> bool:
-    assert capture.names is not None
-    left = [name for name, kind in zip(launch.names, launch.kinds, strict=True) if kind == "kernel"]
-    right = [name for name, kind in zip(capture.names, capture.kinds, strict=True) if kind == "kernel"]
-    return left == right
 
 
 Fitting = list[tuple[Capture, Array]]
