@@ -203,6 +203,31 @@ def test_the_label_of_a_step_tells_which_size_runs(tmp_path: Path, label: str, r
     assert rows_of(trace) == [rows, rows]
 
 
+def pieces(program: Program) -> Program:
+    """As vLLM does for prefills: each layer is a graph of its own."""
+    return program.capture(layer(0)).capture(layer(1)).capture(layer(2))
+
+
+@pytest.mark.parametrize("ids", [(None, None, None), (4, 5, 6)])
+def test_layers_that_are_graphs_of_their_own_keep_their_order(
+    tmp_path: Path, ids: tuple[int | None, ...]
+) -> None:
+    program = pieces(Program())
+    for number in range(2):
+        program.recording.step(number, program.at, program.at + 600)
+        for graph in ids:
+            program.replay(layer(0), graph=graph)
+    found = nodes(program.recording.open(tmp_path))["modules"].to_list()
+    assert [chain[-2] for chain in found[::2]] == ["Layer_0", "Layer_1", "Layer_2"] * 2
+
+
+def test_layers_whose_order_nothing_tells_have_no_modules(tmp_path: Path) -> None:
+    trace = pieces(Program()).replay(layer(0)).replay(layer(0)).recording.open(tmp_path)
+    assert nodes(trace)["op"].to_list() == OPS[:2] * 2
+    assert nodes(trace)["modules"].to_list() == [[]] * 4
+    assert rows_of(trace) == [8] * 4
+
+
 def test_graph_ids_tell_which_size_runs_where_all_ran(tmp_path: Path) -> None:
     program = sizes(Program())
     for graph in (9, 5, 7, 5):

@@ -52,6 +52,12 @@ class Capture:
         return [None if op is None else of_op.get(op) for op in self.ops]
 
     @cached_property
+    def modules(self) -> list[int | None]:
+        """The module around each operator."""
+        of_op = _modules(self.trace)
+        return [None if op is None else of_op.get(op) for op in self.ops]
+
+    @cached_property
     def rows_count(self) -> int | None:
         """Rows that most operators work on: the tokens of a batch, as servers lay them out."""
         counts = Counter(rows for shapes in self.shapes if (rows := _rows(shapes)) is not None)
@@ -62,6 +68,11 @@ class Capture:
 def _shapes(trace: Trace) -> dict[int, str]:
     known = trace.ops.select("span_id", pl.col("shapes").cast(pl.String)).drop_nulls()
     return dict(known.iter_rows())
+
+
+@once_per_trace
+def _modules(trace: Trace) -> dict[int, int]:
+    return dict(trace.ops.select("span_id", "module_id").drop_nulls().iter_rows())
 
 
 def _rows(shapes: str | None) -> int | None:

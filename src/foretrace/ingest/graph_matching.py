@@ -6,15 +6,18 @@ recorded, they stand in the order of their start, and nodes of several streams a
 that fit, as of a server that captures one graph for each batch size, these decide, in this order: the batch size that the range
 around the launch names, the order of the recorded graph ids, which kernels the operators launch where they run eagerly, and the
 capture that came last before the first launch. Where none does, operators are given only if all captures agree on them, without
-the shapes that they do not agree on.
+the shapes that they do not agree on. Captures of single layers, with the same operators in other modules, are told apart by graph ids or by
+the order of launches in a step; else modules are left out.
 """
 
 from __future__ import annotations
 
 import difflib
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -48,6 +51,9 @@ class Launch:
     streams: tuple[int, ...]
     ordered: bool  # whether ids of nodes tell the order
     tokens_count: int | None  # that the range around it names
+    step: int | None
+    place: int = 0  # among the launches of the same kernels in its step
+    places_count: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +64,8 @@ class Match:
     trace: Trace
     since_ns: int  # what began before is no part of the capture
     calls: Array
-    shapes_known: bool
+    shapes_known: bool = True
+    modules_known: bool = True
 
 
 def launches(trace: Trace) -> list[Launch]:
@@ -70,38 +77,57 @@ def launches(trace: Trace) -> list[Launch]:
     ids = trace.kernels.select(pl.col("span_id").alias("id"), "graph_id", "graph_node_id")
     work = work.join(ids, on="id", how="left", maintain_order="left").sort("launch_id", "start_ns", "id")
     starts = dict(zip(calls.to_list(), trace.spans["start_ns"].gather(calls).to_list(), strict=True))
-    numbers: dict[Any, int] = {}
-    found = []
-    for nodes in work.partition_by("launch_id", maintain_order=True):
-        call = int(nodes["launch_id"][0])
-        kernels = nodes.filter(pl.col("kind") == "kernel")
-        graph_id = next(iter(kernels["graph_id"].drop_nulls()), None)
-        node_ids = kernels["graph_node_id"]
-        ordered = kernels.height > 0 and not node_ids.null_count() and bool(node_ids.is_unique().all())
-        nodes = _by_node_id(nodes) if ordered else nodes
-        names = tuple(graph_captures.node_names(nodes))
-        key = (graph_id, names)
+    parents, all_names = trace.spans["parent_id"].to_list(), trace.spans["name"]
+    steps = dict(zip(calls.to_list(), trace.spans["step"].gather(calls).to_list(), strict=True))
+    names, kinds = graph_captures.node_names(work), work["kind"].cast(pl.String).to_list()
+    rows, tracks = work["id"].to_numpy(), work["track_id"].to_list()
+    graph_ids, node_ids = work["graph_id"].to_list(), work["graph_node_id"].to_list()
+    call_of, numbers, found = work["launch_id"].to_numpy(), dict[Any, int](), list[Launch]()
+    edges = [0, *(np.flatnonzero(np.diff(call_of)) + 1).tolist(), len(call_of)]
+    for first, end in pairwise(edges if len(call_of) else []):
+        call, places = int(call_of[first]), list(range(first, end))
+        of_kernels = [node_ids[place] for place in places if kinds[place] == "kernel"]
+        ordered = bool(of_kernels) and None not in of_kernels and len(set(of_kernels)) == len(of_kernels)
+        if ordered:
+            places = _by_node_id(places, node_ids)
+        graph_id = next((graph_ids[place] for place in places if graph_ids[place] is not None), None)
+        own = tuple(names[place] for place in places)
+        number = numbers.setdefault((graph_id, own), len(numbers))
         found.append(
             Launch(
-                call, starts[call], numbers.setdefault(key, len(numbers)), graph_id, nodes["id"].to_numpy(),
-                tuple(nodes["kind"].cast(pl.String).to_list()), names, tuple(nodes["track_id"].to_list()), ordered,
-                _tokens_around(trace, call),
+                call, starts[call], number, graph_id, rows[places], tuple(kinds[place] for place in places), own,
+                tuple(tracks[place] for place in places), ordered, _tokens_around(call, parents, all_names), steps[call],
             )
         )  # fmt: skip
-    return found
+    return _placed(found)
 
 
-def _by_node_id(nodes: pl.DataFrame) -> pl.DataFrame:
+def _placed(found: list[Launch]) -> list[Launch]:
+    """The launches with their places among those of the same kernels in a step."""
+    counts = Counter((launch.step, launch.names) for launch in found)
+    seen: Counter[tuple[int | None, tuple[str, ...]]] = Counter()
+    placed = []
+    for launch in found:
+        key = (launch.step, launch.names)
+        if launch.step is not None:
+            launch = replace(launch, place=seen[key], places_count=counts[key])
+        seen[key] += 1
+        placed.append(launch)
+    return placed
+
+
+def _by_node_id(places: list[int], node_ids: list[int | None]) -> list[int]:
     """Kernels in the order of their ids; copies and fills, whose ids no table holds, after the kernel before them."""
-    place = pl.col("graph_node_id").forward_fill().fill_null(-1)
-    return nodes.with_columns(place=place, after=pl.col("graph_node_id").is_null()).sort(
-        "place", "after", maintain_order=True
-    )
+    keys, last = [], -1
+    for place in places:
+        node_id = node_ids[place]
+        last = last if node_id is None else node_id
+        keys.append((last, node_id is None))
+    return [place for _, place in sorted(zip(keys, places, strict=True))]
 
 
-def _tokens_around(trace: Trace, call: int) -> int | None:
+def _tokens_around(call: int, parents: list[int | None], names: pl.Series) -> int | None:
     """The tokens of the step that the ranges around a call name."""
-    parents, names = trace.spans["parent_id"], trace.spans["name"]
     at = parents[call]
     for _ in range(_RANGES_ABOVE):
         if at is None:
@@ -134,14 +160,19 @@ def _captured(same: list[Launch], known: Sequence[Capture], ran: list[Launch]) -
     """Matches of the launches of one graph with the captures that fit."""
     fitting = [(capture, calls) for capture in known if (calls := _fit(same[0], capture)) is not None]
     found = []
-    by_tokens: dict[int | None, tuple[list[tuple[Capture, Array]], bool]] = {}
-    for launch in same:
-        if launch.tokens_count not in by_tokens:
-            by_tokens[launch.tokens_count] = _chosen(launch, fitting, ran)
-        chosen, sure = by_tokens[launch.tokens_count]
-        if chosen:
-            capture, calls = chosen[-1]
-            found.append(Match(launch, capture.trace, capture.begin_ns, calls, sure))
+    by_launch: dict[tuple[int | None, int, int], _Choice | None] = {}
+    for launch in same if fitting else ():
+        key = (launch.tokens_count, launch.place, launch.places_count)
+        if key not in by_launch:
+            by_launch[key] = _chosen(launch, fitting, ran)
+        choice = by_launch[key]
+        if choice is not None:
+            capture, calls = choice.fit
+            found.append(
+                Match(
+                    launch, capture.trace, capture.begin_ns, calls, choice.shapes_known, choice.modules_known
+                )
+            )
     return found
 
 
@@ -212,20 +243,37 @@ def _places(kinds: Iterable[str]) -> dict[str, list[int]]:
 Fitting = list[tuple[Capture, Array]]
 
 
-def _chosen(launch: Launch, fitting: Fitting, ran: list[Launch]) -> tuple[Fitting, bool]:
-    """The capture that the launch replays, last in the list, and whether its shapes are sure; none where nothing tells."""
-    if len(fitting) > 1:
-        deciding: tuple[Callable[[Launch, Fitting, list[Launch]], Fitting], ...] = (
-            _by_tokens, _by_graph_id, _by_kernels, _by_time
-        )  # fmt: skip
-        for decide in deciding:
-            kept = decide(launch, fitting, ran)
-            fitting = kept or fitting
-            if len({(tuple(capture.op_names), tuple(capture.shapes)) for capture, _ in fitting}) == 1:
-                return fitting, True
+@dataclass(frozen=True)
+class _Choice:
+    """The capture that a launch replays, or one that stands for it where others are alike."""
+
+    fit: tuple[Capture, Array]
+    shapes_known: bool = True
+    modules_known: bool = True
+
+
+def _chosen(launch: Launch, fitting: Fitting, ran: list[Launch]) -> _Choice | None:
+    """The capture that the launch replays; None where those that fit have other operators and nothing tells which it is."""
+    deciding: tuple[Callable[[Launch, Fitting, list[Launch]], Fitting], ...] = (
+        _by_tokens, _by_graph_id, _by_kernels, _by_time
+    )  # fmt: skip
+    for decide in deciding:
+        if len({(tuple(capture.op_names), tuple(capture.shapes)) for capture, _ in fitting}) > 1:
+            fitting = decide(launch, fitting, ran) or fitting
     if len({tuple(capture.op_names) for capture, _ in fitting}) > 1:
-        return [], False
-    return fitting, len(fitting) == 1
+        return None
+    shapes_known = len({tuple(capture.shapes) for capture, _ in fitting}) == 1
+    if len({tuple(capture.modules) for capture, _ in fitting}) > 1:
+        # Layers captured one by one: the same operators in other modules.
+        fitting = _by_graph_id(launch, fitting, ran) or _by_place(launch, fitting) or fitting
+    modules_known = len({tuple(capture.modules) for capture, _ in fitting}) == 1
+    return _Choice(fitting[-1], shapes_known, modules_known)
+
+
+def _by_place(launch: Launch, fitting: Fitting) -> Fitting:
+    """By the order in a step, where it launches as many graphs of these kernels as captures fit."""
+    in_order = sorted(fitting, key=lambda fit: fit[0].end_ns)
+    return [in_order[launch.place]] if launch.places_count == len(fitting) else []
 
 
 def _by_tokens(launch: Launch, fitting: Fitting, _: list[Launch]) -> Fitting:
@@ -275,7 +323,7 @@ def _eager(same: list[Launch], others: Sequence[Trace]) -> list[Match]:
     for other in others:
         calls = _aligned(same[0].names, graph_captures.eager(other))
         if (calls != NO_CALL).any():
-            return [Match(launch, other, -1, calls, shapes_known=True) for launch in same]
+            return [Match(launch, other, -1, calls) for launch in same]
     return []
 
 

@@ -48,18 +48,18 @@ def attributed(trace: Trace, others: Sequence[Trace] = ()) -> Trace:
     """The recording with the operators of captures, its own or those of the other recordings, behind replayed kernels."""
     if not others and (graph_captures.graph_launches(trace).is_empty() or not graph_captures.captures(trace)):
         return trace
-    found = [match for match in graph_matching.matches(trace, others) if not _known(trace, match)]
+    ops = trace.spans["op_id"].cast(pl.Int64).fill_null(_NOBODY).to_numpy()
+    # A launch may have its operators already: this recording's own captures were used when it was first read.
+    found = [
+        match
+        for match in graph_matching.matches(trace, others)
+        if not (ops[match.launch.nodes] > match.launch.id).any()
+    ]
     given = _Replays(trace, found).added() if found else trace
     if not others:
         return given
     meta = {**given.meta, "capture_traces": [other.path.name for other in others]}
     return Trace(given.path, given.format, meta, given.repairs, given.table)
-
-
-def _known(trace: Trace, match: Match) -> bool:
-    """Whether the launch has its operators already: this recording's own captures were used when it was first read."""
-    ops = trace.spans["op_id"].gather(match.launch.nodes)
-    return bool((ops > match.launch.id).any())
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +78,9 @@ class _Replays:
 
     def __init__(self, trace: Trace, found: list[Match]) -> None:
         self.trace = trace
-        templates: dict[tuple[int, bytes, bool], _Template] = {}
+        templates: dict[tuple[int, bytes, bool, bool], _Template] = {}
         for match in found:
-            key = (id(match.trace), match.calls.tobytes(), match.shapes_known)
+            key = (id(match.trace), match.calls.tobytes(), match.shapes_known, match.modules_known)
             if key not in templates:
                 templates[key] = _template(match)
             templates[key].matches.append(match)
@@ -168,7 +168,7 @@ def _rows_of(template: _Template, table: str, take: tuple[Take, Take] | None) ->
     rows = frame.join(place, on="span_id", how="inner", maintain_order="left")
     nothing = pl.lit(None)
     columns: list[pl.Series | pl.Expr] = [rows["place"].alias("span_id")]
-    if take is not None:
+    if take is not None and match.modules_known:
         columns += [take[0](rows["module_id"]), take[1](rows["stack_id"])]
     if table == "python":
         columns.append(nothing.cast(pl.UInt32).alias("caller_id"))
@@ -177,8 +177,9 @@ def _rows_of(template: _Template, table: str, take: tuple[Take, Take] | None) ->
             place, left_on="forward_id", right_on="span_id", how="left", maintain_order="left"
         )
         columns.append(forward["place"].alias("forward_id"))
-        if not match.shapes_known:
-            columns += [nothing.cast(frame.schema[name]).alias(name) for name in _OF_SHAPES]
+        unknown = () if match.shapes_known else _OF_SHAPES
+        unknown += () if match.modules_known else ("module_id", "stack_id")
+        columns += [nothing.cast(frame.schema[name]).alias(name) for name in unknown]
     return rows.with_columns(columns).select(frame.columns)
 
 
@@ -200,7 +201,7 @@ def _template(match: Match) -> _Template:
     for op in dict.fromkeys(ops[ops != _NOBODY].tolist()):
         inner, at = None, op
         while at is not None and at not in kept and starts[at] >= match.since_ns:
-            if at == op or _counts(spans, at):
+            if at == op or _counts(spans, at, modules=match.modules_known):
                 if inner is not None:
                     kept[inner] = at
                 kept[at] = _NOBODY
@@ -218,12 +219,12 @@ def _template(match: Match) -> _Template:
     return _Template(rows, parent, depth, op_of_node, [])
 
 
-def _counts(spans: pl.DataFrame, at: int) -> bool:
+def _counts(spans: pl.DataFrame, at: int, *, modules: bool) -> bool:
     """Whether a span around an operator is kept: operators, calls of modules, and the program's ranges that are no steps."""
     kind, name = spans["kind"][at], str(spans["name"][at])
     if kind == "annotation":
         return not _STEP.match(name) and not any(names(name) for names in SERVER_MARKS)
-    return kind == "op" or (kind == "python" and name.startswith(MODULE_CALL))
+    return kind == "op" or (modules and kind == "python" and name.startswith(MODULE_CALL))
 
 
 class _Grown:
