@@ -177,8 +177,10 @@ def _rows_of(template: _Template, table: str, take: tuple[Take, Take] | None) ->
             place, left_on="forward_id", right_on="span_id", how="left", maintain_order="left"
         )
         columns.append(forward["place"].alias("forward_id"))
-        unknown = () if match.shapes_known else _OF_SHAPES
-        unknown += () if match.modules_known else ("module_id", "stack_id")
+        unknown = [
+            *(() if match.shapes_known else _OF_SHAPES),
+            *(() if match.modules_known else ("module_id", "stack_id")),
+        ]
         columns += [nothing.cast(frame.schema[name]).alias(name) for name in unknown]
     return rows.with_columns(columns).select(frame.columns)
 

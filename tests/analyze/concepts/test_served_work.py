@@ -161,6 +161,18 @@ def test_grouped_products_of_experts() -> None:
     assert marlin == (2 * 2 * 32 * 32, (4 * 2 * 64 * 4 + 4 * 32 * 2) // 2 + 2 * 32 + 2 * 2 * 32, "bf16")
 
 
+def test_work_beside_attention() -> None:
+    """Four tokens with two heads of 16: turned in place, and written to a cache of bytes."""
+    query, key, cache = (BF16, [4, 32]), (BF16, [4, 2, 16]), (U8, [9, 16, 2, 16])
+    assert work("_C::rotary_embedding", ("long int", [4]), query, query, 16) == (
+        3 * 256,
+        32 + 4 * 256,
+        "bf16",
+    )
+    written = work("_C_cache_ops::reshape_and_cache_flash", key, key, cache, cache, ("long int", [4]))
+    assert written == (0, 2 * 128 * 2 + 2 * 128, "bf16")
+
+
 def served_step(recording: Recording, label: str) -> Recording:
     """Attention that launches its kernel beside a product, a write to the cache and the attention that it calls."""
     recording.annotation(label, 0, 100)
