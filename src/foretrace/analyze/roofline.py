@@ -115,7 +115,7 @@ def _computing(trace: Trace) -> pl.DataFrame:
         why = (
             ""
             if trace.ops.height
-            else "; CUDA graphs replay kernels without operators: add --capture-trace FILE"
+            else "; CUDA graphs replay kernels without operators: record without graphs, or add --capture-trace FILE"
         )
         raise MissingDataError(f"{trace.path.name}: no shapes recorded; record with record_shapes=True{why}")
     work = device_time.device_work(trace).filter(pl.col("kind") == "kernel")
