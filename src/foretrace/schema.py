@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import polars as pl
 
 # Part of the cache key: raise it whenever a table, a column or the meaning of a value changes.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 KINDS = ("op", "python", "annotation", "runtime", "kernel", "copy", "set", "sync", "overhead")
 DEVICE_KINDS = ("kernel", "copy", "set")
@@ -47,7 +47,10 @@ TABLES: Mapping[str, Mapping[str, Column]] = {
         "depth": Column(pl.UInt16, "number of ancestors"),
         "parent_id": _maybe(pl.UInt32, "the innermost span of the same track that contains it"),
         "launch_id": _maybe(pl.UInt32, "the runtime call that started this device work"),
-        "op_id": _maybe(pl.UInt32, "the innermost operator behind this call or device work"),
+        "op_id": _maybe(
+            pl.UInt32,
+            "the innermost operator behind this call or device work; of a graph's node, that of its capture",
+        ),
         "step": _maybe(pl.Int32, "number of the step that it, or its launch, started in"),
     },
     "tracks": {

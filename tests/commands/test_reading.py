@@ -1,4 +1,4 @@
-"""--step and --pid, in every command that reads a recording."""
+"""--step, --pid and --capture-trace, in every command that reads a recording."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+import foretrace
 from foretrace.commands import main
 from foretrace.diagnose.case import Case
 from foretrace.ingest.reading import Reading
 from foretrace.present.web.library import Library
 from tests.builders import Recording
+from tests.ingest.graph_files import STEP, Program
 from tests.ingest.test_processes import two_ranks
 from tests.ingest.test_step_marks import loop, server
 
@@ -112,3 +114,57 @@ def test_the_terminal_names_the_kind(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "22 decode steps of 300 µs" in out
     assert "0 prefill" in out
     assert "1 decode" in out
+
+
+@pytest.fixture
+def captured(tmp_path: Path) -> tuple[Path, Path]:
+    """A recording of replays of a CUDA graph, and a folder with the recording of its capture."""
+    replays = Program()
+    for _ in range(3):
+        replays.replay(STEP, label="execute_context_0(0)_generation_8(8)")
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    Program().capture(STEP).recording.write(folder)
+    return replays.recording.write(tmp_path, "replays.json"), folder
+
+
+def test_capture_traces_of_every_command(
+    captured: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, folder = captured
+    given = ("--no-cache", "--capture-trace", str(folder))
+    assert main(["show", "graphs", str(path), *given, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["values"]["captured_pct"] == 100
+    assert main(["show", "modules", str(path), *given, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["path"] == "Model_0"
+    assert main(["summary", str(path), *given, "--format", "json"]) == 0
+    notes = {row["code"]: row for row in json.loads(capsys.readouterr().out)["results"]["trust"]["rows"]}
+    assert notes["graph-operators"]["share_pct"] == 100
+    assert main(["diagnose", str(path), *given, "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)["trust"]["notes"]
+    assert next(note for note in told if note["code"] == "graph-operators")["values"]["share_pct"] == 100
+    assert main(["predict", str(path), *given, "--change", "scale op:aten::mm 0.5"]) == 0
+    report = tmp_path / "out.html"
+    assert main(["report", str(path), *given, "-o", str(report)]) == 0
+    assert report.stat().st_size > 0
+    reading = Reading(capture_traces=(foretrace.open(folder / "trace.json", cache=False),))
+    library = Library([path], cache=False, settle_s=0, reading=reading)
+    run = library.runs()["runs"][0]["id"]
+    assert library.view(library.run(run)).trace.modules.height == 5
+
+
+@pytest.mark.parametrize(("content", "says"), [(None, "No such file"), ("{}", "not a recording")])
+def test_a_capture_trace_that_cannot_be_read(
+    captured: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    content: str | None,
+    says: str,
+) -> None:
+    other = tmp_path / "other.json"
+    if content is not None:
+        other.write_text(content, encoding="utf-8")
+    assert main(["show", "graphs", str(captured[0]), "--no-cache", "--capture-trace", str(other)]) == 3
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "other.json" in line
+    assert says in line

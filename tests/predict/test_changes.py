@@ -22,6 +22,7 @@ from foretrace.predict.edits import Edit
 from foretrace.predict.prediction import predict
 from foretrace.predict.replay import replay
 from foretrace.predict.steady import step_ns
+from tests.ingest.graph_files import STEP, Program
 from tests.predict.programs import Draft
 
 
@@ -180,3 +181,16 @@ def test_pinned_copies_on_their_own_stream_are_worth_what_was_measured() -> None
     low, high = truth["speedup_range"]
     assert low / 1.1 <= result.speedup.point <= high * 1.1
     assert result.verdict == "gain"
+
+
+def test_operators_of_a_replayed_graph_can_be_changed(tmp_path: Path) -> None:
+    """A step of five nodes of 8 us, two of them products: without those, 16 us less of GPU work."""
+    program = Program().capture(STEP)
+    for _ in range(3):
+        program.replay(STEP, label="execute_context_0(0)_generation_8(8)")
+    trace = program.recording.open(tmp_path)
+    built = build(trace)
+    removed = parse("remove op:aten::mm", trace, built).edit.removed_tasks
+    assert built.task_dur_ns[removed].sum() == 3 * 16_000
+    halved = parse("scale op:aten::mm 0.5", trace, built).edit
+    assert set(halved.durations_ns.values()) == {4_000}

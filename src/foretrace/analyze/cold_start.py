@@ -9,11 +9,11 @@ import polars as pl
 
 from foretrace import intervals
 from foretrace.analyze.concepts.device import device_time
-from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import measured_window, step_windows
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
+from foretrace.runtime_names import Effect, calls_that
 from foretrace.sourced import JUDGEMENT, Factor, Share
 from foretrace.trace import Step, Trace
 from foretrace.units import counted, format_value

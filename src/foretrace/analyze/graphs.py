@@ -8,11 +8,11 @@ from typing import Literal
 import polars as pl
 
 from foretrace.analyze.concepts.device import device_time, graph_origins
-from foretrace.analyze.concepts.device.graph_origins import Capture, Eager
+from foretrace.analyze.concepts.device.graph_origins import Eager
 from foretrace.analyze.concepts.names.kernel_names import decode
-from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError
+from foretrace.runtime_names import Effect, calls_that
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value
 
@@ -32,6 +32,7 @@ class Origins:
         "total_pct": "of the summed duration of all GPU work with a recorded launch",
         "gap_pct": "of span_ns, from the start of the first node to the end of the last",
         "attributed_pct": "of the graphs' nodes, counted once per launch",
+        "captured_pct": "of the summed duration of the graphs' nodes",
     }
 )
 def graphs(trace: Trace, *, by: Literal["graph", "launch", "kernel"] = "graph") -> Result:
@@ -55,27 +56,26 @@ def graphs(trace: Trace, *, by: Literal["graph", "launch", "kernel"] = "graph") 
         With --by launch: one row per launch. With --by kernel: one row per graph, kernel name and operator.
 
     Operators
-        capture: the recording contains the capture, with as many launches of the same kinds as the graph has nodes.
+        capture: from the capture of the graph, in this recording or one given with --capture-trace, with as many kernel
+        launches as the graph has kernel nodes; or, with --capture-trace, from the same kernels run without graphs. All analyses
+        then know the operators, modules and shapes of these nodes; captured_pct is their share of the graphs' GPU time.
         order: the same sequence of at least 4 kernels also ran eagerly in this recording, always launched by the same
         operators.
         name: the kernel's name lists its operators (Inductor).
-        Otherwise the operator is not known.
+        Otherwise the operator is not known. With order and name, only the name of the operator is.
 
     What it cannot tell
         The operators of a graph that was captured before the recording and never ran eagerly in it: record the
-        capture, or an eager step. With parallel branches, nodes may start in a different order than they were captured.
+        capture, or an eager step. With parallel branches, nodes may start in a different order than they were captured;
+        where node ids are not recorded, some may then get the operator of another.
     """
     launches = _launches(trace)
     if launches.is_empty():
         raise MissingDataError(f"{trace.path.name}: no CUDA-graph launch recorded")
     nodes = _nodes(trace, launches)
     launches = _measured(launches, nodes)
-    captures, eager = graph_origins.captures(trace), graph_origins.Eager(trace, launches["id"])
-    called = dict(launches.select("id", "start_ns").iter_rows())
-    origins = {
-        graph: _origins(trace, first, called[first["launch_id"][0]], captures, eager)
-        for graph, first in _first_nodes(nodes)
-    }
+    eager = graph_origins.Eager(trace, launches["id"])
+    origins = {graph: _origins(trace, first, eager) for graph, first in _first_nodes(nodes)}
     kernels = _kernels(nodes, origins)
     per_graph = _per_graph(launches, origins, trace)
     tables = {"graph": per_graph, "launch": launches.drop("id", "track_id", "name"), "kernel": kernels}
@@ -84,7 +84,7 @@ def graphs(trace: Trace, *, by: Literal["graph", "launch", "kernel"] = "graph") 
         says=_says(values),
         table=tables[by].rename({"graph": "graph_id"}),
         values=values,
-        notes=_notes(values),
+        notes=_notes(values, trace),
     )
 
 
@@ -109,7 +109,9 @@ def _nodes(trace: Trace, launches: pl.DataFrame) -> pl.DataFrame:
         names=pl.col("name").cast(pl.String).str.join("\n").hash(),
     )
     key = (
-        pl.when(pl.col("recorded").is_not_null()).then(pl.col("recorded").cast(pl.UInt64)).otherwise("names")
+        pl.when(pl.col("recorded").is_not_null())
+        .then(pl.col("recorded").cast(pl.UInt64, wrap_numerical=True))
+        .otherwise("names")
     )
     order = order.with_columns(key=key)
     numbers = order.select("key").unique(maintain_order=True).with_row_index("graph")
@@ -152,16 +154,14 @@ def _first_nodes(nodes: pl.DataFrame) -> list[tuple[int, pl.DataFrame]]:
     return [(launch["graph"][0], launch) for launch in first.partition_by("graph", maintain_order=True)]
 
 
-def _origins(
-    trace: Trace, nodes: pl.DataFrame, launched_ns: int, captures: list[Capture], eager: Eager
-) -> Origins:
+def _origins(trace: Trace, nodes: pl.DataFrame, eager: Eager) -> Origins:
     """The operators of the nodes of a graph, from the best source available."""
-    captured = graph_origins.captured_ops(captures, nodes["kind"].cast(pl.String).to_list(), launched_ns)
-    if captured is not None:
-        names = trace.spans["name"].gather(pl.Series(captured, dtype=pl.UInt32)).cast(pl.String).to_list()
-        return Origins(names, [_CAPTURE if name else None for name in names])
-    ops = graph_origins.ops_by_order(nodes["name"].to_physical().to_numpy(), eager)
-    by = [_ORDER if op else None for op in ops]
+    captured = nodes.select(op_id=pl.when(graph_origins.has_capture()).then("op_id"))["op_id"]
+    ops = trace.spans["name"].gather(captured).cast(pl.String).to_list()
+    by: list[str | None] = [_CAPTURE if op else None for op in ops]
+    for place, op in enumerate(graph_origins.ops_by_order(nodes["name"].to_physical().to_numpy(), eager)):
+        if ops[place] is None and op is not None:
+            ops[place], by[place] = op, _ORDER
     for place, name in enumerate(nodes["name"].cast(pl.String).to_list()):
         fused = decode(name).fused_ops if ops[place] is None else ()
         if fused:
@@ -252,9 +252,16 @@ def _values(
         "gap_pct": 100 * int(launches["gap_ns"].sum()) / span if span else None,
         "total_pct": 100 * int(nodes["dur_ns"].sum()) / max(_launched_ns(trace), 1) if nodes.height else None,
         "attributed_pct": 100 * known / total if total else None,
+        "captured_pct": _captured_pct(nodes),
         "empty_launches_count": int(launches["nodes_count"].null_count()),
         "orphan_count": orphans.height,
     }
+
+
+def _captured_pct(nodes: pl.DataFrame) -> float | None:
+    total = int(nodes["dur_ns"].sum())
+    captured = int(nodes.filter(graph_origins.has_capture())["dur_ns"].sum())
+    return 100 * captured / total if total else None
 
 
 def _says(values: dict[str, Value]) -> str:
@@ -269,7 +276,7 @@ def _says(values: dict[str, Value]) -> str:
     return f"{ran} in {busy}{gaps}; the operator is known for {float(known or 0):.1f} % of the nodes"
 
 
-def _notes(values: dict[str, Value]) -> tuple[str, ...]:
+def _notes(values: dict[str, Value], trace: Trace) -> tuple[str, ...]:
     notes = []
     if values["empty_launches_count"]:
         notes.append(
@@ -280,8 +287,9 @@ def _notes(values: dict[str, Value]) -> tuple[str, ...]:
         queued = device_time.queued_before(int(values["orphan_count"]), noun="graph node")
         notes.append(f"{queued}: excluded")
     if values["attributed_pct"] is not None and float(values["attributed_pct"]) < 100:
+        given = trace.meta.get("capture_traces")
+        why = f"{', '.join(given)} does not fit" if given else "the recording does not contain the capture"
         notes.append(
-            "some nodes have no known operator: the recording does not contain the capture, and no eager run matches; "
-            "record the capture or an eager step to attribute them"
+            f"some nodes have no known operator: {why}, and no eager run matches; {graph_origins.HOW_TO_GET_CAPTURES}"
         )
     return tuple(notes)

@@ -88,8 +88,8 @@ def modules(
     The tree comes from recorded nn.Module calls (with_stack=True), otherwise from functions named `forward` in the
     stacks, otherwise from the program's annotations. A note says which.
 
-    What it cannot tell: modules inside a compiled region or a CUDA graph, which run without Python calls; their
-    time belongs to the module around the region.
+    What it cannot tell: modules inside a compiled region, or in a CUDA graph whose capture is not known
+    (`--capture-trace`), which run without Python calls; their time belongs to the module around the region.
     """
     if max_depth is not None and max_depth < 0:
         raise UsageError(f"max_depth must not be negative, not {max_depth}")

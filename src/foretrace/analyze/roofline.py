@@ -84,7 +84,9 @@ def roofline(
     The peak_... options replace the device's peaks, per second. An unknown device shows achieved rates without shares.
 
     What it cannot tell: cache misses, so memory-bound kernels may be closer to the hardware's limit than they seem;
-    work of operators whose shapes were not recorded; kernels of CUDA graphs.
+    work of operators whose shapes were not recorded; kernels of CUDA graphs whose capture is not known (`--capture-trace`);
+    attention over a server's cache, where the names of its steps do not tell the keys; which experts a mixture reads:
+    even choices are assumed.
     """
     if group_by not in _GROUPS:
         raise UsageError(f"roofline cannot group by {group_by!r}; choose from {', '.join(_GROUPS)}")
@@ -113,7 +115,7 @@ def _computing(trace: Trace) -> pl.DataFrame:
         why = (
             ""
             if trace.ops.height
-            else "; CUDA graphs replay kernels without operators: record without graphs"
+            else "; CUDA graphs replay kernels without operators: record without graphs, or add --capture-trace FILE"
         )
         raise MissingDataError(f"{trace.path.name}: no shapes recorded; record with record_shapes=True{why}")
     work = device_time.device_work(trace).filter(pl.col("kind") == "kernel")
@@ -161,7 +163,7 @@ def _with_peaks(calls: pl.DataFrame, peaks: Mapping[int | None, Peaks]) -> pl.Da
         (device, peak.memory_bytes_per_s, peak.l2_bytes, peak.flops["tf32"]) for device, peak in peaks.items()
     ]
     schema = {"device": pl.Int32, "bandwidth": pl.Float64, "l2_bytes": pl.Int64, "tf32_peak": pl.Float64}
-    matrix = pl.col("model").is_in(work_models.MATRIX_FAMILIES)
+    matrix = pl.col("model").is_in(work_models.DENSE_FAMILIES)
     placed = (
         calls.with_columns(unit=pl.when(matrix).then("dtype").otherwise(pl.lit("fp32")))
         .join(by_unit, on=["device", "unit"], how="left", nulls_equal=True, maintain_order="left")

@@ -55,7 +55,7 @@ def sections(trace: Trace, *, flat: bool = False) -> Result:
 
     The value outside_ns is the GPU work outside all sections.
 
-    What it cannot tell: the GPU time of a section whose work was launched elsewhere, as by a CUDA graph.
+    What it cannot tell: the GPU time of a section whose work was launched elsewhere, as by a CUDA graph whose capture is not known.
     """
     tree = section_tree.build(trace)
     if not len(tree.span_id):

@@ -8,11 +8,11 @@ import polars as pl
 from foretrace import intervals
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.host.runtime_calls import NOBODY, Flags, HostSpans, Ids
-from foretrace.analyze.concepts.names.runtime_names import Effect
 from foretrace.analyze.concepts.trees.source_places import Places
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import step_windows
 from foretrace.errors import MissingDataError
+from foretrace.runtime_names import Effect
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value, shorten
 

@@ -16,6 +16,7 @@ import polars as pl
 from foretrace.analyze.concepts.trust import completeness, coverage, disturbance
 from foretrace.analyze.concepts.trust.evidence import Evidence, Note, Severity, some
 from foretrace.analyze.concepts.trust.marks import marks, processes
+from foretrace.analyze.concepts.trust.replays import replays
 from foretrace.analyze.concepts.trust.settling import settling
 from foretrace.analyze.concepts.trust.size import large
 from foretrace.analyze.result import Result, analysis
@@ -29,6 +30,7 @@ _CHECKS = (
     completeness.repairs,
     processes,
     completeness.launches,
+    replays,
     completeness.orphans,
     completeness.steps,
     coverage.sampled,

@@ -1,4 +1,4 @@
-"""What the commands that read have in common: PATH, --no-cache, --step, --pid, --step-ms, and opening what they name."""
+"""What the commands that read have in common: PATH, --no-cache, --step, --pid, --capture-trace, --step-ms, and opening what they name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_path(parser: argparse.ArgumentParser) -> None:
-    """Adds PATH, --no-cache, --step and --pid."""
+    """Adds PATH, --no-cache, --step, --pid and --capture-trace."""
     parser.add_argument("path", metavar="PATH", type=Path, help="a recording, or a folder with one recording")
     add_no_cache(parser)
     add_reading(parser)
@@ -28,20 +28,32 @@ def add_no_cache(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
-    """Adds --step and --pid."""
+    """Adds --step, --pid and --capture-trace."""
     says = (
         "the ranges that are steps: a name, how names begin, or a pattern after ~ (default: found by itself)"
     )
     parser.add_argument("--step", metavar="NAME", help=says)
     says = "of a file with several processes, the one to read (default: the one with most GPU work)"
     parser.add_argument("--pid", metavar="PID", help=says)
+    says = (
+        "a recording of the capture of PATH's CUDA graphs, or of the same program without graphs, or a folder of them: gives "
+        "replayed kernels their operators, modules and shapes (may be repeated)"
+    )
+    parser.add_argument("--capture-trace", metavar="FILE", type=Path, action="append", default=[], help=says)
 
 
 def reading(args: argparse.Namespace) -> Reading:
-    """What --step and --pid say."""
+    """What --step, --pid and --capture-trace say; opens the recordings of captures."""
     from foretrace.ingest.reading import Reading
+    from foretrace.ingest.recordings import find_recordings
 
-    return Reading(args.step, args.pid)
+    as_found = Reading()
+    captures = [
+        read(file, as_found, no_cache=args.no_cache)
+        for path in args.capture_trace
+        for file in find_recordings(path)
+    ]
+    return Reading(args.step, args.pid, tuple(captures))
 
 
 def add_step_ms(parser: argparse.ArgumentParser) -> None:
@@ -97,4 +109,11 @@ def read(file: Path, reading: Reading, *, no_cache: bool) -> Trace:
     from foretrace.present.text import terminal
 
     with terminal.reading(file) as progress:
-        return open_trace(file, cache=not no_cache, step=reading.step, pid=reading.pid, progress=progress)
+        return open_trace(
+            file,
+            cache=not no_cache,
+            step=reading.step,
+            pid=reading.pid,
+            capture_traces=reading.capture_traces,
+            progress=progress,
+        )

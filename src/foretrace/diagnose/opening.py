@@ -17,7 +17,7 @@ _AS_FOUND = Reading()
 
 
 def _open(path: Path, reading: Reading) -> Trace:
-    return open_trace(path, step=reading.step, pid=reading.pid)
+    return open_trace(path, step=reading.step, pid=reading.pid, capture_traces=reading.capture_traces)
 
 
 def open_case(

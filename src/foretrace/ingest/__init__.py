@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from foretrace import cache as trace_cache
 from foretrace.errors import FormatError
-from foretrace.ingest import kineto, other_formats
+from foretrace.ingest import graph_replays, kineto, other_formats
 from foretrace.ingest.pipes import as_file
 from foretrace.ingest.reading import Reading
 from foretrace.ingest.source import Progress, open_source
@@ -23,15 +23,20 @@ def open_trace(
     reader: str | None = None,
     step: str | None = None,
     pid: str | int | None = None,
+    capture_traces: Sequence[str | Path | Trace] = (),
     progress: Progress | None = None,
 ) -> Trace:
     """The recording at `path`, from the cache if it was read before; naming a `reader` goes past the cache.
 
     `step` names the ranges that are its steps: a name, how names begin, or a pattern after ~. `pid` chooses one of several
-    processes in the file.
+    processes in the file. `capture_traces` are recordings of how the CUDA graphs that this one replays were captured, or of the
+    same program run without graphs.
     """
     path = as_file(Path(path))
-    reading = Reading(step, None if pid is None else str(pid))
+    others = tuple(
+        other if isinstance(other, Trace) else open_trace(other, cache=cache) for other in capture_traces
+    )
+    reading = Reading(step, None if pid is None else str(pid), others)
 
     def read() -> Trace:
         return _read(path, reader, reading.pid, progress)
@@ -56,5 +61,5 @@ def _read(path: Path, reader: str | None, pid: str | None, progress: Progress | 
     for format_reader in READERS:
         if format_reader.accepts(source.head):
             trace: Trace = format_reader.read(source, reader=reader, pid=pid, progress=progress)
-            return trace
+            return graph_replays.attributed(trace)
     raise FormatError(f"{path}: not a recording that Foretrace knows (it reads torch.profiler's Kineto JSON)")

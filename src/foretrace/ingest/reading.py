@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from foretrace import cache
-from foretrace.ingest import step_marks
+from foretrace.ingest import graph_replays, step_marks
 from foretrace.trace import Trace
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The ranges that are the steps, and the process to read of several; nothing said means what is found."""
+    """The steps, the process to read of several, and captures of graphs; nothing said means what is found."""
 
     step: str | None = None  # a name, how names begin, or a pattern after ~
     pid: str | None = None
+    capture_traces: tuple[Trace, ...] = ()  # recordings of how this one's CUDA graphs were captured
 
     def key(self, path: Path) -> str:
         """The key of the recording in the cache, which holds it before `marked`."""
@@ -28,8 +29,9 @@ class Reading:
         )
 
     def marked(self, trace: Trace) -> Trace:
-        """The recording with the steps that were asked for."""
-        return trace if self.step is None else step_marks.chosen(trace, self.step)
+        """The recording with the steps that were asked for, and the operators of captures behind replayed kernels."""
+        marked = trace if self.step is None else step_marks.chosen(trace, self.step)
+        return graph_replays.attributed(marked, self.capture_traces) if self.capture_traces else marked
 
     def of_others(self) -> Reading:
         """How to read another recording of the same program: there the process has another number."""

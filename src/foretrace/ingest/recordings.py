@@ -33,6 +33,15 @@ def find_recording(path: Path, *, of_ranks: bool = False) -> Recorded:
     return Recorded(_in_folder(path, of_ranks=of_ranks) if is_folder else path)
 
 
+def find_recordings(path: Path) -> list[Path]:
+    """The recordings that a path means: the file itself, or all in a folder."""
+    if not path.is_dir():
+        return [as_file(path)]
+    if recordings := list(_recordings(path)):
+        return recordings
+    raise InputError(f"{path}: no recording in this folder{_others(path)}")
+
+
 def is_recording(file: Path) -> bool:
     """Whether a file begins as a recording does."""
     try:

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 PREFILL, DECODE, MIXED = "prefill", "decode", "mixed"
 
 _MODE = re.compile(r"step\[(?P<mode>[A-Z_]+)")
 _COUNTS = re.compile(r"execute_(?:\d+_)?context_(?P<new>\d+)\(.*\)_generation_(?P<going>\d+)\(")
 _REQUESTS = re.compile(r"execute_new_(?P<new>\d+)_cached_(?P<going>\d+)\b")
+_TOKENS = re.compile(
+    r"execute_(?:\d+_)?context_\d+\((?:sq)?(?P<new>\d+)[^)]*\)_generation_\d+\((?:sq)?(?P<going>\d+)"
+    r"|execute_new_(?P<nobody>0)_cached_(?P<cached>\d+)\b"
+)
+# What attention works on, as annotated for rooflines: sums over the requests of query lengths (sq), key lengths (sk), and their
+# products; or, shorter, of query lengths and of products of both.
+_PART = r"(?P<{0}count>\d+)\((?:sq(?P<{0}sq>\d+)sk(?P<{0}sk>\d+)sqsq(?P<{0}sqsq>\d+)sqsk(?P<{0}sqsk>\d+)|(?P<{0}short>\d+)(?:_(?P<{0}pairs>\d+))?)\)"
+_LENGTHS = re.compile(rf"execute_(?:\d+_)?context_{_PART.format('new_')}_generation_{_PART.format('going_')}")
+_SIZES = re.compile(r"step\[[A-Z_]+ bs=(?P<bs>\d+)(?: toks=(?P<toks>\d+))?")
 _PLAIN = re.compile(r"execute_model\b|gpu_model_runner: forward\Z")
 _WORD = re.compile(r"(?P<mode>prefill|decode|extend)(?![A-Za-z])", re.IGNORECASE)
 # SGLang's forward modes; any other is told by its own name.
@@ -39,3 +49,49 @@ def kind_of(name: str) -> str | None:
         mode = match["mode"].upper()
         return _MODES.get(mode, mode.lower().replace("_", " "))
     return None
+
+
+def tokens_of(name: str) -> int | None:
+    """Tokens that the step works on, where its name tells: all of a prefill's, one for each sequence of a decode."""
+    if match := _TOKENS.match(name):
+        return sum(int(number) for number in match.groups() if number is not None)
+    if match := _SIZES.match(name):
+        return int(match["toks"] or match["bs"])
+    return None
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """What attention works on in a part of a step: sums over its requests."""
+
+    tokens_count: int  # queries
+    keys_count: int
+    pairs_count: int  # of a query and a key that a causal mask leaves
+
+
+def lengths_of(name: str) -> tuple[Lengths, Lengths] | None:
+    """What the new requests of a step work on, and those that go on; None where the name does not tell."""
+    match = _LENGTHS.match(name)
+    if match is None:
+        return None
+    parts = [_lengths(match, prefix) for prefix in ("new_", "going_")]
+    new, going = parts
+    return None if new is None or going is None else (new, going)
+
+
+def _lengths(match: re.Match[str], prefix: str) -> Lengths | None:
+    count, queries, keys, squares, products, short, pairs = (
+        None if match[prefix + name] is None else int(match[prefix + name])
+        for name in ("count", "sq", "sk", "sqsq", "sqsk", "short", "pairs")
+    )
+    if not count or 0 in (queries, short):
+        return Lengths(0, 0, 0)
+    if queries is None:
+        if short is None or pairs is None:
+            return None
+        # Exact for one request. Of several, equal lengths are assumed, which read the fewest keys.
+        queries, products, squares, keys = short, pairs, short * short // count, -(-pairs * count // short)
+    assert keys is not None
+    assert squares is not None
+    assert products is not None
+    return Lengths(queries, keys, products - (squares - queries) // 2)

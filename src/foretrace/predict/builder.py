@@ -12,7 +12,6 @@ from foretrace import intervals
 from foretrace.analyze.concepts.device.device_time import names_like
 from foretrace.analyze.concepts.host.cpu_program import computes_on_cpu
 from foretrace.analyze.concepts.host.runtime_calls import DATA_LOADING
-from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
 from foretrace.predict import cpu_host, host_line
@@ -30,6 +29,7 @@ from foretrace.predict.program import (
     Program,
     Times,
 )
+from foretrace.runtime_names import Effect, calls_that
 from foretrace.sourced import JUDGEMENT, Count, Nanoseconds
 from foretrace.trace import Trace
 

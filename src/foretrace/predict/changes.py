@@ -28,12 +28,16 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace import intervals
+from foretrace.analyze.concepts.device.graph_origins import has_capture
+from foretrace.analyze.concepts.trees.attribution import nearest
+from foretrace.analyze.concepts.trees.call_tree import NOBODY
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.predict import batch, edits, fusion, graph_capture
 from foretrace.predict.calibrate import scaled_host
 from foretrace.predict.edits import Edit
-from foretrace.predict.numbers import NO_CALLS, NO_TIME, Calls, ProgramTime, Tasks
+from foretrace.predict.numbers import NO_CALLS, NO_TASKS, NO_TIME, Calls, ProgramTime, Tasks
 from foretrace.predict.program import BLOCKING_COPY, SYNC, Program
+from foretrace.predict.tasks import task_table
 from foretrace.trace import Trace
 
 VERBS = ("scale", "set", "remove", "unwait", "move", "add", "graph", "fuse")
@@ -223,7 +227,20 @@ class _Chosen:
         ids = self.spans["id"].to_numpy()
         if self.kind in ("kernel", "copy", "set"):
             return Tasks(np.flatnonzero(np.isin(self.program.task_span, ids)))
-        return Tasks(np.flatnonzero(np.isin(self.program.task_call, self.calls())))
+        launched = np.isin(self.program.task_call, self.calls())
+        launched[self.replayed()] = True
+        return Tasks(np.flatnonzero(launched))
+
+    def replayed(self) -> Tasks:
+        """Device work of CUDA graphs that the chosen operators were captured for."""
+        if self.kind != "op":
+            return NO_TASKS
+        parent = self.trace.spans["parent_id"].cast(pl.Int32).fill_null(NOBODY).to_numpy()
+        marked = np.zeros(len(parent), bool)
+        marked[self.spans["id"].to_numpy()] = True
+        nodes = task_table(self.trace, self.program).filter(has_capture())
+        inside = nearest(parent, marked)[nodes["op_id"].to_numpy()] != NOBODY
+        return Tasks(nodes["task"].to_numpy()[inside])
 
     def calls(self) -> Calls:
         """Calls that are chosen, or that lie within what is."""
@@ -282,7 +299,7 @@ def _remove(chosen: _Chosen, _: str | None, text: str) -> Edit:
         return Edit(removed_tasks=chosen.some(chosen.tasks(), text))
     if chosen.spans.is_empty():
         chosen.some(NO_CALLS, text)
-    return Edit(removed_host=chosen.host(), removed_calls=chosen.calls())
+    return Edit(removed_host=chosen.host(), removed_calls=chosen.calls(), removed_tasks=chosen.replayed())
 
 
 def _unwait(chosen: _Chosen, _: str | None, text: str) -> Edit:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from foretrace import intervals
 from foretrace.analyze.concepts.device.device_time import device_work, names_like
 from foretrace.analyze.concepts.host import runtime_calls
-from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that
 from foretrace.predict import waits
 from foretrace.predict.calibrate import dense_ns
 from foretrace.predict.costs import graph
@@ -19,6 +18,7 @@ from foretrace.predict.edits import Edit
 from foretrace.predict.numbers import Calls
 from foretrace.predict.program import BLOCKING_COPY, SYNC, Program
 from foretrace.predict.tasks import task_table
+from foretrace.runtime_names import Effect, calls_that
 from foretrace.sourced import JUDGEMENT, Count, Share
 from foretrace.trace import Trace
 

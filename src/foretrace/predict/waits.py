@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from foretrace.analyze.concepts.device.device_time import names_like
 from foretrace.analyze.concepts.host.runtime_calls import NOBODY, HostSpans
-from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that
 from foretrace.predict.numbers import Calls
 from foretrace.predict.program import BLOCKING_COPY, SYNC, Program
 from foretrace.predict.tasks import task_table
+from foretrace.runtime_names import Effect, calls_that
 from foretrace.trace import Trace
 
 # Operators whose result is as large as the values of their input decide.

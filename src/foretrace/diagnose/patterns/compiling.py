@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from foretrace.analyze.concepts.device import graph_origins
 from foretrace.analyze.concepts.device.phases import OPTIMIZER, PHASES
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Place
@@ -87,6 +88,8 @@ class Compiling:
     @cached_property
     def doubt(self) -> str:
         """What stands in the compiler's way; empty where nothing is seen."""
+        if self.case.tasks.select(graph_origins.has_capture().any()).item():
+            return "the operators are replayed as a CUDA graph, and what its launches cost beside fused kernels is not known here"
         forward = _launching(self.case)
         if forward.str.contains(_RECURRENT).any():
             return "the compiler leaves recurrent layers (LSTM, GRU) as they are, and breaks its graph there"

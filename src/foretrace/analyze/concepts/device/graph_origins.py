@@ -1,74 +1,34 @@
 """Where the nodes of a CUDA graph come from: the operators of its capture, or of the same kernels run eagerly.
 
-A replayed graph's kernels link to the one call that launched the graph, not to an operator. Two sources tell:
-- the capture, where it lies in the recording: launch calls between StreamBeginCapture and StreamEndCapture start
-  no work, and stand in the order of the nodes. Taken only where capture and graph agree in number and kinds;
+A replayed graph's kernels link to the one call that launched the graph. Two sources tell their operators:
+- the capture, in this recording or another: ingest has put its operators behind the kernels (ingest/graph_replays.py);
 - eager work of the same recording: runs of consecutive kernels with the same names (`RUN` or more, or the
-  whole graph if that is shorter), if every such run in eager came from the same operators.
+  whole graph if that is shorter), if every such run in eager came from the same operators. Names alone are known then.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that, does
 from foretrace.trace import Trace
 
 Array = NDArray[Any]
 
+HOW_TO_GET_CAPTURES = (
+    "record with shapes and stacks while the graphs are captured, or the same program without graphs (vLLM: enforce_eager, "
+    "SGLang: disable_cuda_graph), and add --capture-trace FILE"
+)
 RUN = 4
-NOBODY = -1
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
-@dataclass(frozen=True)
-class Capture:
-    """One capture: when it ended, and the kind of node and the operator of each launch in it."""
-
-    end_ns: int
-    kinds: list[str]
-    ops: list[int | None]
-
-
-def captures(trace: Trace) -> list[Capture]:
-    """The captures that lie in the recording, in order."""
-    calls = trace.spans.lazy().filter(pl.col("kind") == "runtime")
-    rows = calls.select("id", "name", "start_ns", "op_id", "parent_id").collect()
-    begins = rows.filter(pl.Series(calls_that(rows["name"], Effect.BEGIN_CAPTURE)))
-    if begins.is_empty():
-        return []
-    ends = rows.filter(pl.Series(calls_that(rows["name"], Effect.END_CAPTURE)))["start_ns"].to_numpy()
-    launches = rows.filter(pl.Series(calls_that(rows["name"], Effect.KERNEL, Effect.COPY, Effect.FILL)))
-    # A driver call inside a runtime call is the same launch.
-    launches = launches.filter(~pl.col("parent_id").is_in(launches["id"].implode()).fill_null(value=False))
-    at = launches["start_ns"].to_numpy()
-    complete = []
-    for begin in begins["start_ns"].to_list():
-        after = ends[np.searchsorted(ends, begin, side="right") :]
-        if len(after):
-            first, last = np.searchsorted(at, (begin, after[0]))
-            inside = launches.slice(int(first), int(last - first))
-            kinds = [_kind(name) for name in inside["name"].cast(pl.String).to_list()]
-            complete.append(Capture(int(after[0]), kinds, inside["op_id"].to_list()))
-    return complete
-
-
-def captured_ops(known: list[Capture], kinds: list[str], before_ns: int) -> list[int | None] | None:
-    """The operator of each node, from the last capture before a time with these kinds of nodes; None without one."""
-    for capture in reversed(known):
-        if capture.end_ns < before_ns and capture.kinds == kinds:
-            return capture.ops
-    return None
-
-
-def _kind(call: str) -> str:
-    """The kind of node that a launch call makes."""
-    return "copy" if does(call, Effect.COPY) else "set" if does(call, Effect.FILL) else "kernel"
+def has_capture() -> pl.Expr:
+    """Whether GPU work has its operator from the capture of its graph: see ingest/graph_replays.py."""
+    return (pl.col("op_id") > pl.col("launch_id")).fill_null(value=False)
 
 
 class Eager:

@@ -9,7 +9,7 @@ It follows from the calls around the operator (or, without one, the launch):
   a multi-tensor kernel outside of the backward. A step that is given a closure, as Lightning does, holds the forward
   and the backward too: only what begins after the last autograd node in it is the optimizer's.
 - forward: anything else that has an operator.
-- unknown: no operator is linked, as for the kernels of a CUDA graph.
+- unknown: no operator is linked, as for the kernels of a CUDA graph whose capture is not known.
 """
 
 from __future__ import annotations

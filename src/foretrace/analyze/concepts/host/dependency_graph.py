@@ -27,8 +27,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace.analyze.concepts.device import device_time
-from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that
 from foretrace.intervals import Times
+from foretrace.runtime_names import Effect, calls_that
 from foretrace.trace import Trace
 
 Array = NDArray[Any]

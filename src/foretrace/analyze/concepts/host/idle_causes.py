@@ -25,8 +25,8 @@ from foretrace import intervals
 from foretrace.analyze.concepts.host import host_activity, runtime_calls
 from foretrace.analyze.concepts.host.host_activity import Pieces
 from foretrace.analyze.concepts.host.runtime_calls import NOBODY, Flags, HostSpans, Ids
-from foretrace.analyze.concepts.names.runtime_names import Effect
 from foretrace.intervals import Intervals
+from foretrace.runtime_names import Effect
 from foretrace.trace import Trace
 
 CAUSES = (

@@ -1,4 +1,4 @@
-"""A trace's host spans as arrays, with the calls among them by what they do: see names/runtime_names.py."""
+"""A trace's host spans as arrays, with the calls among them by what they do: see runtime_names.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from foretrace.analyze.concepts.names.runtime_names import Effect, does
+from foretrace.runtime_names import Effect, does
 from foretrace.trace import Trace
 
 # Kinds of overhead, as Kineto names CUPTI's. A full command buffer is not the profiler's doing.

@@ -16,9 +16,9 @@ import polars as pl
 
 from foretrace import intervals
 from foretrace.analyze.concepts.device.device_time import ORPHAN
-from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that
 from foretrace.analyze.result import Value
 from foretrace.analyze.steps import StepWindow, step_windows
+from foretrace.runtime_names import Effect, calls_that
 from foretrace.schema import DEVICE_KINDS
 from foretrace.trace import Step, Trace
 

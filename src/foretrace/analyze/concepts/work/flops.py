@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from foretrace.analyze.concepts.names import kernel_names
 from foretrace.analyze.concepts.work import work_models
-from foretrace.trace import Trace
+from foretrace.ingest.server_marks import lengths_of
+from foretrace.trace import Trace, once_per_trace
 
 Array = NDArray[Any]
 
 _ARGUMENTS = ("shapes", "dtypes", "strides", "inputs")
-# What tells one call from another: calls that agree in all of it did the same work.
-CALL = ("op", *_ARGUMENTS, "kernel")
+# What tells one call from another: calls that agree in all of it did the same work. `label` is the name of a server's step.
+CALL = ("op", *_ARGUMENTS, "kernel", "label")
 _WORK = {"flops": pl.Int64, "bytes": pl.Int64, "dtype": pl.String, "model": pl.String}
 _NOBODY = -1
 _LARGEST = 2**53  # sizes beyond that are a damaged recording, not work
@@ -70,8 +71,11 @@ def kernel_owners(trace: Trace) -> pl.DataFrame:
     kernels = kernels.select("id", "name", "dur_ns", "device", "op_id", "launch_id")
     owner = _nearest(trace, kernels["op_id"], _marked(trace, _candidates(trace)))
     # aten::linear may launch a kernel of its own beside its aten::addmm: it must not count the product again.
-    matrix = _by_family(trace, owner.drop_nulls().unique(), work_models.MATRIX_FAMILIES)
-    doubled = _callers(trace, pl.concat(matrix))
+    owning = owner.drop_nulls().unique()
+    matrix = pl.concat(_by_family(trace, owning, work_models.MATRIX_FAMILIES))
+    # A server's attention holds products of other operands; only attention inside attention is the same work.
+    served = _by_family(trace, owning, work_models.SERVED_FAMILIES)
+    doubled = pl.concat(_callers(trace, group) for group in (matrix, *served))
     if len(doubled):
         owner = owner.set(owner.is_in(doubled.implode()), None)
     return kernels.with_columns(owner_id=owner)
@@ -150,7 +154,38 @@ def with_arguments(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     row = pl.Series(place[ids.fill_null(trace.spans.height).to_numpy()])
     row = row.set(row == _NOBODY, None)
     arguments = [trace.ops[name].gather(row).alias(name) for name in _ARGUMENTS]
-    return calls.with_columns(trace.spans["name"].gather(ids).alias("op"), *arguments)
+    named = calls.with_columns(trace.spans["name"].gather(ids).alias("op"), *arguments)
+    return named.with_columns(_labels(trace, named))
+
+
+def _labels(trace: Trace, calls: pl.DataFrame) -> pl.Series:
+    """For operators whose work their step's name tells, that name; else null."""
+    steps = _labelled_steps(trace)
+    distinct = calls["op"].unique().drop_nulls()
+    told = distinct.filter(
+        pl.Series([work_models.by_step(name) for name in distinct.cast(pl.String)], dtype=pl.Boolean)
+    )
+    if steps.is_empty() or told.is_empty():
+        return pl.Series("label", [None] * calls.height, pl.String)
+    at = trace.spans["start_ns"].gather(calls["span_id"])
+    place = pl.Series(
+        np.searchsorted(steps["start_ns"].to_numpy(), at.fill_null(-1).to_numpy(), side="right") - 1
+    )
+    place = place.set(place < 0, None)
+    inside = (at < steps["end_ns"].gather(place)) & calls["op"].is_in(told.implode())
+    return steps["label"].gather(place).set(~inside.fill_null(value=False), None)
+
+
+@once_per_trace
+def _labelled_steps(trace: Trace) -> pl.DataFrame:
+    """The ranges of a server's steps that tell what attention works on, in order."""
+    ranges = trace.spans.filter((pl.col("kind") == "annotation") & (pl.col("dur_ns") > 0))
+    names = ranges["name"].unique().cast(pl.String)
+    told = names.filter(pl.Series([lengths_of(name) is not None for name in names], dtype=pl.Boolean))
+    label = pl.col("name").cast(pl.String)
+    return ranges.filter(label.is_in(told.implode())).select(
+        "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"), label=label
+    )
 
 
 def with_work(calls: pl.DataFrame) -> pl.DataFrame:
@@ -162,7 +197,7 @@ def with_work(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _row(name: str, *arguments: str | None) -> tuple[int | None, int | None, str | None, str | None]:
-    *_, kernel = arguments
+    *_, kernel, _ = arguments
     model = work_models.find(name)
     work = work_models.work(name, *arguments)
     if model is None or work is None or max(work.flops or 0, work.bytes) > _LARGEST:

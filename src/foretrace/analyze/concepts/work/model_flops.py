@@ -13,7 +13,7 @@ import polars as pl
 from foretrace.analyze.concepts.device import device_peaks, device_roles
 from foretrace.analyze.concepts.device.phases import PHASES, RECOMPUTE
 from foretrace.analyze.concepts.work import flops as op_flops
-from foretrace.analyze.concepts.work.work_models import MATRIX_FAMILIES
+from foretrace.analyze.concepts.work.work_models import DENSE_FAMILIES
 from foretrace.analyze.steps import StepWindow, measured_window
 from foretrace.trace import Trace
 
@@ -72,7 +72,7 @@ def _matrix_ops(trace: Trace, owners: pl.DataFrame) -> pl.DataFrame:
     schema = {"device": pl.Int32, "dtype": pl.String, "peak": pl.Float64}
     modelled = (
         op_flops.work_of(trace, owners)
-        .filter(pl.col("model").is_in(MATRIX_FAMILIES) & (pl.col("flops") > 0))
+        .filter(pl.col("model").is_in(DENSE_FAMILIES) & (pl.col("flops") > 0))
         .select(pl.col("span_id").alias("owner_id"), "flops", "dtype")
     )
     where = owners.drop_nulls("owner_id").group_by("owner_id").agg(pl.col("device", "step", "phase").first())

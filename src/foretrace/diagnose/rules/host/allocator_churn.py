@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 
 from foretrace import intervals
-from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import SHOWN_SPANS
 from foretrace.diagnose.finding import Finding, Fix
@@ -20,6 +19,7 @@ from foretrace.predict.calibrate import dense_ns
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
 from foretrace.predict.numbers import Calls, ProgramTime
+from foretrace.runtime_names import Effect, calls_that
 from foretrace.sourced import JUDGEMENT, Nanoseconds, Share
 
 LEAST_SHARE = Share(0.02, "host time", JUDGEMENT)

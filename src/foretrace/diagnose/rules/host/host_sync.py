@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from foretrace.analyze.concepts.names.runtime_names import Effect, does
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import host_waits, launches_for_waits, needed_waits
@@ -19,6 +18,7 @@ from foretrace.diagnose.rule import RUNTIME_CALLS, healthy, needs, rule
 from foretrace.predict.changes import Change
 from foretrace.predict.graph_capture import NEAR_END  # noqa: F401  # named on the page
 from foretrace.predict.numbers import Calls
+from foretrace.runtime_names import Effect, does
 from foretrace.sourced import JUDGEMENT, Count
 
 LOGGED = Count(2, "values read a step: a loss or a norm that is logged, rather than a condition", JUDGEMENT)

@@ -11,17 +11,22 @@ from foretrace.analyze.concepts.work.work_models import (
     attention,
     convolution,
     elementwise,
+    experts,
     indexing,
     matmul,
     multi_tensor,
     normalisation,
+    quantised,
+    served_attention,
 )
 from foretrace.analyze.concepts.work.work_models.call import Model, Work, parse
 
 _FAMILIES: dict[str, dict[str, Model]] = {
-    "gemm": matmul.MODELS,
+    "gemm": {**matmul.MODELS, **quantised.MODELS},
     "convolution": convolution.MODELS,
     "attention": attention.MODELS,
+    "served attention": served_attention.MODELS,
+    "experts": experts.MODELS,
     "norm": normalisation.NORMS,
     "softmax": normalisation.SOFTMAXES,
     "elementwise": elementwise.MODELS,
@@ -38,6 +43,10 @@ _MODELS = {name: (family, model) for family, models in _FAMILIES.items() for nam
 FAMILIES = (*_FAMILIES, "triton")
 # Families that a matrix unit runs: where one holds another, only the inner one did the work.
 MATRIX_FAMILIES = ("gemm", "convolution", "attention")
+# Families of servers' operators, which hold products of their own beside what they compute themselves.
+SERVED_FAMILIES = ("served attention", "experts")
+# What runs at the rate of the matrix units.
+DENSE_FAMILIES = (*MATRIX_FAMILIES, *SERVED_FAMILIES)
 
 
 def find(name: str) -> tuple[str, Model] | None:
@@ -54,6 +63,11 @@ def names() -> frozenset[str]:
     return frozenset(_MODELS)
 
 
+def by_step(name: str) -> bool:
+    """Whether the work of an operator depends on what its step is called."""
+    return name in served_attention.MODELS
+
+
 def work(
     name: str,
     shapes: str | None,
@@ -61,13 +75,14 @@ def work(
     strides: str | None,
     inputs: str | None,
     kernel: str | None,
+    step: str | None = None,
 ) -> Work | None:
     """What one call had to do, or None where there is no model or its arguments do not tell."""
     model = find(name)
     if model is None or shapes is None:
         return None
     try:
-        result = model[1](parse(name, shapes, dtypes, strides, inputs, kernel))
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError):
+        result = model[1](parse(name, shapes, dtypes, strides, inputs, kernel, step))
+    except (StopIteration, ValueError, TypeError, LookupError, AttributeError, ArithmeticError):
         return None  # arguments that do not fit the operator's signature, or were not recorded
     return result if result.bytes >= 0 and (result.flops or 0) >= 0 else None

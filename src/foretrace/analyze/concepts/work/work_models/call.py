@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 from foretrace.analyze.concepts.work.tensor_shapes import MOST_ELEMENTS
+from foretrace.ingest.server_marks import Lengths, lengths_of
 
 Shape = tuple[int, ...]
 
@@ -77,6 +78,7 @@ class Call:
     lists: tuple[tuple[Shape, ...], ...]  # shapes of a list of tensors; empty where the argument is none
     inputs: tuple[str, ...]  # empty where scalar values were not recorded
     kernel: str | None  # the longest kernel that it launched
+    lengths: tuple[Lengths, ...] = ()  # of a server's step: what its prefills and its decodes attend to
 
     def tensor(self, place: int) -> Tensor:
         """The tensor at that place; ValueError where it is none."""
@@ -142,6 +144,7 @@ def parse(
     strides: str | None,
     inputs: str | None,
     kernel: str | None,
+    step: str | None = None,
 ) -> Call:
     """The call behind one row of the ops table; ValueError where it is not as torch writes it."""
     sizes = _list(shapes)
@@ -156,7 +159,9 @@ def parse(
         stride = steps[place] if place < len(steps) else ()
         tensors.append(None if nested else _tensor(size, dtype, stride))
     values = tuple(str(value) for value in _list(inputs))
-    return Call(name, tuple(tensors), tuple(lists), values, kernel)
+    return Call(
+        name, tuple(tensors), tuple(lists), values, kernel, (lengths_of(step) if step else None) or ()
+    )
 
 
 def _list(text: str | None) -> list[Any]:

@@ -144,6 +144,20 @@ def _both(names: tuple[str, ...], model: Model) -> dict[str, Model]:
     return {f"aten::{name}{end}": model for name in names for end in ("", "_")}
 
 
+def _into_cache(call: Call) -> Work:
+    """vLLM's (key, value, key_cache, value_cache, ...): the new tokens are read, and written in the cache's type."""
+    sources, caches = [call.tensor(0), call.tensor(1)], [call.tensor(2), call.tensor(3)]
+    written = sum(source.count * cache.item_bytes for source, cache in zip(sources, caches, strict=True))
+    return Work(0, sum(source.bytes for source in sources) + written, sources[0].dtype)
+
+
+def _rotary(call: Call) -> Work:
+    """vLLM's (positions, query, key, ...), both turned in place: two products and a sum for each element."""
+    turned = [tensor for tensor in (call.given(1), call.given(2)) if tensor is not None]
+    moved = call.tensor(0).bytes + 2 * sum(tensor.bytes for tensor in turned)
+    return Work(3 * sum(tensor.count for tensor in turned), moved, turned[0].dtype)
+
+
 MODELS: dict[str, Model] = {
     **{
         name: model
@@ -152,13 +166,20 @@ MODELS: dict[str, Model] = {
     },
     **_both(_TESTS, _elementwise(2, test=True)),
     "aten::_transform_bias_rescale_qkv": _biased,
+    "_C::rotary_embedding": _rotary,
     "_C::silu_and_mul": _written_to,
+    "_C::gelu_tanh_and_mul": _written_to,
+    "sgl_kernel::silu_and_mul": _written_to,
+    "sgl_kernel::gelu_and_mul": _written_to,
+    "sgl_kernel::gelu_tanh_and_mul": _written_to,
     "_C::gelu_and_mul": _written_to,
     "_C::static_scaled_fp8_quant": _written_to,
     "_C::dynamic_scaled_fp8_quant": _written_to,
 }
 COPIES: dict[str, Model] = {
     "aten::copy_": _copy,
+    "_C_cache_ops::reshape_and_cache": _into_cache,
+    "_C_cache_ops::reshape_and_cache_flash": _into_cache,
     **{f"aten::{name}_": _fill for name in _FILLS},
 }
 DROPOUTS: dict[str, Model] = {"aten::native_dropout": _dropout, "aten::glu": _gated}

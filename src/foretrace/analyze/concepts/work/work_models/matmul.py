@@ -120,6 +120,8 @@ MODELS: dict[str, Model] = {
     "aten::vdot": _dot,
     "aten::linear": _linear,
     "aten::mkldnn_linear": _linear,
+    "vllm::rocm_unquantized_gemm": _linear,
+    "vllm::rocm_unquantized_gemm_impl": _linear,
     "aten::matmul": _matmul,
     "aten::_scaled_mm": _scaled_mm,
     "aten::_int_mm": _int_mm,

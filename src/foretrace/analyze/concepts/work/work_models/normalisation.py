@@ -104,8 +104,8 @@ NORMS: dict[str, Model] = {
         "aten::native_group_norm_backward", "aten::batch_norm_backward",
     ),
     **_named(_backward(8), "aten::_fused_rms_norm_backward"),
-    **_named(_written_to(4), "_C::rms_norm"),
-    **_named(_fused_add_rms, "_C::fused_add_rms_norm"),
+    **_named(_written_to(4), "_C::rms_norm", "sgl_kernel::rmsnorm", "sgl_kernel::gemma_rmsnorm"),
+    **_named(_fused_add_rms, "_C::fused_add_rms_norm", "sgl_kernel::fused_add_rmsnorm", "sgl_kernel::gemma_fused_add_rmsnorm"),
 }  # fmt: skip
 SOFTMAXES: dict[str, Model] = {
     **_named(_softmax, "aten::_softmax", "aten::_log_softmax"),

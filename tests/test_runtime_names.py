@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from foretrace.analyze.concepts.names.runtime_names import Effect, calls_that, does, effect
+from foretrace.runtime_names import Effect, calls_that, does, effect
 
 SOURCE = Path(__file__).parents[3] / "src" / "foretrace"
 # As hipify-perl has them, apart from those that only differ in their prefix.
