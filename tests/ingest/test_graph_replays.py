@@ -160,6 +160,16 @@ def test_a_warm_up_tells_branches_without_ids(tmp_path: Path) -> None:
     ]
 
 
+def test_branches_without_ids_and_warm_up_have_no_operators(tmp_path: Path) -> None:
+    """Their order of start is not that of the capture, and nothing tells which is which; on one stream it would be."""
+    step = [Launch(f"aten::{name}", f"kernel_{name}") for name in "abcd"]
+    started = [step[0], step[2], step[3], step[1]]
+    branches = Program().capture(step).replay(started, streams=[7, 9, 9, 7]).recording
+    assert nodes(branches.open(tmp_path))["op"].to_list() == [None] * 4
+    chain = Program().capture(step).replay(step, streams=[7] * 4).recording
+    assert nodes(chain.open(tmp_path, "chain.json"))["op"].to_list() == [f"aten::{name}" for name in "abcd"]
+
+
 def test_kernels_that_captured_calls_name_are_matched_by_name(tmp_path: Path) -> None:
     """As on ROCm: a launch that the graph lost, and one whose kernel differs, have no node."""
     program = Program().capture(STEP, named=True).replay([STEP[0], *STEP[2:]])

@@ -2,7 +2,7 @@
 
 A capture fits a launch if it has as many launches as the launch has nodes, or as many kernels; where captured calls name their
 kernels, most of these must be the same in order. Nodes stand in the order of their ids, which is that of the capture. Where ids are not
-recorded, they stand in the order of their start, and nodes of several streams as warm-up runs of the operators tell. Of several captures
+recorded, they stand in the order of their start, and nodes of several streams get only operators that warm-up runs confirm. Of several captures
 that fit, as of a server that captures one graph for each batch size, these decide, in this order: the batch size that the range
 around the launch names, the order of the recorded graph ids, which kernels the operators launch where they run eagerly, and the
 capture that came last before the first launch. Where none does, operators are given only if all captures agree on them, without
@@ -54,6 +54,11 @@ class Launch:
     step: int | None
     place: int = 0  # among the launches of the same kernels in its step
     places_count: int = 1
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the nodes stand in the order of the capture: branches do not, without ids."""
+        return self.ordered or len(set(self.streams)) < 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +186,9 @@ def _fit(launch: Launch, capture: Capture) -> Array | None:
     if capture.names is not None:
         return _by_names(launch, capture.names, capture.calls)
     if _alike(capture.kinds, launch.kinds):
-        return np.asarray(capture.calls, np.int64)[_ranks(launch, capture)]
+        ranks = _ranks(launch, capture)
+        calls = np.asarray(capture.calls, np.int64)[ranks]
+        return calls if launch.in_order else _confirmed(launch, capture, ranks, calls)
     wanted, given = _places(launch.kinds), _places(capture.kinds)
     if not wanted["kernel"] or len(wanted["kernel"]) != len(given["kernel"]):
         return None
@@ -217,7 +224,7 @@ def _ranks(launch: Launch, capture: Capture) -> Array:
     """
     order = np.arange(len(launch.nodes))
     seen = graph_captures.eager_kernels(capture.trace)
-    if launch.ordered or len(set(launch.streams)) < 2 or not seen:
+    if launch.in_order or not seen:
         return order
     queues: dict[int, list[int]] = {}
     for place, stream in enumerate(launch.streams):
@@ -231,6 +238,16 @@ def _ranks(launch: Launch, capture: Capture) -> Array:
         ]
         order[(known or heads)[0].pop()] = number
     return order
+
+
+def _confirmed(launch: Launch, capture: Capture, ranks: Array, calls: Array) -> Array | None:
+    """The calls of nodes whose kernel the operator was seen to launch eagerly; None where there is none."""
+    seen = graph_captures.eager_kernels(capture.trace)
+    sure = np.zeros(len(calls), bool)
+    for node, rank in enumerate(ranks.tolist()):
+        op, shapes, name = capture.op_names[rank], capture.shapes[rank], launch.names[node]
+        sure[node] = op is not None and ((op, shapes, name) in seen or (op, None, name) in seen)
+    return np.where(sure, calls, NO_CALL) if sure.any() else None
 
 
 def _places(kinds: Iterable[str]) -> dict[str, list[int]]:
