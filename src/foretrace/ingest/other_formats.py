@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from foretrace.ingest.formats import Format
 from foretrace.ingest.source import Source
 
 _SQLITE = b"SQLite format 3\0"
@@ -32,6 +33,7 @@ class OtherFormat:
     instead: str
     begins: Callable[[bytes], bool]
     read_by_another: bool = False  # of Foretrace's commands
+    of_a_profiler: bool = True
 
 
 def looks_pickled(head: bytes) -> bool:
@@ -82,6 +84,7 @@ OTHER_FORMATS = (
         "an SQLite database",
         "its tables are of no profiler that is known here",
         lambda head: head.startswith(_SQLITE),
+        of_a_profiler=False,
     ),
     OtherFormat(
         "a snapshot of torch's CUDA allocator (pickle)",
@@ -93,6 +96,7 @@ OTHER_FORMATS = (
         "a Python pickle",
         "it is not loaded, since that can run code",
         lambda head: bool(_PICKLE.match(head)) and head[2:3] in (b"}", b"]", b"(", b"\x95", b"c", b"q"),
+        of_a_profiler=False,
     ),
     OtherFormat(
         "a profile of Triton's Proton (.hatchet)", "`proton-viewer -m time/ms FILE` shows it", _is_hatchet
@@ -126,12 +130,25 @@ def recognised(head: bytes) -> OtherFormat | None:
     return next((other for other in OTHER_FORMATS if other.begins(head)), None)
 
 
+def not_read() -> tuple[Format, ...]:
+    """The formats of profilers that are told and not read."""
+    return tuple(
+        Format(other.what, "", "", "no", f"anything here: {other.instead}")
+        for other in OTHER_FORMATS
+        if other.of_a_profiler and not other.read_by_another
+    )
+
+
+def telling(source: Source) -> bytes:
+    """How a file begins; of an SQLite file also the names of its tables, which need not lie at its beginning."""
+    if source.head.startswith(_SQLITE) and not source.compression:
+        return source.head + _table_names(source)
+    return source.head
+
+
 def told(source: Source) -> str | None:
     """One line that says what a file of another profiler is and what to do with it; `None` for any other file."""
-    head = source.head
-    if head.startswith(_SQLITE) and not source.compression:
-        head += _table_names(source)
-    other = recognised(head)
+    other = recognised(telling(source))
     if other is None:
         return None
     if other.read_by_another:
@@ -140,7 +157,7 @@ def told(source: Source) -> str | None:
 
 
 def _table_names(source: Source) -> bytes:
-    """The names of an SQLite file's tables, which need not lie at its beginning; nothing where it is damaged."""
+    """The names of an SQLite file's tables; nothing where it is damaged."""
     import sqlite3
     from contextlib import closing
 
