@@ -26,9 +26,6 @@ NODE: dict[str, Any] = {
     "frame": {"name": "ROOT", "type": "function"}, "metrics": {"count": 0, "time (ns)": 0}, "children": [],
 }  # fmt: skip
 KERNEL = {"args": {"call_stack": ["ROOT", "matmul"]}, "cat": "kernel", "dur": 5, "name": "matmul", "ph": "X", "tid": 7, "ts": 0}  # fmt: skip
-ROCPROF_KERNELS = (
-    b'"Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Dispatch_Id","Kernel_Id","Kernel_Name"\n'
-)
 NSYS_KERNELS = b"Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name\n"
 NCU_RAW = b'"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size"\n'
 
@@ -45,9 +42,6 @@ FILES: dict[str, tuple[bytes, str]] = {
     "proton trace": (
         json.dumps({"displayTimeUnit": "us", "traceEvents": [KERNEL]}).encode(), "Proton (.chrome_trace)",
     ),
-    "rocprof json": (b'{"rocprofiler-sdk-tool":[{"metadata":{"pid":908}}]}', "rocprofv3's JSON"),
-    "rocprof csv": (ROCPROF_KERNELS, "rocprof's CSV"),
-    "rocprof stats": (b'"Name","Calls","TotalDurationNs","AverageNs"\n', "rocprof's CSV"),
     "nsys csv": (NSYS_KERNELS, "a table of `nsys stats` (CSV)"),
     "ncu csv": (b"==PROF== Connected to process 7\n" + NCU_RAW, "a table of Nsight Compute (CSV)"),
 }  # fmt: skip
@@ -85,7 +79,7 @@ def database(path: Path, *tables: str) -> Path:
     ("tables", "says"),
     [
         (("CUPTI_ACTIVITY_KIND_KERNEL", "META_DATA_EXPORT"), "Nsight Systems' SQLite export"),
-        (("rocpd_metadata_0001",), "rocprofv3's database (rocpd)"),
+        (("rocpd_metadata_0001",), "a rocpd database without kernels and regions"),
         (("people",), "an SQLite database, which"),
     ],
 )
@@ -135,7 +129,6 @@ def test_each_says_what_it_is_and_what_shows_it() -> None:
         ("peers/memory/snapviewer_memory.pickle", "snapshot of torch's CUDA allocator"),
         ("other/nsys_synthetic/synthetic.sqlite", "Nsight Systems' SQLite export"),
         ("peers/nsys/h100_2gpu_1s.sqlite.gz", "Nsight Systems' SQLite export"),
-        ("peers/rocprof/908_results.json.gz", "rocprofv3's JSON"),
         ("other/ncu/kernels.raw.csv.gz", "a table of Nsight Compute"),
         ("other/nsys_synthetic/cuda_gpu_trace.csv", "a table of `nsys stats`"),
     ],

@@ -16,10 +16,6 @@ _PICKLE = re.compile(rb"\x80[\x02-\x05]|\([dl]p[0-9]|[\]}]q\x00")
 _SNAPSHOT = re.compile(rb"segments|device_traces|blocks")
 _SEGMENT = re.compile(rb"total_size|segment_type|allocated_size|action|external_annotations")
 _PROTON_UNIT = re.compile(rb'\s*\{\s*"displayTimeUnit"\s*:\s*"(?:us|ns)"')
-_ROCPROF_CSV = re.compile(
-    rb'"?(?:Kind"?,"?(?:Agent_Id|Direction)|Domain"?,"?Function|Correlation_Id"?,"?Dispatch_Id'
-    rb'|Name"?,"?Calls"?,"?TotalDurationNs)'
-)
 _NSYS_CSV = re.compile(rb'"?(?:Time \(%\)"?,"?Total Time \(|Start \([a-z]+\)"?,"?Duration \()')
 _NCU_CSV = re.compile(rb'(?:==PROF==[^\n]*\n)*"?ID"?,"?Process ID"?,"?Process Name"?,')
 _RECORD = "for Foretrace, record with `foretrace run -- python ...` or torch.profiler"
@@ -76,11 +72,6 @@ OTHER_FORMATS = (
         lambda head: head.startswith(_SQLITE) and (b"CUPTI_ACTIVITY_KIND_" in head or b"StringIds" in head),
     ),
     OtherFormat(
-        "rocprofv3's database (rocpd)",
-        "recorded with --output-format pftrace, it is for ui.perfetto.dev",
-        lambda head: head.startswith(_SQLITE) and b"rocpd_" in head,
-    ),
-    OtherFormat(
         "an SQLite database",
         "its tables are of no profiler that is known here",
         lambda head: head.startswith(_SQLITE),
@@ -103,14 +94,6 @@ OTHER_FORMATS = (
     ),
     OtherFormat(
         "a timeline of Triton's Proton (.chrome_trace)", "ui.perfetto.dev shows it", _is_proton_trace
-    ),
-    OtherFormat(
-        "rocprofv3's JSON",
-        "its --output-format pftrace is for ui.perfetto.dev",
-        lambda head: bool(re.match(rb'\s*\{\s*"rocprofiler-sdk-tool"', head)),
-    ),
-    OtherFormat(
-        "rocprof's CSV", "any spreadsheet shows it", lambda head: bool(_ROCPROF_CSV.match(_text(head)))
     ),
     OtherFormat(
         "a table of `nsys stats` (CSV)",
