@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import json
 import pickle
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,10 +20,6 @@ from tests.corpus import CORPUS, needs_corpus
 
 SEGMENT = {"device": 0, "address": 1 << 40, "total_size": 2097152, "segment_type": "small", "blocks": []}
 SNAPSHOT = {"segments": [SEGMENT], "device_traces": [[]], "allocator_settings": {}}
-NODE: dict[str, Any] = {
-    "frame": {"name": "ROOT", "type": "function"}, "metrics": {"count": 0, "time (ns)": 0}, "children": [],
-}  # fmt: skip
-KERNEL = {"args": {"call_stack": ["ROOT", "matmul"]}, "cat": "kernel", "dur": 5, "name": "matmul", "ph": "X", "tid": 7, "ts": 0}  # fmt: skip
 NSYS_KERNELS = b"Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name\n"
 NCU_RAW = b'"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size"\n'
 
@@ -37,11 +31,7 @@ FILES: dict[str, tuple[bytes, str]] = {
     "old snapshot": (pickle.dumps(SNAPSHOT, protocol=2), "snapshot of torch's CUDA allocator"),
     "oldest snapshot": (pickle.dumps([SEGMENT], protocol=0), "snapshot of torch's CUDA allocator"),
     "pickle": (pickle.dumps({"a": [1, 2]}), "a Python pickle"),
-    "hatchet": (json.dumps([{**NODE, "children": [NODE]}, {"CUDA": {}}]).encode(), "Proton (.hatchet)"),
-    "hatchet msgpack": (b"\x92\x83\xa8children\x90\xa5frame\x82\xa4name\xa4ROOT", "Proton (.hatchet)"),
-    "proton trace": (
-        json.dumps({"displayTimeUnit": "us", "traceEvents": [KERNEL]}).encode(), "Proton (.chrome_trace)",
-    ),
+    "hatchet msgpack": (b"\x92\x83\xa8children\x90\xa5frame\x82\xa4name\xa4ROOT", "Proton (.hatchet_msgpack)"),
     "nsys csv": (NSYS_KERNELS, "a table of `nsys stats` (CSV)"),
     "ncu csv": (b"==PROF== Connected to process 7\n" + NCU_RAW, "a table of Nsight Compute (CSV)"),
 }  # fmt: skip
@@ -124,7 +114,6 @@ def test_each_says_what_it_is_and_what_shows_it() -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("other/proton/proton_gpt.hatchet", "Proton (.hatchet)"),
         ("other/memory/encoder12.snapshot.pickle", "snapshot of torch's CUDA allocator"),
         ("peers/memory/snapviewer_memory.pickle", "snapshot of torch's CUDA allocator"),
         ("other/nsys_synthetic/synthetic.sqlite", "Nsight Systems' SQLite export"),

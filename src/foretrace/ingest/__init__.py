@@ -8,7 +8,7 @@ from types import ModuleType
 
 from foretrace import cache as trace_cache
 from foretrace.errors import FormatError, InputError
-from foretrace.ingest import kineto, other_formats, rocpd, rocprof_csv, rocprof_json, snapshots
+from foretrace.ingest import kineto, other_formats, proton, rocpd, rocprof_csv, rocprof_json, snapshots, xprof
 from foretrace.ingest.folders import files_in
 from foretrace.ingest.formats import Format
 from foretrace.ingest.pipes import as_file
@@ -17,7 +17,7 @@ from foretrace.ingest.source import Progress, open_source
 from foretrace.trace import Trace
 
 # The first that accepts how a file begins reads it: Kineto's comes last, since other tools write Chrome traces too.
-READERS: tuple[ModuleType, ...] = (rocpd, rocprof_csv, rocprof_json, kineto)
+READERS: tuple[ModuleType, ...] = (rocpd, rocprof_csv, rocprof_json, proton, xprof, kineto)
 # Of files that are no Trace: commands of their own read these.
 OTHER_READERS: tuple[ModuleType, ...] = (snapshots,)
 

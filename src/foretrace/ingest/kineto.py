@@ -15,7 +15,6 @@ from foretrace.errors import FormatError, InputError, UsageError
 from foretrace.ingest import kineto_native, kineto_python, kineto_tables, lenient, processes, step_marks
 from foretrace.ingest.columns import NULL_I64, Columns
 from foretrace.ingest.formats import Format
-from foretrace.ingest.other_formats import recognised
 from foretrace.ingest.secret_texts import mask_secrets
 from foretrace.ingest.source import Progress, Source
 from foretrace.trace import Repair, Trace
@@ -56,8 +55,6 @@ _RANK_IN_NAME = re.compile(r"rank[-_]?([0-9]{1,6})(?![0-9])", re.IGNORECASE)
 
 def accepts(head: bytes) -> bool:
     """Whether a file that begins like this may be Kineto's."""
-    if recognised(head):  # Triton's Proton writes Chrome traces too, and lists of objects
-        return False
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text.startswith(b"["):
         return bool(_BARE_LIST.match(text)) and (b'"ph"' in text or b"]" in text)

@@ -15,7 +15,6 @@ _SQLITE = b"SQLite format 3\0"
 _PICKLE = re.compile(rb"\x80[\x02-\x05]|\([dl]p[0-9]|[\]}]q\x00")
 _SNAPSHOT = re.compile(rb"segments|device_traces|blocks")
 _SEGMENT = re.compile(rb"total_size|segment_type|allocated_size|action|external_annotations")
-_PROTON_UNIT = re.compile(rb'\s*\{\s*"displayTimeUnit"\s*:\s*"(?:us|ns)"')
 _NSYS_CSV = re.compile(rb'"?(?:Time \(%\)"?,"?Total Time \(|Start \([a-z]+\)"?,"?Duration \()')
 _NCU_CSV = re.compile(rb'(?:==PROF==[^\n]*\n)*"?ID"?,"?Process ID"?,"?Process Name"?,')
 _RECORD = "for Foretrace, record with `foretrace run -- python ...` or torch.profiler"
@@ -42,16 +41,10 @@ def is_snapshot(head: bytes) -> bool:
     return bool(_PICKLE.match(head) and _SNAPSHOT.search(head) and _SEGMENT.search(head))
 
 
-def _is_hatchet(head: bytes) -> bool:
-    if head.startswith(b"\x92"):  # msgpack: a list of two
-        return b"\xa8children" in head and b"\xa5frame" in head
-    parts = all(part in head for part in (b'"children"', b'"frame"', b'"metrics"'))
-    return head.lstrip().startswith(b"[") and parts and b'"ph"' not in head
-
-
-def _is_proton_trace(head: bytes) -> bool:
-    of_kineto = b'"schemaVersion"' in head or b'"deviceProperties"' in head
-    return bool(_PROTON_UNIT.match(head)) and b'"call_stack"' in head and not of_kineto
+def _is_packed_hatchet(head: bytes) -> bool:
+    return (
+        head.startswith(b"\x92") and b"\xa8children" in head and b"\xa5frame" in head
+    )  # msgpack: a list of two
 
 
 # The first that fits is told.
@@ -90,10 +83,9 @@ OTHER_FORMATS = (
         of_a_profiler=False,
     ),
     OtherFormat(
-        "a profile of Triton's Proton (.hatchet)", "`proton-viewer -m time/ms FILE` shows it", _is_hatchet
-    ),
-    OtherFormat(
-        "a timeline of Triton's Proton (.chrome_trace)", "ui.perfetto.dev shows it", _is_proton_trace
+        "a packed profile of Triton's Proton (.hatchet_msgpack)",
+        "`proton-viewer -m time/ms FILE` shows it; finalize(output_format='hatchet') writes one that is read",
+        _is_packed_hatchet,
     ),
     OtherFormat(
         "a table of `nsys stats` (CSV)",
