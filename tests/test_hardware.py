@@ -228,3 +228,16 @@ def test_a_virtual_function_is_its_card_where_it_has_all_of_its_units() -> None:
     assert whole is not None
     assert whole.name == "AMD Instinct MI300X"
     assert match("AMD Instinct MI300X VF", sm_count=38) is None
+
+
+def test_a_nameless_amd_device_is_told_by_its_size() -> None:
+    """An MI210 and a die of an MI250 have the same peaks; an MI350X and an MI355X have not."""
+    found = match("AMD Radeon Graphics", memory_bytes=68_702_699_520, sm_count=104)
+    assert found is not None
+    assert (found.fp16_flops, found.memory_bandwidth_bytes) == (181e12, 1.6384e12)
+    large = match("AMD Radeon Graphics", memory_bytes=192 * GIB, sm_count=304)
+    assert large is not None
+    assert large.name == "AMD Instinct MI300X"
+    assert match("AMD Radeon Graphics", memory_bytes=288 * GIB, sm_count=256) is None
+    assert match("AMD Radeon Graphics", memory_bytes=16 * GIB, sm_count=60) is None
+    assert match("AMD Radeon Graphics", sm_count=104) is None

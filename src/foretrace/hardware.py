@@ -14,6 +14,8 @@ from foretrace.errors import UsageError
 
 MEASURED = "measured by the user"
 
+# What ROCm calls a device that its list of names lacks.
+_ANY_AMD = "amd radeon graphics"
 # Vendors print "80GB" and mean 80 GiB: an H100 reports 79.2 GiB, an H200 ("141GB") 139.8, an MI300X 191.98.
 _GIB = 2**30
 _MIB = 2**20
@@ -57,6 +59,8 @@ _DTYPES = {
 def match(name: str, *, memory_bytes: int | None = None, sm_count: int | None = None) -> Device | None:
     """The device that reports this name, or None when none or more than one fits what was recorded."""
     wanted = _normalised(name)
+    if wanted == _ANY_AMD:
+        return _by_size(memory_bytes, sm_count)
     if sm_count is not None:  # a virtual function may be a part of the card: only its unit count says which
         wanted = wanted.removesuffix(" vf")
     found = [
@@ -67,6 +71,22 @@ def match(name: str, *, memory_bytes: int | None = None, sm_count: int | None = 
         and (sm_count is None or sm_count == device.sm_count)
     ]
     return found[0] if len(found) == 1 else None
+
+
+def _by_size(memory_bytes: int | None, sm_count: int | None) -> Device | None:
+    """The one AMD device of that size, or the first of several whose peaks differ by less than a hundredth."""
+    if memory_bytes is None or sm_count is None:
+        return None
+    found = [
+        each
+        for each in DEVICES
+        if each.vendor == "AMD" and each.sm_count == sm_count and _holds(each, memory_bytes)
+    ]
+    rates = ("fp32_flops", "fp16_flops", "memory_bandwidth_bytes")
+    alike = all(
+        abs(getattr(each, rate) / getattr(found[0], rate) - 1) < 0.01 for each in found for rate in rates
+    )
+    return found[0] if found and alike else None
 
 
 def override(device: Device, **peaks: float) -> Device:

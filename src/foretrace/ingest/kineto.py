@@ -12,7 +12,15 @@ import polars as pl
 
 from foretrace import schema
 from foretrace.errors import FormatError, InputError, UsageError
-from foretrace.ingest import kineto_native, kineto_python, kineto_tables, lenient, processes, step_marks
+from foretrace.ingest import (
+    hip_geometry,
+    kineto_native,
+    kineto_python,
+    kineto_tables,
+    lenient,
+    processes,
+    step_marks,
+)
 from foretrace.ingest.columns import NULL_I64, Columns
 from foretrace.ingest.formats import Format
 from foretrace.ingest.secret_texts import mask_secrets
@@ -83,7 +91,7 @@ def read(
     _check_pid(columns, pid, name)
     meta = {**_meta(columns, source), "masked_texts": masked}
     _drop_counters_of_others(columns)
-    frames = kineto_tables.build(columns)
+    frames = hip_geometry.completed(kineto_tables.build(columns), meta["devices"])
     # The header of a merged file is that of one of its ranks, and does not say of which.
     meta["rank"], meta["rank_source"] = (None, None) if columns.processes else _rank(columns.header, name)
     if meta["rank"] is not None:
