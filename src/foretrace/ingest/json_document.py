@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from foretrace.errors import InputError
+from foretrace.ingest import lenient
 from foretrace.ingest.source import Progress, Source
 from foretrace.units import format_value
 
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 MOST_BYTES = 2 << 30  # unpacked: Python's objects take about ten times as much
 
 
@@ -24,10 +27,22 @@ def load(source: Source, progress: Progress | None = None) -> Any:
     if source.broken:
         raise InputError(f"{name}: broken off: {source.broken[0][0]}")
     try:
-        return json.loads(text.decode("utf-8-sig", "replace"))
+        document = json.loads(text.decode("utf-8-sig", "replace"))
+        return _cleaned(document) if _SURROGATE.search(text) else document
     except (ValueError, RecursionError) as error:
         what = " ".join(str(error).split())[:200]
         raise InputError(f"{name}: the JSON is damaged or breaks off: {what}") from error
+
+
+def _cleaned(value: Any) -> Any:
+    """The document without halves of characters, which no text can hold."""
+    if isinstance(value, str):
+        return lenient.clean(value)
+    if isinstance(value, list):
+        return [_cleaned(each) for each in value]
+    if isinstance(value, dict):
+        return {lenient.clean(key): _cleaned(each) for key, each in value.items()}
+    return value
 
 
 def mapping(value: object) -> dict[str, Any]:

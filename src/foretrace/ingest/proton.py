@@ -177,7 +177,7 @@ def _timeline(source: Source, document: Mapping[str, Any], pid: str | None) -> T
             cycles[key] = cycles.get(key, 0.0) + 1000 * float(dur)
             continue
         about = mapping(event.get("args"))
-        stack = [str(each) for each in about.get("call_stack") or () if each != "ROOT"]
+        stack = _names(about.get("call_stack"))
         start_ns = round(float(start) * 1000)
         device.append(
             {"kind": "copy" if _COPY.match(name) else "kernel", "name": name, "start_ns": start_ns, "row": row, "device": 0,
@@ -199,6 +199,11 @@ def _timeline(source: Source, document: Mapping[str, Any], pid: str | None) -> T
         meta={"compression": source.compression or None},
     )  # fmt: skip
     return to_trace(recorded, pid=pid, file_bytes=source.size)
+
+
+def _names(stack: object) -> list[str]:
+    """The scopes of a call stack, from the outermost in."""
+    return [str(each) for each in stack if each != "ROOT"] if isinstance(stack, list) else []
 
 
 def _is_time(value: object) -> bool:

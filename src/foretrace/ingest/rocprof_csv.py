@@ -108,7 +108,12 @@ def _read(path: Path, sources: Iterable[Source], pid: str | None, progress: Prog
             raise FormatError(f"{source.path}: not a table of rocprofv3")
         size += source.size
         group = groups.setdefault(_SUFFIX.sub("", str(source.path)), {})
-        group.setdefault(table, []).append(_frame(source, progress))
+        made = _frame(source, progress)
+        if missing := _TABLES[table] - set(made.columns):
+            raise InputError(
+                f"{source.path.name}: the CSV cannot be read: no column {', '.join(sorted(missing))}"
+            )
+        group.setdefault(table, []).append(made)
     if not any(table in group for group in groups.values() for table in _TIMED):
         statistics = [each for group in groups.values() for each in group.get("stats", [])]
         if not statistics:

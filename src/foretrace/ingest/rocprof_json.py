@@ -89,7 +89,7 @@ class _Tool:
         """Rows of rocprof_rows.KERNEL."""
         rows = []
         for record, info in self._dispatches():
-            symbol = self.symbols.get(info.get("kernel_id"), {})
+            symbol = self.symbols.get(whole(info.get("kernel_id")), {})
             grid, block = mapping(info.get("grid_size")), mapping(info.get("workgroup_size"))
             dispatch = whole(info.get("dispatch_id"))
             if dispatch is not None:
@@ -139,7 +139,7 @@ class _Tool:
                 name = self._operation(record) or kind
                 rows.append({**self._span(record), "kind": "runtime", "name": name})
         for record in objects(self.records.get("marker_api")):
-            text = self.markers.get(mapping(record.get("correlation_id")).get("internal"))
+            text = self.markers.get(whole(mapping(record.get("correlation_id")).get("internal")))
             name = text if isinstance(text, str) and text else self._operation(record) or "marker"
             rows.append({**self._span(record), "kind": "annotation", "name": name})
         return frame(rows, HOST)
