@@ -134,7 +134,7 @@ def _spoilt(document: Any, chance: random.Random) -> bytes:
             case 1 if isinstance(holder, list):
                 holder.append(copy.deepcopy(holder[key]))
             case _:
-                holder[key] = chance.choice((*NUMBERS, *TEXTS, *OTHERS))
+                holder[key] = copy.deepcopy(chance.choice((*NUMBERS, *TEXTS, *OTHERS)))
         if not list(_places(document)):
             break
     data = json.dumps(document).encode("utf-8", "replace")

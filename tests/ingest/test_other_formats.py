@@ -85,6 +85,15 @@ def test_a_damaged_database_is_still_one(tmp_path: Path) -> None:
         open_trace(tmp_path / "x", cache=False)
 
 
+def test_names_of_tables_need_not_be_text(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with closing(sqlite3.connect(path)) as made:
+        made.execute("create table people (a integer)")
+    path.write_bytes(path.read_bytes().replace(b"people", b"p\xb9ople"))
+    with pytest.raises(FormatError, match="an SQLite database"):
+        open_trace(path, cache=False)
+
+
 def test_a_folder_without_a_recording_says_what_is_in_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

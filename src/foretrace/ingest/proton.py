@@ -17,7 +17,7 @@ from foretrace.ingest import json_document, totals
 from foretrace.ingest.formats import Format
 from foretrace.ingest.json_document import mapping, objects
 from foretrace.ingest.source import Progress, Source
-from foretrace.ingest.span_tables import ARGS, DEVICE, HOST, Recorded, frame, to_trace, whole
+from foretrace.ingest.span_tables import ARGS, DEVICE, HOST, Recorded, frame, nanoseconds, to_trace, whole
 from foretrace.trace import Trace
 
 FORMATS = (
@@ -164,24 +164,23 @@ def _device(number: int | None, facts: Mapping[str, Any], kind: str) -> dict[str
 
 
 def _timeline(source: Source, document: Mapping[str, Any], pid: str | None) -> Trace:
-    device, args, cycles = [], [], {}
+    device: list[dict[str, Any]] = []
+    args: list[dict[str, Any]] = []
+    cycles: dict[tuple[str, ...], float] = {}
     for row, event in enumerate(objects(document.get("traceEvents"))):
-        if event.get("ph") != "X":
-            continue
-        start, dur = event.get("ts"), event.get("dur")
-        if not _is_time(start) or not _is_time(dur):
+        start_ns, dur_ns = nanoseconds(event.get("ts")), nanoseconds(event.get("dur"))
+        if event.get("ph") != "X" or start_ns is None or dur_ns is None:
             continue
         name = str(event.get("name"))
         if event.get("cat") not in ("kernel", "metric"):
             key = (str(event.get("pid", "kernel")), name)
-            cycles[key] = cycles.get(key, 0.0) + 1000 * float(dur)
+            cycles[key] = cycles.get(key, 0.0) + dur_ns  # Proton writes a cycle as a nanosecond
             continue
         about = mapping(event.get("args"))
         stack = _names(about.get("call_stack"))
-        start_ns = round(float(start) * 1000)
         device.append(
             {"kind": "copy" if _COPY.match(name) else "kernel", "name": name, "start_ns": start_ns, "row": row, "device": 0,
-             "end_ns": start_ns + round(float(dur) * 1000), "stream": whole(event.get("tid"))}
+             "end_ns": start_ns + dur_ns, "stream": whole(event.get("tid"))}
         )  # fmt: skip
         scope = stack[:-1] if stack and stack[-1] == name else stack
         args += [{"row": row, "key": totals.SCOPE, "text": totals.BETWEEN.join(scope)}] if scope else []
@@ -204,7 +203,3 @@ def _timeline(source: Source, document: Mapping[str, Any], pid: str | None) -> T
 def _names(stack: object) -> list[str]:
     """The scopes of a call stack, from the outermost in."""
     return [str(each) for each in stack if each != "ROOT"] if isinstance(stack, list) else []
-
-
-def _is_time(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15

@@ -49,7 +49,8 @@ def _in_folder(folder: Path, *, of_ranks: bool) -> Path:
         raise InputError(f"{folder}: no recording in this folder{_others(folder)}")
     if len(recordings) == 1:
         return recordings[0]
-    if gathered(files_in(folder)) is not None:
+    whole = gathered(files_in(folder))
+    if whole is not None and set(whole[1]) >= set(recordings):
         return folder
     if of_ranks and (lowest := lowest_rank(recordings)) is not None:
         return lowest

@@ -81,7 +81,7 @@ def read(
 
 def parts(files: Sequence[Path]) -> tuple[Path, ...]:
     """The tables among these files; none where no two of them are."""
-    found = tuple(file for file in files if file.name.lower().endswith(".csv") and _table_at(file))
+    found = tuple(file for file in files if ".csv" in file.name.lower() and _table_at(file))
     return found if len(found) > 1 else ()
 
 

@@ -85,6 +85,17 @@ def whole(value: object) -> int | None:
     return number if -(2**63) < number < 2**63 else None
 
 
+def nanoseconds(microseconds: object) -> int | None:
+    """A time in microseconds, as Chrome traces have them, in whole nanoseconds; null where it is none."""
+    if (
+        isinstance(microseconds, bool)
+        or not isinstance(microseconds, int | float)
+        or not abs(microseconds) < 1e15
+    ):
+        return None
+    return round(float(microseconds) * 1000)
+
+
 def to_trace(recorded: Recorded, *, pid: str | None, file_bytes: int) -> Trace:
     """The Trace: of one process, with nested and linked spans, and its steps where ranges mark them."""
     repairs = dict(recorded.repairs)

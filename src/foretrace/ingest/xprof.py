@@ -15,7 +15,7 @@ from foretrace.ingest import json_document
 from foretrace.ingest.formats import Format
 from foretrace.ingest.json_document import mapping, objects
 from foretrace.ingest.source import Progress, Source
-from foretrace.ingest.span_tables import ARGS, DEVICE, HOST, Recorded, frame, to_trace, whole
+from foretrace.ingest.span_tables import ARGS, DEVICE, HOST, Recorded, frame, nanoseconds, to_trace, whole
 from foretrace.trace import Trace
 
 FORMATS = (
@@ -54,22 +54,21 @@ def read(
     device: list[dict[str, Any]] = []
     args: list[dict[str, Any]] = []
     for row, event in enumerate(events):
-        start, dur = event.get("ts"), event.get("dur", 0)
-        if event.get("ph") != "X" or not _is_time(start) or not _is_time(dur):
+        start_ns, dur_ns = nanoseconds(event.get("ts")), nanoseconds(event.get("dur", 0))
+        if event.get("ph") != "X" or start_ns is None or dur_ns is None:
             continue
-        about = mapping(event.get("args"))
-        start_ns = round(float(start) * 1000)
+        name, about = str(event.get("name")), mapping(event.get("args"))
         span = {
-            "name": str(event.get("name")), "start_ns": start_ns, "end_ns": start_ns + round(float(dur) * 1000), "row": row,
+            "name": name, "start_ns": start_ns, "end_ns": start_ns + dur_ns, "row": row,
             "correlation": whole(about.get("correlation_id")),
         }  # fmt: skip
         place = lanes.place(event)
         if place is None:
             continue
         if "device" in place:
-            device.append({**span, **place, **_work(span["name"], about)})
+            device.append({**span, **place, **_work(name, about)})
         else:
-            host.append({**span, **place, "kind": _host_kind(span["name"], about)})
+            host.append({**span, **place, "kind": _host_kind(name, about)})
         args += [
             {"row": row, "key": key, "text": str(about[key])[:2000]}
             for key in _KEPT
@@ -175,7 +174,3 @@ def _share(text: str | None) -> float | None:
     except ValueError:
         return None
     return value if value is not None and 0 <= value <= 100 else None
-
-
-def _is_time(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
