@@ -74,7 +74,7 @@ def told(name: str) -> Iterator[None]:
     """SQLite's errors as one line about the file."""
     try:
         yield
-    except (sqlite3.Error, sqlite3.Warning, OverflowError, MemoryError) as error:
+    except (sqlite3.Error, sqlite3.Warning, OverflowError, MemoryError, UnicodeDecodeError) as error:
         what = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(f"{name}: the SQLite file cannot be read: {what}") from error
 
