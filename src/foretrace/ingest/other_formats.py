@@ -139,9 +139,9 @@ def _table_names(source: Source) -> bytes:
     address = f"{source.path.absolute().as_uri()}?mode=ro&immutable=1"
     try:
         with closing(sqlite3.connect(address, uri=True)) as database:
-            database.text_factory = bytes  # a damaged name need not be UTF-8
+            database.text_factory = bytes
             names = database.execute("select name from sqlite_master limit 1000").fetchall()
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):  # what it says of a damaged name need not be UTF-8
         return b""  # its beginning says what it is all the same
     return b"\n".join(name for (name,) in names if isinstance(name, bytes))
 
