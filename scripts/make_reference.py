@@ -1,5 +1,7 @@
 """Writes docs/reference/ and docs/rules/ from the code: tables from schema.py, analyses, rules and Python from docstrings.
 
+And the table of formats in the README, from what the readers declare.
+
 python scripts/make_reference.py           writes the pages
 python scripts/make_reference.py --check   exits with 1 if a page is not what the code says
 """
@@ -27,6 +29,7 @@ from foretrace.commands._sql_tables import JOINED  # noqa: E402
 from foretrace.diagnose import RULES  # noqa: E402
 from foretrace.diagnose.rule import SECTIONS, Rule  # noqa: E402
 from foretrace.errors import ForetraceError  # noqa: E402
+from foretrace.ingest.formats import READ  # noqa: E402
 from foretrace.present.text import tables  # noqa: E402
 from foretrace.trace import Trace  # noqa: E402
 from foretrace.units import shorten  # noqa: E402
@@ -37,6 +40,8 @@ TESTED = (ROOT / "tests" / "traces").rglob("*.json.gz")
 RECORDINGS = (SAMPLE, *sorted(path for path in TESTED if not path.name.endswith(".torch.json.gz")))
 REFERENCE = ROOT / "docs" / "reference"
 RULE_PAGES = ROOT / "docs" / "rules"
+README = ROOT / "README.md"
+FORMATS_BEGIN, FORMATS_END = "<!-- formats: made by scripts/make_reference.py -->", "<!-- end of formats -->"
 CODE = ("Slow", "Fast")  # sections of a rule's page that hold code
 ROWS, WIDTH = 8, 60  # of an example
 MADE_BY = "<!-- Made by scripts/make_reference.py. Do not edit: change the code and run it again. -->"
@@ -283,6 +288,34 @@ def rules_page() -> str:
     return "\n".join(lines)
 
 
+def formats_page() -> str:
+    """docs/reference/formats.md: every format, how well it is read and what it cannot tell."""
+    lines = [
+        "# Formats", "", MADE_BY, "",
+        "Files are told by their content, never by their name. `foretrace formats` prints this list.", "",
+        *formats_table(), "", "What is read:", "",
+        *(f"- **{name}**: {says}" for name, says in READ.items()),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def formats_table() -> list[str]:
+    """The formats as rows of Markdown; those that are not read come last."""
+    lines = ["| format | files | made by | read | cannot tell |", "|---|---|---|---|---|"]
+    for each in ingest.formats():
+        cells = (each.name, each.files, each.made_by, each.read, each.lacks)
+        lines.append("| " + " | ".join(escape(escape_html(cell)) for cell in cells) + " |")
+    return lines
+
+
+def readme() -> str:
+    """The README with the formats of today between its two marks."""
+    text = README.read_text(encoding="utf-8")
+    before, _, rest = text.partition(FORMATS_BEGIN)
+    _, _, after = rest.partition(FORMATS_END)
+    return "\n".join([before + FORMATS_BEGIN, *formats_table(), FORMATS_END + after])
+
+
 def pages() -> dict[Path, str]:
     """Every page of the reference and its text."""
     each_analysis = {
@@ -292,6 +325,8 @@ def pages() -> dict[Path, str]:
         REFERENCE / "tables.md": tables_page(),
         REFERENCE / "analyses.md": analyses_page(),
         REFERENCE / "python.md": python_page(MADE_BY),
+        REFERENCE / "formats.md": formats_page(),
+        README: readme(),
         **each_analysis,
         RULE_PAGES / "README.md": rules_page(),
         **{RULE_PAGES / f"{each.name}.md": rule_page(each) for each in RULES},

@@ -27,6 +27,17 @@ def device(name: str) -> Device:
         ("NVIDIA H100 80GB HBM3", {"fp32": 67e12, "tf32": 494e12, "bf16": 989e12, "fp8": 1979e12}),
         ("NVIDIA H100 PCIe", {"fp32": 51.2e12, "tf32": 378e12, "bf16": 756e12, "fp8": 1513e12}),
         ("NVIDIA L4", {"fp32": 30.3e12, "tf32": 60e12, "bf16": 121e12, "fp8": 242.5e12}),
+        ("Tesla T4", {"fp32": 8.1e12, "tf32": None, "fp16": 65e12, "bf16": None, "fp8": None}),
+        ("NVIDIA GeForce RTX 2080 Ti", {"fp32": 13.4e12, "fp16": 53.8e12, "bf16": None}),
+        ("NVIDIA RTX A6000", {"fp32": 38.7e12, "tf32": 77.4e12, "bf16": 154.8e12, "fp8": None}),
+        ("NVIDIA L40", {"fp32": 90.5e12, "tf32": 90.5e12, "bf16": 181.05e12, "fp8": 362e12}),
+        ("NVIDIA L20", {"fp32": 59.35e12, "tf32": 59.35e12, "bf16": 118.7e12, "fp8": 237.4e12}),
+        ("NVIDIA H20", {"fp32": 44e12, "tf32": 74e12, "bf16": 148e12, "fp8": 296e12}),
+        ("NVIDIA H800", {"fp32": 67e12, "tf32": 494e12, "bf16": 989e12, "fp8": 1979e12}),
+        ("NVIDIA GB200", {"fp32": 80e12, "tf32": 1250e12, "bf16": 2500e12, "fp8": 5000e12}),
+        ("NVIDIA GB300", {"fp32": 80e12, "tf32": 1250e12, "bf16": 2500e12, "fp8": 5000e12}),
+        ("AMD Instinct MI300A", {"fp32": 122.6e12, "tf32": 490.3e12, "bf16": 980.6e12, "fp8": 1961.2e12}),
+        ("AMD Instinct MI350X", {"fp32": 144.2e12, "tf32": None, "bf16": 2306.9e12, "fp8": 4613.7e12}),
         ("NVIDIA L40S", {"fp32": 91.6e12, "tf32": 183e12, "bf16": 362.05e12, "fp8": 733e12}),
         ("NVIDIA B200", {"fp32": 80e12, "tf32": 1100e12, "bf16": 2250e12, "fp8": 4500e12}),
         ("Tesla V100-SXM2-16GB", {"fp32": 15.7e12, "fp16": 125e12, "tf32": None, "bf16": None, "fp8": None}),
@@ -132,20 +143,14 @@ def test_match_by_name(reported: str, expected: str) -> None:
         "NVIDIA A100-SXM-64GB",
         "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
         "NVIDIA A800-SXM4-80GB",
-        "NVIDIA L40",
         "NVIDIA GeForce RTX 3090 Ti",
         "NVIDIA GeForce RTX 4090 D",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
         "NVIDIA GeForce RTX 5090 Laptop GPU",
         "NVIDIA H100",
-        "NVIDIA H20",
-        "NVIDIA H800",
         "NVIDIA GH200 480GB",
-        "NVIDIA GB200",
-        "AMD Instinct MI300A",
         "AMD Instinct MI308X",
         "AMD Instinct MI300X VF",
-        "AMD Instinct MI350X",
     ],
 )
 def test_other_parts_match_nothing(reported: str) -> None:
@@ -223,3 +228,16 @@ def test_a_virtual_function_is_its_card_where_it_has_all_of_its_units() -> None:
     assert whole is not None
     assert whole.name == "AMD Instinct MI300X"
     assert match("AMD Instinct MI300X VF", sm_count=38) is None
+
+
+def test_a_nameless_amd_device_is_told_by_its_size() -> None:
+    """An MI210 and a die of an MI250 have the same peaks; an MI350X and an MI355X have not."""
+    found = match("AMD Radeon Graphics", memory_bytes=68_702_699_520, sm_count=104)
+    assert found is not None
+    assert (found.fp16_flops, found.memory_bandwidth_bytes) == (181e12, 1.6384e12)
+    large = match("AMD Radeon Graphics", memory_bytes=192 * GIB, sm_count=304)
+    assert large is not None
+    assert large.name == "AMD Instinct MI300X"
+    assert match("AMD Radeon Graphics", memory_bytes=288 * GIB, sm_count=256) is None
+    assert match("AMD Radeon Graphics", memory_bytes=16 * GIB, sm_count=60) is None
+    assert match("AMD Radeon Graphics", sm_count=104) is None

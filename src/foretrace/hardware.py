@@ -14,6 +14,8 @@ from foretrace.errors import UsageError
 
 MEASURED = "measured by the user"
 
+# What ROCm calls a device that its list of names lacks.
+_ANY_AMD = "amd radeon graphics"
 # Vendors print "80GB" and mean 80 GiB: an H100 reports 79.2 GiB, an H200 ("141GB") 139.8, an MI300X 191.98.
 _GIB = 2**30
 _MIB = 2**20
@@ -57,6 +59,8 @@ _DTYPES = {
 def match(name: str, *, memory_bytes: int | None = None, sm_count: int | None = None) -> Device | None:
     """The device that reports this name, or None when none or more than one fits what was recorded."""
     wanted = _normalised(name)
+    if wanted == _ANY_AMD:
+        return _by_size(memory_bytes, sm_count)
     if sm_count is not None:  # a virtual function may be a part of the card: only its unit count says which
         wanted = wanted.removesuffix(" vf")
     found = [
@@ -67,6 +71,22 @@ def match(name: str, *, memory_bytes: int | None = None, sm_count: int | None = 
         and (sm_count is None or sm_count == device.sm_count)
     ]
     return found[0] if len(found) == 1 else None
+
+
+def _by_size(memory_bytes: int | None, sm_count: int | None) -> Device | None:
+    """The one AMD device of that size, or the first of several whose peaks differ by less than a hundredth."""
+    if memory_bytes is None or sm_count is None:
+        return None
+    found = [
+        each
+        for each in DEVICES
+        if each.vendor == "AMD" and each.sm_count == sm_count and _holds(each, memory_bytes)
+    ]
+    rates = ("fp32_flops", "fp16_flops", "memory_bandwidth_bytes")
+    alike = all(
+        abs(getattr(each, rate) / getattr(found[0], rate) - 1) < 0.01 for each in found for rate in rates
+    )
+    return found[0] if found and alike else None
 
 
 def override(device: Device, **peaks: float) -> Device:
@@ -120,6 +140,7 @@ _TENSOR = ("tf32_flops", "fp16_flops", "bf16_flops", "fp8_flops")
 _PCIE = "PCI Express Base Specification: GT/s x 16 lanes x 128/130, https://pcisig.com/specifications"
 _PCIE_3_BYTES = 8e9 * 16 * 128 / 130 / 8
 PCIE_BYTES = {"3": _PCIE_3_BYTES, "4": 2 * _PCIE_3_BYTES, "5": 4 * _PCIE_3_BYTES}  # by generation
+_BUSES = {**PCIE_BYTES, "C2C": 450e9}  # to the host: a superchip's CPU is reached over NVLink-C2C
 
 _CUDA_GUIDE = (
     "CUDA C++ Programming Guide, technical specifications per compute capability, "
@@ -160,8 +181,17 @@ _ADA = (
     "NVIDIA Ada GPU Architecture whitepaper v2.1, "
     "https://images.nvidia.com/aem-dam/Solutions/Data-Center/l4/nvidia-ada-gpu-architecture-whitepaper-v2.1.pdf"
 )
+_T4 = (
+    "NVIDIA T4 datasheet, https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/tesla-t4/"
+    "t4-tensor-core-datasheet-951643.pdf"
+)
+_TURING = (
+    "NVIDIA Turing GPU Architecture whitepaper, https://images.nvidia.com/aem-dam/en-zz/Solutions/design-visualization/"
+    "technologies/turing-architecture/NVIDIA-Turing-Architecture-Whitepaper.pdf"
+)
 _L4 = "NVIDIA L4 datasheet, https://www.nvidia.com/en-us/data-center/l4/"
 _L40S = "NVIDIA L40S datasheet, dense column, https://www.nvidia.com/en-us/data-center/l40s/"
+_L40 = "NVIDIA L40 datasheet, dense column, https://www.nvidia.com/en-us/data-center/l40/"
 _H100 = (
     "NVIDIA H100 datasheet, https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet"
 )
@@ -171,6 +201,19 @@ _HOPPER = (
 )
 _H200 = "NVIDIA H200 datasheet, https://www.nvidia.com/en-us/data-center/h200/"
 _H200_DRIVER = "driver of an H200, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE = 62914560 (Nsight Compute)"
+# NVIDIA publishes no datasheet of the parts made for China: what their buyers and users write of them.
+_H20 = "Will It Run AI, NVIDIA H20 96 GB: 148 TFLOP/s fp16, 4.0 TB/s, NVLink 900 GB/s, https://willitrunai.com/es/gpus/h20-96gb"
+_H20_UNITS = "Geekbench 6 of an H20 (78 SMs), with 44 and 74 TFLOP/s of fp32 and tf32, https://zangshuxian.com/new/674733024499207168"
+_H800 = (
+    "Insights into DeepSeek-V3 (H800 SXM: an H100 SXM with NVLink cut from 900 to 400 GB/s and less fp64), "
+    "https://arxiv.org/abs/2505.09343"
+)
+_L20 = "TopCPU, NVIDIA L20 (AD102 with 92 SMs at 2520 MHz), https://www.topcpu.net/en/gpu-c/a40-pcie-vs-l20"
+_GB200 = "NVIDIA GB200 NVL72 specifications, half of a superchip, https://www.nvidia.com/en-us/data-center/gb200-nvl72/"
+_GB300 = "NVIDIA GB300 NVL72 specifications, a 72nd of the rack, https://www.nvidia.com/en-us/data-center/gb300-nvl72/"
+_GB300_UNITS = "driver of a GB300, multiProcessorCount = 152, as users report it"
+_GB200_UNITS = "driver of a GB200, multiProcessorCount = 152, as users report it"
+_C2C = "NVLink-C2C to the Grace CPU in place of PCIe, 900 GB/s of both directions, "
 _HGX_B200 = "NVIDIA HGX B200 specifications, per GPU, https://www.nvidia.com/en-us/data-center/hgx/"
 _BLACKWELL = "NVIDIA Blackwell Architecture Technical Brief, HGX B200, https://resources.nvidia.com/en-us-blackwell-architecture"
 _BLACKWELL_TUNING = "NVIDIA Blackwell Tuning Guide, https://docs.nvidia.com/cuda/blackwell-tuning-guide/"
@@ -196,7 +239,9 @@ _MI250X_PAGE = (
     "half of the AMD Instinct MI250X, https://www.amd.com/en/products/accelerators/instinct/mi200/mi250x.html"
 )
 _MI300X_PAGE = "AMD Instinct MI300X, https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html"
+_MI300A_PAGE = "AMD Instinct MI300A, https://www.amd.com/en/products/accelerators/instinct/mi300/mi300a.html"
 _MI325X_PAGE = "AMD Instinct MI325X, https://www.amd.com/en/products/accelerators/instinct/mi300/mi325x.html"
+_MI350X_PAGE = "AMD Instinct MI350X, https://www.amd.com/en/products/accelerators/instinct/mi350/mi350x.html"
 _MI355X_PAGE = "AMD Instinct MI355X, https://www.amd.com/en/products/accelerators/instinct/mi350/mi355x.html"
 
 # TFLOP/s of fp32, tf32, fp16, bf16 and fp8; GB/s and GiB of memory; SMs; MiB of L2; threads per SM; PCIe generation; GB/s
@@ -205,7 +250,8 @@ _MI355X_PAGE = "AMD Instinct MI355X, https://www.amd.com/en/products/accelerator
 #
 # Volta has fp16 tensor cores only. PG509 is the SXM4 board of either A100, whose name some drivers report instead.
 # Hopper SXM: 989 and 494 are halves of 1979 and 989, rounded down (whitepaper: 989.4, 494.7). The 2.5 PFLOP/s bf16 often
-# quoted for Blackwell is the GB200 superchip's, a different part at 1200 W. CDNA: fp32 is the matrix cores' peak, twice
+# quoted for Blackwell is the GB200 superchip's, a different part at 1200 W. Turing: fp16 with fp32 accumulation, which GeForce
+# parts do at half speed; the 2080 Ti is the reference card, not the Founders Edition. CDNA: fp32 is the matrix cores' peak, twice
 # the vector peak on CDNA 2, since fp32 GEMMs run there; CDNA 4 dropped tf32; SMs are compute units. torch sees each of the
 # two dies (GCDs) of an MI250 or MI250X as its own device, with half of everything; PCI id 740c reports one name for both,
 # and the compute units, 110 or 104 a die, tell them apart. ROCm reports the L2 of one die (4 MiB); the eight dies of an
@@ -218,27 +264,38 @@ V100 DGX Station 32GB   7.0     15.7     -     125       -       -    900   32  
 V100 PCIe 16GB          7.0       14     -     112       -       -    900   16   80    6  2048  3      -  Tesla V100-PCIE-16GB
 V100 PCIe 32GB          7.0       14     -     112       -       -    900   32   80    6  2048  3      -  Tesla V100-PCIE-32GB
 V100S PCIe 32GB         7.0     16.4     -     130       -       -   1134   32   80    6  2048  3      -  Tesla V100S-PCIE-32GB
+T4                      7.5      8.1     -      65       -       -    320   16   40    4  1024  3      -  Tesla T4, NVIDIA T4
+GeForce RTX 2080 Ti     7.5     13.4     -    53.8       -       -    616   11   68  5.5  1024  3     50  NVIDIA GeForce RTX 2080 Ti
 A100 SXM4 40GB          8.0     19.5   156     312     312       -   1555   40  108   40  2048  4    300  NVIDIA A100-SXM4-40GB, NVIDIA A100-PG509-200
 A100 PCIe 40GB          8.0     19.5   156     312     312       -   1555   40  108   40  2048  4    300  NVIDIA A100-PCIE-40GB
 A100 SXM4 80GB          8.0     19.5   156     312     312       -   2039   80  108   40  2048  4    300  NVIDIA A100-SXM4-80GB, NVIDIA A100-SXM-80GB, NVIDIA A100-PG509-200
 A100 PCIe 80GB          8.0     19.5   156     312     312       -   1935   80  108   40  2048  4    300  NVIDIA A100 80GB PCIe, NVIDIA A100-PCIE-80GB
 A10                     8.6     31.2  62.5     125     125       -    600   24   72    6  1536  4      -  NVIDIA A10
 GeForce RTX 3090        8.6     35.6  35.6      71      71       -    936   24   82    6  1536  4  56.25  NVIDIA GeForce RTX 3090
+RTX A6000               8.6     38.7  77.4   154.8   154.8       -    768   48   84    6  1536  4  56.25  NVIDIA RTX A6000
 L4                      8.9     30.3    60     121     121   242.5    300   24   58   48  1536  4      -  NVIDIA L4
+L20                     8.9    59.35 59.35   118.7   118.7   237.4    864   48   92   96  1536  4      -  NVIDIA L20
+L40                     8.9     90.5  90.5  181.05  181.05     362    864   48  142   96  1536  4      -  NVIDIA L40
 L40S                    8.9     91.6   183  362.05  362.05     733    864   48  142   96  1536  4      -  NVIDIA L40S
 GeForce RTX 4090        8.9     82.6  82.6   165.2   165.2   330.3   1008   24  128   72  1536  4      -  NVIDIA GeForce RTX 4090
 H100 SXM                9.0       67   494     989     989    1979   3350   80  132   50  2048  5    450  NVIDIA H100 80GB HBM3
 H100 PCIe               9.0     51.2   378     756     756    1513   2039   80  114   50  2048  5    300  NVIDIA H100 PCIe
 H100 NVL                9.0       60 417.5   835.5   835.5  1670.5   3900   94  132   60  2048  5    300  NVIDIA H100 NVL
+H800 SXM                9.0       67   494     989     989    1979   3350   80  132   50  2048  5    200  NVIDIA H800
+H20                     9.0       44    74     148     148     296   4000   96   78   60  2048  5    450  NVIDIA H20
 H200                    9.0       67   494     989     989    1979   4800  141  132   60  2048  5    450  NVIDIA H200
 H200 NVL                9.0       60 417.5   835.5   835.5  1670.5   4800  141  132   60  2048  5    450  NVIDIA H200 NVL
 B200                    10.0      80  1100    2250    2250    4500   8000  180  148  126  2048  5    900  NVIDIA B200
+GB200                   10.0      80  1250    2500    2500    5000   8000  186  152  126  2048  C2C  900  NVIDIA GB200
+GB300                   10.3      80  1250    2500    2500    5000   8000  288  152  126  2048  C2C  900  NVIDIA GB300
 GeForce RTX 5090        12.0   104.8 104.8   209.5   209.5     419   1792   32  170   96  1536  5      -  NVIDIA GeForce RTX 5090
 AMD Instinct MI210      gfx90a  45.3     -     181     181       - 1638.4   64  104    8  2048  4    150
 AMD Instinct MI250X (one GCD of two)  gfx90a  47.85  -  191.5   191.5   -  1638.4  64  110  8  2048  4  200  AMD Instinct MI250X, AMD Instinct MI250X / MI250
 AMD Instinct MI250 (one GCD of two)   gfx90a  45.25  -  181.05  181.05  -  1638.4  64  104  8  2048  4  150  AMD Instinct MI250, AMD Instinct MI250X / MI250
 AMD Instinct MI300X     gfx942 163.4 653.7  1307.4  1307.4  2614.9   5300  192  304   32  2048  5    448
+AMD Instinct MI300A     gfx942 122.6 490.3   980.6   980.6  1961.2   5300  128  228   24  2048  5    384
 AMD Instinct MI325X     gfx942 163.4 653.7  1307.4  1307.4  2614.9   6000  256  304   32  2048  5    448
+AMD Instinct MI350X     gfx950 144.2     -  2306.9  2306.9  4613.7   8000  288  256   32  2048  5  537.6
 AMD Instinct MI355X     gfx950 157.3     -  2516.6  2516.6  5033.2   8000  288  256   32  2048  5  537.6
 """
 
@@ -256,6 +313,8 @@ _SOURCES: Mapping[str, Mapping[str, str]] = {
     "V100 PCIe 16GB": _V100_SOURCES,
     "V100 PCIe 32GB": _V100_SOURCES,
     "V100S PCIe 32GB": _V100_SOURCES,
+    "T4": _cite(_T4, sm_count=f"2560 CUDA cores of 64 an SM, {_T4}", l2_bytes=_TURING, **_NVIDIA),
+    "GeForce RTX 2080 Ti": _cite(_TURING, nvlink_bytes=f"with a bridge, {_TURING}", **_NVIDIA),
     "A100 SXM4 40GB": _A100_40_SOURCES,
     "A100 PCIe 40GB": {
         **_A100_40_SOURCES,
@@ -266,6 +325,9 @@ _SOURCES: Mapping[str, Mapping[str, str]] = {
     "A100 PCIe 80GB": {**_A100_80_SOURCES, "nvlink_bytes": f"with a bridge, {_A100}"},
     "A10": _cite(_A10, sm_count=f"9216 CUDA cores of 128 an SM, {_GA102}", l2_bytes=_GA102, **_NVIDIA),
     "GeForce RTX 3090": _cite(_GA102, **_NVIDIA),
+    "RTX A6000": _cite(_GA102, nvlink_bytes=f"with a bridge, {_GA102}", **_NVIDIA),
+    "L20": _cite(_L20, **dict.fromkeys(_TENSOR, f"as many times its fp32 as on the L40, {_L20}"), **_NVIDIA),
+    "L40": _cite(_L40, sm_count=f"18176 CUDA cores of 128 an SM, {_L40}", l2_bytes=_ADA, **_NVIDIA),
     "L4": _cite(_L4, **_halved(_L4), sm_count=_ADA, l2_bytes=_ADA, **_NVIDIA),
     "L40S": _cite(_L40S, sm_count=f"18176 CUDA cores of 128 an SM, {_L40S}", l2_bytes=_ADA, **_NVIDIA),
     "GeForce RTX 4090": _cite(_ADA, **_NVIDIA),
@@ -276,6 +338,16 @@ _SOURCES: Mapping[str, Mapping[str, str]] = {
         "l2_bytes": f"inferred: six memory stacks as on the H200, {_H200_DRIVER}",
         "nvlink_bytes": f"with a bridge, {_H100}",
     },
+    "H800 SXM": {**_H100_SOURCES, "nvlink_bytes": _H800, "fp32_flops": f"as the H100 SXM, {_H800}"},
+    "H20": _cite(
+        _H20,
+        fp32_flops=_H20_UNITS,
+        tf32_flops=_H20_UNITS,
+        sm_count=_H20_UNITS,
+        fp8_flops=f"twice fp16, as its int8, {_H20_UNITS}",
+        l2_bytes=f"inferred: six memory stacks as on the H200, {_H200_DRIVER}",
+        **_NVIDIA,
+    ),
     "H200": _H200_SOURCES,
     "H200 NVL": {
         **_H200_SOURCES,
@@ -292,6 +364,23 @@ _SOURCES: Mapping[str, Mapping[str, str]] = {
         **_halved(_BLACKWELL),
         **_NVIDIA,
     ),
+    "GB200": _cite(
+        _GB200,
+        sm_count=_GB200_UNITS,
+        l2_bytes=_BLACKWELL_TUNING,
+        **_halved(_GB200),
+        max_threads_per_sm=_CUDA_GUIDE,
+        pcie_bytes=_C2C + _GB200,
+    ),
+    "GB300": _cite(
+        _GB300,
+        sm_count=_GB300_UNITS,
+        fp32_flops=f"as the GB200, with as many SMs, {_GB200}",
+        l2_bytes=_BLACKWELL_TUNING,
+        **_halved(_GB300),
+        max_threads_per_sm=_CUDA_GUIDE,
+        pcie_bytes=_C2C + _GB300,
+    ),
     "GeForce RTX 5090": _cite(_RTX_BLACKWELL, **_NVIDIA),
     "AMD Instinct MI210": _cite(_MI210_PAGE, **_AMD),
     "AMD Instinct MI250X (one GCD of two)": _cite(
@@ -301,7 +390,11 @@ _SOURCES: Mapping[str, Mapping[str, str]] = {
         _MI250_PAGE, nvlink_bytes=f"six links a package, {_MI250_ARCHITECTURE}", **_AMD
     ),
     "AMD Instinct MI300X": _cite(_MI300X_PAGE, **_AMD),
+    "AMD Instinct MI300A": _cite(
+        _MI300A_PAGE, nvlink_bytes=f"six links to three other APUs, {_MI300A_PAGE}", **_AMD
+    ),
     "AMD Instinct MI325X": _cite(_MI325X_PAGE, **_AMD),
+    "AMD Instinct MI350X": _cite(_MI350X_PAGE, **_AMD),
     "AMD Instinct MI355X": _cite(_MI355X_PAGE, **_AMD),
 }
 
@@ -323,9 +416,9 @@ def _device(line: str) -> Device:
         memory_bandwidth_bytes=float(f"{bandwidth}e9"),
         memory_bytes=int(memory) * _GIB,
         sm_count=int(sms),
-        l2_bytes=int(l2) * _MIB,
+        l2_bytes=int(float(l2) * _MIB),
         max_threads_per_sm=int(threads),
-        pcie_bytes=PCIE_BYTES[pcie],
+        pcie_bytes=_BUSES[pcie],
         nvlink_bytes=_times(nvlink, "e9"),
         reported_names=tuple(numbers[13].split(", ")) if len(numbers) > 13 else (),
         sources=_SOURCES[name],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz import mutations, run
+from tests.fuzz import mutations, other_formats, run
 from tests.ingest import fuzz as scanners
 from tests.ingest.comparison import needs_native
 
@@ -17,6 +17,7 @@ READ, DIAGNOSED, REPORTED, COMPARED = (
     int(os.environ.get(f"FORETRACE_FUZZ_{name}", default))
     for name, default in (("READER", "700"), ("DIAGNOSE", "40"), ("REPORT", "4"), ("COMPARE", "20"))
 )
+OTHER = int(os.environ.get("FORETRACE_FUZZ_OTHER", "25"))  # of each format that is not Kineto's
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +28,13 @@ def loud(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "count"),
-    [("reader", READ), ("diagnose", DIAGNOSED), ("report", REPORTED), ("compare", COMPARED)],
+    [
+        ("reader", READ),
+        ("diagnose", DIAGNOSED),
+        ("report", REPORTED),
+        ("compare", COMPARED),
+        *((kind, OTHER) for kind in other_formats.FORMATS),
+    ],
 )
 def test_nothing_fails_or_hangs_on_damaged_recordings(tmp_path: Path, kind: str, count: int) -> None:
     problems = {case: run.attempt(kind, case, 7, tmp_path) for case in range(count)}

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import json
 import pickle
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,13 +20,6 @@ from tests.corpus import CORPUS, needs_corpus
 
 SEGMENT = {"device": 0, "address": 1 << 40, "total_size": 2097152, "segment_type": "small", "blocks": []}
 SNAPSHOT = {"segments": [SEGMENT], "device_traces": [[]], "allocator_settings": {}}
-NODE: dict[str, Any] = {
-    "frame": {"name": "ROOT", "type": "function"}, "metrics": {"count": 0, "time (ns)": 0}, "children": [],
-}  # fmt: skip
-KERNEL = {"args": {"call_stack": ["ROOT", "matmul"]}, "cat": "kernel", "dur": 5, "name": "matmul", "ph": "X", "tid": 7, "ts": 0}  # fmt: skip
-ROCPROF_KERNELS = (
-    b'"Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Dispatch_Id","Kernel_Id","Kernel_Name"\n'
-)
 NSYS_KERNELS = b"Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name\n"
 NCU_RAW = b'"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size"\n'
 
@@ -40,14 +31,7 @@ FILES: dict[str, tuple[bytes, str]] = {
     "old snapshot": (pickle.dumps(SNAPSHOT, protocol=2), "snapshot of torch's CUDA allocator"),
     "oldest snapshot": (pickle.dumps([SEGMENT], protocol=0), "snapshot of torch's CUDA allocator"),
     "pickle": (pickle.dumps({"a": [1, 2]}), "a Python pickle"),
-    "hatchet": (json.dumps([{**NODE, "children": [NODE]}, {"CUDA": {}}]).encode(), "Proton (.hatchet)"),
-    "hatchet msgpack": (b"\x92\x83\xa8children\x90\xa5frame\x82\xa4name\xa4ROOT", "Proton (.hatchet)"),
-    "proton trace": (
-        json.dumps({"displayTimeUnit": "us", "traceEvents": [KERNEL]}).encode(), "Proton (.chrome_trace)",
-    ),
-    "rocprof json": (b'{"rocprofiler-sdk-tool":[{"metadata":{"pid":908}}]}', "rocprofv3's JSON"),
-    "rocprof csv": (ROCPROF_KERNELS, "rocprof's CSV"),
-    "rocprof stats": (b'"Name","Calls","TotalDurationNs","AverageNs"\n', "rocprof's CSV"),
+    "hatchet msgpack": (b"\x92\x83\xa8children\x90\xa5frame\x82\xa4name\xa4ROOT", "Proton (.hatchet_msgpack)"),
     "nsys csv": (NSYS_KERNELS, "a table of `nsys stats` (CSV)"),
     "ncu csv": (b"==PROF== Connected to process 7\n" + NCU_RAW, "a table of Nsight Compute (CSV)"),
 }  # fmt: skip
@@ -85,7 +69,7 @@ def database(path: Path, *tables: str) -> Path:
     ("tables", "says"),
     [
         (("CUPTI_ACTIVITY_KIND_KERNEL", "META_DATA_EXPORT"), "Nsight Systems' SQLite export"),
-        (("rocpd_metadata_0001",), "rocprofv3's database (rocpd)"),
+        (("rocpd_metadata_0001",), "a rocpd database without kernels and regions"),
         (("people",), "an SQLite database, which"),
     ],
 )
@@ -99,6 +83,15 @@ def test_a_damaged_database_is_still_one(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"SQLite format 3\0" + b"\xff" * 200)
     with pytest.raises(FormatError, match="an SQLite database"):
         open_trace(tmp_path / "x", cache=False)
+
+
+def test_names_of_tables_need_not_be_text(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with closing(sqlite3.connect(path)) as made:
+        made.execute("create table people (a integer)")
+    path.write_bytes(path.read_bytes().replace(b"people", b"p\xb9ople"))
+    with pytest.raises(FormatError, match="an SQLite database"):
+        open_trace(path, cache=False)
 
 
 def test_a_folder_without_a_recording_says_what_is_in_it(
@@ -130,12 +123,10 @@ def test_each_says_what_it_is_and_what_shows_it() -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("other/proton/proton_gpt.hatchet", "Proton (.hatchet)"),
         ("other/memory/encoder12.snapshot.pickle", "snapshot of torch's CUDA allocator"),
         ("peers/memory/snapviewer_memory.pickle", "snapshot of torch's CUDA allocator"),
         ("other/nsys_synthetic/synthetic.sqlite", "Nsight Systems' SQLite export"),
         ("peers/nsys/h100_2gpu_1s.sqlite.gz", "Nsight Systems' SQLite export"),
-        ("peers/rocprof/908_results.json.gz", "rocprofv3's JSON"),
         ("other/ncu/kernels.raw.csv.gz", "a table of Nsight Compute"),
         ("other/nsys_synthetic/cuda_gpu_trace.csv", "a table of `nsys stats`"),
     ],

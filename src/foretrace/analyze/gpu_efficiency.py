@@ -213,6 +213,8 @@ def _notes(trace: Trace, work: pl.DataFrame, values: dict[str, Value], flops: Mo
     unknown = values["unknown_tensor_core_pct"]
     if isinstance(unknown, float) and unknown >= 1:
         notes.append(f"for {unknown:.1f} % of kernel time, names do not tell whether tensor cores are used")
+    if note := device_time.without_occupancy(trace.kernels):
+        notes.append(note)
     orphans = trace.device_spans.height - work.height
     if orphans:
         length = int(trace.device_spans["dur_ns"].sum()) - int(work["dur_ns"].sum())

@@ -10,6 +10,7 @@ import polars as pl
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError, UsageError
+from foretrace.ingest import totals
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value, shorten
 
@@ -36,7 +37,8 @@ _LAUNCH = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "regis
         "total_pct": "of the summed duration of the kernels listed",
         "occupancy_pct": "a mean over the calls that recorded it, weighted by duration",
         "blocks_per_sm_count": "a mean over the calls that recorded it, weighted by duration",
-    }
+    },
+    of_totals=True,
 )
 def kernels(
     trace: Trace, *, group_by: Literal["name", "config", "op"] = "name", orphans: bool = False
@@ -54,6 +56,8 @@ def kernels(
             recorded it, weighted by duration. 0 with a full grid means that the profiler could not estimate it.
         registers_count, shared_bytes: per thread and per block, with group_by="config".
 
+    Of a file that holds sums by name and no timeline, median_ns, deviation_ns and what was not summed are null.
+
     Kernels queued before the recording began belong to no step. They are excluded unless orphans is given; the notes
     say how many there are.
 
@@ -61,6 +65,8 @@ def kernels(
     """
     if group_by not in _GROUPS:
         raise UsageError(f"kernels cannot group by {group_by!r}; choose from {', '.join(_GROUPS)}")
+    if trace.meta.get("totals"):
+        return _of_totals(trace, group_by)
     spans = trace.kernel_spans
     if spans.is_empty():
         raise MissingDataError(f"{trace.path.name}: no kernels recorded; record with ProfilerActivity.CUDA")
@@ -82,6 +88,42 @@ def kernels(
         values=values,
         notes=_notes(values, linked=linked, included=orphans),
     )
+
+
+def _of_totals(trace: Trace, group_by: str) -> Result:
+    """The same of a file that holds sums: one row per name."""
+    if group_by != "name":
+        raise MissingDataError(f"{trace.path.name}: it holds sums by name only, not by {group_by}")
+    rows = totals.table(trace).filter(pl.col("kind") == "kernel")
+    if rows.is_empty():
+        raise MissingDataError(f"{trace.path.name}: no kernels recorded")
+    whole = pl.when(pl.col("calls_count").null_count() == 0).then(pl.col("calls_count").sum())
+    table = rows.group_by("name", maintain_order=True).agg(
+        whole.alias("calls_count"), pl.col("total_ns").sum(), pl.col("max_ns").max(), pl.col("min_ns").min()
+    )
+    share = 100 * pl.col("total_ns") / pl.col("total_ns").sum()
+    absent = ("median_ns", "deviation_ns", "blocks_per_sm_count", "occupancy_pct")
+    table = table.with_columns(
+        pl.when(pl.col("total_ns").sum() > 0).then(share).alias("total_pct"),
+        mean_ns=pl.when(pl.col("calls_count") > 0).then(pl.col("total_ns") / pl.col("calls_count")),
+        **{name: pl.lit(None, pl.Float64) for name in absent},
+    )
+    table = table.select("name", "calls_count", "total_ns", "total_pct", *_MEASURES)
+    counts = table["calls_count"]
+    values: dict[str, Value] = {
+        "kernel_count": None if counts.null_count() else int(counts.sum()),
+        "distinct_count": table.height,
+        "total_ns": int(table["total_ns"].sum()),
+    }
+    notes = (
+        "sums by name, without a timeline: medians, spread and launch geometry are not known",
+        *trace.meta.get("notes", ()),
+    )
+    table = table.sort("total_ns", descending=True, maintain_order=True)
+    what = f"{format_value('kernel_count', values['kernel_count'])} kernels ({table.height} distinct)"
+    top = f"{shorten(str(table['name'][0]), 60)} takes {table['total_pct'][0] or 0:.1f} % of that"
+    says = f"{what} took {format_value('_ns', values['total_ns'])} in total; {top}"
+    return Result(says=says, table=table, values=values, notes=notes)
 
 
 def _grouped(trace: Trace, rows: pl.DataFrame, group_by: str) -> pl.DataFrame:

@@ -293,6 +293,8 @@ def _notes(work: pl.DataFrame, fill: pl.DataFrame, devices: list[DeviceOverview]
             f"{counted(unknown.height, 'kernel')} with a block on every SM, {share:.1f} % of kernel time, "
             "report 0 % occupancy: the profiler could not estimate it, so occupancy_pct is too low"
         )
+    if note := device_time.without_occupancy(fill):
+        notes.append(note)
     if missing := fill["blocks_per_sm"].null_count():
         given = device_time.mostly_recorded(fill, "blocks_per_sm")
         effect = "too low" if given else "not given"

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec
 
 import polars as pl
 
-from foretrace.errors import contained
+from foretrace.errors import MissingDataError, contained
 from foretrace.pandas_frames import to_pandas
 from foretrace.trace import Trace
 from foretrace.units import format_value, heading, shorten, visible
@@ -96,8 +96,11 @@ class Analysis:
     options: Mapping[str, inspect.Parameter]
     denominators: Mapping[str, str]
     keep: tuple[str, ...] = ()
+    of_totals: bool = False  # whether it can tell something of a recording that holds sums and no timeline
 
     def __call__(self, trace: Trace, **options: Any) -> Result:
+        if not self.of_totals:
+            require_timeline(trace, self.name)
         with contained(f"{trace.path.name}: {self.name}"):
             result = self.function(trace, **options)
         shown = {*result.table.columns, *result.values}
@@ -106,8 +109,17 @@ class Analysis:
         return replace(result, name=self.name, denominators=denominators, keep=result.keep or self.keep)
 
 
+def require_timeline(trace: Trace, what: str) -> None:
+    """Raises MissingDataError where a recording holds sums by name and no timeline."""
+    if trace.meta.get("totals"):
+        raise MissingDataError(
+            f"{trace.path.name}: {what} needs a timeline, and this file holds sums by name (`foretrace show kernels` and "
+            "`foretrace show sections` show them); `foretrace formats` says what to record instead"
+        )
+
+
 def analysis(
-    *, denominators: Mapping[str, str] | None = None, keep: tuple[str, ...] = ()
+    *, denominators: Mapping[str, str] | None = None, keep: tuple[str, ...] = (), of_totals: bool = False
 ) -> Callable[[Callable[Concatenate[Trace, Options], Result]], Analysis]:
     """Makes an Analysis of a function: name and help are its own.
 
@@ -127,6 +139,7 @@ def analysis(
             },
             denominators=denominators or {},
             keep=keep,
+            of_totals=of_totals,
         )
 
     return decorated

@@ -8,6 +8,7 @@ import polars as pl
 from foretrace.analyze.concepts.device import device_roles, device_time
 from foretrace.analyze.concepts.trees import section_tree
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
+from foretrace.analyze.concepts.trees.scope_sums import has_scopes, scope_sums
 from foretrace.analyze.concepts.trees.section_tree import SectionTree
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import step_windows
@@ -27,7 +28,9 @@ _ROLES_SHOWN = 3
         "outside_pct": "of the summed duration of the kernels, copies and memsets launched in the recording",
         "host_per_step_ns": "a mean over complete steps",
         "device_per_step_ns": "a mean over complete steps, by the step that launched the work",
+        "roof_pct": "of the device's peak, the nearer one of FLOPs and bytes",
     },
+    of_totals=True,
 )
 def sections(trace: Trace, *, flat: bool = False) -> Result:
     """Host and GPU time of the ranges marked with record_function, with and without the ranges inside them.
@@ -53,10 +56,16 @@ def sections(trace: Trace, *, flat: bool = False) -> Result:
         roles: the largest roles of device_ns, each with its share.
         top_kernel, top_kernel_calls_count: the kernel with the largest total inside.
 
+    Of Proton's files the sections are its scopes. They have no host time, but work_flops and traffic_bytes where the program
+    counted them, achieved_flops_per_s and achieved_bytes_per_s from these and device_ns, roof_pct, which is the larger share of
+    the device's peaks, and cycles_count where cycles were measured inside kernels.
+
     The value outside_ns is the GPU work outside all sections.
 
     What it cannot tell: the GPU time of a section whose work was launched elsewhere, as by a CUDA graph whose capture is not known.
     """
+    if has_scopes(trace):
+        return scope_sums(trace)
     tree = section_tree.build(trace)
     if not len(tree.span_id):
         raise MissingDataError(

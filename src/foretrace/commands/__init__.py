@@ -29,6 +29,7 @@ from foretrace.commands import (
     doctor,
     explain,
     flame,
+    formats,
     ledger,
     memory,
     perfetto,
@@ -63,6 +64,7 @@ COMMANDS: tuple[ModuleType, ...] = (
     flame,
     perfetto,
     bench,
+    formats,
     cache,
     doctor,
 )

@@ -11,6 +11,7 @@ from foretrace.analyze.snapshots.opening import open_findings
 from foretrace.compare.benches import Bench, is_bench, read_bench
 from foretrace.diagnose.case import Case
 from foretrace.errors import InputError, UsageError
+from foretrace.ingest import gathered
 from foretrace.ingest.ranks import lowest_rank
 from foretrace.ingest.recordings import is_recording
 from foretrace.ingest.run import find_recorded
@@ -57,6 +58,9 @@ def open_subject(path: Path, name: str, open_case: OpenCase) -> Subject:
         files = _members(path)
         if not files:
             raise InputError(f"{path}: no recording, Run or benchmark in this folder")
+        whole = gathered([*files.values()])
+        if whole is not None and set(whole[1]) == set(files.values()):
+            return Recording(name, open_case(path))
         if len(files) > 1 and lowest_rank([*files.values()]) is None:
             return Folder(name, files)
         if len(files) == 1:

@@ -17,7 +17,7 @@ from foretrace import analyze, intervals
 from foretrace.analyze.concepts.device import device_roles
 from foretrace.analyze.concepts.host.cpu_program import computes_on_cpu
 from foretrace.analyze.concepts.host.runtime_calls import HostSpans
-from foretrace.analyze.result import Result
+from foretrace.analyze.result import Result, require_timeline
 from foretrace.diagnose import replayable
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.excerpt import Excerpt, chosen_steps, excerpt
@@ -65,6 +65,7 @@ class Case:
         open_rich: Callable[[], Trace] | None = None,
         open_ranks: Callable[[], Sequence[Trace]] | None = None,
     ) -> None:
+        require_timeline(trace, "a diagnosis")
         self.whole = trace
         if step_ns != trace.meta.get("stated_step_ns"):  # the trust report compares it with the recorded ones
             trace.meta = {**trace.meta, "stated_step_ns": step_ns}

@@ -12,13 +12,31 @@ import polars as pl
 
 from foretrace import schema
 from foretrace.errors import FormatError, InputError, UsageError
-from foretrace.ingest import kineto_native, kineto_python, kineto_tables, lenient, processes, step_marks
+from foretrace.ingest import (
+    hip_geometry,
+    kineto_native,
+    kineto_python,
+    kineto_tables,
+    lenient,
+    processes,
+    step_marks,
+)
 from foretrace.ingest.columns import NULL_I64, Columns
+from foretrace.ingest.formats import Format
 from foretrace.ingest.secret_texts import mask_secrets
 from foretrace.ingest.source import Progress, Source
 from foretrace.trace import Repair, Trace
 from foretrace.units import visible
 
+FORMATS = (
+    Format(
+        "Kineto JSON",
+        "*.pt.trace.json, .gz, .zst, .zip",
+        "torch.profiler, `foretrace run`",
+        "all",
+        "what was switched off: shapes, stacks, modules, memory; on ROCm also registers and occupancy",
+    ),
+)
 # What each repair means to the user; `says` of the trust report.
 REPAIRS = {
     "truncated": "the recording breaks off; everything before was read",
@@ -73,7 +91,7 @@ def read(
     _check_pid(columns, pid, name)
     meta = {**_meta(columns, source), "masked_texts": masked}
     _drop_counters_of_others(columns)
-    frames = kineto_tables.build(columns)
+    frames = hip_geometry.completed(kineto_tables.build(columns), meta["devices"])
     # The header of a merged file is that of one of its ranks, and does not say of which.
     meta["rank"], meta["rank_source"] = (None, None) if columns.processes else _rank(columns.header, name)
     if meta["rank"] is not None:

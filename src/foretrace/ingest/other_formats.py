@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from foretrace.ingest.formats import Format
 from foretrace.ingest.source import Source
 
 _SQLITE = b"SQLite format 3\0"
@@ -24,11 +25,6 @@ _FIRST_COUNTER = re.compile(
     rb'"(?:active|allocat|inactive_split|max_split|num_|oversize|requested|reserved|segment)'
 )
 _SUMMARY = re.compile(rb"\|=+\|\s*\|[^|]*memory summary, device ID")
-_PROTON_UNIT = re.compile(rb'\s*\{\s*"displayTimeUnit"\s*:\s*"(?:us|ns)"')
-_ROCPROF_CSV = re.compile(
-    rb'"?(?:Kind"?,"?(?:Agent_Id|Direction)|Domain"?,"?Function|Correlation_Id"?,"?Dispatch_Id'
-    rb'|Name"?,"?Calls"?,"?TotalDurationNs)'
-)
 _NSYS_CSV = re.compile(rb'"?(?:Time \(%\)"?,"?Total Time \(|Start \([a-z]+\)"?,"?Duration \()')
 _NCU_CSV = re.compile(rb'(?:==PROF==[^\n]*\n)*"?ID"?,"?Process ID"?,"?Process Name"?,')
 _RECORD = "for Foretrace, record with `foretrace run -- python ...` or torch.profiler"
@@ -42,6 +38,7 @@ class OtherFormat:
     instead: str
     begins: Callable[[bytes], bool]
     read_by_another: bool = False  # of Foretrace's commands
+    of_a_profiler: bool = True
 
 
 def looks_pickled(head: bytes) -> bool:
@@ -64,16 +61,10 @@ def is_allocator_summary(head: bytes) -> bool:
     return bool(_SUMMARY.search(head[:4096]))
 
 
-def _is_hatchet(head: bytes) -> bool:
-    if head.startswith(b"\x92"):  # msgpack: a list of two
-        return b"\xa8children" in head and b"\xa5frame" in head
-    parts = all(part in head for part in (b'"children"', b'"frame"', b'"metrics"'))
-    return head.lstrip().startswith(b"[") and parts and b'"ph"' not in head
-
-
-def _is_proton_trace(head: bytes) -> bool:
-    of_kineto = b'"schemaVersion"' in head or b'"deviceProperties"' in head
-    return bool(_PROTON_UNIT.match(head)) and b'"call_stack"' in head and not of_kineto
+def _is_packed_hatchet(head: bytes) -> bool:
+    return (
+        head.startswith(b"\x92") and b"\xa8children" in head and b"\xa5frame" in head
+    )  # msgpack: a list of two
 
 
 # The first that fits is told.
@@ -94,14 +85,10 @@ OTHER_FORMATS = (
         lambda head: head.startswith(_SQLITE) and (b"CUPTI_ACTIVITY_KIND_" in head or b"StringIds" in head),
     ),
     OtherFormat(
-        "rocprofv3's database (rocpd)",
-        "recorded with --output-format pftrace, it is for ui.perfetto.dev",
-        lambda head: head.startswith(_SQLITE) and b"rocpd_" in head,
-    ),
-    OtherFormat(
         "an SQLite database",
         "its tables are of no profiler that is known here",
         lambda head: head.startswith(_SQLITE),
+        of_a_profiler=False,
     ),
     OtherFormat(
         "a snapshot of torch's CUDA allocator (pickle)",
@@ -119,20 +106,12 @@ OTHER_FORMATS = (
         "a Python pickle",
         "it is not loaded, since that can run code",
         lambda head: bool(_PICKLE.match(head)) and head[2:3] in (b"}", b"]", b"(", b"\x95", b"c", b"q"),
+        of_a_profiler=False,
     ),
     OtherFormat(
-        "a profile of Triton's Proton (.hatchet)", "`proton-viewer -m time/ms FILE` shows it", _is_hatchet
-    ),
-    OtherFormat(
-        "a timeline of Triton's Proton (.chrome_trace)", "ui.perfetto.dev shows it", _is_proton_trace
-    ),
-    OtherFormat(
-        "rocprofv3's JSON",
-        "its --output-format pftrace is for ui.perfetto.dev",
-        lambda head: bool(re.match(rb'\s*\{\s*"rocprofiler-sdk-tool"', head)),
-    ),
-    OtherFormat(
-        "rocprof's CSV", "any spreadsheet shows it", lambda head: bool(_ROCPROF_CSV.match(_text(head)))
+        "a packed profile of Triton's Proton (.hatchet_msgpack)",
+        "`proton-viewer -m time/ms FILE` shows it; finalize(output_format='hatchet') writes one that is read",
+        _is_packed_hatchet,
     ),
     OtherFormat(
         "a table of `nsys stats` (CSV)",
@@ -152,12 +131,25 @@ def recognised(head: bytes) -> OtherFormat | None:
     return next((other for other in OTHER_FORMATS if other.begins(head)), None)
 
 
+def not_read() -> tuple[Format, ...]:
+    """The formats of profilers that are told and not read."""
+    return tuple(
+        Format(other.what, "", "", "no", f"anything here: {other.instead}")
+        for other in OTHER_FORMATS
+        if other.of_a_profiler and not other.read_by_another
+    )
+
+
+def telling(source: Source) -> bytes:
+    """How a file begins; of an SQLite file also the names of its tables, which need not lie at its beginning."""
+    if source.head.startswith(_SQLITE) and not source.compression:
+        return source.head + _table_names(source)
+    return source.head
+
+
 def told(source: Source) -> str | None:
     """One line that says what a file of another profiler is and what to do with it; `None` for any other file."""
-    head = source.head
-    if head.startswith(_SQLITE) and not source.compression:
-        head += _table_names(source)
-    other = recognised(head)
+    other = recognised(telling(source))
     if other is None:
         return None
     if other.read_by_another:
@@ -166,17 +158,18 @@ def told(source: Source) -> str | None:
 
 
 def _table_names(source: Source) -> bytes:
-    """The names of an SQLite file's tables, which need not lie at its beginning; nothing where it is damaged."""
+    """The names of an SQLite file's tables; nothing where it is damaged."""
     import sqlite3
     from contextlib import closing
 
     address = f"{source.path.absolute().as_uri()}?mode=ro&immutable=1"
     try:
         with closing(sqlite3.connect(address, uri=True)) as database:
+            database.text_factory = bytes
             names = database.execute("select name from sqlite_master limit 1000").fetchall()
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):  # what it says of a damaged name need not be UTF-8
         return b""  # its beginning says what it is all the same
-    return "\n".join(str(name) for (name,) in names).encode()
+    return b"\n".join(name for (name,) in names if isinstance(name, bytes))
 
 
 def _text(head: bytes) -> bytes:

@@ -19,14 +19,13 @@ class Reading:
     pid: str | None = None
     capture_traces: tuple[Trace, ...] = ()  # recordings of how this one's CUDA graphs were captured
 
-    def key(self, path: Path) -> str:
-        """The key of the recording in the cache, which holds it before `marked`."""
-        key = cache.key(path)
-        return (
-            key
-            if self.pid is None
-            else hashlib.blake2b(f"{key}\0{self.pid}".encode(), digest_size=16).hexdigest()
-        )
+    def key(self, *files: Path) -> str:
+        """The key of the recording that these files are in the cache, which holds it before `marked`."""
+        keys = [cache.key(file) for file in files]
+        if len(keys) == 1 and self.pid is None:
+            return keys[0]
+        told = "\0".join([*keys, *([] if self.pid is None else [self.pid])])
+        return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
 
     def marked(self, trace: Trace) -> Trace:
         """The recording with the steps that were asked for, and the operators of captures behind replayed kernels."""

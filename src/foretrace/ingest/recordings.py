@@ -6,19 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from foretrace.errors import ForetraceError, InputError, UsageError
-from foretrace.ingest import READERS
-from foretrace.ingest.other_formats import recognised, told
+from foretrace.ingest import READERS, gathered
+from foretrace.ingest.folders import files_in
+from foretrace.ingest.other_formats import telling, told
 from foretrace.ingest.pipes import as_file
 from foretrace.ingest.ranks import lowest_rank
 from foretrace.ingest.run import Recorded, find_recorded
 from foretrace.ingest.source import open_source
 from foretrace.units import visible
 
-_LISTED, _INSPECTED = 10, 1_000
+_LISTED = 10
 
 
 def find_recording(path: Path, *, of_ranks: bool = False) -> Recorded:
-    """The recording to read, with what a Run knows of it.
+    """The recording to read, with what a Run knows of it: a folder itself where several of its files are one recording.
 
     A folder with one recording for each rank of a job means the lowest rank, where `of_ranks` allows it.
     """
@@ -45,10 +46,10 @@ def find_recordings(path: Path) -> list[Path]:
 def is_recording(file: Path) -> bool:
     """Whether a file begins as a recording does."""
     try:
-        head = open_source(file).head
+        head = telling(open_source(file))
     except ForetraceError:
         return False  # naming the file itself tells why it cannot be read
-    return recognised(head) is None and any(reader.accepts(head) for reader in READERS)
+    return any(reader.accepts(head) for reader in READERS)
 
 
 def _in_folder(folder: Path, *, of_ranks: bool) -> Path:
@@ -57,6 +58,9 @@ def _in_folder(folder: Path, *, of_ranks: bool) -> Path:
         raise InputError(f"{folder}: no recording in this folder{_others(folder)}")
     if len(recordings) == 1:
         return recordings[0]
+    whole = gathered(files_in(folder))
+    if whole is not None and set(whole[1]) >= set(recordings):
+        return folder
     if of_ranks and (lowest := lowest_rank(recordings)) is not None:
         return lowest
     names = ", ".join(visible(str(file.relative_to(folder))) for file in recordings[:_LISTED])
@@ -65,19 +69,12 @@ def _in_folder(folder: Path, *, of_ranks: bool) -> Path:
 
 
 def _recordings(folder: Path) -> Iterator[Path]:
-    return (file for file in _files(folder) if is_recording(file))
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    for file in sorted(folder.rglob("*"))[:_INSPECTED]:
-        hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-        if not hidden and file.is_file():
-            yield file
+    return (file for file in files_in(folder) if is_recording(file))
 
 
 def _others(folder: Path) -> str:
     """What the first file of another profiler in a folder is, if there is one."""
-    for file in _files(folder):
+    for file in files_in(folder):
         try:
             other = told(open_source(file))
         except ForetraceError:

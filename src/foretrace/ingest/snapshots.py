@@ -9,6 +9,7 @@ from typing import Any
 
 from foretrace.errors import FormatError, InputError, UsageError
 from foretrace.ingest import lenient, snapshot_native, snapshot_python
+from foretrace.ingest.formats import Format
 from foretrace.ingest.other_formats import looks_pickled
 from foretrace.ingest.pipes import as_file
 from foretrace.ingest.snapshot_columns import SnapshotColumns, SnapshotFault
@@ -18,6 +19,15 @@ from foretrace.secret_formats import without_known_secrets_in
 from foretrace.snapshot import HOST, Snapshot, baseline_bytes, frees_of_earlier
 from foretrace.units import counted, format_value
 
+FORMATS = (
+    Format(
+        "memory snapshot",
+        "*.pickle, .gz, .zst, .zip",
+        "torch.cuda.memory._dump_snapshot, `foretrace run --memory`",
+        "memory",
+        "time: record a trace as well",
+    ),
+)
 # Measured with gzip -9 on a snapshot of a training program: 19 times.
 MOST_UNPACKED, UNPACKED_AT_LEAST = 100, 1 << 28
 

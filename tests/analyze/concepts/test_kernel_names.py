@@ -83,6 +83,7 @@ def test_build_strings_of_matrix_multiplies(expected: tuple[object, ...]) -> Non
         ("cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_26_64x64x64_1x4x1", "cuDNN", True, "backward"),
         ("fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128PersistentContext", "TensorRT-LLM", True, None),
         ("attn_fwd", "Triton", None, "forward"),
+        ("bwd_kernel_fuse", "Triton", None, "backward"),  # AOTriton's, on AMD
         ("kernel_unified_attention_2d", "Triton", None, None),
     ],
 )  # fmt: skip
@@ -127,6 +128,8 @@ def test_operators_with_underscores_stay_whole() -> None:
         ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<x, at::native::FusedAdamMathFunctor<float>>", "optimizer"),
         ("void at::native::vectorized_elementwise_kernel<8, at::native::bfloat16_copy_kernel_cuda(x)>", "copy"),
         ("void cudnn::ops::nchwToNhwcKernel<float, float>(x)", "copy"),
+        ("__amd_rocclr_copyBuffer", "copy"),
+        ("__amd_rocclr_fillBufferAligned", "copy"),
         ("void at::native::(anonymous namespace)::indexSelectLargeIndex<x>", "embedding"),
         ("void cunn_SoftMaxForward<4, float, float, float, x>", "softmax"),
         ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, x>>", "reduction"),

@@ -18,6 +18,7 @@ from foretrace import cache as trace_cache
 from foretrace.present.web import library as libraries
 from foretrace.present.web import payload, run_files
 from foretrace.present.web.library import Library
+from tests.ingest.rocprof_files import csv_folder
 from tests.present.web.recordings import recording
 
 pytestmark = pytest.mark.slow
@@ -142,3 +143,11 @@ def test_the_light_pass_of_a_run_takes_its_lines_from_the_rich_one(tmp_path: Pat
     first = overview["findings"][0]
     assert first["rule"] == "unfused-attention"
     assert any(place["file"] for place in first["where"])
+
+
+def test_a_folder_of_tables_is_one_recording(tmp_path: Path) -> None:
+    """rocprofv3's CSVs: one run, whose overview names the device."""
+    library = Library([csv_folder(tmp_path / "out")], cache=False, settle_s=0)
+    (run,) = library.runs()["runs"]
+    body = gzip.decompress(library.resource(run["id"], "overview", {}).body)
+    assert "MI250X" in body.decode()

@@ -2,7 +2,8 @@
 
 Ours are a process named Foretrace: the steps on the host and on the GPU, a track for every finding, and counters of the
 GPU, the launch queue and memory. They stand at the front of the recording's list of events, so that a recording of
-gigabytes passes through in pieces. One that is not sound JSON, or holds secrets, is written anew from its tables.
+gigabytes passes through in pieces. One that is not sound JSON, holds secrets or is of another format than Kineto's is written
+anew from its tables.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def chunks(view: RecordingView) -> Iterator[bytes]:
     """The whole file in pieces."""
     trace = view.trace
     ours = _joined(_own_events(view))
-    if not trace.meta.get("masked_texts") and _UNSOUND.isdisjoint(repair.code for repair in trace.repairs):
+    own_text = trace.format == "kineto" and not trace.meta.get("masked_texts")
+    if own_text and _UNSOUND.isdisjoint(repair.code for repair in trace.repairs):
         yield from _spliced(trace, ours)
     else:
         yield b'{"traceEvents":['

@@ -17,6 +17,7 @@ import polars as pl
 from rich.console import Console
 from rich.text import Text
 
+from foretrace.ingest.formats import READ, Format
 from foretrace.present.text import summary_page, tables
 from foretrace.present.text.verdicts import verdict_word
 from foretrace.units import cells, format_value, heading, shorten, suffix, visible
@@ -143,6 +144,22 @@ def show_checks(checks: Sequence[tuple[str, str, str, str]]) -> None:
         says = visible("; ".join(each for each in (found, fix) if each))
         first = [(f"{status:<7}", f"verdict {status}"), (f"  {what:<{room}}  ", "")]
         _print(console, _hanging(first, says, console.width, "quiet" if status != "ok" else ""))
+
+
+def show_formats(formats: Sequence[Format]) -> None:
+    """Prints each format with how well it is read, what makes it and what it cannot tell."""
+    console = _console()
+    for each in formats:
+        style = "quiet" if each.read == "no" else "verdict ok"
+        _print(
+            console,
+            [[(f"{each.read:<9}", style), (visible(each.name), "accent"), (f"  {each.files}", "quiet")]],
+        )
+        for title, says in (("made by", each.made_by), ("lacks", each.lacks)):
+            if says:
+                _print(console, _hanging([(f"{'':9}{title:<8} ", "quiet")], visible(says), console.width))
+    for name, says in READ.items():
+        _print(console, _hanging([(f"{name:<9}", "title")], says, console.width, "quiet"))
 
 
 def show_prediction(prediction: Prediction) -> None:

@@ -23,7 +23,7 @@ from foretrace import cache as trace_cache
 from foretrace.compare.benches import is_bench
 from foretrace.diagnose.opening import open_case
 from foretrace.errors import ForetraceError, InputError, MissingDataError, fault_text, is_fault
-from foretrace.ingest import open_trace
+from foretrace.ingest import gathered, open_trace
 from foretrace.ingest.reading import Reading
 from foretrace.ingest.recordings import is_recording
 from foretrace.ingest.snapshot_files import is_snapshot_file
@@ -300,12 +300,21 @@ class Library:
     def _look(self) -> None:
         """Brings the list of runs up to what lies on disk."""
         for path in self._named:
-            for file in self._recordings(path) if path.is_dir() else (path,):
+            for file in self._as_recorded(path) if path.is_dir() else (path,):
                 self._meet(file, path)
         for run in self._all():
             if run.view is None and run.path not in self._named and not run.path.exists():
                 with self._lock:
                     self._runs.pop(run.id, None)
+
+    def _as_recorded(self, folder: Path) -> Iterator[Path]:
+        """The recordings under a folder; the folder itself for those of its files that are one recording."""
+        files = list(self._recordings(folder))
+        whole = gathered(files)
+        parts = set(whole[1]) if whole is not None else set()
+        if parts:
+            yield folder
+        yield from (file for file in files if file not in parts)
 
     def _recordings(self, folder: Path) -> Iterator[Path]:
         """The files under a folder that begin as a recording does; each is looked into once."""

@@ -172,6 +172,16 @@ def device_properties(trace: Trace) -> dict[int, Mapping[str, Any]]:
     return {number: device for number, device in numbered if isinstance(number, int)}
 
 
+def without_occupancy(kernels: pl.DataFrame) -> str | None:
+    """What to say where no kernel has an occupancy, as in Kineto's recordings of ROCm; null where one has."""
+    if kernels.is_empty() or kernels["occupancy_pct"].null_count() < kernels.height:
+        return None
+    return (
+        "no occupancy recorded: it needs the registers of each kernel, which torch.profiler records on CUDA only; "
+        "rocprofv3 records them on ROCm"
+    )
+
+
 def utilisation_pct(kernels: pl.DataFrame, window: MeasuredPeriod) -> float | None:
     """Share of the window with at least one kernel running; copies and memsets do not count."""
     if window.length_ns <= 0:

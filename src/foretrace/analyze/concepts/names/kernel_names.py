@@ -93,7 +93,7 @@ _DECODERS: tuple[tuple[str, _Decoder], ...] = (
         |(?P<ck>FmhaFwd|FmhaBwd|fmha_fwd|fmha_bwd|aiter::fmha|_fmha_)
         |(?P<flash>pytorch_flash|flash_fwd|flash_bwd|flash::|FlashAttn|flash_attn|BatchPrefillWith|BatchDecodeWith
           |SinglePrefillWith|SingleDecodeWith|flash_mla)
-        |(?P<triton>^attn_fwd|^attn_bwd|^bwd_kernel_d|unified_attention|^_attn_|paged_attention_(?:2d|3d)|^_fwd_kernel
+        |(?P<triton>^attn_fwd|^attn_bwd|^bwd_kernel_(?:d|fuse)|unified_attention|^_attn_|paged_attention_(?:2d|3d)|^_fwd_kernel
           |^_bwd_kernel_(?:dk|dq)|flex_attention|^reduce_segments$|^bwd_preprocess$|^_fwd_grouped_kernel)
         |(?P<other>paged_attention|multihead_attention|_mha_)""",
         attention,

@@ -171,7 +171,11 @@ WORDS: tuple[Word, ...] = (
         "copy",
         "changes the layout of a tensor: a transpose",
     ),
-    Word(r"(?i)memcpy|memset_kernel|_memset$|\bmemset", "copy", "copies or sets memory"),
+    Word(
+        r"(?i)memcpy|memset_kernel|_memset$|\bmemset|__amd_rocclr_(?:copy|fill)(?:Buffer|Image)",
+        "copy",
+        "copies or sets memory",
+    ),
     # Embedding and indexing.
     Word(
         r"(?i)embedding|indexSelect|index_elementwise|index_put|index_kernel|gather|scatter|index_add|indexAdd|indexing_|"
