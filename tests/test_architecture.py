@@ -28,7 +28,7 @@ PACKAGE = ROOT / "src" / "foretrace"
 LAYERS = (
     ("errors", "_version", "_scan", "word_shapes", "secret_names"),
     ("units", "secret_formats"),
-    ("schema", "intervals", "hardware", "sourced", "pandas_frames"),
+    ("schema", "intervals", "hardware", "sourced", "pandas_frames", "kernel_profile"),
     ("trace", "snapshot", "measured"),
     ("cache",),
     ("ingest", "capture", "bench"),

@@ -1,4 +1,4 @@
-"""What the commands that read have in common: PATH, --no-cache, --step, --pid, --step-ms, and opening what they name."""
+"""What the commands that read have in common: PATH, --no-cache, --step, --pid, --ncu, --step-ms, and opening what they name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_path(parser: argparse.ArgumentParser) -> None:
-    """Adds PATH, --no-cache, --step and --pid."""
+    """Adds PATH, --no-cache, --step, --pid and --ncu."""
     parser.add_argument("path", metavar="PATH", type=Path, help="a recording, or a folder with one recording")
     add_no_cache(parser)
     add_reading(parser)
@@ -28,20 +28,22 @@ def add_no_cache(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
-    """Adds --step and --pid."""
+    """Adds --step, --pid and --ncu."""
     says = (
         "the ranges that are steps: a name, how names begin, or a pattern after ~ (default: found by itself)"
     )
     parser.add_argument("--step", metavar="NAME", help=says)
     says = "of a file with several processes, the one to read (default: the one with most GPU work)"
     parser.add_argument("--pid", metavar="PID", help=says)
+    says = "counters of the same program's kernels, as Nsight Compute printed them (--csv); may be given more than once"
+    parser.add_argument("--ncu", metavar="FILE", type=Path, action="append", default=[], help=says)
 
 
 def reading(args: argparse.Namespace) -> Reading:
-    """What --step and --pid say."""
+    """What --step, --pid and --ncu say."""
     from foretrace.ingest.reading import Reading
 
-    return Reading(args.step, args.pid)
+    return Reading(args.step, args.pid, tuple(args.ncu))
 
 
 def add_step_ms(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +72,7 @@ def open_path(path: Path, *, no_cache: bool, reading: Reading) -> Trace:
     """The recording that PATH means, with a progress bar if it is large."""
     from foretrace.ingest.recordings import find_recording
 
-    recorded = find_recording(path)
+    recorded = find_recording(path, counters=reading.counters)
     return recorded.told(read(recorded.path, reading, no_cache=no_cache))
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from foretrace import cache as trace_cache
 from foretrace.errors import FormatError
-from foretrace.ingest import kineto, other_formats
+from foretrace.ingest import kineto, ncu, other_formats
 from foretrace.ingest.pipes import as_file
 from foretrace.ingest.reading import Reading
 from foretrace.ingest.source import Progress, open_source
 from foretrace.trace import Trace
 
-READERS = (kineto,)
+READERS = (kineto, ncu)
 
 
 def open_trace(
@@ -57,4 +57,6 @@ def _read(path: Path, reader: str | None, pid: str | None, progress: Progress | 
         if format_reader.accepts(source.head):
             trace: Trace = format_reader.read(source, reader=reader, pid=pid, progress=progress)
             return trace
-    raise FormatError(f"{path}: not a recording that Foretrace knows (it reads torch.profiler's Kineto JSON)")
+    raise FormatError(
+        f"{path}: not a recording that Foretrace knows (it reads torch.profiler's Kineto JSON and Nsight Compute's CSV)"
+    )

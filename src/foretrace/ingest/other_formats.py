@@ -20,7 +20,6 @@ _ROCPROF_CSV = re.compile(
     rb'|Name"?,"?Calls"?,"?TotalDurationNs)'
 )
 _NSYS_CSV = re.compile(rb'"?(?:Time \(%\)"?,"?Total Time \(|Start \([a-z]+\)"?,"?Duration \()')
-_NCU_CSV = re.compile(rb'(?:==PROF==[^\n]*\n)*"?ID"?,"?Process ID"?,"?Process Name"?,')
 _RECORD = "for Foretrace, record with `foretrace run -- python ...` or torch.profiler"
 
 
@@ -62,11 +61,6 @@ OTHER_FORMATS = (
         "a report of Nsight Systems (.nsys-rep)",
         "`nsys stats FILE` and nsys-ui show it",
         lambda head: head.startswith(b"NVIDIA Tegra Profiler Report"),
-    ),
-    OtherFormat(
-        "a report of Nsight Compute (.ncu-rep)",
-        "`ncu --import FILE --page details` and ncu-ui show it",
-        lambda head: head.startswith(b"NVR\0"),  # not checked with a file: none was at hand
     ),
     OtherFormat(
         "Nsight Systems' SQLite export",
@@ -112,11 +106,6 @@ OTHER_FORMATS = (
         "a table of `nsys stats` (CSV)",
         "any spreadsheet shows it",
         lambda head: bool(_NSYS_CSV.match(_text(head))),
-    ),
-    OtherFormat(
-        "a table of Nsight Compute (CSV)",
-        "any spreadsheet shows it",
-        lambda head: bool(_NCU_CSV.match(_text(head))),
     ),
 )
 

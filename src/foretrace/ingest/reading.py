@@ -13,10 +13,11 @@ from foretrace.trace import Trace
 
 @dataclass(frozen=True)
 class Reading:
-    """The ranges that are the steps, and the process to read of several; nothing said means what is found."""
+    """The ranges that are the steps, the process to read of several, and files with counters; nothing said means what is found."""
 
     step: str | None = None  # a name, how names begin, or a pattern after ~
     pid: str | None = None
+    counters: tuple[Path, ...] = ()  # of the recording's kernels, as Nsight Compute measured them
 
     def key(self, path: Path) -> str:
         """The key of the recording in the cache, which holds it before `marked`."""
@@ -33,4 +34,4 @@ class Reading:
 
     def of_others(self) -> Reading:
         """How to read another recording of the same program: there the process has another number."""
-        return replace(self, pid=None)
+        return replace(self, pid=None, counters=())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from foretrace.errors import ForetraceError, InputError, UsageError
-from foretrace.ingest import READERS
-from foretrace.ingest.other_formats import recognised, told
+from foretrace.ingest import companions
+from foretrace.ingest.companions import Companion
+from foretrace.ingest.other_formats import told
 from foretrace.ingest.pipes import as_file
 from foretrace.ingest.ranks import lowest_rank
 from foretrace.ingest.run import Recorded, find_recorded
@@ -17,20 +19,20 @@ from foretrace.units import visible
 _LISTED, _INSPECTED = 10, 1_000
 
 
-def find_recording(path: Path, *, of_ranks: bool = False) -> Recorded:
-    """The recording to read, with what a Run knows of it.
+def find_recording(path: Path, *, of_ranks: bool = False, counters: Sequence[Path] = ()) -> Recorded:
+    """The recording to read, with what a Run knows of it and what lies beside it in its folder.
 
-    A folder with one recording for each rank of a job means the lowest rank, where `of_ranks` allows it.
+    A folder with one recording for each rank of a job means the lowest rank, where `of_ranks` allows it. `counters` are files
+    with counters of its kernels that the user names.
     """
     try:
         path = as_file(path)
         recorded = find_recorded(path)
-        if recorded is not None:
-            return recorded
-        is_folder = path.is_dir()
+        if recorded is None:
+            recorded = _in_folder(path, of_ranks=of_ranks) if path.is_dir() else Recorded(path)
     except OSError as error:  # a name that is too long, a folder that may not be looked into
         raise InputError(f"{path}: {error.strerror or error}") from error
-    return Recorded(_in_folder(path, of_ranks=of_ranks) if is_folder else path)
+    return replace(recorded, counters=tuple(counters))
 
 
 def is_recording(file: Path) -> bool:
@@ -39,24 +41,29 @@ def is_recording(file: Path) -> bool:
         head = open_source(file).head
     except ForetraceError:
         return False  # naming the file itself tells why it cannot be read
-    return recognised(head) is None and any(reader.accepts(head) for reader in READERS)
+    return companions.reader_of(head) is not None
 
 
-def _in_folder(folder: Path, *, of_ranks: bool) -> Path:
-    recordings = list(_recordings(folder))
+def _in_folder(folder: Path, *, of_ranks: bool) -> Recorded:
+    """The timeline in a folder, or the counters where there is none, with what lies beside it."""
+    found = [each for each in map(companions.companion, _files(folder)) if each is not None]
+    timelines = [each for each in found if each.gives == companions.TIMELINE]
+    counters = companions.counters_among(found)
+    recordings = [each.path for each in companions.first_kind(timelines)] or list(counters)
     if not recordings:
         raise InputError(f"{folder}: no recording in this folder{_others(folder)}")
-    if len(recordings) == 1:
-        return recordings[0]
-    if of_ranks and (lowest := lowest_rank(recordings)) is not None:
-        return lowest
+    lowest = lowest_rank(recordings) if of_ranks and len(recordings) > 1 else None
+    if len(recordings) == 1 or not timelines or lowest is not None:
+        main = lowest or recordings[0]
+        return Recorded(main, beside=tuple(each for each in found if _completes(each, main, recordings)))
     names = ", ".join(visible(str(file.relative_to(folder))) for file in recordings[:_LISTED])
     more = f" and {len(recordings) - _LISTED} more" if len(recordings) > _LISTED else ""
     raise UsageError(f"{folder}: {len(recordings)} recordings in this folder, name one: {names}{more}")
 
 
-def _recordings(folder: Path) -> Iterator[Path]:
-    return (file for file in _files(folder) if is_recording(file))
+def _completes(other: Companion, main: Path, same_kind: Sequence[Path]) -> bool:
+    """Whether a recording is told beside the one that is read: all but itself and the other ranks of its job."""
+    return other.path != main and (other.gives == companions.COUNTERS or other.path not in same_kind)
 
 
 def _files(folder: Path) -> Iterator[Path]:

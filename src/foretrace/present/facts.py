@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from foretrace.analyze.concepts.device.device_time import device_names
+from foretrace.analyze.concepts.device.profiled_kernels import joined
 from foretrace.trace import Trace
 from foretrace.units import counted
 
@@ -22,6 +23,21 @@ def facts(trace: Trace) -> list[str]:
     if trace.meta.get("events"):
         shown.append(f"{trace.meta['events']:,} events")
     return shown
+
+
+def recordings(trace: Trace) -> list[str]:
+    """Which file gave what, where several recordings of a program are read as one; nothing where there is one."""
+    parts = [
+        f"{each['file']} ({each['format']}): {each['gives']}" for each in trace.meta.get("recordings", ())
+    ]
+    if trace.profile is not None and trace.has_device:
+        join = joined(trace)
+        if join.matched_pct is not None:
+            parts.append(
+                f"{join.matched_pct:.1f} % of the profiled launches' time is of kernels in this recording, by name, grid and block; "
+                f"they take {join.covered_pct:.1f} % of its kernel time"
+            )
+    return [*parts, *(f"not read: {why}" for why in trace.meta.get("unread", ()))]
 
 
 def _devices(trace: Trace) -> str:
