@@ -81,7 +81,7 @@ def profiled(trace: Trace) -> Result:
         "matched_pct": join.matched_pct,
         "covered_pct": join.covered_pct,
     }
-    names = ", ".join(visible_name for visible_name in (path.name for path in profile.paths))
+    names = ", ".join(path.name for path in profile.paths)
     notes = [f"measured by Nsight Compute: {names}", *profile.notes]
     return Result(says=_says(table, join, profile.height), table=table, values=values, notes=tuple(notes))
 
@@ -119,7 +119,7 @@ def _size(names: tuple[str, ...]) -> pl.Expr:
 
 def _says(table: pl.DataFrame, join: Joined, launches: int) -> str:
     first = table.row(0, named=True)
-    says = f"{counted(launches, 'launch')} of {counted(table.height, 'kernel')} profiled"
+    says = f"{launches:,} launches of {counted(table.height, 'kernel')} profiled"
     if join.matched_pct is not None:
         says += f", {join.matched_pct:.1f} % of their time found in the recording ({join.covered_pct:.1f} % of its kernel time)"
     if first["total_pct"] is None or first["roof_pct"] is None:
