@@ -98,18 +98,21 @@ def read_counters(
 def told(
     trace_file: Path, trace_format: str, profile: KernelProfile | None, others: Sequence[Companion]
 ) -> list[dict[str, str]]:
-    """What came from which file, for people: its name, what it is and what was taken from it."""
+    """What came from which file: its name and format, what it holds, and in words what was taken from it."""
     counters = f"counters of kernels ({profile.height:,} launches)" if profile else ""
-    own = counters if profile and trace_file in profile.paths else "times, operators and shapes"
-    found = [(trace_file, trace_format, own)]
-    found += [(path, "ncu", counters) for path in (profile.paths if profile else ()) if path != trace_file]
+    counted = profile.paths if profile else ()
+    first = (COUNTERS, counters) if trace_file in counted else (TIMELINE, "times, operators and shapes")
+    found = [(trace_file, trace_format, *first)]
+    found += [(path, "ncu", COUNTERS, counters) for path in counted if path != trace_file]
     for other in others:
         if other.gives == MEMORY:
             found.append(
-                (other.path, "torch's allocator", "GPU memory: foretrace memory, and the Memory page")
+                (other.path, "torch's allocator", MEMORY, "GPU memory: foretrace memory, and the Memory page")
             )
         elif other.gives == TIMELINE and other.path != trace_file:
-            found.append(
-                (other.path, other.format, "not used: another timeline of the program; name it to open it")
-            )
-    return [{"file": path.name, "format": form, "gives": gives} for path, form, gives in found]
+            unused = "not used: another timeline of the program; name it to open it"
+            found.append((other.path, other.format, TIMELINE, unused))
+    return [
+        {"file": path.name, "path": str(path), "format": form, "kind": kind, "gives": gives}
+        for path, form, kind, gives in found
+    ]

@@ -61,6 +61,28 @@ def _in_folder(folder: Path, *, of_ranks: bool) -> Recorded:
     raise UsageError(f"{folder}: {len(recordings)} recordings in this folder, name one: {names}{more}")
 
 
+def completes_another(file: Path) -> bool:
+    """Whether a file is one of the recordings that complete another in its folder, which is opened with it."""
+    own = companions.companion(file)
+    if own is None or own.gives == companions.TIMELINE:
+        return False
+    try:
+        # A Run has what other profilers left beside its ranks' folders.
+        recorded = find_recorded(file.parent) or _in_folder(file.parent, of_ranks=True)
+    except ForetraceError:
+        return False  # no recording there, or several programs
+    return file in {each.path for each in recorded.beside}
+
+
+def opened_with(file: Path, folder: Path) -> Path:
+    """What to open for a file of a folder: the folder, where all in it is of one program and this file is what it means."""
+    try:
+        recorded = find_recording(folder, of_ranks=True)
+    except ForetraceError:
+        return file
+    return folder if recorded.path == file and recorded.beside else file
+
+
 def _completes(other: Companion, main: Path, same_kind: Sequence[Path]) -> bool:
     """Whether a recording is told beside the one that is read: all but itself and the other ranks of its job."""
     return other.path != main and (other.gives == companions.COUNTERS or other.path not in same_kind)

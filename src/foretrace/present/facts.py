@@ -15,7 +15,10 @@ def facts(trace: Trace) -> list[str]:
     if trace.profile is not None and trace.spans.is_empty():
         names = trace.profile.launches["device_name"].drop_nulls().unique(maintain_order=True)
         kernels = trace.profile.launches["kernel"].n_unique()
-        return [*names, f"{trace.profile.height:,} launches of {counted(kernels, 'kernel')} profiled by Nsight Compute"]
+        return [
+            *names,
+            f"{trace.profile.height:,} launches of {counted(kernels, 'kernel')} profiled by Nsight Compute",
+        ]
     shown = [_devices(trace)]
     version = _cuda((trace.meta.get("header") or {}).get("cuda_runtime_version"))
     if version:

@@ -75,7 +75,12 @@ def _part(result: Result, room: int, colour: bool) -> list[Line]:
 
 
 def _about(trace: Trace) -> str:
-    return visible(" · ".join((*facts(trace), f"{format_value('_ns', trace.duration_ns)} recorded")))
+    recorded = (
+        []
+        if trace.spans.is_empty() and trace.profile
+        else [f"{format_value('_ns', trace.duration_ns)} recorded"]
+    )
+    return visible(" · ".join((*facts(trace), *recorded)))
 
 
 def indented(lines: Iterator[Line], name: str, gutter: int) -> Iterator[Line]:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from foretrace.analyze.snapshots.findings import SnapshotFindings
 from foretrace.analyze.snapshots.opening import open_findings
-from foretrace.errors import ForetraceError, InputError, MissingDataError
+from foretrace.errors import ForetraceError, InputError, MissingDataError, UsageError
+from foretrace.ingest.companions import MEMORY
+from foretrace.ingest.recordings import completes_another, find_recording
 from foretrace.ingest.run import find_recorded, pass_of
 from foretrace.ingest.snapshot_files import find_snapshot
 from foretrace.ingest.snapshots import read_snapshot
@@ -48,7 +50,9 @@ def snapshot_alone(path: Path) -> Path | None:
     if not path.is_dir():
         return path if is_snapshot_file(path) else None
     try:
-        find_recorded(path)
+        find_recording(path, of_ranks=True)
+    except UsageError:
+        return None  # several recordings: which one is meant is for the user to say
     except ForetraceError:
         return find_snapshot(path)
     return None
@@ -57,7 +61,7 @@ def snapshot_alone(path: Path) -> Path | None:
 def of_a_run(path: Path) -> bool:
     """Whether a snapshot lies beside a recording of a Run, whose Memory page shows it."""
     try:
-        return find_recorded(path.parent) is not None
+        return find_recorded(path.parent) is not None or completes_another(path)
     except ForetraceError:
         return False  # a Run that recorded nothing else
 
@@ -79,7 +83,11 @@ def of_recording(view: RecordingView) -> SnapshotFindings:
 def lies_beside(view: RecordingView) -> Path | None:
     """The file of that snapshot; None where there is none."""
     path = view.trace.path
-    return find_snapshot(path.parent) if pass_of(path) is not None else None
+    if pass_of(path) is not None:
+        return find_snapshot(path.parent)
+    # Of a folder that was opened as one: the recordings that were found beside it.
+    told = [each["path"] for each in view.trace.meta.get("recordings", ()) if each.get("kind") == MEMORY]
+    return Path(told[0]) if len(told) == 1 else None
 
 
 def has_snapshot(view: RecordingView) -> bool:
