@@ -132,7 +132,7 @@ def _two(first: KernelProfile, second: KernelProfile) -> KernelProfile:
     """The launches of both; those that both have once, with what either knows."""
     seen = {row: number for number, row in enumerate(first.launches.select(_SAME).iter_rows())}
     numbers: dict[int, int] = {}
-    added = []
+    added: list[dict[str, object]] = []
     launches = first.launches.to_dicts()
     for row in second.launches.to_dicts():
         known = seen.get(tuple(row[name] for name in _SAME))

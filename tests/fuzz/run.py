@@ -3,6 +3,7 @@
     python tests/fuzz/run.py reader --cases 1000000 --seed 1      # every tenth through both readers, every seventh to tables
     python tests/fuzz/run.py diagnose --cases 20000 --seed 1      # through the whole of `foretrace diagnose`, in-process
     python tests/fuzz/run.py report --cases 2000 --seed 1         # through every analysis and view, as a report holds them
+    python tests/fuzz/run.py ncu --cases 20000 --seed 1           # tables of Nsight Compute, through all that counters answer
     python tests/fuzz/run.py compare --cases 2000 --seed 1        # with another damaged recording, through every table and the flame graph
 
 Case N of seed S is always the same input. `--only N` runs one and prints its traceback; `--keep FOLDER` keeps the inputs
@@ -36,7 +37,7 @@ if __name__ == "__main__":
 from foretrace.errors import ForetraceError
 from foretrace.ingest import kineto, kineto_native
 from foretrace.ingest.source import Source
-from tests.fuzz import mutations, recordings
+from tests.fuzz import mutations, ncu_tables, recordings
 from tests.ingest import fuzz as scanners
 
 HANG_S = 20
@@ -71,6 +72,8 @@ def _events(document: Any) -> list[Any]:
 def made(kind: str, case: int, seed: int) -> tuple[bytes, random.Random]:
     """The input of a case, and the chance that goes on from there."""
     chance = random.Random(f"{seed} {case}")
+    if kind == "ncu":
+        return ncu_tables.damaged(chance), chance
     document, text = chance.choice(short_seeds() if kind == "reader" else seeds())
     return mutations.mutate(document, text, chance), chance
 
@@ -132,6 +135,8 @@ def attempt(kind: str, case: int, seed: int, folder: Path) -> str | None:
         data, chance = made(kind, case, seed)
         if kind == "reader":
             return read(data, chance, case)
+        if kind == "ncu":
+            return ncu_tables.attempt(data, case, folder)
         return commanded(kind, data, chance, folder)
     except (Exception, HangError):
         return traceback.format_exc()
@@ -207,7 +212,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("kind", choices=("reader", "diagnose", "report", "compare"))
+    parser.add_argument("kind", choices=("reader", "diagnose", "report", "compare", "ncu"))
     parser.add_argument("--cases", type=int, default=1_000)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--seed", type=int, default=1)

@@ -30,12 +30,10 @@ ROCPROF_KERNELS = (
     b'"Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Dispatch_Id","Kernel_Id","Kernel_Name"\n'
 )
 NSYS_KERNELS = b"Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name\n"
-NCU_RAW = b'"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size"\n'
 
 # What the tools write at the beginning, by their documentation or source, and what is said of it.
 FILES: dict[str, tuple[bytes, str]] = {
     "nsys report": (b"NVIDIA Tegra Profiler Report 2026@4@1@191-264138605071v0.\n\x0b", "Nsight Systems (.nsys-rep)"),
-    "ncu report": (b"NVR\0\x10\0\0\0\x08\x01", "Nsight Compute (.ncu-rep)"),
     "snapshot": (pickle.dumps(SNAPSHOT), "snapshot of torch's CUDA allocator"),
     "old snapshot": (pickle.dumps(SNAPSHOT, protocol=2), "snapshot of torch's CUDA allocator"),
     "oldest snapshot": (pickle.dumps([SEGMENT], protocol=0), "snapshot of torch's CUDA allocator"),
@@ -49,7 +47,6 @@ FILES: dict[str, tuple[bytes, str]] = {
     "rocprof csv": (ROCPROF_KERNELS, "rocprof's CSV"),
     "rocprof stats": (b'"Name","Calls","TotalDurationNs","AverageNs"\n', "rocprof's CSV"),
     "nsys csv": (NSYS_KERNELS, "a table of `nsys stats` (CSV)"),
-    "ncu csv": (b"==PROF== Connected to process 7\n" + NCU_RAW, "a table of Nsight Compute (CSV)"),
 }  # fmt: skip
 
 
@@ -105,11 +102,11 @@ def test_a_folder_without_a_recording_says_what_is_in_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.txt").write_text("notes")
-    (tmp_path / "b.bin").write_bytes(FILES["ncu report"][0])
+    (tmp_path / "b.bin").write_bytes(FILES["pickle"][0])
     assert main(["summary", str(tmp_path)]) == 3
     said = capsys.readouterr().err
     assert "no recording in this folder; in it is" in said
-    assert "b.bin: a report of Nsight Compute" in said
+    assert "b.bin: a Python pickle" in said
     assert said.count("\n") == 1
 
 
@@ -136,7 +133,6 @@ def test_each_says_what_it_is_and_what_shows_it() -> None:
         ("other/nsys_synthetic/synthetic.sqlite", "Nsight Systems' SQLite export"),
         ("peers/nsys/h100_2gpu_1s.sqlite.gz", "Nsight Systems' SQLite export"),
         ("peers/rocprof/908_results.json.gz", "rocprofv3's JSON"),
-        ("other/ncu/kernels.raw.csv.gz", "a table of Nsight Compute"),
         ("other/nsys_synthetic/cuda_gpu_trace.csv", "a table of `nsys stats`"),
     ],
 )

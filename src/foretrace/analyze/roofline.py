@@ -105,7 +105,9 @@ def roofline(
         | {"fp8": peak_fp8_flops, device_peaks.MEMORY: peak_memory_bytes},
     )
     calls, rest = _with_roof(_calls(trace, kernels), peaks), _without_owner(trace, kernels)
-    calls = pl.concat((_as_measured(calls), _as_calls(rest)), how="diagonal_relaxed")
+    calls = _as_measured(calls)
+    if rest["measured"].any():
+        calls = pl.concat((calls, _as_calls(rest)), how="diagonal_relaxed")
     table = _table(calls, rest.filter(~pl.col("measured")), group_by)
     values = _values(owners, kernels, calls, table)
     notes = (*_notes(values, peaks, calls), *_measured_notes(trace))
@@ -451,6 +453,8 @@ def _says(table: pl.DataFrame, values: dict[str, Value], peaks: Mapping[int | No
         if top["bound"] == "compute" or not top["traffic_bytes"]
         else "achieved_bytes_per_s"
     )
+    if top["total_pct"] is None or top[rate] is None:
+        return says
     reaches = f"; {label} takes {top['total_pct']:.1f} % of it and reaches {format_value(rate, top[rate])}"
     return (
         says + reaches + (f", {top['roof_pct']:.1f} % of the limit ({top['bound']})" if top["bound"] else "")

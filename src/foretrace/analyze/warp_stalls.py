@@ -58,7 +58,7 @@ def warp_stalls(trace: Trace) -> Result:
             f"{trace.path.name}: no stall reasons among the counters; profile with `--section WarpStateStats` and print --page raw"
         )
     groups = join.profiled.select(
-        "group", "kernel", "issue_pct", "total_ns", "dur_ns", "launches_count", "ids"
+        "group", "kernel", "issue_pct", "cycles_per_issue", "total_ns", "dur_ns", "launches_count", "ids"
     )
     of_launch = groups.explode("ids").select("group", pl.col("ids").alias("id"))
     cycles = (
@@ -66,7 +66,10 @@ def warp_stalls(trace: Trace) -> Result:
         .group_by("group", "reason", maintain_order=True)
         .agg(pl.col("cycles").mean())
     )
-    every = cycles.with_columns(stall_pct=100 * pl.col("cycles") / pl.col("cycles").sum().over("group"))
+    between = groups.select("group", "cycles_per_issue")
+    # As ncu has it: of the measured cycles between instructions, else of the sum of what was waited for.
+    whole = pl.coalesce(pl.col("cycles_per_issue"), pl.col("cycles").sum().over("group"))
+    every = cycles.join(between, on="group").with_columns(stall_pct=100 * pl.col("cycles") / whole)
     rows = every.filter((pl.col("reason") != _ISSUING) & (pl.col("cycles") > 0)).join(groups, on="group")
     time = pl.coalesce(pl.col("total_ns").cast(pl.Float64), pl.col("dur_ns") * pl.col("launches_count"))
     table = (
