@@ -1,10 +1,12 @@
 """How much of what Nsight Compute profiled is found again in a torch.profiler trace of the same program.
 
     python benchmarks/ncu_join.py record FOLDER     on a machine with a GPU, ncu and torch (standard library otherwise)
+    python benchmarks/ncu_join.py judge FOLDER      anywhere that Foretrace is installed; needs no GPU
 
 `record` starts a small program twice, once under torch.profiler and once under ncu, and prints ncu's report as CSV. It ends
 within about a minute: the program stops between two pieces of its step once the time for ncu is over, and the report holds what
-was profiled until then.
+was profiled until then. `judge` opens FOLDER as Foretrace does, and prints for each profiled kernel whether name, grid and block
+were found in the trace, and the share of the profiled launches' GPU time that was; its exit code is 1 below 95 %.
 
 FOLDER gets trace.json, kernels.ncu-rep, kernels.raw.csv and kernels.details.csv (base units), kernels.scaled.csv (ncu's own
 units), live.csv (printed while the program ran, with ncu's ==PROF== lines in it), log.txt and facts.json.
@@ -30,6 +32,8 @@ _SECTIONS = (
     "SpeedOfLight", "SpeedOfLight_RooflineChart", "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis",
     "MemoryWorkloadAnalysis_Chart", "MemoryWorkloadAnalysis_Tables", "SchedulerStats", "WarpStateStats", "InstructionStats", "LaunchStats", "Occupancy",
 )  # fmt: skip
+
+LEAST_MATCHED_PCT = 95
 
 
 # --- the program ---------------------------------------------------------------------------------------------
@@ -180,6 +184,47 @@ def record(folder: Path) -> int:
     return 0 if (folder / "trace.json").exists() and raw.exists() and raw.stat().st_size > 1000 else 1
 
 
+# --- judging -------------------------------------------------------------------------------------------------
+
+
+def judge(folder: Path) -> int:
+    """Prints what was found again; the exit code is 1 below the share that is asked for."""
+    from foretrace.analyze.concepts.device.profiled_kernels import GEOMETRY, joined
+    from foretrace.ingest import open_trace
+    from foretrace.ingest.companions import counters_among
+    from foretrace.ingest.recordings import find_recording
+    from foretrace.units import shorten
+
+    recorded = find_recording(folder / "trace.json", counters=[folder / "kernels.raw.csv"])
+    trace = recorded.told(open_trace(recorded.path, cache=False))
+    join = joined(trace)
+    print(f"{'measured':>10}  {'calls':>5}  {'in the trace':>12}  kernel, grid and block")
+    for row in join.profiled.sort("dur_ns", descending=True).iter_rows(named=True):
+        sizes = (
+            "x".join(str(row[name]) for name in GEOMETRY[:3])
+            + " "
+            + "x".join(str(row[name]) for name in GEOMETRY[3:])
+        )
+        found = f"{row['calls_count']} kernels" if row["calls_count"] else "NOT FOUND"
+        print(
+            f"{row['dur_ns'] / 1e3:>7.1f} us  {row['launches_count']:>5}  {found:>12}  {shorten(row['kernel'], 90)} {sizes}"
+        )
+    lost = join.profiled.filter(join.profiled["calls_count"].is_null())
+    for name in lost["kernel"]:
+        print(f"not found: {name}")
+    matched, covered = join.matched_pct or 0.0, join.covered_pct or 0.0
+    launches = trace.profile.height if trace.profile else 0
+    print(
+        f"{launches} launches of {join.profiled.height} kernels profiled: {matched:.2f} % of their {join.profiled_ns / 1e6:.3f} ms matched"
+    )
+    print(f"they are {covered:.2f} % of the trace's {join.kernel_ns / 1e6:.3f} ms of kernels")
+    whole = find_recording(folder)
+    print(
+        f"the folder opens as {whole.path.name} with {', '.join(path.name for path in counters_among(whole.beside))}"
+    )
+    return 0 if matched >= LEAST_MATCHED_PCT else 1
+
+
 def _version(ncu: str) -> str:
     told = subprocess.run([ncu, "--version"], capture_output=True, text=True, check=False).stdout
     return next((line for line in told.splitlines() if line.startswith("Version")), told.strip())
@@ -190,7 +235,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("action", choices=("record", "program"))
+    parser.add_argument("action", choices=("record", "judge", "program"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--mode", choices=("trace", "ncu", "live"), default="trace", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=NCU_S, help=argparse.SUPPRESS)
@@ -198,7 +243,7 @@ def main() -> int:
     if args.action == "program":
         program(args.folder, args.mode, seconds=args.seconds)
         return 0
-    return record(args.folder)
+    return record(args.folder) if args.action == "record" else judge(args.folder)
 
 
 if __name__ == "__main__":

@@ -213,6 +213,7 @@ def samples() -> list[foretrace.Trace]:
         for path in (ROOT / "tests").glob("traces/*/*.json.gz")
         if not path.name.endswith(".torch.json.gz")
     ]
+    found += (ROOT / "tests" / "traces" / "ncu").glob("*.csv.gz")
     return [ingest.open_trace(path, cache=False) for path in sorted(found)]
 
 

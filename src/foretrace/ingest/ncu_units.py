@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import re
 from functools import cache
 
 _PREFIXES = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_LARGEST = 1e24  # bytes, operations or cycles; also false for what is no number
 _SECONDS = re.compile(r"(|n|u|m)(?:s|sec|second)")
 _SCALED = re.compile(r"(|K|M|G|T|P)(?:byte|hz)", re.IGNORECASE)
 
 
 def number(text: str) -> float | None:
-    """The value of a field; None where it holds none that is finite."""
+    """The value of a field; None where it holds none that a counter can have."""
     try:
         value = float(text.replace(",", ""))
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    return value if abs(value) < _LARGEST else None
 
 
 @cache
