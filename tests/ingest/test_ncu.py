@@ -332,13 +332,6 @@ def test_ncu_where_its_installers_put_it(tmp_path: Path, monkeypatch: pytest.Mon
     )
 
 
-class Named:
-    """A member of an enumeration, as NVIDIA's package has them."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
 class MadeAction:
     """One launch as NVIDIA's package gives it: names and signatures are those of ncu-report 2026.3.1."""
 
@@ -363,8 +356,8 @@ class MadeAction:
         return types.SimpleNamespace(value=lambda: value, unit=lambda: unit)
 
     def rule_results(self) -> list[Any]:
-        told = {"title": "Waits", "message": "It waits.", "type": Named("OPTIMIZATION")}
-        gain = {"type": Named("GLOBAL"), "speedup": 12.5}
+        says = "It waits: see the @url:Guide:https://docs.nvidia.com/x#y@ and @section:SourceCounters:Source Counters@."
+        told, gain = {"title": "Waits", "message": says, "type": 2}, {"type": 2, "speedup": 12.5}
         return [
             types.SimpleNamespace(
                 has_rule_message=lambda: True, rule_message=lambda: told, has_speedup_estimation=lambda: True,
@@ -377,7 +370,14 @@ def test_a_report_read_with_nvidias_package(report: Path, monkeypatch: pytest.Mo
     held = types.SimpleNamespace(num_actions=lambda: 1, action_by_idx=lambda _: MadeAction())
     context = types.SimpleNamespace(num_ranges=lambda: 1, range_by_idx=lambda _: held)
     module = types.ModuleType("ncu_report")
-    module.load_report = lambda _: context  # type: ignore[attr-defined]
+    numbers = {
+        "MsgType_OK": 1,
+        "MsgType_OPTIMIZATION": 2,
+        "MsgType_WARNING": 3,
+        "MsgType_ERR": 4,
+        "SpeedupType_LOCAL": 1,
+    }
+    vars(module).update({**numbers, "SpeedupType_GLOBAL": 2, "load_report": lambda _: context})
     monkeypatch.setitem(sys.modules, "ncu_report", module)
     monkeypatch.setattr(ncu_report_file, "find_tool", lambda: None)
     monkeypatch.setattr(ncu_report_file, "find_spec", lambda _: module)
@@ -395,10 +395,13 @@ def test_a_report_read_with_nvidias_package(report: Path, monkeypatch: pytest.Mo
     assert found.rules.select("rule", "kind", "speedup_type", "speedup_pct").rows() == [
         ("SomeRule", "OPT", "global", 12.5)
     ]
+    assert (
+        found.rules["says"][0] == "It waits: see the Guide (https://docs.nvidia.com/x#y) and Source Counters."
+    )
 
     def broken(_: str) -> None:
         raise RuntimeError("not a report")
 
-    module.load_report = broken  # type: ignore[attr-defined]
+    vars(module)["load_report"] = broken
     with pytest.raises(InputError, match="ncu-report could not read it: not a report"):
         profile(report)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,11 @@ _LONGEST_S = 300
 _FOLDERS = ("opt/nvidia/nsight-compute/*/ncu", "usr/local/cuda*/bin/ncu")
 _PAGE = ("--csv", "--print-units", "base")
 _ROOT = Path("/")
-_KINDS = {
-    "OK": "INF",
-    "OPTIMIZATION": "OPT",
-    "WARNING": "WRN",
-    "ERROR": "ERR",
-}  # the package's words, and ncu's
+# The package's names for kinds of messages and of estimates, and what ncu prints for them.
+_KINDS = {"MsgType_OK": "INF", "MsgType_OPTIMIZATION": "OPT", "MsgType_WARNING": "WRN", "MsgType_ERR": "ERR"}
+_SPEEDUPS = {"SpeedupType_LOCAL": "local", "SpeedupType_GLOBAL": "global"}
+_LINK = re.compile(r"@url:([^@]*?):(https?://[^@]*)@")
+_MARK = re.compile(r"@(?:section|sass|source|metric|url|ctx):(?:[^@:]*:)*([^@:]*)@")
 
 
 def is_report(head: bytes) -> bool:
@@ -74,7 +74,10 @@ def _packaged(path: Path) -> Iterator[str]:
         report = ncu_report.load_report(str(path))
         actions = [(action, number) for number, action in enumerate(_actions(report))]
         yield _raw(actions)
-        yield _rules(actions)
+        kinds, speedups = (
+            {getattr(ncu_report, name): word for name, word in words.items()} for words in (_KINDS, _SPEEDUPS)
+        )
+        yield _rules(actions, kinds, speedups)
     except (RuntimeError, ValueError, OSError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: NVIDIA's ncu-report could not read it: {error}") from error
 
@@ -132,7 +135,8 @@ def _raw(actions: list[tuple[Any, int]]) -> str:
     return out.getvalue()
 
 
-def _rules(actions: list[tuple[Any, int]]) -> str:
+def _rules(actions: list[tuple[Any, int]], kinds: Mapping[int, str], speedups: Mapping[int, str]) -> str:
+    """What ncu's rules say, as rows of its details page."""
     out = io.StringIO()
     writer = csv.writer(out, quoting=csv.QUOTE_ALL)
     more = (
@@ -152,8 +156,8 @@ def _rules(actions: list[tuple[Any, int]]) -> str:
             message, gain = result.rule_message(), {}
             if result.has_speedup_estimation():
                 gain = result.speedup_estimation()
-            kind = _KINDS.get(_word(message.get("type")), "")
-            speedup = _word(gain.get("type")).lower(), str(gain.get("speedup", ""))
+            kind = kinds.get(message.get("type"), "")
+            speedup = speedups.get(gain.get("type"), ""), str(gain.get("speedup", ""))
             told = (
                 result.section_identifier(),
                 "",
@@ -161,12 +165,12 @@ def _rules(actions: list[tuple[Any, int]]) -> str:
                 "",
                 result.rule_identifier(),
                 kind,
-                message.get("message", ""),
+                _plain(str(message.get("message", ""))),
             )
             writer.writerow((*_facts(action, number), *told, *speedup))
     return out.getvalue()
 
 
-def _word(member: object) -> str:
-    """What a member of the package's enumerations is called."""
-    return str(getattr(member, "name", ""))
+def _plain(text: str) -> str:
+    """The text of a message without its marks: a link as ncu prints it, of other marks what they show."""
+    return _MARK.sub(r"\1", _LINK.sub(r"\1 (\2)", text))
