@@ -58,6 +58,7 @@ LAUNCHES: Mapping[str, tuple[type[pl.DataType], str]] = {
     "l2_hit_pct": (_NUMBER, "of sectors looked up in L2"),
     "load_bytes_per_sector": (_NUMBER, "bytes that threads use of each sector of 32 that global loads move"),
     "store_bytes_per_sector": (_NUMBER, "the same of global stores"),
+    "excess_sectors_pct": (_NUMBER, "sectors of global memory in excess of what threads ask for"),
     "bank_conflicts_count": (_NUMBER, "conflicts in shared memory"),
     "spills_count": (_NUMBER, "requests to local memory for registers that did not fit"),
 }

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import foretrace
 from foretrace.commands import main
 from foretrace.errors import InputError, MissingDataError
 from tests.analyze.nine_kernels import DETAILS, RAW, recording
@@ -47,6 +48,22 @@ def test_counters_named_beside_a_recording(tmp_path: Path, capsys: pytest.Captur
     assert main(["show", "roofline", path, "--no-cache", "--ncu", str(RAW), "--format", "json"]) == 0
     assert {row["source"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"ncu"}
     assert main(["show", "profiled", path, "--no-cache"]) == MissingDataError.exit_code
+
+
+def test_json_and_python_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = recording().write(tmp_path)
+    assert main(["diagnose", str(path), "--no-cache", "--ncu", str(RAW), "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["trace"]["profiled"] == {"launches_count": 9, "matched_pct": 100, "covered_pct": 100}
+    assert [each["file"] for each in document["trace"]["recordings"]] == ["trace.json", RAW.name]
+    assert "latency-bound-kernels" in document["checked"]
+    for of in (path, foretrace.open(path, cache=False)):
+        found = foretrace.diagnose(of, ncu=RAW, cache=False)
+        assert [finding.rule for finding in found.findings] == [
+            finding["rule"] for finding in document["findings"] if finding["severity"] != "unchecked"
+        ]
+        assert "latency-bound-kernels" in found.checked
+    assert "latency-bound-kernels" not in foretrace.diagnose(path, cache=False).checked
 
 
 def test_a_folder_is_one_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,6 +26,7 @@ _POOR_PCT = 50
     denominators={
         "load_use_pct": "of the 32 bytes of a sector",
         "store_use_pct": "of the 32 bytes of a sector",
+        "excess_sectors_pct": "of the sectors that global loads and stores move",
         "l1_hit_pct": "of sectors looked up in the L1 cache",
         "l2_hit_pct": "of sectors looked up in the L2 cache",
         "l1_pct": "of the peak of the L1 cache",
@@ -40,6 +41,7 @@ def memory_access(trace: Trace) -> Result:
         kernel: its name, as ncu prints it.
         load_use_pct, store_use_pct: of each 32-byte sector that global loads and stores move, what threads use; null where there
             were none. Below 100 % neighbouring threads do not touch neighbouring bytes.
+        excess_sectors_pct: sectors beyond those that would do for what threads ask for.
         l1_hit_pct, l2_hit_pct: sectors that were found in the cache.
         l1_pct, l2_pct, dram_pct: throughput of the caches and of device memory.
         dram_bytes: read from and written to device memory by a launch.
@@ -57,7 +59,7 @@ def memory_access(trace: Trace) -> Result:
         )
         .sort("time", descending=True, nulls_last=True, maintain_order=True)
         .select(
-            "kernel", "load_use_pct", "store_use_pct", "l1_hit_pct", "l2_hit_pct", "l1_pct", "l2_pct", "dram_pct",
+            "kernel", "load_use_pct", "store_use_pct", "excess_sectors_pct", "l1_hit_pct", "l2_hit_pct", "l1_pct", "l2_pct", "dram_pct",
             "dram_bytes", "bank_conflicts_count", "spills_count",
         )
     )  # fmt: skip

@@ -155,6 +155,12 @@ def _dram_bytes_per_s(values: Values) -> float | None:
     return moved / seconds if moved is not None and seconds else None
 
 
+def _excess_sectors_pct(values: Values) -> float | None:
+    excess = values.get("derived__memory_l2_theoretical_sectors_global_excessive")
+    every = values.get("memory_l2_theoretical_sectors_global")
+    return 100 * excess / every if excess is not None and every else None
+
+
 def _product(first: str, second: str, times: float = 1) -> Callable[[Values], float | None]:
     def made(values: Values) -> float | None:
         return times * values[first] * values[second] if first in values and second in values else None
@@ -164,6 +170,7 @@ def _product(first: str, second: str, times: float = 1) -> Callable[[Values], fl
 
 _DERIVED: Mapping[str, Callable[[Values], float | None]] = {
     "dram_bytes": _dram_bytes,
+    "excess_sectors_pct": _excess_sectors_pct,
     "dram_bytes_per_s": _dram_bytes_per_s,
     "peak_dram_bytes_per_s": _product("dram__bytes.sum.peak_sustained", "dram__cycles_elapsed.avg.per_second"),
     "fp32_flops_per_s": _sass("fadd fmul ffma"),
@@ -178,7 +185,7 @@ _WANTED = frozenset(
     (
         *(metric for metric, _ in _PLAIN.values()),
         *(f"smsp__sass_thread_inst_executed_op_{op}_pred_on.{_PER_CYCLE}" for op in _OPERATIONS),
-        "dram__bytes_read.sum", "dram__bytes_write.sum", "dram__bytes.sum.per_second", "dram__bytes.sum.peak_sustained",
+        "memory_l2_theoretical_sectors_global", "derived__memory_l2_theoretical_sectors_global_excessive", "dram__bytes_read.sum", "dram__bytes_write.sum", "dram__bytes.sum.per_second", "dram__bytes.sum.peak_sustained",
         "dram__cycles_elapsed.avg.per_second", _SMSP_CLOCK, _SM_CLOCK, f"sm__pipe_tensor_cycles_active.{_ELAPSED}",
         "sm__sass_thread_inst_executed_op_ffma_pred_on.sum.peak_sustained", "device__attribute_display_name",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from foretrace.errors import ForetraceError, InputError, UsageError
@@ -66,12 +67,18 @@ def completes_another(file: Path) -> bool:
     own = companions.companion(file)
     if own is None or own.gives == companions.TIMELINE:
         return False
+    meant = _meant_by(file.parent, file.parent.stat().st_mtime_ns)
+    return meant is not None and file in {each.path for each in meant.beside}
+
+
+@lru_cache(maxsize=64)
+def _meant_by(folder: Path, changed_ns: int) -> Recorded | None:
+    """The recording that a folder means, kept as long as no file is added to it; None where it means none or several."""
     try:
         # A Run has what other profilers left beside its ranks' folders.
-        recorded = find_recorded(file.parent) or _in_folder(file.parent, of_ranks=True)
+        return find_recorded(folder) or _in_folder(folder, of_ranks=True)
     except ForetraceError:
-        return False  # no recording there, or several programs
-    return file in {each.path for each in recorded.beside}
+        return None
 
 
 def opened_with(file: Path, folder: Path) -> Path:
