@@ -26,7 +26,6 @@ _SHORTEST_KERNEL_NS = 2_000
 # ncu calls a kernel latency-bound below 60 % of both roofs, by measured traffic. Compulsory traffic is a lower bound
 # of that, so the threshold is lower here.
 _LATENCY_BELOW_PCT, _MEASURED_LATENCY_BELOW_PCT = 30, 60
-_MEASURED, _ESTIMATED = "ncu", "shapes"
 _ANOMALY_ABOVE_PCT = 110
 _INDIRECT = r"(?i)winograd|fft"
 # The terminal drops columns that do not fit: the answer comes first.
@@ -105,9 +104,9 @@ def roofline(
         | {"fp8": peak_fp8_flops, device_peaks.MEMORY: peak_memory_bytes},
     )
     calls, rest = _with_roof(_calls(trace, kernels), peaks), _without_owner(trace, kernels)
-    calls = _as_measured(calls)
+    calls = measured_work.as_measured(calls)
     if rest["measured"].any():
-        calls = pl.concat((calls, _as_calls(rest)), how="diagonal_relaxed")
+        calls = pl.concat((calls, measured_work.as_calls(rest)), how="diagonal_relaxed")
     table = _table(calls, rest.filter(~pl.col("measured")), group_by)
     values = _values(owners, kernels, calls, table)
     notes = (*_notes(values, peaks, calls), *_measured_notes(trace))
@@ -116,28 +115,7 @@ def roofline(
 
 def _of_profile(trace: Trace) -> Result:
     """The roofline of counters alone, by kernel; peaks are ncu's own, so that shares of them are as it prints them."""
-    groups = joined(trace).profiled
-    launches = pl.col("launches_count")
-    reached = pl.max_horizontal("sm_pct", "memory_pct") / 100
-    time = pl.col("dur_ns") * launches
-    flops_per_s = pl.sum_horizontal(
-        "fp32_flops_per_s", "fp64_flops_per_s", "tensor_flops_per_s", ignore_nulls=False
-    )
-    calls = groups.select(
-        "kernel",
-        dtype=pl.coalesce("tensor_type", pl.lit("fp32")),
-        model=pl.lit(_MEASURED),
-        source=pl.lit(_MEASURED),
-        indirect=pl.lit(value=False),
-        l2_bytes=pl.lit(None, pl.Int64),
-        calls_count=launches,
-        time_ns=time,
-        flops=flops_per_s * time / 1e9,
-        bytes=pl.col("dram_bytes") * launches,
-        roof_ns=time * reached,
-        compute_ns=pl.when(pl.col("sm_pct") >= pl.col("memory_pct")).then(time * reached).otherwise(0.0),
-    )
-    calls = calls.with_columns(why=pl.lit(None, pl.String))
+    calls = measured_work.profiled_calls(trace)
     table = _table(calls, calls.clear(), "kernel")
     whole, placed = float(calls["time_ns"].sum()), calls.drop_nulls("roof_ns")
     placed_ns = float(placed["time_ns"].sum())
@@ -203,37 +181,6 @@ def _with_roof(calls: pl.DataFrame, peaks: Mapping[int | None, Peaks]) -> pl.Dat
         roof_ns=pl.when(known).then(pl.max_horizontal(compute, memory)),
         compute_ns=pl.when(known).then(pl.when(compute >= memory).then(compute).otherwise(0)),
     )
-
-
-def _as_measured(calls: pl.DataFrame) -> pl.DataFrame:
-    """The calls whose kernels ncu measured with what it measured, where shapes gave no more than a lower bound."""
-    if not calls["measured"].any():
-        return calls.with_columns(source=pl.lit(_ESTIMATED))
-    names = {"flops": "measured_flops", "bytes": "measured_bytes", "roof_ns": "measured_roof_ns"}
-    names |= {"compute_ns": "measured_compute_ns"}
-    replaced = {
-        own: pl.when("measured")
-        .then(pl.coalesce(measured, pl.col(own).cast(pl.Float64)))
-        .otherwise(pl.col(own))
-        for own, measured in names.items()
-    }
-    told = pl.when("measured").then(pl.lit(_MEASURED)).otherwise(pl.lit(_ESTIMATED))
-    model = pl.when("measured").then(pl.coalesce("model", pl.lit(_MEASURED))).otherwise(pl.col("model"))
-    return calls.with_columns(**replaced, source=told, model=model)
-
-
-def _as_calls(rest: pl.DataFrame) -> pl.DataFrame:
-    """Kernels that no operator with a model launched, where ncu measured them."""
-    return rest.filter("measured").select(
-        "op", "shapes", "kernel", "dtype", "time_ns", "calls_count",
-        indirect=pl.lit(value=False),
-        model=pl.lit(_MEASURED),
-        source=pl.lit(_MEASURED),
-        flops=pl.col("measured_flops"),
-        bytes=pl.col("measured_bytes"),
-        roof_ns=pl.col("measured_roof_ns"),
-        compute_ns=pl.col("measured_compute_ns"),
-    )  # fmt: skip
 
 
 def _measured_notes(trace: Trace) -> tuple[str, ...]:
@@ -360,7 +307,9 @@ def _whole(name: str) -> pl.Expr:
 
 def _bound() -> pl.Expr:
     below = (
-        pl.when(pl.col("source") == _MEASURED).then(_MEASURED_LATENCY_BELOW_PCT).otherwise(_LATENCY_BELOW_PCT)
+        pl.when(pl.col("source") == measured_work.MEASURED)
+        .then(_MEASURED_LATENCY_BELOW_PCT)
+        .otherwise(_LATENCY_BELOW_PCT)
     )
     far = pl.col("roof_pct") < below
     return (
@@ -416,7 +365,7 @@ def _values(
     kernel_ns = int(kernels["dur_ns"].sum())
     calls = calls.drop_nulls("model")
     modelled_ns = int(calls["time_ns"].sum())
-    measured_ns = int(calls.filter(pl.col("source") == _MEASURED)["time_ns"].sum())
+    measured_ns = int(calls.filter(pl.col("source") == measured_work.MEASURED)["time_ns"].sum())
     placed = calls.drop_nulls("roof_ns")
     placed_ns = int(placed["time_ns"].sum())
     orphans = owners.filter(pl.col("orphan"))

@@ -153,11 +153,10 @@ def _rules(actions: list[tuple[Any, int]], kinds: Mapping[int, str], speedups: M
         for result in action.rule_results():
             if not result.has_rule_message():
                 continue
-            message, gain = result.rule_message(), {}
-            if result.has_speedup_estimation():
-                gain = result.speedup_estimation()
-            kind = kinds.get(message.get("type"), "")
-            speedup = speedups.get(gain.get("type"), ""), str(gain.get("speedup", ""))
+            message = result.rule_message()
+            gain: dict[str, Any] = result.speedup_estimation() if result.has_speedup_estimation() else {}
+            kind = kinds.get(message.get("type", 0), "")
+            speedup = speedups.get(gain.get("type", 0), ""), str(gain.get("speedup", ""))
             told = (
                 result.section_identifier(),
                 "",
