@@ -31,7 +31,7 @@ AT_LIMIT = Share(
 @headline("{waiting_pct:.0f} % of GPU time is in kernels that wait more than they work")
 @rule("Kernels wait more than they work", "Kernels", see="profiled")
 def latency_bound_kernels(case: Case) -> Iterator[Finding]:
-    """Profiled kernels of {LONG_NS} and more that use less than 60 % of compute and of memory.
+    """Profiled kernels of {LONG_NS} and more that use less than {WAITING} of compute and of memory.
 
     Finds kernels that Nsight Compute measured (--ncu FILE) below {WAITING} of the peak of the compute pipes and of the memory
     system, where they take at least {LEAST_SHARE} of GPU time.
