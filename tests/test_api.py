@@ -59,7 +59,7 @@ def test_folders_of_the_package_are_called_whoever_imported_them_first(first: st
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     called, same = done.stdout.splitlines()
-    assert called == "True True recording changes step_ms rich step pid cache"
+    assert called == "True True recording changes step_ms rich step pid ncu cache"
     assert same == "True"
 
 

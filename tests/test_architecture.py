@@ -28,7 +28,7 @@ PACKAGE = ROOT / "src" / "foretrace"
 LAYERS = (
     ("errors", "_version", "_scan", "word_shapes", "secret_names"),
     ("units", "secret_formats"),
-    ("schema", "intervals", "hardware", "sourced", "pandas_frames", "runtime_names"),
+    ("schema", "intervals", "hardware", "sourced", "pandas_frames", "runtime_names", "kernel_profile"),
     ("trace", "snapshot", "measured"),
     ("cache",),
     ("ingest", "capture", "bench"),
@@ -213,6 +213,7 @@ def samples() -> list[foretrace.Trace]:
         for path in (ROOT / "tests").glob("traces/*/*.json.gz")
         if not path.name.endswith(".torch.json.gz")
     ]
+    found += (ROOT / "tests" / "traces" / "ncu").glob("*.csv.gz")
     return [ingest.open_trace(path, cache=False) for path in sorted(found)]
 
 

@@ -45,7 +45,7 @@ NOT_IN_THE_REPOSITORY = (
 # of secrets.
 OTHER_PROGRAMS_OPTIONS = {
     "--torch", "--loop", "--rdzv-id", "--cuda-graph-trace", "--clock-control", "--token", "--api-key",
-    "--import", "--page", "--pmc", "--kernel-trace", "--stats", "--output-format", "--sys-trace",
+    "--import", "--page", "--pmc", "--kernel-trace", "--stats", "--output-format", "--sys-trace", "--csv", "--export", "--print-kernel-base",
 }  # fmt: skip
 
 

@@ -29,13 +29,15 @@ def diagnose(
     rich: str | os.PathLike[str] | None = None,
     step: str | None = None,
     pid: str | int | None = None,
+    ncu: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     cache: bool = True,
 ) -> Diagnosis:
     """What to change in a recorded program, the most valuable change first, as `foretrace diagnose` says it.
 
     `recording` is a file, a folder with one recording, a Run, the recordings of all ranks of a job, or a Trace that was opened.
     `step_ms` is the step time measured without a profiler, `rich` a recording of the same program with stacks, for source
-    lines; a Run has both. `step` and `pid` are those of `foretrace.open`. Without `cache`, nothing is read from or kept in it.
+    lines; a Run has both. `step` and `pid` are those of `foretrace.open`. `ncu` is a file, or several, with counters of the same program's kernels
+    (CSV or reports of Nsight Compute). Without `cache`, nothing is read from or kept in it.
 
     Returns a Diagnosis: `findings`, each with `rule`, `says`, `where`, `fix` and `predicted`; `combined`, the prediction for
     all fixes that promise a gain; `checked`, `unchecked` and `seen`. Raises MissingDataError where the recording cannot be
@@ -44,7 +46,7 @@ def diagnose(
     from foretrace.diagnose import RULES
     from foretrace.diagnose.diagnosis import diagnose as diagnose_case
 
-    case = _case(recording, step_ms=step_ms, rich=rich, step=step, pid=pid, cache=cache)
+    case = _case(recording, step_ms=step_ms, rich=rich, step=step, pid=pid, ncu=ncu, cache=cache)
     case.require_replay()
     return diagnose_case(case, RULES)
 
@@ -56,6 +58,7 @@ def predict(
     rich: str | os.PathLike[str] | None = None,
     step: str | None = None,
     pid: str | int | None = None,
+    ncu: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     cache: bool = True,
 ) -> Prediction:
     """What a step would take with these changes made together, as `foretrace predict` says it.
@@ -69,7 +72,7 @@ def predict(
 
     if not changes:
         raise UsageError('predict needs a change, such as "scale kernel:~softmax 0.5"')
-    case = _case(recording, step_ms=step_ms, rich=rich, step=step, pid=pid, cache=cache)
+    case = _case(recording, step_ms=step_ms, rich=rich, step=step, pid=pid, ncu=ncu, cache=cache)
     return case.predict(tuple(change_of(case, text) for text in changes))
 
 
@@ -161,11 +164,13 @@ def _case(
     step: str | None,
     pid: str | int | None,
     cache: bool,
+    ncu: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
 ) -> Case:
     from foretrace.diagnose import opening
     from foretrace.diagnose.case import Case
     from foretrace.ingest import open_trace
     from foretrace.ingest.reading import Reading
+    from foretrace.ingest.run import Recorded
     from foretrace.trace import Trace
 
     if step_ms is not None and not 0 < step_ms < 1e9:
@@ -175,11 +180,13 @@ def _case(
         return open_trace(path, cache=cache, step=reading.step, pid=reading.pid)
 
     companion = None if rich is None else Path(rich)
+    counters = tuple(Path(file) for file in ((ncu,) if isinstance(ncu, str | os.PathLike) else ncu))
     if isinstance(recording, Trace):
         _check_unread(step, pid)
+        recording = Recorded(recording.path, counters=counters).told(recording) if counters else recording
         open_rich = None if companion is None else lambda: read(companion, Reading())
         return Case(recording, step_ns=step_ms * 1e6 if step_ms else None, open_rich=open_rich)
-    reading = Reading(step, None if pid is None else str(pid))
+    reading = Reading(step, None if pid is None else str(pid), counters=counters)
     return opening.open_case(Path(recording), step_ms=step_ms, rich=companion, reading=reading, read=read)
 
 

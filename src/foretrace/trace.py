@@ -13,6 +13,7 @@ import polars as pl
 
 from foretrace import schema
 from foretrace.errors import MissingDataError
+from foretrace.kernel_profile import KernelProfile
 from foretrace.pandas_frames import to_pandas
 
 Loader = Callable[[str], pl.DataFrame]
@@ -48,6 +49,7 @@ class Trace:
     meta: Mapping[str, Any]
     repairs: tuple[Repair, ...]
     _load: Loader = field(repr=False)
+    profile: KernelProfile | None = None  # what a profiler of single kernels measured of this program
     _frames: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
     _derived: dict[Callable[[Trace], Any], Any] = field(default_factory=dict, repr=False, compare=False)
 

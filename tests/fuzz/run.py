@@ -3,6 +3,7 @@
     python tests/fuzz/run.py reader --cases 1000000 --seed 1      # every tenth through both readers, every seventh to tables
     python tests/fuzz/run.py diagnose --cases 20000 --seed 1      # through the whole of `foretrace diagnose`, in-process
     python tests/fuzz/run.py report --cases 2000 --seed 1         # through every analysis and view, as a report holds them
+    python tests/fuzz/run.py ncu --cases 20000 --seed 1           # tables of Nsight Compute, through all that counters answer
     python tests/fuzz/run.py compare --cases 2000 --seed 1        # with another damaged recording, through every table and the flame graph
     python tests/fuzz/run.py rocpd --cases 20000 --seed 1         # or rocprof-csv, rocprof-json, proton, xprof: read, and asked
 
@@ -37,7 +38,7 @@ if __name__ == "__main__":
 from foretrace.errors import ForetraceError
 from foretrace.ingest import kineto, kineto_native
 from foretrace.ingest.source import Source
-from tests.fuzz import mutations, other_formats, recordings
+from tests.fuzz import mutations, ncu_tables, other_formats, recordings
 from tests.ingest import fuzz as scanners
 
 HANG_S = 20
@@ -74,6 +75,8 @@ def made(kind: str, case: int, seed: int) -> tuple[bytes, random.Random]:
     chance = random.Random(f"{seed} {case}")
     if kind in other_formats.FORMATS:
         return other_formats.FORMATS[kind](chance), chance
+    if kind == "ncu":
+        return ncu_tables.damaged(chance), chance
     document, text = chance.choice(short_seeds() if kind == "reader" else seeds())
     return mutations.mutate(document, text, chance), chance
 
@@ -137,6 +140,8 @@ def attempt(kind: str, case: int, seed: int, folder: Path) -> str | None:
             return read(data, chance, case)
         if kind in other_formats.FORMATS:
             return other_formats.attempt(data, case, folder)
+        if kind == "ncu":
+            return ncu_tables.attempt(data, case, folder)
         return commanded(kind, data, chance, folder)
     except (Exception, HangError):
         return traceback.format_exc()
@@ -212,7 +217,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("kind", choices=("reader", "diagnose", "report", "compare", *other_formats.FORMATS))
+    parser.add_argument(
+        "kind", choices=("reader", "diagnose", "report", "compare", "ncu", *other_formats.FORMATS)
+    )
     parser.add_argument("--cases", type=int, default=1_000)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--seed", type=int, default=1)

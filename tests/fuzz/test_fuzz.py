@@ -13,9 +13,15 @@ from tests.ingest import fuzz as scanners
 from tests.ingest.comparison import needs_native
 
 pytestmark = pytest.mark.slow
-READ, DIAGNOSED, REPORTED, COMPARED = (
+READ, DIAGNOSED, REPORTED, COMPARED, COUNTED = (
     int(os.environ.get(f"FORETRACE_FUZZ_{name}", default))
-    for name, default in (("READER", "700"), ("DIAGNOSE", "40"), ("REPORT", "4"), ("COMPARE", "20"))
+    for name, default in (
+        ("READER", "700"),
+        ("DIAGNOSE", "40"),
+        ("REPORT", "4"),
+        ("COMPARE", "20"),
+        ("NCU", "60"),
+    )
 )
 OTHER = int(os.environ.get("FORETRACE_FUZZ_OTHER", "25"))  # of each format that is not Kineto's
 
@@ -34,6 +40,7 @@ def loud(monkeypatch: pytest.MonkeyPatch) -> None:
         ("report", REPORTED),
         ("compare", COMPARED),
         *((kind, OTHER) for kind in other_formats.FORMATS),
+        ("ncu", COUNTED),
     ],
 )
 def test_nothing_fails_or_hangs_on_damaged_recordings(tmp_path: Path, kind: str, count: int) -> None:

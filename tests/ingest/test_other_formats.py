@@ -21,19 +21,16 @@ from tests.corpus import CORPUS, needs_corpus
 SEGMENT = {"device": 0, "address": 1 << 40, "total_size": 2097152, "segment_type": "small", "blocks": []}
 SNAPSHOT = {"segments": [SEGMENT], "device_traces": [[]], "allocator_settings": {}}
 NSYS_KERNELS = b"Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name\n"
-NCU_RAW = b'"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size"\n'
 
 # What the tools write at the beginning, by their documentation or source, and what is said of it.
 FILES: dict[str, tuple[bytes, str]] = {
     "nsys report": (b"NVIDIA Tegra Profiler Report 2026@4@1@191-264138605071v0.\n\x0b", "Nsight Systems (.nsys-rep)"),
-    "ncu report": (b"NVR\0\x10\0\0\0\x08\x01", "Nsight Compute (.ncu-rep)"),
     "snapshot": (pickle.dumps(SNAPSHOT), "snapshot of torch's CUDA allocator"),
     "old snapshot": (pickle.dumps(SNAPSHOT, protocol=2), "snapshot of torch's CUDA allocator"),
     "oldest snapshot": (pickle.dumps([SEGMENT], protocol=0), "snapshot of torch's CUDA allocator"),
     "pickle": (pickle.dumps({"a": [1, 2]}), "a Python pickle"),
     "hatchet msgpack": (b"\x92\x83\xa8children\x90\xa5frame\x82\xa4name\xa4ROOT", "Proton (.hatchet_msgpack)"),
     "nsys csv": (NSYS_KERNELS, "a table of `nsys stats` (CSV)"),
-    "ncu csv": (b"==PROF== Connected to process 7\n" + NCU_RAW, "a table of Nsight Compute (CSV)"),
 }  # fmt: skip
 
 
@@ -98,11 +95,11 @@ def test_a_folder_without_a_recording_says_what_is_in_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.txt").write_text("notes")
-    (tmp_path / "b.bin").write_bytes(FILES["ncu report"][0])
+    (tmp_path / "b.bin").write_bytes(FILES["pickle"][0])
     assert main(["summary", str(tmp_path)]) == 3
     said = capsys.readouterr().err
     assert "no recording in this folder; in it is" in said
-    assert "b.bin: a report of Nsight Compute" in said
+    assert "b.bin: a Python pickle" in said
     assert said.count("\n") == 1
 
 
@@ -127,7 +124,6 @@ def test_each_says_what_it_is_and_what_shows_it() -> None:
         ("peers/memory/snapviewer_memory.pickle", "snapshot of torch's CUDA allocator"),
         ("other/nsys_synthetic/synthetic.sqlite", "Nsight Systems' SQLite export"),
         ("peers/nsys/h100_2gpu_1s.sqlite.gz", "Nsight Systems' SQLite export"),
-        ("other/ncu/kernels.raw.csv.gz", "a table of Nsight Compute"),
         ("other/nsys_synthetic/cuda_gpu_trace.csv", "a table of `nsys stats`"),
     ],
 )

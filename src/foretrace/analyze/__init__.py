@@ -18,10 +18,13 @@ from foretrace.analyze import (
     launches,
     layers,
     memory,
+    memory_access,
     memory_fit,
     modules,
+    ncu_rules,
     operators,
     overview,
+    profiled,
     roles,
     roofline,
     saved_activations,
@@ -33,6 +36,7 @@ from foretrace.analyze import (
     timeline,
     tracks,
     trust,
+    warp_stalls,
 )
 from foretrace.analyze.concepts.host.cpu_program import computes_on_cpu
 from foretrace.errors import MissingDataError, unknown
@@ -58,6 +62,10 @@ ANALYSES: tuple[Analysis, ...] = (
     stacks.stacks,
     gpu_efficiency.gpu_efficiency,
     roofline.roofline,
+    profiled.profiled,
+    warp_stalls.warp_stalls,
+    memory_access.memory_access,
+    ncu_rules.ncu_rules,
     counters.counters,
     launches.launches,
     syncs.syncs,

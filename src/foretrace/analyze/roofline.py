@@ -9,7 +9,8 @@ import polars as pl
 
 from foretrace.analyze.concepts.device import device_peaks, device_time
 from foretrace.analyze.concepts.device.device_peaks import DTYPES, Peaks
-from foretrace.analyze.concepts.work import flops, work_models
+from foretrace.analyze.concepts.device.profiled_kernels import joined
+from foretrace.analyze.concepts.work import flops, measured_work, work_models
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.trace import Trace
@@ -24,13 +25,13 @@ _GROUPS: dict[str, tuple[str, ...]] = {
 _SHORTEST_KERNEL_NS = 2_000
 # ncu calls a kernel latency-bound below 60 % of both roofs, by measured traffic. Compulsory traffic is a lower bound
 # of that, so the threshold is lower here.
-_LATENCY_BELOW_PCT = 30
+_LATENCY_BELOW_PCT, _MEASURED_LATENCY_BELOW_PCT = 30, 60
 _ANOMALY_ABOVE_PCT = 110
 _INDIRECT = r"(?i)winograd|fft"
 # The terminal drops columns that do not fit: the answer comes first.
 _MEASURES = (
     "total_ns", "roof_pct", "bound", "achieved_flops_per_s", "achieved_bytes_per_s", "total_pct", "calls_count",
-    "intensity_flops_per_byte", "excess_ns", "note", "model", "work_flops", "traffic_bytes",
+    "intensity_flops_per_byte", "excess_ns", "note", "model", "work_flops", "traffic_bytes", "source",
 )  # fmt: skip
 
 
@@ -40,6 +41,7 @@ _MEASURES = (
         "total_pct": "of the summed duration of launched kernels that compute",
         "coverage_pct": "of the summed duration of launched kernels that compute",
         "roof_pct": "of the device's limit: 100 is the limit, more than 110 is marked as an anomaly",
+        "measured_pct": "of the summed duration of launched kernels that compute",
     },
 )
 def roofline(
@@ -77,10 +79,14 @@ def roofline(
             the time at the limit is under 2 us per call, which no kernel can reach; unknown, far below the memory
             limit where FLOPs are not known.
         excess_ns: total_ns minus the time at the limit: what a perfect kernel would save.
+        source: ncu, where Nsight Compute measured the kernels (--ncu FILE): work_flops and traffic_bytes are then what was
+            executed and what device memory moved, and the time at the limit is the recorded one times the share of its peak
+            that the most used part of the device reached; latency then means below 60 %, as ncu has it. Else shapes.
         note: why there is no model, or why the result is suspicious: above 110 % of the limit, either small operands
             stayed in the L2 cache, or the model or the peak is wrong.
 
-    Values: coverage_pct is the share of kernel time that has a model; roof_pct covers all kernels with a known limit.
+    Values: coverage_pct is the share of kernel time that has a model or was measured, measured_pct of that measured by ncu;
+    roof_pct covers all kernels with a known limit.
     The peak_... options replace the device's peaks, per second. An unknown device shows achieved rates without shares.
 
     What it cannot tell: cache misses, so memory-bound kernels may be closer to the hardware's limit than they seem;
@@ -90,19 +96,40 @@ def roofline(
     """
     if group_by not in _GROUPS:
         raise UsageError(f"roofline cannot group by {group_by!r}; choose from {', '.join(_GROUPS)}")
+    if trace.profile is not None and trace.kernels.is_empty():
+        return _of_profile(trace)
     owners = _computing(trace)
-    kernels = owners.filter(~pl.col("orphan") & ~pl.col("communication"))
+    kernels = measured_work.with_measured(trace, owners.filter(~pl.col("orphan") & ~pl.col("communication")))
     peaks = device_peaks.device_peaks(
         trace,
         {"fp32": peak_fp32_flops, "tf32": peak_tf32_flops, "fp16": peak_fp16_flops, "bf16": peak_bf16_flops}
         | {"fp8": peak_fp8_flops, device_peaks.MEMORY: peak_memory_bytes},
     )
-    calls = _with_roof(_calls(trace, kernels), peaks)
-    table = _table(calls, _without_owner(trace, kernels), group_by)
+    calls, rest = _with_roof(_calls(trace, kernels), peaks), _without_owner(trace, kernels)
+    calls = measured_work.as_measured(calls)
+    if rest["measured"].any():
+        calls = pl.concat((calls, measured_work.as_calls(rest)), how="diagonal_relaxed")
+    table = _table(calls, rest.filter(~pl.col("measured")), group_by)
     values = _values(owners, kernels, calls, table)
-    return Result(
-        says=_says(table, values, peaks), table=table, values=values, notes=_notes(values, peaks, calls)
-    )
+    notes = (*_notes(values, peaks, calls), *_measured_notes(trace))
+    return Result(says=_says(table, values, peaks), table=table, values=values, notes=notes)
+
+
+def _of_profile(trace: Trace) -> Result:
+    """The roofline of counters alone, by kernel; peaks are ncu's own, so that shares of them are as it prints them."""
+    calls = measured_work.profiled_calls(trace)
+    table = _table(calls, calls.clear(), "kernel")
+    whole, placed = float(calls["time_ns"].sum()), calls.drop_nulls("roof_ns")
+    placed_ns = float(placed["time_ns"].sum())
+    values: dict[str, Value] = {
+        "kernel_ns": whole,
+        "coverage_pct": 100.0,
+        "measured_pct": 100.0,
+        "roof_pct": 100 * float(placed["roof_ns"].sum()) / placed_ns if placed_ns else None,
+    }
+    peaks = device_peaks.device_peaks(trace)
+    notes = ("of the profiled launches alone, each by itself: no recording of the program is at hand",)
+    return Result(says=_says(table, values, peaks), table=table, values=values, notes=notes)
 
 
 def _computing(trace: Trace) -> pl.DataFrame:
@@ -110,7 +137,7 @@ def _computing(trace: Trace) -> pl.DataFrame:
     owners = flops.kernel_owners(trace)
     if owners.is_empty():
         raise MissingDataError(f"{trace.path.name}: no kernels recorded; record with ProfilerActivity.CUDA")
-    if trace.ops["shapes"].null_count() == trace.ops.height:
+    if trace.ops["shapes"].null_count() == trace.ops.height and trace.profile is None:
         # A replayed CUDA graph calls no operators: asking for shapes would not help.
         why = (
             ""
@@ -128,8 +155,13 @@ def _computing(trace: Trace) -> pl.DataFrame:
 def _calls(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """One row per distinct operator call, with its work, how often it was made, and the time of its kernels."""
     calls = flops.owned_calls(trace, kernels, marks=("indirect",))
+    sums = kernels.drop_nulls("owner_id").group_by(span_id="owner_id").agg(measured_work.summed())
+    calls = calls.join(sums, on="span_id", how="left", maintain_order="left")
     distinct = calls.group_by(*flops.CALL, "device", maintain_order=True).agg(
-        pl.col("indirect").any(), time_ns=pl.col("time_ns").sum(), calls_count=pl.len()
+        pl.col("indirect").any(),
+        *measured_work.summed(),
+        time_ns=pl.col("time_ns").sum(),
+        calls_count=pl.len(),
     )
     unmodelled = pl.when(pl.col("model").is_null()).then(
         pl.lit("its recorded arguments do not determine the work")
@@ -150,6 +182,18 @@ def _with_roof(calls: pl.DataFrame, peaks: Mapping[int | None, Peaks]) -> pl.Dat
     return placed.with_columns(
         roof_ns=pl.when(known).then(pl.max_horizontal(compute, memory)),
         compute_ns=pl.when(known).then(pl.when(compute >= memory).then(compute).otherwise(0)),
+    )
+
+
+def _measured_notes(trace: Trace) -> tuple[str, ...]:
+    if trace.profile is None:
+        return ()
+    join = joined(trace)
+    if join.matched_pct is None:
+        return ()
+    return (
+        f"measured by Nsight Compute: {join.matched_pct:.1f} % of its launches' time found here by name, grid and block, "
+        f"{join.covered_pct:.1f} % of kernel time",
     )
 
 
@@ -186,7 +230,11 @@ def _with_peaks(calls: pl.DataFrame, peaks: Mapping[int | None, Peaks]) -> pl.Da
 def _without_owner(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Kernels that no operator with a model launched, by operator, shapes and kernel, and why there is no model."""
     rest = kernels.filter(pl.col("owner_id").is_null()).select(
-        pl.col("op_id").alias("span_id"), pl.col("name").alias("kernel"), "dur_ns"
+        pl.col("op_id").alias("span_id"),
+        pl.col("name").alias("kernel"),
+        "dur_ns",
+        *measured_work.SUMS,
+        "measured",
     )
     why = (
         pl.when(pl.col("op").is_null())
@@ -198,7 +246,7 @@ def _without_owner(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     return (
         flops.with_arguments(trace, rest)
         .group_by("op", "shapes", "kernel", maintain_order=True)
-        .agg(time_ns=pl.col("dur_ns").sum(), calls_count=pl.len())
+        .agg(*measured_work.summed(), time_ns=pl.col("dur_ns").sum(), calls_count=pl.len())
         .with_columns(why=why, dtype=pl.lit(None, pl.String))
     )
 
@@ -231,6 +279,7 @@ def _grouped(calls: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
     """Rows for what has a model."""
     sums = calls.group_by(keys, maintain_order=True).agg(
         pl.col("model").first(),
+        pl.col("source").unique(maintain_order=True).str.join(" and "),
         pl.col("calls_count").sum(),
         pl.col("indirect").any(),
         pl.col("l2_bytes").min(),
@@ -259,7 +308,12 @@ def _whole(name: str) -> pl.Expr:
 
 
 def _bound() -> pl.Expr:
-    far = pl.col("roof_pct") < _LATENCY_BELOW_PCT
+    below = (
+        pl.when(pl.col("source") == measured_work.MEASURED)
+        .then(_MEASURED_LATENCY_BELOW_PCT)
+        .otherwise(_LATENCY_BELOW_PCT)
+    )
+    far = pl.col("roof_pct") < below
     return (
         pl.when(pl.col("roof_pct").is_null())
         .then(pl.lit(None, pl.String))
@@ -313,6 +367,7 @@ def _values(
     kernel_ns = int(kernels["dur_ns"].sum())
     calls = calls.drop_nulls("model")
     modelled_ns = int(calls["time_ns"].sum())
+    measured_ns = int(calls.filter(pl.col("source") == measured_work.MEASURED)["time_ns"].sum())
     placed = calls.drop_nulls("roof_ns")
     placed_ns = int(placed["time_ns"].sum())
     orphans = owners.filter(pl.col("orphan"))
@@ -320,6 +375,7 @@ def _values(
         "kernel_ns": kernel_ns,
         "modelled_ns": modelled_ns,
         "coverage_pct": 100 * modelled_ns / kernel_ns if kernel_ns else None,
+        **({"measured_pct": 100 * measured_ns / kernel_ns} if measured_ns and kernel_ns else {}),
         "work_flops": int(calls["flops"].sum()),
         "traffic_bytes": int(calls["bytes"].sum()),
         "roof_pct": 100 * float(placed["roof_ns"].sum()) / placed_ns if placed_ns else None,
@@ -348,6 +404,8 @@ def _says(table: pl.DataFrame, values: dict[str, Value], peaks: Mapping[int | No
         if top["bound"] == "compute" or not top["traffic_bytes"]
         else "achieved_bytes_per_s"
     )
+    if top["total_pct"] is None or top[rate] is None:
+        return says
     reaches = f"; {label} takes {top['total_pct']:.1f} % of it and reaches {format_value(rate, top[rate])}"
     return (
         says + reaches + (f", {top['roof_pct']:.1f} % of the limit ({top['bound']})" if top["bound"] else "")

@@ -1,4 +1,4 @@
-"""What the commands that read have in common: PATH, --no-cache, --step, --pid, --capture-trace, --step-ms, and opening what they name."""
+"""What the commands that read have in common: PATH, --no-cache, --step, --pid, --capture-trace, --ncu, --step-ms, and opening what they name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_path(parser: argparse.ArgumentParser) -> None:
-    """Adds PATH, --no-cache, --step, --pid and --capture-trace."""
+    """Adds PATH, --no-cache, --step, --pid, --capture-trace and --ncu."""
     parser.add_argument("path", metavar="PATH", type=Path, help="a recording, or a folder with one recording")
     add_no_cache(parser)
     add_reading(parser)
@@ -28,7 +28,7 @@ def add_no_cache(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
-    """Adds --step, --pid and --capture-trace."""
+    """Adds --step, --pid, --capture-trace and --ncu."""
     says = (
         "the ranges that are steps: a name, how names begin, or a pattern after ~ (default: found by itself)"
     )
@@ -41,9 +41,12 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--capture-trace", metavar="FILE", type=Path, action="append", default=[], help=says)
 
+    says = "counters of the same program's kernels, as Nsight Compute printed them (--csv); may be given more than once"
+    parser.add_argument("--ncu", metavar="FILE", type=Path, action="append", default=[], help=says)
+
 
 def reading(args: argparse.Namespace) -> Reading:
-    """What --step, --pid and --capture-trace say; opens the recordings of captures."""
+    """What --step, --pid, --capture-trace and --ncu say; opens the recordings of captures."""
     from foretrace.ingest.reading import Reading
     from foretrace.ingest.recordings import find_recordings
 
@@ -53,7 +56,7 @@ def reading(args: argparse.Namespace) -> Reading:
         for path in args.capture_trace
         for file in find_recordings(path)
     ]
-    return Reading(args.step, args.pid, tuple(captures))
+    return Reading(args.step, args.pid, tuple(captures), tuple(args.ncu))
 
 
 def add_step_ms(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +85,7 @@ def open_path(path: Path, *, no_cache: bool, reading: Reading) -> Trace:
     """The recording that PATH means, with a progress bar if it is large."""
     from foretrace.ingest.recordings import find_recording
 
-    recorded = find_recording(path)
+    recorded = find_recording(path, counters=reading.counters)
     return recorded.told(read(recorded.path, reading, no_cache=no_cache))
 
 

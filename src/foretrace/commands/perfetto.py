@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from foretrace.commands import _input, _output, serve
-from foretrace.errors import UsageError
+from foretrace.errors import MissingDataError, UsageError
 from foretrace.units import visible
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def run(args: argparse.Namespace) -> None:
         args.output, force=args.force, endings=(".json", ".json.gz"), such_as=".json or .json.gz"
     )
     case = _input.open_case(args.path, no_cache=args.no_cache, reading=_input.reading(args))
+    if case.whole.spans.is_empty() and case.whole.profile is not None:
+        raise MissingDataError(f"{case.whole.path.name}: counters of single kernels, and no timeline to show")
     _write(case, args.output)
 
 

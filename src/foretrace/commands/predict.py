@@ -74,12 +74,15 @@ def change_of(case: Case, text: str) -> Change:
     """The change that the text describes, or the fix that the diagnosis has for a rule."""
     from foretrace.diagnose import RULES
     from foretrace.diagnose.diagnosis import fix_of
+    from foretrace.diagnose.measured_limits import within_limits
     from foretrace.predict.changes import parse
 
     verb, _, rest = text.strip().partition(" ")
     if verb == "compile":
         return fix_of(case, f"{_COMPILING}:{rest.strip() or 'default'}", RULES)
-    return fix_of(case, rest.strip(), RULES) if verb == "fix" else parse(text, case.trace, case.program)
+    if verb == "fix":
+        return fix_of(case, rest.strip(), RULES)
+    return within_limits(case, parse(text, case.trace, case.program))
 
 
 def _per_item(prediction: Prediction) -> str:

@@ -17,7 +17,7 @@ from foretrace.units import suffix
 if TYPE_CHECKING:
     from foretrace.analyze.result import Analysis
 
-_TAKEN = ("path", "format", "sort", "limit", "columns", "no_cache", "step", "pid")
+_TAKEN = ("path", "format", "sort", "limit", "columns", "no_cache", "step", "pid", "ncu")
 _PREFIX = "option:"
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
 
@@ -58,8 +58,8 @@ def run(args: argparse.Namespace) -> None:
     options = {
         name.removeprefix(_PREFIX): value for name, value in vars(args).items() if name.startswith(_PREFIX)
     }
-    recorded = find_recording(args.path)
     reading = _input.reading(args)
+    recorded = find_recording(args.path, counters=reading.counters)
     trace = recorded.told(_input.read(recorded.path, reading, no_cache=args.no_cache))
     try:
         result = analyze.run(trace, args.name, **options)

@@ -1,4 +1,4 @@
-"""Print trust, overview, steps and top kernels of a recording (top operators if it holds no GPU work)."""
+"""Print trust, overview, steps and top kernels of a recording (top operators if it holds no GPU work; counters, of an ncu file)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from foretrace.trace import Trace
 
 PARTS = ("trust", "overview", "steps")
+COUNTED = ("profiled", "warp-stalls", "memory-access", "ncu-rules")  # of counters without a timeline
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +56,8 @@ def analyse(
     run = run or partial(analyze.run, trace)
     results, missing = [], {}
     top = "kernels" if trace.has_device else "operators"
-    for name in parts or (*PARTS, top):
+    counted = trace.profile is not None and trace.spans.is_empty()
+    for name in COUNTED if counted else parts or (*PARTS, top):
         options = {"python": "no"} if name == "operators" else {}
         try:
             results.append(run(name, **options))

@@ -20,7 +20,6 @@ from foretrace.sourced import JUDGEMENT, Count
 
 SCHEMA = "foretrace.baselines/1"
 _MOST = Count(100, "times of steps that a baseline keeps", JUDGEMENT)
-_TEXTS = ("device", "clock")
 
 
 def load(path: Path, name: str) -> Side:
@@ -97,7 +96,8 @@ def _side(name: str, saved: Mapping[str, Any]) -> Side:
     flops, dtype = saved["product_flops"], saved["dtype"]
     return Side(
         name=name,
-        **{text: str(saved[text]) for text in _TEXTS},
+        device=str(saved["device"]),
+        clock=str(saved["clock"]),
         times_ns=_times(saved["times_ns"]),
         blocks_ns=_times(saved["blocks_ns"]),
         parts={

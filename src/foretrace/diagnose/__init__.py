@@ -32,6 +32,8 @@ from foretrace.diagnose.rules.fusion.penalty_loop import penalty_loop
 from foretrace.diagnose.rules.fusion.zeroed_gradients import zeroed_gradients
 from foretrace.diagnose.rules.device.recompute import recompute
 from foretrace.diagnose.rules.device.low_occupancy import low_occupancy
+from foretrace.diagnose.rules.device.latency_bound_kernels import latency_bound_kernels
+from foretrace.diagnose.rules.device.uncoalesced_access import uncoalesced_access
 from foretrace.diagnose.rules.copies.pageable_copy import pageable_copy
 from foretrace.diagnose.rules.host.host_stall import host_stall
 from foretrace.diagnose.rules.host.serial_loop import serial_loop

@@ -84,7 +84,7 @@ def excerpt(trace: Trace, steps: tuple[Step, ...]) -> Excerpt:
 
     told = [(step.number, step.start_ns, step.end_ns, step.kind) for step in steps]
     meta = {**trace.meta, "steps": told}
-    return Excerpt(Trace(trace.path, trace.format, meta, trace.repairs, load), rows)
+    return Excerpt(Trace(trace.path, trace.format, meta, trace.repairs, load, trace.profile), rows)
 
 
 def _rows(trace: Trace, start: int, end: int) -> NDArray[np.uint32]:

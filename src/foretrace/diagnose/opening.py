@@ -35,7 +35,7 @@ def open_case(
     and who is told how far it is.
     """
     others = reading.of_others()
-    recorded = find_recording(path, of_ranks=True)
+    recorded = find_recording(path, of_ranks=True, counters=reading.counters)
     if rich is None and recorded.rich is not None and is_recording(recorded.rich):
         rich = recorded.rich
     own_steps = reading.step is None  # a Run timed its own steps, not those that the user names

@@ -17,6 +17,9 @@ def require(case: Case) -> None:
         if not case.whole.steps:
             raise MissingDataError(f"{name}: no steps marked, so there is nothing to replay")
         return
+    if case.whole.profile is not None and case.whole.spans.is_empty():
+        why = "counters of single kernels, and no timeline to replay: diagnose a recording of the program"
+        raise MissingDataError(f"{name}: {why} with --ncu {name}")
     if not case.whole.has_device:
         raise MissingDataError(f"{name}: no GPU work recorded, so there is nothing to replay")
     with contained(f"{name}: the replay of the recorded steps"):

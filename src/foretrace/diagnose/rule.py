@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from foretrace.diagnose.case import Case
 
 GPU, CPU = "gpu", "cpu"
+PROFILED = "profiled"  # with counters of its kernels
 Words = Callable[[Mapping[str, Any]], str | None]
 # The parts of a rule's docstring behind the paragraph on what it finds; "Slow" and "Fast" hold code.
 SECTIONS = ("Slow", "Fast", "Why", "How the worth is predicted", "When not")
@@ -102,8 +103,9 @@ class Rule:
     on: tuple[str, ...] = (GPU,)  # the programs that it is about
 
     def fits(self, case: Case) -> bool:
-        """Whether the rule is about such a program at all: one with a GPU, or one without."""
-        return (CPU if case.on_cpu else GPU) in self.on
+        """Whether the rule is about such a program at all: one with a GPU, one without, or one with counters of its kernels."""
+        profiled = PROFILED in self.on and case.trace.profile is not None
+        return profiled or (CPU if case.on_cpu else GPU) in self.on
 
     def __call__(self, case: Case) -> Iterator[Finding]:
         for need in self.needs:

@@ -11,6 +11,7 @@ from foretrace.errors import FormatError, InputError
 from foretrace.ingest import (
     graph_replays,
     kineto,
+    ncu,
     other_formats,
     proton,
     rocpd,
@@ -27,7 +28,7 @@ from foretrace.ingest.source import Progress, open_source
 from foretrace.trace import Trace
 
 # The first that accepts how a file begins reads it: Kineto's comes last, since other tools write Chrome traces too.
-READERS: tuple[ModuleType, ...] = (rocpd, rocprof_csv, rocprof_json, proton, xprof, kineto)
+READERS: tuple[ModuleType, ...] = (rocpd, rocprof_csv, rocprof_json, proton, xprof, ncu, kineto)
 # Of files that are no Trace: commands of their own read these.
 OTHER_READERS: tuple[ModuleType, ...] = (snapshots,)
 

@@ -59,7 +59,7 @@ def attributed(trace: Trace, others: Sequence[Trace] = ()) -> Trace:
     if not others:
         return given
     meta = {**given.meta, "capture_traces": [other.path.name for other in others]}
-    return Trace(given.path, given.format, meta, given.repairs, given.table)
+    return Trace(given.path, given.format, meta, given.repairs, given.table, given.profile)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,9 @@ class _Replays:
         for table, id_column in (("spans", "id"), ("ops", "span_id"), ("python", "span_id")):
             frames[table] = pl.concat([frames[table], *(part[table] for part in parts)]).sort(id_column)
         trace = self.trace
-        return Trace(trace.path, trace.format, trace.meta, trace.repairs, frames.__getitem__, frames)
+        return Trace(
+            trace.path, trace.format, trace.meta, trace.repairs, frames.__getitem__, trace.profile, frames
+        )
 
     def _renumbered(self, name: str) -> pl.DataFrame:
         """A table of the recording with the new numbers of spans."""

@@ -101,7 +101,7 @@ def read(
         Repair(code, REPAIRS[code], count, offset)
         for code, (count, offset) in sorted(columns.repairs.items())
     )
-    return step_marks.settled(Trace(source.path, "kineto", meta, repairs, frames.__getitem__, frames))
+    return step_marks.settled(Trace(source.path, "kineto", meta, repairs, frames.__getitem__, _frames=frames))
 
 
 def _scan(source: Source, reader: str | None, pid: str | None, progress: Progress | None) -> Columns:

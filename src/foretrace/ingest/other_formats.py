@@ -26,7 +26,6 @@ _FIRST_COUNTER = re.compile(
 )
 _SUMMARY = re.compile(rb"\|=+\|\s*\|[^|]*memory summary, device ID")
 _NSYS_CSV = re.compile(rb'"?(?:Time \(%\)"?,"?Total Time \(|Start \([a-z]+\)"?,"?Duration \()')
-_NCU_CSV = re.compile(rb'(?:==PROF==[^\n]*\n)*"?ID"?,"?Process ID"?,"?Process Name"?,')
 _RECORD = "for Foretrace, record with `foretrace run -- python ...` or torch.profiler"
 
 
@@ -75,11 +74,6 @@ OTHER_FORMATS = (
         lambda head: head.startswith(b"NVIDIA Tegra Profiler Report"),
     ),
     OtherFormat(
-        "a report of Nsight Compute (.ncu-rep)",
-        "`ncu --import FILE --page details` and ncu-ui show it",
-        lambda head: head.startswith(b"NVR\0"),  # not checked with a file: none was at hand
-    ),
-    OtherFormat(
         "Nsight Systems' SQLite export",
         "`nsys stats FILE` shows it",
         lambda head: head.startswith(_SQLITE) and (b"CUPTI_ACTIVITY_KIND_" in head or b"StringIds" in head),
@@ -117,11 +111,6 @@ OTHER_FORMATS = (
         "a table of `nsys stats` (CSV)",
         "any spreadsheet shows it",
         lambda head: bool(_NSYS_CSV.match(_text(head))),
-    ),
-    OtherFormat(
-        "a table of Nsight Compute (CSV)",
-        "any spreadsheet shows it",
-        lambda head: bool(_NCU_CSV.match(_text(head))),
     ),
 )
 

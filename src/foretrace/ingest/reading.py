@@ -13,11 +13,12 @@ from foretrace.trace import Trace
 
 @dataclass(frozen=True)
 class Reading:
-    """The steps, the process to read of several, and captures of graphs; nothing said means what is found."""
+    """The steps, the process to read of several, captures of graphs, and files with counters; nothing said means what is found."""
 
     step: str | None = None  # a name, how names begin, or a pattern after ~
     pid: str | None = None
     capture_traces: tuple[Trace, ...] = ()  # recordings of how this one's CUDA graphs were captured
+    counters: tuple[Path, ...] = ()  # of the recording's kernels, as Nsight Compute measured them
 
     def key(self, *files: Path) -> str:
         """The key of the recording that these files are in the cache, which holds it before `marked`."""
@@ -34,4 +35,4 @@ class Reading:
 
     def of_others(self) -> Reading:
         """How to read another recording of the same program: there the process has another number."""
-        return replace(self, pid=None)
+        return replace(self, pid=None, counters=())

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from foretrace.errors import ForetraceError, InputError, UsageError
+from foretrace.ingest import companions
+from foretrace.ingest.companions import Companion
 from foretrace.ingest.timed import Timed, bursty_step_ns, read_timed
+from foretrace.kernel_profile import together
 from foretrace.secret_formats import without_known_secrets_in
 from foretrace.trace import Trace
 
@@ -31,6 +34,8 @@ class Recorded:
     settling: Mapping[str, Any] | None = (
         None  # what the timings before and after the passes say of each other
     )
+    beside: tuple[Companion, ...] = ()  # other recordings of the same program
+    counters: tuple[Path, ...] = ()  # counters of its kernels that the user named
 
     def told(self, trace: Trace) -> Trace:
         """The recording, read, with what only the Run knows of it in its `meta`."""
@@ -38,7 +43,20 @@ class Recorded:
         known = {"settling": self.settling, "loader": loader}
         told = copy(trace)  # the recording itself may still go into the cache, which knows nothing of Runs
         told.meta = {**trace.meta, **{name: value for name, value in known.items() if value is not None}}
+        if self.beside or self.counters:
+            self._complete(told)
         return told
+
+    def _complete(self, trace: Trace) -> None:
+        """Adds what the other recordings of the program hold, and which file gave what."""
+        files = companions.counters_among(self.beside)
+        profile, notes = companions.read_counters(files, named=self.counters)
+        own = [trace.profile] if trace.profile is not None else []
+        more = [profile] if profile is not None else []
+        trace.profile = together([*own, *more]) if own or more else None
+        recordings = companions.told(self.path, trace.format, trace.profile, self.beside)
+        trace.meta = {**trace.meta, "recordings": recordings, "unread": notes}
+        trace._derived = {}  # what was worked out without them may be another answer now
 
 
 def find_recorded(path: Path) -> Recorded | None:
@@ -80,7 +98,18 @@ def _of_rank(folder: Path) -> Recorded:
             raise InputError(f"{folder}: of this rank only memory was recorded: foretrace memory {snapshot}")
         reason = facts.get("reason") or "it ended too early"
         raise InputError(f"{folder}: this rank recorded nothing: {reason}")
-    return Recorded(chosen, rich if light else None, _step_ns(facts), _timed(folder, facts), _settling(facts))
+    known = (_step_ns(facts), _timed(folder, facts), _settling(facts))
+    return Recorded(chosen, rich if light else None, *known, beside=_beside(folder, facts))
+
+
+def _beside(folder: Path, facts: dict[str, Any]) -> tuple[Companion, ...]:
+    """What else the Run recorded: a memory snapshot of this rank, and what other profilers left in the Run's folder."""
+    snapshot = recording_of(folder, facts, "memory")
+    found = [Companion(snapshot, "snapshot", companions.MEMORY)] if snapshot else []
+    if not (folder.parent / _RUN).is_file():
+        return tuple(found)
+    files = (file for file in sorted(folder.parent.iterdir()) if file.is_file() and file.name != _RUN)
+    return (*found, *(each for each in map(companions.companion, files) if each is not None))
 
 
 def _of_file(path: Path) -> Recorded | None:
@@ -93,7 +122,8 @@ def _of_file(path: Path) -> Recorded | None:
         return None
     is_light = path == recording_of(path.parent, facts, "light")
     rich = recording_of(path.parent, facts, "rich") if is_light else None
-    return Recorded(path, rich, _step_ns(facts), _timed(path.parent, facts), _settling(facts))
+    known = (_step_ns(facts), _timed(path.parent, facts), _settling(facts))
+    return Recorded(path, rich, *known, beside=_beside(path.parent, facts))
 
 
 def other_ranks(path: Path) -> tuple[Path, ...] | None:

@@ -113,7 +113,7 @@ def to_trace(recorded: Recorded, *, pid: str | None, file_bytes: int) -> Trace:
         **recorded.meta, "masked_texts": masked,
     }  # fmt: skip
     told = tuple(Repair(code, REPAIRS[code], count) for code, count in sorted(repairs.items()) if count)
-    made = Trace(recorded.path, recorded.format, meta, told, frames.__getitem__, frames)
+    made = Trace(recorded.path, recorded.format, meta, told, frames.__getitem__, _frames=frames)
     return step_marks.settled(made)
 
 

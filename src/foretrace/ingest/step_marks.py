@@ -142,7 +142,7 @@ def _with(trace: Trace, marks: Marks, *, moved: bool = True) -> Trace:
             made[table] = spans.with_columns(_step_of(spans, marks.steps)).select(spans.columns)
         return made[table]
 
-    return Trace(trace.path, trace.format, meta, trace.repairs, load)
+    return Trace(trace.path, trace.format, meta, trace.repairs, load, trace.profile)
 
 
 def _step_of(spans: pl.DataFrame, steps: Sequence[Step]) -> pl.Series:

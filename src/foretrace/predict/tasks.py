@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import polars as pl
 
-from foretrace.analyze.concepts.device.device_peaks import find_device
+from foretrace.analyze.concepts.device.device_peaks import find_device, profiled_bandwidth
 from foretrace.hardware import Device
 from foretrace.predict.program import Program
 from foretrace.trace import Trace
@@ -26,6 +27,11 @@ def task_table(trace: Trace, program: Program) -> pl.DataFrame:
 
 
 def device_of(trace: Trace) -> Device | None:
-    """The first GPU that the recording names whose peaks are known."""
+    """The first GPU that the recording names whose peaks are known; its bandwidth as Nsight Compute measured it, where it did."""
     devices = (find_device(each) for each in trace.meta.get("devices", ()) if isinstance(each, Mapping))
-    return next((found for found in devices if found), None)
+    found = next((found for found in devices if found), None)
+    measured = profiled_bandwidth(trace)
+    if found is None or measured is None:
+        return found
+    sources = {**found.sources, "memory_bandwidth_bytes": "Nsight Compute: bytes a cycle x memory clock"}
+    return replace(found, memory_bandwidth_bytes=measured, sources=sources)

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections import Counter
 
 from foretrace.analyze.concepts.device.device_time import device_names
+from foretrace.analyze.concepts.device.profiled_kernels import joined
 from foretrace.trace import Trace
 from foretrace.units import counted
 
 
 def facts(trace: Trace) -> list[str]:
     """The devices that worked, CUDA's version, the rank, steps and events."""
+    if trace.profile is not None and trace.spans.is_empty():
+        names = trace.profile.launches["device_name"].drop_nulls().unique(maintain_order=True)
+        kernels = trace.profile.launches["kernel"].n_unique()
+        return [
+            *names,
+            f"{trace.profile.height:,} launches of {counted(kernels, 'kernel')} profiled by Nsight Compute",
+        ]
     shown = [_devices(trace)]
     version = _cuda((trace.meta.get("header") or {}).get("cuda_runtime_version"))
     if version:
@@ -22,6 +30,21 @@ def facts(trace: Trace) -> list[str]:
     if trace.meta.get("events"):
         shown.append(f"{trace.meta['events']:,} events")
     return shown
+
+
+def recordings(trace: Trace) -> list[str]:
+    """Which file gave what, where several recordings of a program are read as one; nothing where there is one."""
+    parts = [
+        f"{each['file']} ({each['format']}): {each['gives']}" for each in trace.meta.get("recordings", ())
+    ]
+    if trace.profile is not None and trace.has_device:
+        join = joined(trace)
+        if join.matched_pct is not None:
+            parts.append(
+                f"{join.matched_pct:.1f} % of the profiled launches' time is of kernels in this recording, by name, grid and block; "
+                f"they take {join.covered_pct:.1f} % of its kernel time"
+            )
+    return [*parts, *(f"not read: {why}" for why in trace.meta.get("unread", ()))]
 
 
 def _devices(trace: Trace) -> str:

@@ -9,6 +9,7 @@ import { Memory } from "./memory"
 import { Modules } from "./modules"
 import { Operators } from "./operators"
 import { Overview } from "./overview"
+import { Profiled } from "./profiled"
 import { Ranks } from "./ranks"
 import { Roofline } from "./roofline"
 import { SnapshotPage } from "./snapshot"
@@ -32,6 +33,7 @@ export const VIEWS: readonly View[] = [
   { name: "modules", title: "Modules", key: "6", component: Modules },
   { name: "memory", title: "Memory", key: "7", component: Memory },
   { name: "roofline", title: "Roofline", key: "8", component: Roofline },
+  { name: "profiled", title: "Profiled", key: "=", component: Profiled },
   { name: "ranks", title: "Ranks", key: "9", component: Ranks },
   { name: "compare", title: "Compare", key: "0", component: Compare },
 ]

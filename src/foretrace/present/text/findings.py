@@ -8,6 +8,7 @@ from typing import Any
 
 import foretrace.diagnose as diagnose
 from foretrace._version import __version__
+from foretrace.analyze.concepts.device.profiled_kernels import joined
 from foretrace.analyze.result import Result
 from foretrace.diagnose.diagnosis import Diagnosis
 from foretrace.diagnose.finding import Alternative, Finding, Place
@@ -162,6 +163,7 @@ def to_json(
             "devices": [device.get("name") for device in trace.meta.get("devices", ())],
             "rank": trace.meta.get("rank"), "world_size": trace.meta.get("world_size"),
             "events": trace.meta.get("events"),
+            **_beside(trace),
         },
         "trust": trust,
         "overview": {**facts, **{name: overview.values.get(name) for name in _OVERVIEW}},
@@ -176,6 +178,19 @@ def to_json(
         "combined": None if combined is None else {k: to_dict(combined)[k] for k in ("after_ms", "speedup")},
         **({} if freed is None else {"freed_bytes": asdict(freed)}),
     }  # fmt: skip
+
+
+def _beside(trace: Trace) -> dict[str, Any]:
+    """Which file gave what, where several recordings are read as one, and how much of what ncu profiled was found."""
+    told = [
+        {name: each[name] for name in ("file", "format", "gives")}
+        for each in trace.meta.get("recordings", ())
+    ]
+    if trace.profile is None:
+        return {"recordings": told} if told else {}
+    join = joined(trace)
+    shares = {"matched_pct": join.matched_pct, "covered_pct": join.covered_pct}
+    return {"recordings": told, "profiled": {"launches_count": trace.profile.height, **shares}}
 
 
 def _finding_dict(finding: Finding) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import polars as pl
 from foretrace.analyze.result import Result
 from foretrace.analyze.steps import ROLES
 from foretrace.errors import FaultError, contained
-from foretrace.present.facts import facts
+from foretrace.present.facts import facts, recordings
 from foretrace.present.text import tables
 from foretrace.trace import Trace
 from foretrace.units import ABSENT, cells, format_value, heading, shorten, visible
@@ -55,6 +55,8 @@ def page_lines(
     name = shorten(visible(trace.path.name), max(width - 11, 8))
     yield [(f"{'foretrace':<{max(gutter, 10)}}", "title"), (name, "accent")]
     yield from indented(_wrapped(_about(trace), room, "quiet"), "", gutter)
+    for says in recordings(trace):
+        yield from indented(_wrapped(visible(says), room, "quiet"), "", gutter)
     for result in results:
         yield []
         yield from indented(iter(_part(result, room, colour)), result.name, gutter)
@@ -73,7 +75,12 @@ def _part(result: Result, room: int, colour: bool) -> list[Line]:
 
 
 def _about(trace: Trace) -> str:
-    return visible(" · ".join((*facts(trace), f"{format_value('_ns', trace.duration_ns)} recorded")))
+    recorded = (
+        []
+        if trace.spans.is_empty() and trace.profile
+        else [f"{format_value('_ns', trace.duration_ns)} recorded"]
+    )
+    return visible(" · ".join((*facts(trace), *recorded)))
 
 
 def indented(lines: Iterator[Line], name: str, gutter: int) -> Iterator[Line]:

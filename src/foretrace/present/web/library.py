@@ -25,7 +25,7 @@ from foretrace.diagnose.opening import open_case
 from foretrace.errors import ForetraceError, InputError, MissingDataError, fault_text, is_fault
 from foretrace.ingest import gathered, open_trace
 from foretrace.ingest.reading import Reading
-from foretrace.ingest.recordings import is_recording
+from foretrace.ingest.recordings import completes_another, is_recording, opened_with
 from foretrace.ingest.snapshot_files import is_snapshot_file
 from foretrace.ingest.source import Progress
 from foretrace.present.web import payload
@@ -221,7 +221,9 @@ class Library:
             run.size_bytes = run.view.size_bytes
             return
         read = partial(self._read_for, run, progress)
-        case = open_case(run.path, step_ms=self._step_ms, reading=self._reading, read=read)
+        in_folder = any(named in run.path.parents for named in self._named if named.is_dir())
+        path = opened_with(run.path, run.path.parent) if in_folder else run.path
+        case = open_case(path, step_ms=self._step_ms, reading=self._reading, read=read)
         run.view = RecordingView(case, run_id=run.id, group=run.group, label=run.label)
         # Measured on large recordings: the other tables and what analyses keep are twice the spans.
         run.size_bytes = 3 * int(case.whole.spans.estimated_size())
@@ -380,8 +382,13 @@ class Library:
 
 
 def _is_listed(file: Path) -> bool:
-    """Whether a file of a watched folder is one to show; the snapshot of a Run is on the Memory page of its recording."""
-    return is_recording(file) or is_bench(file) or (is_snapshot_file(file) and not of_a_run(file))
+    """Whether a file of a watched folder is one to show; what completes a recording is on that one's pages."""
+    completes = completes_another(file)
+    return (
+        (is_recording(file) and not completes)
+        or is_bench(file)
+        or (is_snapshot_file(file) and not of_a_run(file))
+    )
 
 
 def _is_large(view: payload.View) -> bool:

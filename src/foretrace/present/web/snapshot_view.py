@@ -8,6 +8,8 @@ from pathlib import Path
 from foretrace.analyze.snapshots.findings import SnapshotFindings
 from foretrace.analyze.snapshots.opening import open_findings
 from foretrace.errors import ForetraceError, InputError, MissingDataError
+from foretrace.ingest.companions import MEMORY
+from foretrace.ingest.recordings import completes_another
 from foretrace.ingest.run import find_recorded, pass_of
 from foretrace.ingest.snapshot_files import find_snapshot
 from foretrace.ingest.snapshots import read_snapshot
@@ -38,7 +40,7 @@ class SnapshotView:
 def of_a_run(path: Path) -> bool:
     """Whether a snapshot lies beside a recording of a Run, whose Memory page shows it."""
     try:
-        return find_recorded(path.parent) is not None
+        return find_recorded(path.parent) is not None or completes_another(path)
     except ForetraceError:
         return False  # a Run that recorded nothing else
 
@@ -60,7 +62,11 @@ def of_recording(view: RecordingView) -> SnapshotFindings:
 def lies_beside(view: RecordingView) -> Path | None:
     """The file of that snapshot; None where there is none."""
     path = view.trace.path
-    return find_snapshot(path.parent) if pass_of(path) is not None else None
+    if pass_of(path) is not None:
+        return find_snapshot(path.parent)
+    # Of a folder that was opened as one: the recordings that were found beside it.
+    told = [each["path"] for each in view.trace.meta.get("recordings", ()) if each.get("kind") == MEMORY]
+    return Path(told[0]) if len(told) == 1 else None
 
 
 def has_snapshot(view: RecordingView) -> bool:

@@ -40,11 +40,11 @@ def device_peaks(
             raise UsageError(f"the peak of {name} must be above zero, not {value}")
     properties = device_time.device_properties(trace)
     peaks = {}
-    for device, name in device_time.device_names(trace).items():
+    for device, name in (device_time.device_names(trace) or _profiled_names(trace)).items():
         recorded = properties.get(device, {}) if device is not None else {}
-        known = find_device(recorded)
+        known = find_device(recorded or {"name": name})
         flops = {dtype: hardware.peak_flops(known, dtype) if known else None for dtype in DTYPES}
-        bandwidth = known.memory_bandwidth_bytes if known else None
+        bandwidth = profiled_bandwidth(trace) or (known.memory_bandwidth_bytes if known else None)
         peaks[device] = Peaks(
             name=name,
             flops={dtype: given.get(dtype, flops[dtype]) for dtype in DTYPES},
@@ -53,6 +53,22 @@ def device_peaks(
             known=known is not None,
         )
     return peaks
+
+
+def profiled_bandwidth(trace: Trace) -> float | None:
+    """What the device's memory could move at its clock, bytes a second, where Nsight Compute measured it."""
+    if trace.profile is None:
+        return None
+    rate = trace.profile.launches["peak_dram_bytes_per_s"].median()
+    return float(rate) if isinstance(rate, float) and rate > 0 else None
+
+
+def _profiled_names(trace: Trace) -> dict[int | None, str]:
+    """Of counters alone: the device that they are of."""
+    if trace.profile is None:
+        return {}
+    names = trace.profile.launches["device_name"].drop_nulls()
+    return {None: str(names[0]) if len(names) else "the profiled GPU"}
 
 
 def find_device(recorded: Mapping[str, Any]) -> Device | None:

@@ -33,7 +33,13 @@ _OF_PROCESSES = ("other-processes",)
 def content(evidence: Evidence) -> Iterator[Note]:
     """Whether there is anything to draw conclusions from."""
     trace = evidence.trace
-    if not trace.spans.height:
+    if not trace.spans.height and trace.profile is not None:
+        yield Note(
+            "counters-only", "care",
+            "Counters of single kernels, each run alone and many times over: there is no timeline, so nothing is known of steps, "
+            "of idle time, or of kernels that were not profiled.",
+        )  # fmt: skip
+    elif not trace.spans.height:
         yield Note("empty", "no", "The recording is empty: it contains no spans.")
     elif not trace.has_device and evidence.launches.height:
         count = evidence.launches.height

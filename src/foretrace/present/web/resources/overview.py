@@ -127,6 +127,8 @@ def counts(view: RecordingView) -> dict[str, str]:
         shown["modules"] = f"{trace.modules.height:,}"
     if trace.allocations.height:
         shown["memory"] = format_value("_bytes", memory_curve.curves(trace)[0].peak_bytes)
+    if trace.profile is not None:
+        shown["profiled"] = f"{trace.profile.launches['kernel'].n_unique():,}"
     size = trace.meta.get("world_size")
     if size:
         shown["ranks"] = str(size)
@@ -164,7 +166,9 @@ def _doubtful(trace: Trace) -> list[str]:
         "kernels": not (kinds == "kernel").any(),
         "modules": trace.modules.is_empty(),
         "memory": trace.allocations.is_empty(),
-        "roofline": not (kinds == "kernel").any() or shapes.null_count() == len(shapes),
+        "roofline": trace.profile is None
+        and (not (kinds == "kernel").any() or shapes.null_count() == len(shapes)),
+        "profiled": trace.profile is None,
         "ranks": trace.collectives.is_empty(),
     }
     return [page for page, doubtful in doubts.items() if doubtful]

@@ -13,6 +13,7 @@ from foretrace.analyze.concepts.trees.call_tree import NOBODY
 from foretrace.analyze.steps import StepWindow, step_windows
 from foretrace.analyze.trust import judge
 from foretrace.errors import MissingDataError
+from foretrace.present.facts import recordings
 from foretrace.present.web.owners import device_owners
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.units import counted, format_value
@@ -29,12 +30,16 @@ def trust(view: RecordingView) -> dict[str, Any]:
     facts = [fact for make in shown if (fact := make(view, windows)) is not None]
     limits = sum(note.severity != "info" for note in judged.notes)
     marked = sum(fact["mark"] in ("note", "bad") for fact in facts)
+    told = [{"code": "recordings", "weight": "info", "says": says} for says in recordings(view.trace)]
     return {
         "verdict": judged.verdict,
         "says": _says(judged.verdict, limits, marked),
         "detail": _detail(windows) + _diagnosed(view),
         "facts": facts,
-        "notes": [{"code": note.code, "weight": note.severity, "says": note.says} for note in judged.notes],
+        "notes": [
+            *({"code": note.code, "weight": note.severity, "says": note.says} for note in judged.notes),
+            *told,
+        ],
     }
 
 
