@@ -6,21 +6,30 @@ import pytest
 
 from foretrace.compare.device_speed import slowed
 
-GEMM, ADD, FUSED = ("gemm", "[8, 1, 1]", "[128, 1, 1]"), ("add", "[4, 1, 1]", "[64, 1, 1]"), ("fused", "", "")
+Kernels = dict[tuple[str, str, str], tuple[int, float]]
+
+
+def kernels(name: str, *, count: int, calls: int, each: float, grid: str = "[8, 1, 1]") -> Kernels:
+    return {(f"{name}{number}", grid, "[128, 1, 1]"): (calls, calls * each) for number in range(count)}
 
 
 def test_the_same_kernels_at_another_speed() -> None:
-    """Ten products of 90 and ten sums of 10 become 99 and 11: a tenth slower, however often each ran."""
-    before = {GEMM: (10, 900.0), ADD: (10, 100.0)}
-    assert slowed(before, {GEMM: (5, 495.0), ADD: (20, 220.0)}) == pytest.approx(1.1)
+    """Products of 90 and sums of 10 become 99 and 11: a tenth slower, however often each ran."""
+    before = kernels("gemm", count=5, calls=10, each=90) | kernels("add", count=5, calls=10, each=10)
+    after = kernels("gemm", count=5, calls=5, each=99) | kernels("add", count=5, calls=20, each=11)
+    assert slowed(before, after) == pytest.approx(1.1)
     assert slowed(before, before) == 1
 
 
 def test_other_kernels_say_nothing_of_the_gpu() -> None:
-    """Most of the time is in kernels of one side alone: a change of the program."""
-    assert slowed({GEMM: (1, 900.0), ADD: (1, 100.0)}, {FUSED: (1, 500.0), ADD: (1, 200.0)}) == 1
+    """Most of the time is in kernels of one side alone: a change of the program. So are few kernels, or none."""
+    shared = kernels("add", count=10, calls=1, each=10)
+    before, after = kernels("gemm", count=1, calls=1, each=900), kernels("fused", count=1, calls=1, each=500)
+    assert slowed(before | shared, after | kernels("add", count=10, calls=1, each=20)) == 1
+    assert slowed(kernels("gemm", count=9, calls=1, each=9), kernels("gemm", count=9, calls=1, each=5)) == 1
     assert slowed({}, {}) == 1
 
 
 def test_a_grid_of_another_size_is_another_kernel() -> None:
-    assert slowed({GEMM: (1, 900.0)}, {(GEMM[0], "[16, 1, 1]", GEMM[2]): (1, 1800.0)}) == 1
+    larger = kernels("gemm", count=10, calls=1, each=180, grid="[16, 1, 1]")
+    assert slowed(kernels("gemm", count=10, calls=1, each=90), larger) == 1

@@ -96,7 +96,9 @@ def test_timelines_of_another_kind_are_told(folder: Path, monkeypatch: pytest.Mo
     told = {each["file"]: each["gives"] for each in opened(recorded).meta["recordings"]}
     assert told["other.bin"].startswith("not used: another timeline")
     monkeypatch.setattr(companions, "READERS", (other, *companions.READERS[:-1]))
-    assert find_recording(folder).path == folder / "trace.json", "torch's own gives the times, wherever its reader stands"
+    assert find_recording(folder).path == folder / "trace.json", (
+        "torch's own gives the times, wherever its reader stands"
+    )
 
 
 def test_a_report_gives_way_to_its_printed_pages(tmp_path: Path) -> None:

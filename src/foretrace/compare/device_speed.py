@@ -11,12 +11,15 @@ import polars as pl
 
 from foretrace import analyze
 from foretrace.errors import MissingDataError
-from foretrace.sourced import JUDGEMENT, Share
+from foretrace.sourced import JUDGEMENT, Count, Share
 from foretrace.trace import Trace
 
 Launch = tuple[str, str, str]  # name, grid and block
 Kernels = Mapping[Launch, tuple[int, float]]  # how often it ran, and the sum of its durations
 
+FEWEST = Count(
+    10, "kernels in both, below which a change of their times may be one of the program", JUDGEMENT
+)
 ENOUGH = Share(0.5, "the GPU time of either recording, in kernels that both have", JUDGEMENT)
 
 
@@ -34,9 +37,11 @@ def kernel_times(trace: Trace) -> Kernels:
 def slowed(before: Kernels, after: Kernels) -> float:
     """What the same kernels took after, as a multiple of before; 1 where too few are the same to tell."""
     both = before.keys() & after.keys()
+    if len(both) < FEWEST:
+        return 1.0
     for kernels in (before, after):
         total_ns = sum(time_ns for _, time_ns in kernels.values())
-        if not both or sum(kernels[launch][1] for launch in both) < ENOUGH * total_ns:
+        if sum(kernels[launch][1] for launch in both) < ENOUGH * total_ns:
             return 1.0
     before_ns = sum(before[launch][1] for launch in both)
     after_ns = sum(after[launch][1] / after[launch][0] * before[launch][0] for launch in both)
