@@ -1,6 +1,6 @@
 """Ten questions that an agent asks of recordings, answered with the tools of `foretrace mcp` alone, and what each costs in tokens.
 
-    python benchmarks/agent_questions.py [--corpus FOLDER]
+    python benchmarks/agent_questions.py [--corpus FOLDER] [--tokenizer FILE.json]
 
 Needs `foretrace[mcp]` and the shared recordings. Every right answer is known from elsewhere: from times that were measured
 without a profiler (truth.json), from what the programs were made to do, from the raw file, or from another tool.
@@ -40,13 +40,16 @@ class Agent:
     call: Callable[[str, dict[str, Any]], tuple[str, bool]]
     corpus: Path
     unpacked: Path
+    count: Callable[[str], int] = len  # by a published tokenizer
     calls: int = 0
     tokens: int = 0
+    counted: int = 0
 
     def ask(self, tool: str, /, **arguments: Any) -> list[Any]:
         text, failed = self.call(tool, arguments)
         self.calls += 1
         self.tokens += token_count(text)
+        self.counted += self.count(text)
         if failed:
             raise SystemExit(f"{tool}({arguments}): {text}")
         return [json.loads(line) for line in text.splitlines()]
@@ -221,22 +224,37 @@ def agent_of(corpus: Path) -> Iterator[Agent]:
             yield Agent(call, corpus, Path(scratch))
 
 
+def counter(file: Path | None) -> Callable[[str], int]:
+    """Counts tokens by a tokenizer; without one, nothing."""
+    if file is None:
+        return lambda text: 0
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(file))
+    return lambda text: len(tokenizer.encode(text).ids)
+
+
 def main() -> int:
     """Prints the questions, the answers, whether they are right, and their sizes; 1 where one is wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--corpus", type=Path, default=CORPUS, metavar="FOLDER")
-    corpus = parser.parse_args().corpus
+    says = "count with this tokenizer too (a file of the package `tokenizers`), to see how far the estimate lies above"
+    parser.add_argument("--tokenizer", type=Path, metavar="FILE", help=says)
+    args = parser.parse_args()
     wrong = 0
-    print("| question | answer | right | known by | calls | tokens |\n|---|---|---|---|---|---|")
-    with agent_of(corpus) as agent:
+    print(
+        "| question | answer | right | known by | calls | tokens | counted |\n|---|---|---|---|---|---|---|"
+    )
+    with agent_of(args.corpus) as agent:
+        agent.count = counter(args.tokenizer)
         for question in QUESTIONS:
-            agent.calls = agent.tokens = 0
+            agent.calls = agent.tokens = agent.counted = 0
             known = question.find(agent)
             wrong += not known.right
             told = "yes" if known.right else "NO"
-            print(
-                f"| {question.asks} | {known.answer} | {told} | {known.known_by} | {agent.calls} | {agent.tokens} |"
-            )
+            counted = agent.counted if args.tokenizer else "–"
+            sizes = f"{agent.calls} | {agent.tokens} | {counted}"
+            print(f"| {question.asks} | `{known.answer}` | {told} | {known.known_by} | {sizes} |")
     return 1 if wrong else 0
 
 

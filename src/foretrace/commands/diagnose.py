@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
     print_diagnosis(case, args.format)
 
 
-def agent_answer(case: Case, path: Path, *, top: int | None = None) -> Answer:
+def agent_answer(case: Case, path: Path, *, top: int | None = None, roots: Sequence[Path] = ()) -> Answer:
     """The diagnosis for a program that reads by the token; where nothing can be replayed, why."""
     from foretrace.diagnose import RULES
     from foretrace.diagnose.diagnosis import diagnosed
@@ -73,7 +74,7 @@ def agent_answer(case: Case, path: Path, *, top: int | None = None) -> Answer:
         return Answer(trust=trust.verdict, reasons=reasons(trust), says=str(reason), next=following)
     diagnosis = diagnosed(case, RULES)
     document = _contract(case, diagnosis)
-    answer = brief(diagnosis, trust, step_times(case), document["overview"], path, top=top)
+    answer = brief(diagnosis, trust, step_times(case), document["overview"], path, top=top, roots=roots)
     return replace(answer, document=lambda: tables.document_to_json(document))
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from foretrace.commands import _input
 from foretrace.errors import UsageError
+from foretrace.present import agent
 
+SKILL = Path(agent.__file__).parent / "SKILL.md"
 _EXAMPLES = """\
 to set up an agent:
   claude mcp add foretrace -- foretrace mcp --root ~/recordings
@@ -24,6 +26,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--root", metavar="FOLDER", type=Path, action="append", default=[], help=says)
     says = "also offer `run` and `try`, which start any program that the agent names"
     parser.add_argument("--allow-run", action="store_true", help=says)
+    says = "print the skill for agents that work on the command line, to keep as SKILL.md, and stop"
+    parser.add_argument("--skill", action="store_true", help=says)
     _input.add_no_cache(parser)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLES
@@ -31,6 +35,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Answers until standard input ends."""
+    if args.skill:
+        print(SKILL.read_text(encoding="utf-8"), end="")
+        return
     if find_spec("mcp") is None:
         raise UsageError("mcp needs the package of the protocol: pip install 'foretrace[mcp]'")
     from foretrace.commands.agent.programs import Programs

@@ -66,20 +66,20 @@ class Server:
     def __init__(self, tools: Tools, programs: Programs | None = None) -> None:
         self._lock = threading.Lock()  # a recording that is open is asked one question at a time
         self._documents: OrderedDict[str, Callable[[], str]] = OrderedDict()
-        self._served: MCPServer[Any] = MCPServer(
+        self.served: MCPServer[Any] = MCPServer(
             "foretrace", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING"
         )
         for name, says in READING.items():
             self._add(name, says, getattr(tools, name), _READ_ONLY)
         for name, says in STARTING.items() if programs else ():
             self._add(name, says, programs.run if name == "run" else programs.try_, _STARTS)  # type: ignore[union-attr]
-        self._served.resource(f"{_SCHEME}{{key}}", name="answer", mime_type="application/json")(
+        self.served.resource(f"{_SCHEME}{{key}}", name="answer", mime_type="application/json")(
             self._document
         )
 
     def serve(self) -> None:
         """Answers until standard input ends."""
-        self._served.run("stdio")
+        self.served.run("stdio")
 
     def _add(self, name: str, says: str, asked: Asked, hints: ToolAnnotations) -> None:
         @functools.wraps(asked)
@@ -92,7 +92,7 @@ class Server:
                     raise
                 return _refused(error)
 
-        self._served.add_tool(called, name=name, description=says, annotations=hints, structured_output=False)
+        self.served.add_tool(called, name=name, description=says, annotations=hints, structured_output=False)
 
     def _result(self, name: str, asked: Asked, arguments: dict[str, Any], *, again: bool) -> CallToolResult:
         answer = asked(**arguments)

@@ -83,7 +83,9 @@ class Tools:
     def diagnose(self, path: str, top: int = 5) -> Answer:
         """What to change in the recorded program."""
         file = self._roots.path(path)
-        return diagnose_command.agent_answer(self._opened.case(file), file, top=max(top, 1))
+        return diagnose_command.agent_answer(
+            self._opened.case(file), file, top=max(top, 1), roots=self._roots.folders
+        )
 
     def finding(self, path: str, rule: str, index: int = 0) -> Answer:
         """One finding with its evidence."""
@@ -103,7 +105,7 @@ class Tools:
             raise UsageError(f"{rule} has {len(of_rule)} findings here: index is 0 to {len(of_rule) - 1}")
         chosen = diagnosis.findings[of_rule[index]]
         document = findings.finding_dict(chosen)
-        row = told(chosen, of_rule[index], diagnosis, source_folders(file))
+        row = told(chosen, of_rule[index], diagnosis, source_folders(file, *self._roots.folders))
         name, _, options = find_rule(chosen.rule).see.partition(" ")
         fix = f"fix {chosen.rule}" + (f":{chosen.label}" if chosen.label else "")
         if chosen.change is not None:

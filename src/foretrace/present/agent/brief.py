@@ -44,10 +44,13 @@ def brief(
     path: Path,
     *,
     top: int | None = None,
+    roots: Sequence[Path] = (),
 ) -> Answer:
     """The diagnosis, its most valuable findings first; `facts` are those of its JSON document's overview."""
     kept = diagnosis.findings if top is None else diagnosis.findings[:top]
-    rows = [told(finding, number, diagnosis, source_folders(path)) for number, finding in enumerate(kept)]
+    rows = [
+        told(finding, number, diagnosis, source_folders(path, *roots)) for number, finding in enumerate(kept)
+    ]
     step = {
         name: facts.get(name)
         for name in ("step_known_by", "recorded_step_ms", "estimated_step_ms", "unprofiled_step_ms", "steps")
@@ -76,9 +79,9 @@ def brief(
     )
 
 
-def source_folders(path: Path) -> tuple[Path, ...]:
-    """Where the program's source may lie: here, or with the recording."""
-    return (Path.cwd(), path if path.is_dir() else path.parent)
+def source_folders(path: Path, *roots: Path) -> tuple[Path, ...]:
+    """Where the program's source may lie: here, in the roots of a server, or with the recording."""
+    return (Path.cwd(), *roots, path if path.is_dir() else path.parent)
 
 
 def reasons(trust: Trust) -> tuple[str, ...]:

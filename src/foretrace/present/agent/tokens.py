@@ -1,6 +1,6 @@
 """How many tokens a text is for a language model, without the vocabulary of any: an estimate that lies above the count.
 
-On answers of Foretrace it is 1.1 to 1.4 times the count of two published tokenizers; docs/guide/agents.md has the figures.
+docs/guide/agents.md has answers counted by a published tokenizer beside it.
 """
 
 from __future__ import annotations
