@@ -50,6 +50,7 @@ CONFINED = {
     "rich": ("present/text/terminal.py",),
     "starlette": ("present/web/server.py",),
     "uvicorn": ("present/web/server.py", "present/web/connections.py"),
+    "mcp": ("commands/agent/server.py",),
     "foretrace._scan": ("ingest/", "predict/"),
 }
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +13,10 @@ from foretrace.commands import _input, _output, summary
 from foretrace.errors import FaultError, MissingDataError, UsageError, contained
 
 if TYPE_CHECKING:
+    from foretrace.analyze.trust import Trust
     from foretrace.diagnose.case import Case
     from foretrace.diagnose.diagnosis import Diagnosis
+    from foretrace.present.agent.answer import Answer
     from foretrace.trace import Trace
     from foretrace.trial.ledger import Kept
 
@@ -25,13 +30,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _input.add_step_ms(parser)
     _input.add_rich(parser)
     parser.add_argument("--explain", metavar="RULE", help="print the manual page of a rule instead")
-    _output.add_format(parser, formats=("table", "json", "md"))
+    _output.add_format(parser, formats=("table", "json", "md", "agent"))
 
 
 def run(args: argparse.Namespace) -> None:
     """Prints the diagnosis, or a rule's page."""
     if args.explain:
-        print(_manual(args.explain))
+        print(manual(args.explain))
         return
     if args.path is None:
         raise UsageError("diagnose needs a PATH, or --explain RULE")
@@ -42,7 +47,35 @@ def run(args: argparse.Namespace) -> None:
         rich=args.rich,
         reading=_input.reading(args),
     )
+    if args.format == "agent":
+        from foretrace.present.agent.answer import shown
+        from foretrace.present.agent.brief import BRIEF_TOKENS
+
+        print(shown(agent_answer(case, args.path.resolve()), most_tokens=BRIEF_TOKENS, commands=True).text)
+        return
     print_diagnosis(case, args.format)
+
+
+def agent_answer(case: Case, path: Path, *, top: int | None = None, roots: Sequence[Path] = ()) -> Answer:
+    """The diagnosis for a program that reads by the token; where nothing can be replayed, why."""
+    from foretrace.diagnose import RULES
+    from foretrace.diagnose.diagnosis import diagnosed
+    from foretrace.diagnose.step_times import step_times
+    from foretrace.present.agent.answer import Answer
+    from foretrace.present.agent.brief import brief, next_step, reasons
+    from foretrace.present.text import tables
+
+    trust = judged(case.whole)
+    try:
+        case.require_replay()
+    except MissingDataError as reason:
+        command = f"summary {shlex.quote(str(path))}"
+        following = next_step("show", path, command=command, analysis="overview")
+        return Answer(trust=trust.verdict, reasons=reasons(trust), says=str(reason), next=following)
+    diagnosis = diagnosed(case, RULES)
+    document = _contract(case, diagnosis)
+    answer = brief(diagnosis, trust, step_times(case), document["overview"], path, top=top, roots=roots)
+    return replace(answer, document=lambda: tables.document_to_json(document))
 
 
 def print_diagnosis(
@@ -116,24 +149,27 @@ def _contract(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
         **{f"step_{what}_per_s": times.per_s(what) for what in times.taken_in},
         "bound": bound(case),
     }
-    return findings.to_json(case.whole, _trust(case.whole), overview, diagnosis, facts)
+    return findings.to_json(case.whole, judged(case.whole).to_dict(), overview, diagnosis, facts)
 
 
 def _milliseconds(time_ns: float | None) -> float | None:
     return None if time_ns is None else time_ns / 1e6
 
 
-def _trust(trace: Trace) -> dict[str, Any]:
-    from foretrace.analyze.trust import judge
+def judged(trace: Trace) -> Trust:
+    """The trust report of a recording, also where making it fails."""
+    from foretrace.analyze.concepts.trust.evidence import Note
+    from foretrace.analyze.trust import Trust, judge
 
     try:
         with contained("trust"):
-            return judge(trace).to_dict()
+            return judge(trace)
     except FaultError as fault:
-        return {"verdict": "no", "notes": [{"code": "fault", "says": str(fault), "values": {}}]}
+        return Trust("no", (Note("fault", "no", str(fault)),))
 
 
-def _manual(name: str) -> str:
+def manual(name: str) -> str:
+    """The manual page of a rule."""
     from foretrace.diagnose import find
 
     rule = find(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from foretrace.commands import _output
 from foretrace.errors import UsageError, near_names
@@ -22,20 +23,12 @@ def run(args: argparse.Namespace) -> None:
 
     if not args.name.strip():
         raise UsageError("give a name: foretrace explain 'aten::mm'")
-    explanation = explain(args.name)
     if args.format == "json":
         import json
 
-        document = {
-            "name": explanation.name,
-            "kind": explanation.kind,
-            "known": explanation.known,
-            "says": explanation.says,
-        }
-        print(
-            json.dumps({**document, "watch": explanation.watch, "facts": dict(explanation.facts)}, indent=2)
-        )
+        print(json.dumps(document(args.name), indent=2))
         return
+    explanation = explain(args.name)
     lines = [explanation.name, f"  {explanation.kind}: {explanation.says}"]
     width = max((len(name) for name in explanation.facts), default=0)
     lines += [f"  {name.replace('_', ' '):<{width}}  {value}" for name, value in explanation.facts.items()]
@@ -43,6 +36,15 @@ def run(args: argparse.Namespace) -> None:
     if not explanation.known and (rules := _rules(args.name)):
         lines += [f"  did you mean a rule? {' or '.join(rules)}"]
     _output.print_text("\n".join(lines) + "\n")
+
+
+def document(name: str) -> dict[str, Any]:
+    """What the name means, as `--format json` prints it."""
+    from foretrace.analyze.concepts.names.explanations import explain
+
+    explanation = explain(name)
+    told = {name: getattr(explanation, name) for name in ("name", "kind", "known", "says", "watch")}
+    return {**told, "facts": dict(explanation.facts)}
 
 
 def _rules(name: str) -> list[str]:

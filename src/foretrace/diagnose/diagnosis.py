@@ -80,6 +80,12 @@ def diagnose(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
     return _worded(_agreed(_joined(_of_one(case, rules), case, rules), case, rules), case)
 
 
+def diagnosed(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
+    """The same, made once for a case, which keeps it."""
+    names = " ".join(rule.name for rule in rules)
+    return case.keep(f"diagnosis by {names}", lambda: diagnose(case, rules))
+
+
 def _worded(found: Diagnosis, case: Case) -> Diagnosis:
     """The diagnosis in words of the recording, where no steps are marked."""
     if case.whole.steps:
@@ -313,7 +319,7 @@ def fix_of(case: Case, name: str, rules: tuple[Rule, ...]) -> Change:
     name, _, label = name.partition(":")
     if name not in (rule.name for rule in rules):
         raise unknown(f"no rule named {name!r}", name, (rule.name for rule in rules))
-    findings = [finding for finding in diagnose(case, rules).findings if finding.rule == name]
+    findings = [finding for finding in diagnosed(case, rules).findings if finding.rule == name]
     finding = next((finding for finding in findings if finding.change is not None), None)
     if finding is None or finding.change is None:
         raise MissingDataError(f"{case.whole.path.name}: {name} finds nothing here whose fix can be replayed")

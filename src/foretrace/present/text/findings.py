@@ -167,7 +167,7 @@ def to_json(
         },
         "trust": trust,
         "overview": {**facts, **{name: overview.values.get(name) for name in _OVERVIEW}},
-        "findings": [_finding_dict(finding) for finding in diagnosis.findings]
+        "findings": [finding_dict(finding) for finding in diagnosis.findings]
         + [
             {"rule": each.rule, "severity": "unchecked", "says": each.why, "why": "", "where": [], "evidence": {},
              "fix": None, "predicted": None}
@@ -193,7 +193,8 @@ def _beside(trace: Trace) -> dict[str, Any]:
     return {"recordings": told, "profiled": {"launches_count": trace.profile.height, **shares}}
 
 
-def _finding_dict(finding: Finding) -> dict[str, Any]:
+def finding_dict(finding: Finding) -> dict[str, Any]:
+    """One finding as the contract has it."""
     return {
         "rule": finding.rule, "severity": finding.severity, "says": finding.says, "why": finding.why,
         "where": [{"file": each.file, "line": each.line, "function": each.function} for each in finding.where],

@@ -1,0 +1,1 @@
+"""What `foretrace mcp` serves: each tool asks the stage behind a command, and answers in tokens."""
