@@ -33,7 +33,7 @@ LAYERS = (
     ("cache",),
     ("ingest", "capture", "bench"),
     ("analyze",),
-    ("predict",),
+    ("predict", "ranks"),
     ("diagnose",),
     ("compare",),
     ("trial",),
@@ -49,6 +49,7 @@ CONFINED = {
     "torch": ("capture/", "bench/"),
     "rich": ("present/text/terminal.py",),
     "starlette": ("present/web/server.py",),
+    "ray": ("ranks/engines/on_ray.py",),
     "uvicorn": ("present/web/server.py", "present/web/connections.py"),
     "foretrace._scan": ("ingest/", "predict/"),
 }
