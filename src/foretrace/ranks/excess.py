@@ -31,6 +31,7 @@ class Slow:
     left: Array  # share of the part that would be left in each step, as long as its role's
     excess_ns: float  # a step
     ratio: float
+    once: bool = False  # in single steps only
 
 
 def lower_median(values: Array, axis: int = 0) -> Array:
@@ -219,7 +220,7 @@ def _in_single_steps(table: Array, members: Array, norm: Array, part: str, step_
     for place in np.flatnonzero(late.sum(axis=1) > 0):
         excess = float(late[place].mean())
         left = _left(table[members[place]], late[place])
-        found.append(Slow(int(members[place]), part, left, excess, 1 + excess / step_ns))
+        found.append(Slow(int(members[place]), part, left, excess, 1 + excess / step_ns, once=True))
     return found
 
 

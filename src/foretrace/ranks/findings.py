@@ -37,6 +37,7 @@ class RankFinding:
     says: str
     worth_ns: float
     at_least: bool
+    steady: bool = True  # in most steps, not in single ones only
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class _Cause:
     members: tuple[int, ...]
     says: str
     relief: Relief
+    once: bool = False  # in single steps only: named where it costs something
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,9 @@ def judge(
         change = as_change(relief, job, waits.transfer_ns, experts)
         return max((as_it_is - replay.run(change).total_ns) / steps, 0.0)
 
+    causes = [
+        cause for cause in causes if not cause.once or saved_ns(cause.relief) >= excess.LEAST_EXCESS * step_ns
+    ]
     together = saved_ns(combined(cause.relief for cause in causes)) if causes else 0.0
     worths = [together if len(causes) == 1 else saved_ns(cause.relief) for cause in causes]
     findings = [
@@ -86,6 +91,7 @@ def judge(
             cause.says,
             worth,
             missing,
+            not cause.once,
         )
         for cause, worth in zip(causes, worths, strict=True)
     ]
@@ -121,7 +127,8 @@ def _slow_ranks(job: Gathered, roles: Roles, other_ns: Array, late_ns: Array, st
         who = f"rank {job.ranks[member]}"
         late = late_ns[member][~np.isnan(late_ns[member])]
         says = f"{who} {_words(worst, float(np.median(late)) if len(late) else 0.0)}"
-        causes.append(_Cause("slow-rank", who, (member,), says, _relief(job, each_part)))
+        once = all(each.once for each in each_part)
+        causes.append(_Cause("slow-rank", who, (member,), says, _relief(job, each_part), once))
     return causes
 
 

@@ -10,6 +10,7 @@ from foretrace.errors import InputError, UsageError
 from foretrace.ranks.engines.outcome import Outcome, summary_of
 
 _RETRIES = 3
+_START_S = "180"  # on a busy machine Ray's own 30 s are too few
 _AHEAD = 4  # tasks for each processor of the cluster that are under way at once
 
 
@@ -29,6 +30,7 @@ def run(paths: Sequence[str], *, address: str | None = None) -> Iterator[Outcome
 def _ray() -> Any:
     # Ray's workers give way to everything else by default; read when it is imported.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", _START_S)
     try:
         import ray
     except ImportError as error:
@@ -40,7 +42,7 @@ def _connect(ray: Any, address: str | None) -> None:
     address = address or os.environ.get("RAY_ADDRESS")
     try:
         ray.init(address=address, log_to_driver=False, include_dashboard=None if address else False)
-    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # Ray raises bare ones too
         where = address or "this machine"
         raise InputError(f"no Ray cluster at {where}: {' '.join(str(error).split())[:200]}") from error
 
