@@ -114,3 +114,11 @@ def test_the_document_has_the_documented_members(tmp_path: Path) -> None:
         "schema", "world", "ranks_read", "missing", "clock_residual_us", "step_ms", "findings", "combined_ms",
     ]  # fmt: skip
     assert [list(finding) for finding in document["findings"]] == [["what", "who", "worth_ms", "at_least"]]
+
+
+def test_stages_are_known_around_missing_ranks(tmp_path: Path) -> None:
+    """A pipeline of which a rank is missing still has its stages: no rank is compared with those of another."""
+    job = three_d(tensor=2, pipeline=4, data=2, **SMALL)
+    _, ranks = made(job, tmp_path, missing=(2, 9))
+    assert ranks.roles.stage.tolist() == [job.stage(rank) for rank in ranks.job.ranks.tolist()]
+    assert ranks.findings == ()

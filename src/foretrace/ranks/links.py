@@ -107,14 +107,12 @@ def _explained(parties: list[set[int]], slow: Array, known: Array) -> list[tuple
     for group in np.flatnonzero(known).tolist():
         for party in parties[group]:
             touched.setdefault(party, []).append(group)
-    left = set(np.flatnonzero(slow).tolist())
+    all_slow = set(np.flatnonzero(slow).tolist())
+    whole = {party: own for party, groups in touched.items() if (own := set(groups)) <= all_slow}
+    left = set(all_slow)
     found = []
     while left:
-        able = {
-            party: own & left
-            for party, groups in touched.items()
-            if (own := set(groups)) <= set(np.flatnonzero(slow).tolist()) and own & left
-        }
+        able = {party: own & left for party, own in whole.items() if own & left}
         if not able:
             break
         most = max(len(groups) for groups in able.values())

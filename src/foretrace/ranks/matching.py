@@ -67,7 +67,7 @@ def _identity(job: Gathered) -> tuple[Array, Array, Array, Array]:
     part = np.where(by_number, NOBODY, job.step).astype(np.int64)
     # Without numbers those of one kind count among themselves: different kinds may run on different streams.
     number = np.where(by_number, job.seq, NOBODY - 1 - job.kind.astype(np.int64))
-    peer = _peers(job, key)
+    peer = partners(job)
     paired = ((job.kind == SEND) | (job.kind == RECV)) & (peer >= 0)
     own = job.ranks[job.member]
     source = np.where(job.kind == SEND, own, peer)
@@ -81,12 +81,19 @@ def _identity(job: Gathered) -> tuple[Array, Array, Array, Array]:
     return owner, part, number, np.where(alone, 1, expected)
 
 
-def _peers(job: Gathered, key: Array) -> Array:
+def partners(job: Gathered) -> Array:
     """The other rank of each send and receive; where the recorded numbers are places in a group, the rank at that place."""
     peer = job.peer.astype(np.int64)
-    for group in np.unique(key[(job.peer >= 0) & (key >= 0)]):
-        members = job.group_members[group]
-        rows = np.flatnonzero((key == group) & (job.peer >= 0))
+    key = np.where(
+        job.group >= 0, job.group_key[np.maximum(job.group, 0)] if len(job.group_key) else 0, NOBODY
+    )
+    told_rows = np.flatnonzero((job.peer >= 0) & (key >= 0))
+    told_rows = told_rows[np.argsort(key[told_rows], kind="stable")]
+    bounds = (
+        np.flatnonzero(np.append(True, key[told_rows][1:] != key[told_rows][:-1])) if len(told_rows) else []
+    )
+    for rows in np.split(told_rows, bounds[1:]) if len(told_rows) else ():
+        members = job.group_members[key[rows[0]]]
         told = peer[rows]
         own = job.ranks[job.member[rows]]
         if not members or (np.isin(told, members).all() and (told != own).all()):

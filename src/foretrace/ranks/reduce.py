@@ -121,7 +121,7 @@ def reduce(
     matches = matching.match(job)
     aligned = clocks_of.align(job, matches)
     measured = waits.measure(job, matches, aligned)
-    found = roles.find(job, matches, measured, ranks_per_node=ranks_per_node)
+    found = roles.find(job, measured, ranks_per_node=ranks_per_node)
     marks = job.kind == STEP
     total_ns = float(measured.leave_ns[marks].max() - measured.begin_ns.min()) if np.any(marks) else 0.0
     step_ns = total_ns / max(len(job.steps), 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.ranks.gathered import Array, Gathered
-from foretrace.ranks.matching import RECV, SEND, Matches
+from foretrace.ranks.matching import RECV, SEND, partners
 from foretrace.ranks.summary import STEP
 from foretrace.ranks.waits import Waits
 
@@ -29,9 +29,9 @@ class Roles:
         return np.flatnonzero(self.role == role)
 
 
-def find(job: Gathered, matches: Matches, waits: Waits, *, ranks_per_node: int | None) -> Roles:
+def find(job: Gathered, waits: Waits, *, ranks_per_node: int | None) -> Roles:
     """The roles of a job's ranks."""
-    stage = _stages(job, matches, waits)
+    stage = _stages(job, waits)
     signature = _signatures(job)
     both = np.unique(np.stack((stage, signature)), axis=1, return_inverse=True)[1]
     role = np.asarray(both).reshape(-1)
@@ -41,34 +41,36 @@ def find(job: Gathered, matches: Matches, waits: Waits, *, ranks_per_node: int |
     return Roles(stage, int(stage.max()) + 1, role, _nodes(job, ranks_per_node))
 
 
-def _stages(job: Gathered, matches: Matches, waits: Waits) -> Array:
-    """Along the first messages of a step: those that send before they receive are stage 0, who they send to is stage 1."""
-    ranks = len(job.ranks)
-    stage = np.zeros(ranks, np.int64)
-    pairs = np.flatnonzero((matches.count == 2) & (matches.expected == 2))
-    one, other = matches.order[matches.first[pairs]], matches.order[matches.first[pairs] + 1]
-    sent = np.isin(job.kind[one], (SEND, RECV)) & (job.kind[one] != job.kind[other])
-    one, other, pairs = one[sent], other[sent], pairs[sent]
-    if not len(pairs):
-        return stage
-    sender = np.where(job.kind[one] == SEND, one, other)
-    receiver = np.where(job.kind[one] == SEND, other, one)
-    a, b = job.member[sender].astype(np.int64), job.member[receiver].astype(np.int64)
-    order = np.lexsort((waits.left_ns[pairs], job.step[sender]))
-    a, b, step = a[order], b[order], job.step[sender][order]
-    low, high = np.minimum(a, b), np.maximum(a, b)
-    _, first = np.unique(np.stack((step, low, high)), axis=1, return_index=True)
-    edges = np.unique(np.stack((a[first], b[first])), axis=1)
-    sends_first = _first_is_send(job, waits, ranks)
+def _stages(job: Gathered, waits: Waits) -> Array:
+    """Along the first messages of a step: those that send before they receive are stage 0, who they send to is stage 1.
+
+    Ranks that were not read have their place too: those who talk to them tell it.
+    """
+    rows = np.flatnonzero((job.kind == SEND) | (job.kind == RECV))
+    peer = partners(job)[rows]
+    rows, peer = rows[peer >= 0], peer[peer >= 0]
+    if not len(rows):
+        return np.zeros(len(job.ranks), np.int64)
+    own = job.ranks[job.member[rows]]
+    source = np.where(job.kind[rows] == SEND, own, peer)
+    destination = np.where(job.kind[rows] == SEND, peer, own)
+    order = np.lexsort((waits.leave_ns[rows], job.step[rows]))
+    source, destination, step = source[order], destination[order], job.step[rows][order]
+    pairs = np.stack((step, np.minimum(source, destination), np.maximum(source, destination)))
+    first = np.unique(pairs, axis=1, return_index=True)[1]
+    source, destination = np.unique(np.stack((source[first], destination[first])), axis=1)
+    begins = np.zeros(job.world, bool)
+    begins[job.ranks] = _first_is_send(job, waits, len(job.ranks))
+    begins[np.setdiff1d(source, destination)] = True
     far = np.iinfo(np.int64).max // 2
-    stage = np.where(sends_first, 0, far)
-    for _ in range(ranks):
+    stage = np.where(begins, 0, far)
+    for _ in range(job.world):
         reached = stage.copy()
-        np.minimum.at(reached, edges[1], np.where(stage[edges[0]] < far, stage[edges[0]] + 1, far))
+        np.minimum.at(reached, destination, np.minimum(stage[source] + 1, far))
         if np.array_equal(reached, stage):
             break
         stage = reached
-    return np.where(stage >= far, 0, stage)
+    return np.where(stage >= far, 0, stage)[job.ranks]
 
 
 def _first_is_send(job: Gathered, waits: Waits, ranks: int) -> Array:
