@@ -89,10 +89,8 @@ def partners(job: Gathered) -> Array:
     )
     told_rows = np.flatnonzero((job.peer >= 0) & (key >= 0))
     told_rows = told_rows[np.argsort(key[told_rows], kind="stable")]
-    bounds = (
-        np.flatnonzero(np.append(True, key[told_rows][1:] != key[told_rows][:-1])) if len(told_rows) else []
-    )
-    for rows in np.split(told_rows, bounds[1:]) if len(told_rows) else ():
+    bounds = np.flatnonzero(key[told_rows][1:] != key[told_rows][:-1]) + 1
+    for rows in np.split(told_rows, bounds) if len(told_rows) else ():
         members = job.group_members[key[rows[0]]]
         told = peer[rows]
         own = job.ranks[job.member[rows]]
