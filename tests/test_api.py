@@ -23,7 +23,7 @@ from foretrace.predict.prediction import to_dict
 from tests.builders import Recording
 
 PUBLIC = [
-    "Trace", "__version__", "analyze", "bench", "callbacks", "compare", "diagnose", "errors", "memory", "open", "predict", "profile", "region", "sql", "step",
+    "Trace", "__version__", "analyze", "bench", "callbacks", "compare", "diagnose", "errors", "memory", "open", "predict", "profile", "ranks", "region", "sql", "step",
 ]  # fmt: skip
 
 

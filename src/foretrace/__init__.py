@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from inspect import Signature
 
     from foretrace import analyze, bench, errors
-    from foretrace.api import compare, diagnose, memory, predict, sql
+    from foretrace.api import compare, diagnose, memory, predict, ranks, sql
     from foretrace.capture import callbacks
     from foretrace.capture.api import profile, region, step
     from foretrace.capture.notebook import load_ipython_extension as load_ipython_extension
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from foretrace.trace import Trace
 
 __all__ = [
-    "Trace", "__version__", "analyze", "bench", "callbacks", "compare", "diagnose", "errors", "memory", "open", "predict", "profile", "region", "sql", "step",
+    "Trace", "__version__", "analyze", "bench", "callbacks", "compare", "diagnose", "errors", "memory", "open", "predict", "profile", "ranks", "region", "sql", "step",
 ]  # fmt: skip
 
-_FUNCTIONS_TOO = ("compare", "diagnose", "predict")  # folders of the package that are called
+_FUNCTIONS_TOO = ("compare", "diagnose", "predict", "ranks")  # folders of the package that are called
 
 
 def __dir__() -> list[str]:
@@ -40,7 +40,7 @@ def __getattr__(name: str) -> object:
         return importlib.import_module("foretrace.trace").Trace
     if name in ("memory", "sql"):
         return getattr(importlib.import_module("foretrace.api"), name)
-    if name in ("profile", "region", "step"):
+    if name in ("profile", "ranks", "region", "step"):
         return getattr(importlib.import_module("foretrace.capture.api"), name)
     if name == "callbacks":
         return importlib.import_module("foretrace.capture.callbacks")

@@ -1,4 +1,4 @@
-"""What a notebook or a program asks: `foretrace.diagnose`, `predict`, `compare`, `memory` and `sql`, as the commands answer."""
+"""What a notebook or a program asks: `foretrace.diagnose`, `predict`, `compare`, `memory`, `ranks` and `sql`, as the commands answer."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from foretrace.diagnose.case import Case
     from foretrace.diagnose.diagnosis import Diagnosis
     from foretrace.predict.prediction import Prediction
+    from foretrace.ranks.reduce import Ranks
     from foretrace.trace import Trace
 
 
@@ -154,6 +155,23 @@ def sql(
     if answered.cut:
         warnings.warn(f"sql: cut at {most_rows:,} rows, there are more; see most_rows", stacklevel=2)
     return answered.frame
+
+
+def ranks(
+    recordings: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    on: str = "local",
+    ranks_per_node: int | None = None,
+    out: str | os.PathLike[str] | None = None,
+) -> Ranks:
+    """The ranks of a job on one clock, and what holds them up: of a folder, a pattern, or recordings named one by one.
+
+    `on` is the engine: `local`, `ray`, or the address of a Ray cluster. `out` is a folder that keeps each rank's summary.
+    """
+    from foretrace.ranks.job import read_job
+
+    paths = [recordings] if isinstance(recordings, str | os.PathLike) else list(recordings)
+    return read_job(paths, on=on, ranks_per_node=ranks_per_node, out=out)
 
 
 def _case(

@@ -299,7 +299,21 @@ export interface Ranks {
   readonly ranks: readonly number[]
   readonly parts: readonly string[] // compute, exposed communication, copies, idle ...
   readonly share_pct: readonly (readonly number[])[] // rank, part
+  readonly steps: readonly number[] // of the ranks on one clock; empty where they could not be put on one
+  readonly late_ns: readonly (readonly (number | null)[])[] // rank, step: the most by which it arrived after the median member
+  readonly runs: readonly string[] // ids of the ranks' runs
+  readonly arrivals: RankArrivals | null
+  readonly path: readonly (readonly [number, string, number, number])[] // rank, what, start and end in ns
+  readonly findings: readonly (readonly [string, string, string, number])[] // what, who, in words, worth in ns
   readonly table: Table
+}
+
+/** The collective with the most skew: how long after the first each rank arrived. */
+export interface RankArrivals {
+  readonly kind: string
+  readonly step: number
+  readonly ranks: readonly number[]
+  readonly after_ns: readonly number[]
 }
 
 /** `compare/OTHER` */

@@ -9,6 +9,7 @@ import { Empty, Failed, Loading } from "../components/parts"
 import { useResource, useTable } from "../data/use_resource"
 import { ArrangedTable } from "./pieces/arranged_table"
 import { PageTop } from "./pieces/page_top"
+import { RankClock } from "./pieces/rank_clock"
 import "./ranks.css"
 
 const ALONE = "To compare ranks, open the other ranks' recordings too, for example with foretrace serve FOLDER."
@@ -41,6 +42,7 @@ function RanksPage(props: { readonly value: RanksData }): JSX.Element {
     <div class="page ranks">
       <PageTop says={value.says} />
       {value.ranks.length < 2 && <p class="quiet">{ALONE}</p>}
+      {value.steps.length > 0 && <RankClock value={value} />}
       <div class="heat-and-overlap">
         <HeatMap value={value} />
         <Overlap table={value.table} />

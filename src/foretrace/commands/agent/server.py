@@ -73,9 +73,7 @@ class Server:
             self._add(name, says, getattr(tools, name), _READ_ONLY)
         for name, says in STARTING.items() if programs else ():
             self._add(name, says, programs.run if name == "run" else programs.try_, _STARTS)  # type: ignore[union-attr]
-        self.served.resource(f"{_SCHEME}{{key}}", name="answer", mime_type="application/json")(
-            self._document
-        )
+        self.served.resource(f"{_SCHEME}{{key}}", name="answer", mime_type="application/json")(self._document)
 
     def serve(self) -> None:
         """Answers until standard input ends."""

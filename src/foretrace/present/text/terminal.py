@@ -215,6 +215,22 @@ def reading(path: Path) -> Iterator[Callable[[int, int], None] | None]:
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
+@contextmanager
+def counting(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress callback (things done, things in all) that draws a bar, where a person would see it."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    console = Console(stderr=True, highlight=False)
+    bar = BarColumn(bar_width=30, complete_style=STYLES["accent"], finished_style=STYLES["accent"])
+    columns = (TextColumn(what, style=STYLES["quiet"], markup=False), bar, MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Leaves the error to the command line, which knows the exit code; rich would exit with 1."""

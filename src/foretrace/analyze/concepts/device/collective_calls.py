@@ -47,17 +47,20 @@ _ELEMENT_BYTES = {
     "unsigned char": 1, "signed char": 1, "char": 1, "bool": 1, "short": 2, "short int": 2,
     "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1,
 }  # fmt: skip
+_PARTNERS = {"Src Rank": "source", "Dst Rank": "destination"}
 _COLUMNS = {
     "on": pl.String, "device": pl.Int32, "step": pl.Int32, "start_ns": pl.Int64, "dur_ns": pl.Int64,
     "collective": pl.String, "group": pl.String, "ranks_count": pl.Int64, "dtype": pl.String,
     "algorithm": pl.String, "size_bytes": pl.Int64, "id": pl.UInt32, "ranks": pl.String, "seq": pl.Int64,
+    "source": pl.Int64, "destination": pl.Int64, "received_bytes": pl.Int64,
 }  # fmt: skip
 
 
 def find(trace: Trace) -> pl.DataFrame:
     """All collectives, in order of start: `on` (device, host or call), `dur_ns` (null for a call) and what is known.
 
-    `id` is the span of the kernel or transfer, null for a call; `seq` counts within a group, and `ranks` names its members.
+    `id` is the span of the kernel or transfer, null for a call; `seq` counts within a group, and `ranks` names its members;
+    `source` or `destination` is the other rank of a receive or a send.
     A "call" is one whose transfer was seen on no device or thread. Kernels launched before the recording began
     are left out.
     """
@@ -93,7 +96,21 @@ def _metadata(trace: Trace) -> pl.DataFrame:
         size_bytes=elements.otherwise(sent) * element,
         ranks="ranks",
         seq="seq",
+        received_bytes=received * element,
+    ).join(_partners(trace), on="span_id", how="left", maintain_order="left")
+
+
+def _partners(trace: Trace) -> pl.DataFrame:
+    """The other rank of each receive and each send."""
+    told = pl.coalesce("int", pl.col("text").cast(pl.String).cast(pl.Int64, strict=False))
+    rows = trace.args.filter(pl.col("key").cast(pl.String).is_in(tuple(_PARTNERS))).select(
+        "span_id", pl.col("key").cast(pl.String), told.alias("rank")
     )
+    found = [
+        rows.filter(pl.col("key") == key).select("span_id", pl.col("rank").alias(name))
+        for key, name in _PARTNERS.items()
+    ]
+    return found[0].join(found[1], on="span_id", how="full", coalesce=True)
 
 
 def _collective(text: pl.Expr) -> pl.Expr:

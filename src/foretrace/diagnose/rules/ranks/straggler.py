@@ -14,6 +14,7 @@ from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.patterns import (
     collective_arrivals,
     exposed_work,
+    job_ranks,
     late_ranks,
     work_before_collectives,
 )
@@ -26,6 +27,7 @@ from foretrace.intervals import Intervals
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit, merge
 from foretrace.predict.numbers import ProgramTime
+from foretrace.ranks.findings import RankFinding
 from foretrace.sourced import JUDGEMENT, Count, Factor, Share
 from foretrace.units import counted
 
@@ -34,6 +36,11 @@ LEAST_STEPS = Count(2, "steps that the ranks have in common", JUDGEMENT)
 LEAST_RANKS = Share(0.5, "the group's ranks, recorded", JUDGEMENT)
 EXPLAINS = Share(0.3, "the lateness, that a part of the rank's time must have grown by", JUDGEMENT)
 SLOWER = Factor(1.03, "times as long for the same kernels: the GPU is slower", JUDGEMENT)
+_SAME_PACE = Fix(
+    "Make that rank as fast as the others: find out why it alone does this.",
+    "if rank == 0: log(...)   # in another process, or after the step's collectives are under way\n"
+    "sampler = DistributedSampler(dataset)   # the same share for every rank",
+)
 _WORDS = {
     "computation": "computing on its GPU",
     "input": "waiting for its DataLoader",
@@ -56,7 +63,8 @@ def straggler(case: Case) -> Iterator[Finding]:
 
     Speaks if the same rank is the last in {MOST_STEPS} of the steps, and at least {LEAST_SHARE} of the step would be saved
     if it came with the last of the others. Waiting that computation hides does not count. With less than {LEAST_RANKS} of
-    the ranks recorded, nothing is said.
+    the ranks recorded, nothing is said. Where `foretrace ranks` names another rank, or the only one, that is the one: with
+    tensor and pipeline parallelism only neighbours wait for a slow rank.
 
     Slow
         if rank == 0:
@@ -97,11 +105,33 @@ def straggler(case: Case) -> Iterator[Finding]:
             f"{case.trace.path.name}: the ranks have one step in common; record a few more"
         )
     late = late_ranks.find(case, cases, matches)
-    if late is None or too_little(
-        case, f"rank {late.rank} is late", late.saved_ns / case.step_ns, LEAST_SHARE
-    ):
+    job = job_ranks.find(cases)
+    if late is None or job_ranks.names_other(job, late.rank):
+        worst = job_ranks.worthiest(job)
+        if worst and not too_little(case, worst.says, worst.worth_ns / case.step_ns, LEAST_SHARE):
+            yield _of_job(worst, len(cases), matches)
+        return
+    if too_little(case, f"rank {late.rank} is late", late.saved_ns / case.step_ns, LEAST_SHARE):
         return
     yield _finding(late)
+
+
+def _of_job(worst: RankFinding, ranks: int, matches: collective_arrivals.Matches) -> Finding:
+    """As `foretrace ranks` found it: with tensor and pipeline parallelism only neighbours wait for the slow rank."""
+    return Finding(
+        says=f"{worst.says[:1].upper()}{worst.says[1:]}. Without that a step of the job takes {worst.worth_ns / 1e6:.3g} ms less, "
+        "by replay across all ranks.",
+        why="Its neighbours wait for it, theirs wait for them, and so does the whole job.",
+        fix=_SAME_PACE,
+        evidence={
+            "late_rank": worst.ranks[0],
+            "late_ns": round(worst.worth_ns),
+            "waiting_ranks_count": ranks - 1,
+            "recorded_ranks_count": matches.seen_count,
+            "group_ranks_count": matches.expected_count,
+        },
+        unless="that rank is meant to do more.",
+    )
 
 
 def _finding(late: LateRank) -> Finding:
@@ -124,11 +154,7 @@ def _finding(late: LateRank) -> Finding:
         + (_cause(part, late.more_ns[part], ratio) if explained else "Its recording does not tell what it does meanwhile."),
         why="A collective ends when the last rank has arrived: the slowest sets the pace of all."
         + (f" Not replayed: {why_not}." if change is None else ""),
-        fix=Fix(
-            "Make that rank as fast as the others: find out why it alone does this.",
-            "if rank == 0: log(...)   # in another process, or after the step's collectives are under way\n"
-            "sampler = DistributedSampler(dataset)   # the same share for every rank",
-        ),
+        fix=_SAME_PACE,
         evidence={
             "late_rank": late.rank,
             "late_ns": round(late_ns),

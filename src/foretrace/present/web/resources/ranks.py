@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import polars as pl
 
-from foretrace.diagnose.patterns import collective_arrivals, late_ranks
+from foretrace.diagnose.patterns import collective_arrivals, job_ranks, late_ranks
 from foretrace.diagnose.patterns.late_ranks import LateRank
 from foretrace.errors import MissingDataError
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources import table
+from foretrace.ranks.reduce import Ranks
+from foretrace.ranks.waits import lateness
 from foretrace.units import counted, format_value
 
 _PARTS = {
     "computation": "compute", "exposed_communication": "exposed communication", "exposed_copy": "exposed copies",
     "earlier": "work from before", "idle": "idle",
 }  # fmt: skip
+_MOST_HOPS = 400  # of the path that are drawn
 _SAYS = {
     "step_ns": "median step, on the GPU's clock where there is one",
     "communication_ns": "time in which anything communicated",
@@ -42,14 +46,51 @@ def ranks(view: RecordingView, peers: Sequence[RecordingView] = ()) -> dict[str,
             f"{view.trace.path.name}: no GPU work recorded; record with ProfilerActivity.CUDA"
         )
     frame = pl.DataFrame([_row(each) for each in ordered], infer_schema_length=None)
+    job = job_ranks.find({number: members[number].case for number in members}) if len(members) > 1 else None
     return {
         "says": _says(view, ordered),
+        **_together(job, members),
         "ranks": sorted(members),
         "parts": list(_PARTS.values()),
         "share_pct": [share or [0.0] * len(_PARTS) for share in shares],
         "table": {"name": "ranks", "says": _says(view, ordered), **table.of_frame(frame, _SAYS), "values": [],
                   "notes": []},
     }  # fmt: skip
+
+
+def _together(job: Ranks | None, members: dict[int, RecordingView]) -> dict[str, Any]:
+    """The ranks on one clock: lateness by step, the arrivals at the collective with most skew, and the path across ranks."""
+    if job is None:
+        return {"steps": [], "late_ns": [], "runs": [], "arrivals": None, "path": [], "findings": []}
+    late = lateness(job.job, job.matches, job.measured)
+    hops = job.path.tail(_MOST_HOPS)
+    return {
+        "steps": job.job.steps.tolist(),
+        "late_ns": [[None if np.isnan(value) else round(float(value)) for value in row] for row in late],
+        "runs": [members[number].id for number in job.job.ranks.tolist()],
+        "arrivals": _arrivals(job),
+        "path": [
+            [hop["rank"], hop["what"], round(hop["start_ns"]), round(hop["end_ns"])]
+            for hop in hops.to_dicts()
+        ],
+        "findings": [[each.what, each.who, each.says, round(each.worth_ns)] for each in job.findings],
+    }
+
+
+def _arrivals(job: Ranks) -> dict[str, Any] | None:
+    """Of the collective with the most skew: how long after the first each rank arrived."""
+    table = job.collectives
+    if table.is_empty():
+        return None
+    worst = table.sort("skew_ns", descending=True).row(0, named=True)
+    rows = np.flatnonzero(job.matches.number == worst["communication"])
+    first = float(job.measured.arrive_ns[rows].min())
+    return {
+        "kind": worst["kind"],
+        "step": worst["step"],
+        "ranks": job.job.ranks[job.job.member[rows]].tolist(),
+        "after_ns": [round(float(at) - first) for at in job.measured.arrive_ns[rows]],
+    }
 
 
 def _rank(view: RecordingView) -> int:

@@ -1,0 +1,45 @@
+"""What `foretrace ranks` says of the ranks that a rule is given: the same answer, from the recordings at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from foretrace.diagnose.case import Case
+from foretrace.errors import MissingDataError
+from foretrace.ranks.findings import RankFinding
+from foretrace.ranks.reduce import Ranks, reduce
+from foretrace.ranks.summarise import of_trace
+from foretrace.sourced import JUDGEMENT, Share
+
+COSTS = Share(
+    0.01, "the job's step, that a cause is worth to count against what one rank's waits say", JUDGEMENT
+)
+OF_ONE_RANK = ("slow-rank", "late-input", "imbalance")
+
+
+def find(cases: Mapping[int, Case]) -> Ranks | None:
+    """The ranks on one clock; None where their recordings hold too little."""
+    try:
+        return reduce([of_trace(case.trace, rank=rank) for rank, case in cases.items()])
+    except MissingDataError:
+        return None
+
+
+def names_other(ranks: Ranks | None, rank: int) -> bool:
+    """Whether something costs the job time in most steps, and it is nothing that this rank is part of."""
+    if ranks is None:
+        return False
+    causes = [
+        finding
+        for finding in ranks.findings
+        if finding.what != "exposed-communication"
+        and finding.steady
+        and finding.worth_ns >= COSTS * ranks.step_ns
+    ]
+    return bool(causes) and not any(rank in finding.ranks for finding in causes)
+
+
+def worthiest(ranks: Ranks | None) -> RankFinding | None:
+    """The rank that costs the job most; None where it is no single rank."""
+    found = ranks.findings if ranks is not None else ()
+    return next((finding for finding in found if finding.what in OF_ONE_RANK), None)

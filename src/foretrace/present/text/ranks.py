@@ -1,0 +1,51 @@
+"""What is said of a job's ranks: the first line, the figures under it, and the notes."""
+
+from __future__ import annotations
+
+from foretrace.analyze.result import Value
+from foretrace.ranks.reduce import Ranks
+from foretrace.units import counted, format_value
+
+_LISTED = 8
+
+
+def headline(ranks: Ranks) -> str:
+    """The first line: what costs most, or that nothing is found."""
+    read = counted(len(ranks.job.ranks), "rank")
+    step = format_value("_ns", ranks.step_ns)
+    if not ranks.findings:
+        return f"{read}, {step} a step: no rank, node, stage or input holds the others up"
+    first = ranks.findings[0]
+    at_least = "at least " if first.at_least else ""
+    worth = format_value("_ns", first.worth_ns)
+    share = 100 * first.worth_ns / ranks.step_ns if ranks.step_ns else 0.0
+    return f"{read}, {step} a step: {first.says}; without that a step takes {at_least}{worth} less ({share:.1f} %)"
+
+
+def values(ranks: Ranks) -> dict[str, Value]:
+    """The job in figures."""
+    together = {"together_ns": round(ranks.judged.combined_ns)} if len(ranks.findings) > 1 else {}
+    return {
+        "world_count": ranks.job.world,
+        "read_count": len(ranks.job.ranks),
+        "step_ns": round(ranks.step_ns),
+        "stages_count": ranks.roles.stages_count,
+        "clock_residual_ns": round(ranks.aligned.residual_ns),
+        **together,
+    }
+
+
+def notes(ranks: Ranks) -> tuple[str, ...]:
+    """Each finding in words, and what the figures leave out."""
+    told = [f"{finding.what}: {finding.says}" for finding in ranks.findings]
+    if ranks.missing:
+        told.append(f"not read: {listed(ranks.missing)} of {ranks.job.world}; worths are lower bounds")
+    if len(set(ranks.aligned.pieces.tolist())) > 1:
+        told.append("not all ranks share a collective: clocks between such parts are taken as they are")
+    return tuple(told)
+
+
+def listed(ranks: tuple[int, ...]) -> str:
+    """Ranks by number, the first few of many."""
+    more = f" and {len(ranks) - _LISTED} more" if len(ranks) > _LISTED else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} " + ", ".join(map(str, ranks[:_LISTED])) + more

@@ -1,0 +1,78 @@
+"""The ray engine: the same function as tasks of a Ray cluster, which gives those of dead workers to others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from foretrace.errors import InputError, UsageError
+from foretrace.ranks.engines.outcome import Outcome, summary_of
+
+_RETRIES = 3
+_START_S = "180"  # on a busy machine Ray's own 30 s are too few
+_AHEAD = 4  # tasks for each processor of the cluster that are under way at once
+
+
+def run(paths: Sequence[str], *, address: str | None = None) -> Iterator[Outcome]:
+    """The outcomes, in the order in which they come; paths must be readable from the cluster's machines."""
+    ray = _ray()
+    started = not ray.is_initialized()
+    if started:
+        _connect(ray, address)
+    try:
+        yield from _tasks(ray, [os.fspath(path) for path in paths])
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _ray() -> Any:
+    # Ray's workers give way to everything else by default; read when it is imported.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", _START_S)
+    try:
+        import ray
+    except ImportError as error:
+        raise UsageError("--on ray needs Ray: pip install 'foretrace[ray]'") from error
+    return ray
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    address = address or os.environ.get("RAY_ADDRESS")
+    try:
+        ray.init(address=address, log_to_driver=False, include_dashboard=None if address else False)
+    except Exception as error:  # Ray raises bare ones too
+        where = address or "this machine"
+        raise InputError(f"no Ray cluster at {where}: {' '.join(str(error).split())[:200]}") from error
+
+
+def _tasks(ray: Any, paths: Sequence[str]) -> Iterator[Outcome]:
+    task = ray.remote(max_retries=_RETRIES, num_cpus=1)(_named_summary_of)
+    ahead = max(_AHEAD * int(ray.cluster_resources().get("CPU", 1)), 1)
+    queue = iter(paths)
+    pending: dict[Any, str] = {}
+    for path in queue:
+        pending[task.remote(path)] = path
+        if len(pending) >= ahead:
+            yield from _done(ray, pending)
+    while pending:
+        yield from _done(ray, pending)
+
+
+def _named_summary_of(path: str) -> tuple[bytes | None, str]:
+    outcome = summary_of(path)
+    return outcome.summary, outcome.reason
+
+
+def _done(ray: Any, pending: dict[Any, str]) -> Iterator[Outcome]:
+    ready, _ = ray.wait(list(pending), num_returns=1)
+    for each in ready:
+        path = pending.pop(each)
+        try:
+            summary, reason = ray.get(each)
+        except ray.exceptions.WorkerCrashedError:
+            summary, reason = None, f"{path}: the process that read it was killed {_RETRIES + 1} times"
+        except ray.exceptions.RayError as error:
+            summary, reason = None, f"{path}: {' '.join(str(error).split())[:300]}"
+        yield Outcome(path, summary, reason)

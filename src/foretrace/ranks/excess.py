@@ -1,0 +1,239 @@
+"""Ranks that take longer than others of their role: by their computation, their input, or by what is neither."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from foretrace.ranks.gathered import Array, Gathered
+from foretrace.ranks.roles import Roles
+from foretrace.ranks.summary import KIND_CODE
+from foretrace.sourced import JUDGEMENT, Factor, Share
+
+LEAST_SLOWER = Share(0.03, "the computation of a rank's role, by which it takes longer", JUDGEMENT)
+LEAST_STAGE = Share(0.05, "the computation of the median stage, by which a stage takes longer", JUDGEMENT)
+LEAST_OTHER = Share(0.03, "the step, by which a rank does nothing longer than its role", JUDGEMENT)
+LEAST_LATE = Share(0.01, "the step, by which input comes later than elsewhere in the role", JUDGEMENT)
+LEAST_ONCE = Share(0.05, "the step, by which a rank takes longer in single steps", JUDGEMENT)
+LEAST_EXCESS = Share(0.003, "all steps, that a cause takes in sum", JUDGEMENT)
+SPREADS = Factor(6, "robust standard deviations beyond which a rank differs from its role", JUDGEMENT)
+_NORMAL = 1.4826  # standard deviation over median absolute deviation
+_ALL_TO_ALL = KIND_CODE["all_to_all"]
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A rank that takes longer at something: how many times as long in each step, or how much longer."""
+
+    member: int
+    part: str
+    left: Array  # share of the part that would be left in each step, as long as its role's
+    excess_ns: float  # a step
+    ratio: float
+    once: bool = False  # in single steps only
+
+
+def lower_median(values: Array, axis: int = 0) -> Array:
+    """The median, of an even number of values the lower of the two in the middle; NaN where there is none."""
+    ordered = np.sort(values, axis=axis)  # NaN last
+    count = (~np.isnan(values)).sum(axis=axis)
+    place = np.maximum((count - 1) // 2, 0)
+    return np.take_along_axis(ordered, np.expand_dims(place, axis), axis).squeeze(axis)
+
+
+def _spread(deviations: Array) -> float:
+    """A robust standard deviation from those at or below the middle, so that slow ones do not hide themselves."""
+    known = np.sort(deviations[~np.isnan(deviations)])
+    if len(known) < 4:
+        return 0.0
+    below = known[: (len(known) + 1) // 2]
+    return _NORMAL * float(np.median(np.abs(below - known[(len(known) - 1) // 2])))
+
+
+def _judged(values: Array) -> Array:
+    """Without the first step, where there are enough of them: what is only then is not the rank's."""
+    return values[:, 1:] if values.shape[1] > 2 else values
+
+
+def leads_per_step(job: Gathered) -> dict[str, Array]:
+    """Input and what is neither that nor computation, in the leads of each rank's communications of each step.
+
+    Leads that begin at the same communication overlap: the longest of them counts.
+    """
+    begin = np.where(job.before >= 0, job.before, len(job.member) + job.member)
+    order = np.lexsort((job.lead_ns, begin))
+    last = order[np.append(begin[order][1:] != begin[order][:-1], True)] if len(order) else order
+    place = job.member[last], np.searchsorted(job.steps, job.step[last])
+    tables = {}
+    other = np.maximum(job.lead_ns - job.computation_ns - job.input_ns, 0.0)
+    for name, values in (("input", job.input_ns), ("other", other)):
+        table = np.where(np.isnan(job.per_step["computation_ns"]), np.nan, 0.0)
+        np.add.at(table, place, values[last])
+        tables[name] = table
+    return tables
+
+
+def slow_computation(job: Gathered, roles: Roles, step_ns: float) -> list[Slow]:
+    """Ranks whose computation takes longer than that of their role in most steps, or much longer in some."""
+    table = job.per_step["computation_ns"]
+    found = []
+    for role in np.unique(roles.role):
+        members = roles.members(role)
+        if len(members) < 2:
+            continue
+        norm = lower_median(table[members])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratios = np.where(norm > 0, table[members] / norm, np.nan)
+        judged = _judged(ratios)
+        usual = _median(judged)
+        over_steps = _NORMAL * _median(np.abs(judged - usual[:, None])) / np.sqrt(judged.shape[1])
+        limit = 1 + np.maximum(LEAST_SLOWER, SPREADS * np.maximum(_spread(usual), over_steps))
+        for place in np.flatnonzero(usual > limit):
+            excess = float(np.nanmean((usual[place] - 1) * norm))
+            left = np.full(table.shape[1], 1 / usual[place])
+            found.append(Slow(int(members[place]), "computation", left, excess, float(usual[place])))
+        usual_members = np.flatnonzero(~(usual > limit))
+        found += _in_single_steps(table, members[usual_members], norm, "computation", step_ns)
+    return [each for each in found if each.excess_ns >= LEAST_EXCESS * step_ns]
+
+
+def slow_otherwise(table: Array, roles: Roles, step_ns: float) -> list[Slow]:
+    """Ranks whose device is idle for longer than elsewhere in their role, and not for input or communication."""
+    found = []
+    for role in np.unique(roles.role):
+        members = roles.members(role)
+        if len(members) < 2:
+            continue
+        norm = lower_median(table[members])
+        more = table[members] - norm
+        judged = _judged(more)
+        usual = _median(judged)
+        over_steps = _NORMAL * _median(np.abs(judged - usual[:, None])) / np.sqrt(judged.shape[1])
+        limit = np.maximum(LEAST_OTHER * step_ns, SPREADS * np.maximum(_spread(usual), over_steps))
+        for place in np.flatnonzero(usual > limit):
+            left = _left(table[members[place]], np.maximum(more[place], 0.0))
+            excess = float(np.nanmean(np.maximum(more[place], 0.0)))
+            found.append(Slow(int(members[place]), "other", left, excess, 1 + excess / step_ns))
+        found += _in_single_steps(table, members[~(usual > limit)], norm, "other", step_ns)
+    return [each for each in found if each.excess_ns >= LEAST_EXCESS * step_ns]
+
+
+def late_input(table: Array, roles: Roles, step_ns: float) -> list[Slow]:
+    """Ranks that wait for input, in some step, clearly longer than their role usually does."""
+    found = []
+    for role in np.unique(roles.role):
+        members = roles.members(role)
+        rows = table[members]
+        usual = float(np.nanmedian(rows)) if not np.isnan(rows).all() else 0.0
+        norm = np.maximum(lower_median(rows), usual) if len(members) > 1 else np.full(table.shape[1], usual)
+        more = rows - norm
+        limit = max(LEAST_LATE * step_ns, SPREADS * _spread((rows - usual).ravel()))
+        late = np.where(more > limit, more, 0.0)
+        for place in np.flatnonzero(late.sum(axis=1) > 0):
+            excess = float(late[place].mean())
+            left = _left(rows[place], late[place])
+            found.append(Slow(int(members[place]), "input", left, excess, 1 + excess / step_ns))
+    return [each for each in found if each.excess_ns >= LEAST_EXCESS * step_ns]
+
+
+def late_for_all(table: Array, step_ns: float) -> Slow | None:
+    """Input that all ranks wait for in the same steps; the first step is not counted."""
+    if table.shape[1] < 3 or np.isnan(table).all(axis=0).any():
+        return None
+    together = lower_median(table)
+    usual = float(np.median(together[1:]))
+    late = np.where(together - usual > LEAST_ONCE * step_ns, together - usual, 0.0)
+    late[0] = 0.0
+    excess = float(late.mean())
+    if excess < LEAST_EXCESS * step_ns:
+        return None
+    return Slow(-1, "input", _left(together, late), excess, 1 + excess / step_ns)
+
+
+def slow_stages(job: Gathered, roles: Roles, step_ns: float) -> list[tuple[int, float]]:
+    """Stages of the pipeline whose computation takes longer than the median stage's, and how many times as long."""
+    if roles.stages_count < 2:
+        return []
+    table = _judged(job.per_step["computation_ns"])
+    each = np.array(
+        [
+            float(np.nanmedian(lower_median(table[roles.stage == stage])))
+            for stage in range(roles.stages_count)
+        ]
+    )
+    norm = float(lower_median(each))
+    if not norm > 0:
+        return []
+    return [
+        (stage, float(each[stage] / norm))
+        for stage in np.flatnonzero(each > (1 + LEAST_STAGE) * norm).tolist()
+        if each[stage] - norm >= LEAST_EXCESS * step_ns
+    ]
+
+
+def expert_rows(job: Gathered) -> Array:
+    """Rows between two all-to-alls: what leads to them is the experts' work."""
+    before = np.maximum(job.before, 0)
+    inside: Array = (job.kind == _ALL_TO_ALL) & (job.before >= 0) & (job.kind[before] == _ALL_TO_ALL)
+    # Between one layer's second all-to-all and the next layer's first there is no expert: every other one counts.
+    turn = np.zeros(len(job.member), np.int64)
+    rows = np.flatnonzero(job.kind == _ALL_TO_ALL)
+    if len(rows):
+        keys = np.stack((job.member[rows], job.step[rows]))
+        new = np.append(True, np.any(keys[:, 1:] != keys[:, :-1], axis=0))
+        begins = np.flatnonzero(new)
+        turn[rows] = np.arange(len(rows)) - np.repeat(begins, np.diff(np.append(begins, len(rows))))
+    of_experts: Array = inside & (turn % 2 == 1)
+    return of_experts
+
+
+def of_experts(job: Gathered, roles: Roles, slow: Slow, rows: Array) -> float | None:
+    """How many times as long the rank's experts take, if it is them alone that take longer; else None."""
+    if slow.part != "computation" or not rows.any():
+        return None
+    members = roles.members(roles.role[slow.member])
+    inside, outside = (
+        _lead_ratio(job, members, slow.member, rows),
+        _lead_ratio(job, members, slow.member, ~rows & (job.kind == _ALL_TO_ALL)),
+    )
+    if inside is None or outside is None or inside <= 1 + LEAST_SLOWER:
+        return None
+    return inside if outside - 1 < (inside - 1) / 3 else None
+
+
+def _lead_ratio(job: Gathered, members: Array, own: int, rows: Array) -> float | None:
+    sums = np.bincount(job.member[rows], job.computation_ns[rows], len(job.ranks))[members]
+    norm = float(lower_median(sums))
+    return float(sums[members == own][0]) / norm if norm > 0 else None
+
+
+def _in_single_steps(table: Array, members: Array, norm: Array, part: str, step_ns: float) -> list[Slow]:
+    """Ranks of a role that take much longer in some steps only."""
+    if not len(members):
+        return []
+    more = table[members] - norm
+    more[:, 0] = np.where(table.shape[1] > 2, 0.0, more[:, 0])
+    limit = max(LEAST_ONCE * step_ns, SPREADS * _spread(more.ravel()))
+    late = np.where(more > limit, more, 0.0)
+    found = []
+    for place in np.flatnonzero(late.sum(axis=1) > 0):
+        excess = float(late[place].mean())
+        left = _left(table[members[place]], late[place])
+        found.append(Slow(int(members[place]), part, left, excess, 1 + excess / step_ns, once=True))
+    return found
+
+
+def _left(whole: Array, gone: Array) -> Array:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        left = np.where(whole > 0, 1 - gone / whole, 1.0)
+    clipped: Array = np.clip(np.nan_to_num(left, nan=1.0), 0.0, 1.0)
+    return clipped
+
+
+def _median(values: Array) -> Array:
+    """Over steps, of those that were recorded; NaN where none was."""
+    known = ~np.isnan(values).all(axis=1)
+    result = np.full(len(values), np.nan)
+    result[known] = np.nanmedian(values[known], axis=1)
+    return result

@@ -1,0 +1,238 @@
+"""What holds the ranks of a job up, each cause with what a step would save without it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from foretrace.ranks import excess, links
+from foretrace.ranks.excess import Slow
+from foretrace.ranks.gathered import Array, Gathered
+from foretrace.ranks.matching import Matches
+from foretrace.ranks.relief import Relief, as_change, combined
+from foretrace.ranks.replay import Replay
+from foretrace.ranks.roles import Roles
+from foretrace.ranks.summary import STEP
+from foretrace.ranks.waits import Waits, lateness
+from foretrace.sourced import JUDGEMENT, Share
+
+WHOLE_NODE = Share(0.75, "a node's ranks, that are slow where the node is", JUDGEMENT)
+MOST_EXPOSED = Share(0.4, "the step, in which ranks stand still for transfers", JUDGEMENT)
+_WORDS = {
+    "computation": "computes {slower:.0f} % longer than other ranks of its role",
+    "other": "arrives {late:.3g} ms late: its device is idle for {more:.3g} ms a step longer than those of its role",
+    "input": "waits {more:.3g} ms a step longer for input than other ranks of its role",
+}
+
+
+@dataclass(frozen=True)
+class RankFinding:
+    """A cause: what it is, who has it, and what a mean step would save without it."""
+
+    what: str  # slow-rank, slow-node, slow-link, slow-stage, late-input, imbalance, exposed-communication
+    who: str
+    ranks: tuple[int, ...]
+    says: str
+    worth_ns: float
+    at_least: bool
+    steady: bool = True  # in most steps, not in single ones only
+
+
+@dataclass(frozen=True)
+class _Cause:
+    what: str
+    who: str
+    members: tuple[int, ...]
+    says: str
+    relief: Relief
+    once: bool = False  # in single steps only: named where it costs something
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The findings, the worthiest first, and what all of them together are worth."""
+
+    findings: tuple[RankFinding, ...]
+    combined_ns: float
+
+
+def judge(
+    job: Gathered, matches: Matches, waits: Waits, roles: Roles, replay: Replay, *, step_ns: float
+) -> Judged:
+    """What holds the job up."""
+    leads = excess.leads_per_step(job)
+    causes = [
+        *_slow_ranks(job, roles, leads["other"], lateness(job, matches, waits), step_ns),
+        *_late_inputs(job, roles, leads["input"], step_ns),
+        *_slow_stages(job, roles, step_ns),
+        *_slow_links(job, matches, waits, roles, step_ns),
+    ]
+    steps = max(len(job.steps), 1)
+    experts = excess.expert_rows(job)
+    as_it_is = replay.run().total_ns
+    missing = len(job.ranks) < job.world
+
+    def saved_ns(relief: Relief) -> float:
+        change = as_change(relief, job, waits.transfer_ns, experts)
+        return max((as_it_is - replay.run(change).total_ns) / steps, 0.0)
+
+    causes = [
+        cause for cause in causes if not cause.once or saved_ns(cause.relief) >= excess.LEAST_EXCESS * step_ns
+    ]
+    together = saved_ns(combined(cause.relief for cause in causes)) if causes else 0.0
+    worths = [together if len(causes) == 1 else saved_ns(cause.relief) for cause in causes]
+    findings = [
+        RankFinding(
+            cause.what,
+            cause.who,
+            tuple(int(job.ranks[place]) for place in cause.members),
+            cause.says,
+            worth,
+            missing,
+            not cause.once,
+        )
+        for cause, worth in zip(causes, worths, strict=True)
+    ]
+    findings.sort(key=lambda finding: -finding.worth_ns)
+    share = _exposed_share(job, matches, waits, step_ns)
+    if share >= MOST_EXPOSED:
+        says = f"ranks stand still for transfers during {100 * share:.0f} % of the step"
+        worth = saved_ns(Relief({}, transfer=np.zeros(len(matches.first))))
+        everyone = tuple(job.ranks.tolist())
+        findings.append(RankFinding("exposed-communication", "all ranks", everyone, says, worth, False))
+    return Judged(tuple(findings), together)
+
+
+def _slow_ranks(job: Gathered, roles: Roles, other_ns: Array, late_ns: Array, step_ns: float) -> list[_Cause]:
+    slow = excess.slow_computation(job, roles, step_ns)
+    causes: list[_Cause] = []
+    alone = []
+    experts = excess.expert_rows(job)
+    for each in slow:
+        ratio = excess.of_experts(job, roles, each, experts)
+        if ratio is None:
+            alone.append(each)
+        else:
+            causes.append(_overloaded(job, each, ratio))
+    of_nodes, alone = _whole_nodes(job, roles, alone)
+    causes += of_nodes
+    alone += excess.slow_otherwise(other_ns, roles, step_ns)
+    by_member: dict[int, list[Slow]] = {}
+    for each in alone:
+        by_member.setdefault(each.member, []).append(each)
+    for member, each_part in by_member.items():
+        worst = max(each_part, key=lambda each: each.excess_ns)
+        who = f"rank {job.ranks[member]}"
+        late = late_ns[member][~np.isnan(late_ns[member])]
+        says = f"{who} {_words(worst, float(np.median(late)) if len(late) else 0.0)}"
+        once = all(each.once for each in each_part)
+        causes.append(_Cause("slow-rank", who, (member,), says, _relief(job, each_part), once))
+    return causes
+
+
+def _overloaded(job: Gathered, slow: Slow, ratio: float) -> _Cause:
+    who = f"rank {job.ranks[slow.member]}"
+    left = _all_kept(job)
+    left[slow.member] = 1 / ratio
+    says = f"the experts of {who} compute {100 * (ratio - 1):.0f} % longer than those of other ranks"
+    return _Cause("imbalance", who, (slow.member,), says, Relief({"expert": left}))
+
+
+def _whole_nodes(job: Gathered, roles: Roles, slow: Sequence[Slow]) -> tuple[list[_Cause], list[Slow]]:
+    """Nodes most of whose ranks are slow, and the slow ranks of other nodes."""
+    causes, alone = [], []
+    for node in dict.fromkeys(int(roles.node[each.member]) for each in slow):
+        own = [each for each in slow if roles.node[each.member] == node]
+        size = int((roles.node == node).sum())
+        if len(own) < 2 or len(own) < WHOLE_NODE * size:
+            alone += own
+            continue
+        ratio = float(np.median([each.ratio for each in own]))
+        says = f"{len(own)} of the {size} ranks of node {node} compute {100 * (ratio - 1):.0f} % longer than others"
+        members = tuple(each.member for each in own)
+        causes.append(_Cause("slow-node", f"node {node}", members, says, _relief(job, own)))
+    return causes, alone
+
+
+def _late_inputs(job: Gathered, roles: Roles, input_ns: Array, step_ns: float) -> list[_Cause]:
+    causes = []
+    for each in excess.late_input(input_ns, roles, step_ns):
+        who = f"rank {job.ranks[each.member]}"
+        causes.append(
+            _Cause("late-input", who, (each.member,), f"{who} {_words(each)}", _relief(job, [each]))
+        )
+    shared = excess.late_for_all(input_ns, step_ns)
+    if shared is not None:
+        left = np.broadcast_to(shared.left, input_ns.shape)
+        says = f"in some steps all ranks wait for input: {shared.excess_ns / 1e6:.3g} ms a step"
+        everyone = tuple(range(len(job.ranks)))
+        causes.append(_Cause("late-input", "all ranks", everyone, says, Relief({"input": left})))
+    return causes
+
+
+def _slow_stages(job: Gathered, roles: Roles, step_ns: float) -> list[_Cause]:
+    causes = []
+    for stage, ratio in excess.slow_stages(job, roles, step_ns):
+        left = _all_kept(job)
+        members = np.flatnonzero(roles.stage == stage)
+        left[members] = 1 / ratio
+        says = f"stage {stage} of {roles.stages_count} computes {100 * (ratio - 1):.0f} % longer than the median stage"
+        causes.append(
+            _Cause(
+                "slow-stage",
+                f"stage {stage}",
+                tuple(members.tolist()),
+                says,
+                Relief({"computation": left}),
+            )
+        )
+    return causes
+
+
+def _slow_links(job: Gathered, matches: Matches, waits: Waits, roles: Roles, step_ns: float) -> list[_Cause]:
+    transfers = links.classify(job, matches, waits, roles)
+    causes = []
+    for each in links.slow_links(transfers, roles, job, len(matches.first)):
+        touched = np.flatnonzero(each.left < 1)
+        gone_ns = float((waits.transfer_ns * (1 - each.left))[touched].sum())
+        members = np.unique(job.member[np.isin(matches.number, touched)])
+        if gone_ns / max(len(members), 1) * 2 < excess.LEAST_EXCESS * step_ns * len(job.steps):
+            continue
+        says = f"transfers of {each.who} take {each.ratio:.2g} times as long as others of their kind and size"
+        causes.append(
+            _Cause(each.what, each.who, tuple(members.tolist()), says, Relief({}, transfer=each.left))
+        )
+    return causes
+
+
+def _exposed_share(job: Gathered, matches: Matches, waits: Waits, step_ns: float) -> float:
+    """The part of the step in which ranks stand still for transfers, waiting for others left out."""
+    rows = np.flatnonzero(job.still & (matches.count > 1)[matches.number] & (job.kind != STEP))
+    if not len(rows) or step_ns <= 0:
+        return 0.0
+    since = np.where(
+        job.previous[rows] >= 0, waits.leave_ns[job.previous[rows]], waits.begin_ns[job.member[rows]]
+    )
+    stood = np.clip(waits.leave_ns[rows] - since - job.work_ns[rows], 0.0, None)
+    taken = np.minimum(np.clip(waits.transfer_ns[matches.number[rows]], 0.0, None), stood)
+    return float(taken.sum()) / (len(job.ranks) * len(job.steps) * step_ns)
+
+
+def _all_kept(job: Gathered) -> Array:
+    return np.ones((len(job.ranks), len(job.steps)))
+
+
+def _relief(job: Gathered, slow: Sequence[Slow]) -> Relief:
+    parts: dict[str, Array] = {}
+    for each in slow:
+        left = parts.setdefault(each.part, _all_kept(job))
+        left[each.member] *= each.left
+    return Relief(parts)
+
+
+def _words(slow: Slow, late_ns: float = 0.0) -> str:
+    return _WORDS[slow.part].format(
+        slower=100 * (slow.ratio - 1), more=slow.excess_ns / 1e6, late=late_ns / 1e6
+    )

@@ -1,0 +1,130 @@
+"""The summaries of a job become Ranks: clocks, collectives, waits, roles and findings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from foretrace.ranks import clocks as clocks_of
+from foretrace.ranks import findings, matching, roles, tables, waits
+from foretrace.ranks.clocks import Clocks
+from foretrace.ranks.findings import Judged, RankFinding
+from foretrace.ranks.gathered import Gathered, gather
+from foretrace.ranks.matching import Matches
+from foretrace.ranks.replay import Replay
+from foretrace.ranks.roles import Roles
+from foretrace.ranks.summary import STEP, Summary
+from foretrace.ranks.waits import Waits
+
+RANKS_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """A job's ranks on one clock; the tables are made when first asked for."""
+
+    job: Gathered
+    matches: Matches
+    aligned: Clocks
+    measured: Waits
+    roles: Roles
+    replay: Replay = field(repr=False)
+    judged: Judged
+    step_ns: float  # the mean step: from the first begin to the last end
+    unread: Mapping[str, str]  # files that could not be read, and why
+
+    @property
+    def findings(self) -> tuple[RankFinding, ...]:
+        """What holds the job up, the worthiest first."""
+        return self.judged.findings
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Ranks of the job that were not read."""
+        return self.job.missing
+
+    @cached_property
+    def clocks(self) -> pl.DataFrame:
+        """Of each rank its clock's offset and drift, its node, stage and role."""
+        return tables.clocks(self.job, self.aligned, self.roles)
+
+    @cached_property
+    def collectives(self) -> pl.DataFrame:
+        """Of each communication its members, skew, transfer, bandwidth and who arrived last."""
+        return tables.collectives(self.job, self.matches, self.measured)
+
+    @cached_property
+    def waits(self) -> pl.DataFrame:
+        """Of each rank and step: how long it waited for others, and what it did else."""
+        return tables.waits(self.job, self.matches, self.measured)
+
+    @cached_property
+    def late(self) -> pl.DataFrame:
+        """Of each rank and step: how late it arrived."""
+        return tables.late(self.job, self.matches, self.measured)
+
+    @cached_property
+    def links(self) -> pl.DataFrame:
+        """Of each kind, size and reach of a transfer: how long it takes, and its bandwidth beside the link's."""
+        return tables.links(self.job, self.matches, self.measured, self.roles)
+
+    @cached_property
+    def path(self) -> pl.DataFrame:
+        """What the whole job's time consists of: the path from its end back to its begin, across ranks."""
+        return tables.path(self.job, self.matches, self.measured)
+
+    @cached_property
+    def held(self) -> pl.DataFrame:
+        """Of each step: the rank that held it up longest, and for how long."""
+        return tables.held(self.job, self.matches, self.measured)
+
+    @cached_property
+    def what_if(self) -> pl.DataFrame:
+        """The findings as a table."""
+        return tables.what_if(self.findings, self.step_ns)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `foretrace ranks --format json` prints it."""
+        return {
+            "schema": RANKS_SCHEMA,
+            "world": self.job.world,
+            "ranks_read": len(self.job.ranks),
+            "missing": list(self.missing),
+            "clock_residual_us": round(self.aligned.residual_ns / 1e3, 3),
+            "step_ms": round(self.step_ns / 1e6, 6),
+            "findings": [
+                {
+                    "what": finding.what,
+                    "who": finding.who,
+                    "worth_ms": round(finding.worth_ns / 1e6, 6),
+                    "at_least": finding.at_least,
+                }
+                for finding in self.findings
+            ],
+            "combined_ms": round(self.judged.combined_ns / 1e6, 6),
+        }
+
+
+def reduce(
+    summaries: Sequence[Summary],
+    *,
+    ranks_per_node: int | None = None,
+    unread: Mapping[str, str] | None = None,
+) -> Ranks:
+    """The ranks of a job from their summaries, one of each."""
+    job = gather(summaries)
+    matches = matching.match(job)
+    aligned = clocks_of.align(job, matches)
+    measured = waits.measure(job, matches, aligned)
+    found = roles.find(job, measured, ranks_per_node=ranks_per_node)
+    marks = job.kind == STEP
+    total_ns = float(measured.leave_ns[marks].max() - measured.begin_ns.min()) if np.any(marks) else 0.0
+    step_ns = total_ns / max(len(job.steps), 1)
+    replay = Replay(job, matches, measured)
+    judged = findings.judge(job, matches, measured, found, replay, step_ns=step_ns)
+    return Ranks(job, matches, aligned, measured, found, replay, judged, step_ns, dict(unread or {}))

@@ -1,0 +1,166 @@
+"""A rank's recording becomes its Summary: one pass, kilobytes out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from foretrace.analyze.concepts.device import collective_calls
+from foretrace.errors import MissingDataError
+from foretrace.ingest import open_trace
+from foretrace.intervals import Intervals
+from foretrace.ranks import leads
+from foretrace.ranks.summary import KIND_CODE, NOBODY, STEPS, Group, Summary, runs_of
+from foretrace.trace import Step, Trace
+
+_HOST_IN_NAME = re.compile(r"(?P<host>[\w.-]+?)_\d+\.\d+\.pt\.trace\.json(?:\.gz)?")
+_CUT = re.compile(r",\s*\.\.\.\s*\]$")
+
+
+def summarise(path: str | os.PathLike[str], *, rank: int | None = None) -> Summary:
+    """The Summary of the rank that a recording is of; `rank` says which, where the recording does not."""
+    trace = open_trace(Path(path), cache=False)
+    return of_trace(trace, rank=rank)
+
+
+def of_trace(trace: Trace, *, rank: int | None = None) -> Summary:
+    """The Summary of a recording that was read already."""
+    own = trace.meta.get("rank") if rank is None else rank
+    if not isinstance(own, int):
+        raise MissingDataError(f"{trace.path.name}: no rank in it, nor in its name")
+    steps = trace.steps or (Step(0, 0, trace.duration_ns),)
+    calls = _calls(trace)
+    groups, codes = _groups(trace, calls, own)
+    activity = leads.Activity.of(trace)
+    rows, waiting = leads.rows(calls.with_columns(group=pl.Series(codes, dtype=pl.Int32)), activity, steps)
+    devices = trace.meta.get("devices") or [{}]
+    return Summary(
+        rank=own,
+        world=trace.meta.get("world_size"),
+        source=trace.path.name,
+        host=match["host"] if (match := _HOST_IN_NAME.fullmatch(trace.path.name)) else None,
+        device=_device(calls),
+        device_name=devices[0].get("name") if isinstance(devices[0].get("name"), str) else None,
+        epoch_ns=int(trace.meta["epoch_ns"]),
+        begin_ns=steps[0].start_ns,
+        groups=groups,
+        repairs=tuple((repair.code, repair.count) for repair in trace.repairs),
+        rows=rows,
+        steps=_steps(steps, activity, waiting),
+    )
+
+
+def _calls(trace: Trace) -> pl.DataFrame:
+    """Communications that were seen to run, in order of start, with the stream and when they were launched."""
+    calls = collective_calls.find(trace).filter((pl.col("on") != "call") & pl.col("dur_ns").is_not_null())
+    if trace.steps:
+        calls = calls.filter(pl.col("step").is_not_null())
+    spans = trace.spans.select("track_id", "launch_id")[calls["id"]]
+    launched = trace.spans["start_ns"].gather(spans["launch_id"])
+    directed = (
+        pl.when(pl.col("collective") == "send_recv")
+        .then(
+            pl.when(pl.col("destination").is_not_null())
+            .then(pl.lit("send"))
+            .when(pl.col("source").is_not_null())
+            .then(pl.lit("recv"))
+            .otherwise("collective")
+        )
+        .otherwise("collective")
+    )
+    return calls.with_columns(
+        spans["track_id"],
+        launched.alias("launched_ns"),
+        pl.col("step").fill_null(0),
+        kind=directed.replace_strict(KIND_CODE, default=KIND_CODE["unknown"], return_dtype=pl.UInt8),
+        peer=pl.coalesce("destination", "source").fill_null(NOBODY).cast(pl.Int32),
+    )
+
+
+def _groups(trace: Trace, calls: pl.DataFrame, own: int) -> tuple[tuple[Group, ...], list[int]]:
+    """The groups of the calls, and for each call which one it is of."""
+    configured = _configured(trace)
+    world = trace.meta.get("world_size")
+    known: dict[tuple[Any, ...], int] = {}
+    groups: list[Group] = []
+    codes = []
+    for name, told, size in calls.select("group", "ranks", "ranks_count").iter_rows():
+        key = (name, told, size)
+        if key not in known:
+            known[key] = len(groups)
+            groups.append(_group(name, told, size, configured, world, own))
+        codes.append(known[key])
+    return tuple(groups), codes
+
+
+def _group(
+    name: str | None,
+    told: str | None,
+    size: int | None,
+    configured: Mapping[str, Mapping[str, Any]],
+    world: int | None,
+    own: int,
+) -> Group:
+    """Members as recorded; torch cuts a long list, so that those of more are taken from the header."""
+    about = configured.get(name or "", {})
+    description = str(about.get("pg_desc") or "")
+    listed = _listed(told)
+    if listed is None:
+        from_header = about.get("ranks")
+        if isinstance(from_header, list) and all(isinstance(each, int) for each in from_header):
+            listed = tuple(from_header)
+        count = about.get("pg_size", about.get("group_size", size))
+        if not listed and isinstance(count, int) and count == world:
+            listed = tuple(range(count))
+        if listed is not None and ((size is not None and len(listed) != size) or own not in listed):
+            listed = None
+    count = size if size is not None else len(listed or ())
+    return Group(name or "", description, count, runs_of(listed or ()))
+
+
+def _configured(trace: Trace) -> dict[str, Mapping[str, Any]]:
+    about = trace.meta.get("distributed")
+    groups = about.get("pg_config") if isinstance(about, Mapping) else None
+    return {
+        str(group.get("pg_name")): group
+        for group in (groups if isinstance(groups, list) else ())
+        if isinstance(group, Mapping)
+    }
+
+
+def _listed(told: str | None) -> tuple[int, ...] | None:
+    """The members that the text lists; None where it is cut or is no list."""
+    if not told or _CUT.search(told):
+        return None
+    try:
+        members = json.loads(told)
+    except ValueError:
+        return None
+    whole = isinstance(members, list) and members and all(type(each) is int for each in members)
+    return tuple(members) if whole else None
+
+
+def _device(calls: pl.DataFrame) -> int | None:
+    devices = calls["device"].drop_nulls().unique()
+    return int(devices[0]) if len(devices) == 1 else None
+
+
+def _steps(steps: tuple[Step, ...], activity: leads.Activity, waiting: Intervals) -> pl.DataFrame:
+    """One row per step."""
+    numbers = np.array([step.number for step in steps])
+    return pl.DataFrame(
+        {
+            "step": numbers,
+            "start_ns": [step.start_ns for step in steps],
+            "end_ns": [step.end_ns for step in steps],
+            **activity.per_step(numbers, steps[0].start_ns, waiting),
+        },
+        schema=STEPS,
+    )

@@ -1,0 +1,196 @@
+"""The Summary of a rank: its communications, what led to each, and its steps, in kilobytes.
+
+A summary's file is one zstd frame around a line of JSON and two Arrow tables. It holds nothing of when or by whom it was
+made: the same recording gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import zstandard
+from isal import isal_zlib
+
+from foretrace.errors import FormatError, InputError
+
+SUMMARY_SCHEMA = 1
+SUFFIX = ".ranksummary"
+KINDS = (
+    "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "barrier", "reduce", "send_recv", "gather",
+    "scatter", "send", "recv", "unknown", "step",
+)  # fmt: skip
+STEP = KINDS.index("step")  # no communication: where the device's work of a step ends
+KIND_CODE = {name: code for code, name in enumerate(KINDS)}
+NOBODY = -1
+# Times are on the rank's own clock, since its recording began.
+ROWS = {
+    "step": pl.Int32,
+    "kind": pl.UInt8,  # of KINDS
+    "group": pl.Int32,  # of the header's groups
+    "seq": pl.Int64,  # NOBODY where it was not recorded
+    "peer": pl.Int32,  # of a send the destination, of a receive the source
+    "size_bytes": pl.Int64,  # NOBODY where it was not recorded
+    "received_bytes": pl.Int64,
+    "start_ns": pl.Int64,
+    "dur_ns": pl.Int64,
+    "before": pl.Int32,  # row of the last communication that the rank stood still for, before this one was ready
+    "queued": pl.Int32,  # row of the communication before this one on its stream
+    "queue_ns": pl.Int64,  # from the end of that to the start, where the stream was what it waited for; else NOBODY
+    "still": pl.Boolean,  # the device computed nothing until this one had ended
+    "work_ns": pl.Int64,  # of one stood still for: from the end of the one before to where computation ended
+    "work_computation_ns": pl.Int64,  # of that
+    "work_input_ns": pl.Int64,
+    "lead_ns": pl.Int64,  # from the end of `before` until it was ready, of which:
+    "computation_ns": pl.Int64,
+    "input_ns": pl.Int64,
+}
+STEPS = {
+    "step": pl.Int32,
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+    "computation_ns": pl.Int64,
+    "input_ns": pl.Int64,
+    "other_ns": pl.Int64,  # idle, and neither input nor a communication was what it waited for
+    "kernels_count": pl.Int64,
+}
+_MAGIC = b"foretrace-rank 1\n"
+_MOST_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group: as it is named in its recording, and its members, as runs of (first, count, stride)."""
+
+    name: str
+    description: str
+    size: int
+    runs: tuple[tuple[int, int, int], ...]  # empty where the members are not known
+
+    @cached_property
+    def members(self) -> tuple[int, ...]:
+        """The ranks in it."""
+        return tuple(first + stride * place for first, count, stride in self.runs for place in range(count))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What one rank's recording tells of the job."""
+
+    rank: int
+    world: int | None
+    source: str  # the recording's name
+    host: str | None
+    device: int | None
+    device_name: str | None
+    epoch_ns: int  # what the rank's clock showed when its times were 0
+    begin_ns: int
+    groups: tuple[Group, ...]
+    repairs: tuple[tuple[str, int], ...]
+    rows: pl.DataFrame
+    steps: pl.DataFrame
+
+    def to_bytes(self) -> bytes:
+        """As it is kept in a file."""
+        header = {
+            "schema": SUMMARY_SCHEMA,
+            **{name: getattr(self, name) for name in _PLAIN},
+            "groups": [asdict(group) for group in self.groups],
+            "repairs": self.repairs,
+        }
+        parts = [json.dumps(header, sort_keys=True).encode(), _table(self.rows), _table(self.steps)]
+        body = b"".join(struct.pack("<I", len(part)) + part for part in parts)
+        content = _MAGIC + struct.pack("<I", isal_zlib.crc32(body)) + body
+        return zstandard.ZstdCompressor(level=3).compress(content)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str = "summary") -> Summary:
+        """What `to_bytes` wrote; an InputError says what it is otherwise."""
+        header, rows, steps = _parts(data, name)
+        try:
+            told: dict[str, Any] = json.loads(header)
+            if told["schema"] != SUMMARY_SCHEMA:
+                raise FormatError(
+                    f"{name}: made by another version of Foretrace; remove it to have it made again"
+                )
+            groups = tuple(
+                Group(
+                    each["name"],
+                    each["description"],
+                    each["size"],
+                    tuple((a, b, c) for a, b, c in each["runs"]),
+                )
+                for each in told["groups"]
+            )
+            repairs = tuple((code, count) for code, count in told["repairs"])
+            plain = {name: told[name] for name in _PLAIN}
+        except (ValueError, KeyError, TypeError) as error:
+            raise FormatError(f"{name}: not a summary of a rank") from error
+        return cls(
+            **plain, groups=groups, repairs=repairs, rows=_frame(rows, ROWS), steps=_frame(steps, STEPS)
+        )
+
+
+_PLAIN = ("rank", "world", "source", "host", "device", "device_name", "epoch_ns", "begin_ns")
+
+
+def read_summary(path: Path) -> Summary:
+    """The summary in a file."""
+    try:
+        return Summary.from_bytes(path.read_bytes(), path.name)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+
+
+def runs_of(members: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
+    """Ranks as runs of (first, count, stride), in their order."""
+    runs: list[tuple[int, int, int]] = []
+    place = 0
+    while place < len(members):
+        first = members[place]
+        stride = members[place + 1] - first if place + 1 < len(members) else 1
+        count = 1
+        while place + count < len(members) and members[place + count] == first + count * stride:
+            count += 1
+        runs.append((first, count, stride if count > 1 else 1))
+        place += count
+    return tuple(runs)
+
+
+def _table(frame: pl.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    frame.rechunk().write_ipc(buffer, compression="uncompressed")
+    return buffer.getvalue()
+
+
+def _frame(data: bytes, schema: dict[str, Any]) -> pl.DataFrame:
+    frame = pl.read_ipc(io.BytesIO(data))
+    if dict(frame.schema) != {name: dtype() for name, dtype in schema.items()}:
+        raise FormatError("a summary with other columns than this version of Foretrace writes")
+    return frame
+
+
+def _parts(data: bytes, name: str) -> tuple[bytes, bytes, bytes]:
+    """Header, rows and steps; checked before polars sees them, for its reader may panic on damaged data."""
+    try:
+        content = zstandard.ZstdDecompressor().decompress(data, max_output_size=_MOST_BYTES)
+    except zstandard.ZstdError as error:
+        raise FormatError(f"{name}: not a summary of a rank, or damaged") from error
+    body = memoryview(content)[len(_MAGIC) + 4 :]
+    if not content.startswith(_MAGIC) or len(content) < len(_MAGIC) + 4:
+        raise FormatError(f"{name}: not a summary of a rank")
+    if struct.unpack_from("<I", content, len(_MAGIC))[0] != isal_zlib.crc32(body):
+        raise FormatError(f"{name}: a damaged summary; remove it to have it made again")
+    parts, at = [], 0
+    for _ in range(3):
+        (size,) = struct.unpack_from("<I", body, at)
+        parts.append(bytes(body[at + 4 : at + 4 + size]))
+        at += 4 + size
+    return parts[0], parts[1], parts[2]

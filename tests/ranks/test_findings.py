@@ -1,0 +1,124 @@
+"""Planted faults are named, with what they cost, and nothing else is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.ranks.layouts import data_parallel, experts, sharded, three_d
+from benchmarks.ranks.recordings import Style
+from benchmarks.ranks.simulate import Fault, Job
+from tests.ranks.jobs import made, named, true_saving_us
+
+SMALL = {"steps": 4, "kernels": 2}
+WHO = {
+    "slow-rank": "rank",
+    "late-input": "rank",
+    "imbalance": "rank",
+    "slow-node": "node",
+    "slow-stage": "stage",
+}
+
+
+JOBS = {
+    "3d": three_d(
+        tensor=2,
+        pipeline=4,
+        data=4,
+        per_node=4,
+        faults=(
+            Fault("slow-rank", 13, 1.3),
+            Fault("slow-node", 1, 3.0),
+            Fault("slow-stage", 3, 1.15),
+            Fault("late-input", 6, late_us=9_000, steps=(1, 3)),
+        ),
+        **SMALL,
+    ),
+    "1f1b": three_d(
+        tensor=4,
+        pipeline=3,
+        data=2,
+        order="tpd",
+        schedule="1f1b",
+        micro=5,
+        per_node=4,
+        faults=(Fault("slow-rank", 5, 1.25), Fault("slow-stage", 2, 1.12)),
+        **SMALL,
+    ),
+    "overlapped buckets": data_parallel(
+        world=8,
+        faults=(Fault("slow-rank", 3, 1.3), Fault("late-input", 6, late_us=20_000, steps=(2,))),
+        **SMALL,
+    ),
+    "sharded": sharded(world=16, shard=4, faults=(Fault("slow-rank", 5, 1.2),), **SMALL),
+    "experts": experts(
+        world=16, expert=4, faults=(Fault("imbalance", 5, 1.5), Fault("slow-rank", 11, 1.2)), **SMALL
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_planted_faults_are_named_and_no_others(name: str, tmp_path: Path) -> None:
+    job = JOBS[name]
+    simulated, ranks = made(job, tmp_path)
+    assert named(ranks) == {(fault.what, f"{WHO[fault.what]} {fault.who}") for fault in job.faults}
+    for finding in ranks.findings:
+        true_us = true_saving_us(simulated, finding.what)
+        assert finding.worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
+        assert not finding.at_least
+    assert ranks.step_ns / 1e3 == pytest.approx(simulated.step_us, rel=1e-3)
+
+
+HEALTHY = {
+    "3d": three_d(tensor=2, pipeline=2, data=4, **SMALL),
+    "ddp": data_parallel(world=8, **SMALL),
+    "fsdp": sharded(world=8, **SMALL),
+    "moe": experts(world=8, expert=4, **SMALL),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+@pytest.mark.parametrize("numbered", [True, False])
+def test_nothing_is_found_in_a_healthy_job(name: str, numbered: bool, tmp_path: Path) -> None:
+    style = Style(numbered=numbered, on_kernels=numbered, shuffled_names=not numbered)
+    _, ranks = made(HEALTHY[name], tmp_path, style)
+    assert ranks.findings == ()
+    assert ranks.judged.combined_ns == 0
+    assert ranks.matches.whole[ranks.matches.number][ranks.job.group >= 0].all()
+
+
+def test_a_node_whose_ranks_all_compute_slowly_is_one_finding(tmp_path: Path) -> None:
+    job = three_d(tensor=2, pipeline=1, data=8, per_node=4, faults=(Fault("hot-node", 2, 1.1),), **SMALL)
+    simulated, ranks = made(job, tmp_path)
+    assert named(ranks) == {("slow-node", "node 2")}
+    true_us = true_saving_us(simulated, "hot-node")
+    assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
+
+
+def test_missing_ranks_make_worths_lower_bounds(tmp_path: Path) -> None:
+    job: Job = JOBS["overlapped buckets"]
+    _, ranks = made(job, tmp_path, missing=(1, 4))
+    assert ranks.missing == (1, 4)
+    document = ranks.to_dict()
+    assert document["missing"] == [1, 4]
+    assert document["ranks_read"] == 6
+    assert all(finding["at_least"] for finding in document["findings"])
+    assert ("slow-rank", "rank 3") in named(ranks)
+
+
+def test_the_document_has_the_documented_members(tmp_path: Path) -> None:
+    _, ranks = made(JOBS["sharded"], tmp_path)
+    document = ranks.to_dict()
+    assert list(document) == [
+        "schema", "world", "ranks_read", "missing", "clock_residual_us", "step_ms", "findings", "combined_ms",
+    ]  # fmt: skip
+    assert [list(finding) for finding in document["findings"]] == [["what", "who", "worth_ms", "at_least"]]
+
+
+def test_stages_are_known_around_missing_ranks(tmp_path: Path) -> None:
+    """A pipeline of which a rank is missing still has its stages: no rank is compared with those of another."""
+    job = three_d(tensor=2, pipeline=4, data=2, **SMALL)
+    _, ranks = made(job, tmp_path, missing=(2, 9))
+    assert ranks.roles.stage.tolist() == [job.stage(rank) for rank in ranks.job.ranks.tolist()]
+    assert ranks.findings == ()
