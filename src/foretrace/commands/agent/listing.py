@@ -13,8 +13,8 @@ from foretrace.compare.benches import is_bench
 from foretrace.errors import UsageError
 from foretrace.ingest.recordings import is_recording
 from foretrace.ingest.run import pass_of
+from foretrace.ingest.snapshot_files import is_snapshot_file
 from foretrace.present.web.run_files import files_in
-from foretrace.present.web.snapshot_view import is_snapshot_file
 
 _LOOKED_AT = 2_000  # files: each is opened to see what it is
 Sort = Literal["run", "recording", "benchmark", "snapshot"]
