@@ -20,8 +20,14 @@ from foretrace.ranks.replay import Replay
 from foretrace.ranks.roles import Roles
 from foretrace.ranks.summary import STEP, Summary
 from foretrace.ranks.waits import Waits
+from foretrace.sourced import JUDGEMENT, Share
 
 RANKS_SCHEMA = 1
+MOST_RESIDUAL = Share(
+    0.05,
+    "the step, that moments of leaving may differ by: with more, collectives are not matched rightly",
+    JUDGEMENT,
+)
 
 
 @dataclass(frozen=True)
@@ -126,5 +132,7 @@ def reduce(
     total_ns = float(measured.leave_ns[marks].max() - measured.begin_ns.min()) if np.any(marks) else 0.0
     step_ns = total_ns / max(len(job.steps), 1)
     replay = Replay(job, matches, measured)
-    judged = findings.judge(job, matches, measured, found, replay, step_ns=step_ns)
+    judged = Judged((), 0.0)
+    if aligned.residual_ns <= MOST_RESIDUAL * step_ns:
+        judged = findings.judge(job, matches, measured, found, replay, step_ns=step_ns)
     return Ranks(job, matches, aligned, measured, found, replay, judged, step_ns, dict(unread or {}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foretrace.analyze.result import Value
-from foretrace.ranks.reduce import Ranks
+from foretrace.ranks.reduce import MOST_RESIDUAL, Ranks
 from foretrace.units import counted, format_value
 
 _LISTED = 8
@@ -13,6 +13,10 @@ def headline(ranks: Ranks) -> str:
     """The first line: what costs most, or that nothing is found."""
     read = counted(len(ranks.job.ranks), "rank")
     step = format_value("_ns", ranks.step_ns)
+    if not trusted(ranks):
+        return (
+            f"{read}, {step} a step: their collectives cannot be matched, so nothing is said of who is late"
+        )
     if not ranks.findings:
         return f"{read}, {step} a step: no rank, node, stage or input holds the others up"
     first = ranks.findings[0]
@@ -20,6 +24,11 @@ def headline(ranks: Ranks) -> str:
     worth = format_value("_ns", first.worth_ns)
     share = 100 * first.worth_ns / ranks.step_ns if ranks.step_ns else 0.0
     return f"{read}, {step} a step: {first.says}; without that a step takes {at_least}{worth} less ({share:.1f} %)"
+
+
+def trusted(ranks: Ranks) -> bool:
+    """Whether the moments at which members leave a collective agree well enough."""
+    return ranks.aligned.residual_ns <= MOST_RESIDUAL * ranks.step_ns
 
 
 def values(ranks: Ranks) -> dict[str, Value]:
