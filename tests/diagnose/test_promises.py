@@ -266,7 +266,7 @@ def test_each_device_knows_how_well_costs_hold() -> None:
     off = {device.name: model_for(device).off for device in DEVICES}
     assert model_for(None).off == UNKNOWN
     assert {name for name, share in off.items() if share == HERE} == {
-        name for name in off if "H100" in name or "H200" in name
+        name for name in off if name.startswith(("H100", "H200", "H800", "H20")) or "GH200" in name
     }
     assert set(off.values()) == {HERE, ELSEWHERE}
 

@@ -71,8 +71,9 @@ class Server:
         )
         for name, says in READING.items():
             self._add(name, says, getattr(tools, name), _READ_ONLY)
-        for name, says in STARTING.items() if programs else ():
-            self._add(name, says, programs.run if name == "run" else programs.try_, _STARTS)  # type: ignore[union-attr]
+        if programs is not None:
+            self._add("run", STARTING["run"], programs.run, _STARTS)
+            self._add("try", STARTING["try"], programs.try_, _STARTS)
         self.served.resource(f"{_SCHEME}{{key}}", name="answer", mime_type="application/json")(self._document)
 
     def serve(self) -> None:

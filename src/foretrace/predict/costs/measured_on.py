@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from foretrace.hardware import Device
 from foretrace.sourced import JUDGEMENT, Share
 
-ARCHITECTURE = "9.0"  # compute capability of the H200, and of the H100
-HERE = Share(0.2, "a modelled duration, by which it may be off", JUDGEMENT, devices="H200, H100")
+ARCHITECTURE = "9.0"  # compute capability of the H200, and of its sisters: H100, H800, H20
+HERE = Share(0.2, "a modelled duration, by which it may be off", JUDGEMENT, devices="H200, H100, H800, H20")
 ELSEWHERE = Share(
     0.35,
     "a modelled duration, by which it may be off on another architecture: its kernels are others",
