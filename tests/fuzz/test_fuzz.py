@@ -13,9 +13,15 @@ from tests.ingest import fuzz as scanners
 from tests.ingest.comparison import needs_native
 
 pytestmark = pytest.mark.slow
-READ, DIAGNOSED, REPORTED, COMPARED = (
+READ, DIAGNOSED, REPORTED, COMPARED, NSYS = (
     int(os.environ.get(f"FORETRACE_FUZZ_{name}", default))
-    for name, default in (("READER", "700"), ("DIAGNOSE", "40"), ("REPORT", "4"), ("COMPARE", "20"))
+    for name, default in (
+        ("READER", "700"),
+        ("DIAGNOSE", "40"),
+        ("REPORT", "4"),
+        ("COMPARE", "20"),
+        ("NSYS", "120"),
+    )
 )
 
 
@@ -27,7 +33,7 @@ def loud(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "count"),
-    [("reader", READ), ("diagnose", DIAGNOSED), ("report", REPORTED), ("compare", COMPARED)],
+    [("reader", READ), ("diagnose", DIAGNOSED), ("report", REPORTED), ("compare", COMPARED), ("nsys", NSYS)],
 )
 def test_nothing_fails_or_hangs_on_damaged_recordings(tmp_path: Path, kind: str, count: int) -> None:
     problems = {case: run.attempt(kind, case, 7, tmp_path) for case in range(count)}

@@ -29,12 +29,11 @@ KERNEL = {"args": {"call_stack": ["ROOT", "matmul"]}, "cat": "kernel", "dur": 5,
 ROCPROF_KERNELS = (
     b'"Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Dispatch_Id","Kernel_Id","Kernel_Name"\n'
 )
-NSYS_KERNELS = b"Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name\n"
+NSYS_TRACE = b"Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),Name\n"
 NCU_RAW = b'"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size"\n'
 
 # What the tools write at the beginning, by their documentation or source, and what is said of it.
 FILES: dict[str, tuple[bytes, str]] = {
-    "nsys report": (b"NVIDIA Tegra Profiler Report 2026@4@1@191-264138605071v0.\n\x0b", "Nsight Systems (.nsys-rep)"),
     "ncu report": (b"NVR\0\x10\0\0\0\x08\x01", "Nsight Compute (.ncu-rep)"),
     "snapshot": (pickle.dumps(SNAPSHOT), "snapshot of torch's CUDA allocator"),
     "old snapshot": (pickle.dumps(SNAPSHOT, protocol=2), "snapshot of torch's CUDA allocator"),
@@ -48,7 +47,7 @@ FILES: dict[str, tuple[bytes, str]] = {
     "rocprof json": (b'{"rocprofiler-sdk-tool":[{"metadata":{"pid":908}}]}', "rocprofv3's JSON"),
     "rocprof csv": (ROCPROF_KERNELS, "rocprof's CSV"),
     "rocprof stats": (b'"Name","Calls","TotalDurationNs","AverageNs"\n', "rocprof's CSV"),
-    "nsys csv": (NSYS_KERNELS, "a table of `nsys stats` (CSV)"),
+    "nsys csv": (NSYS_TRACE, "a trace table of `nsys stats` (CSV)"),
     "ncu csv": (b"==PROF== Connected to process 7\n" + NCU_RAW, "a table of Nsight Compute (CSV)"),
 }  # fmt: skip
 
@@ -84,7 +83,7 @@ def database(path: Path, *tables: str) -> Path:
 @pytest.mark.parametrize(
     ("tables", "says"),
     [
-        (("CUPTI_ACTIVITY_KIND_KERNEL", "META_DATA_EXPORT"), "Nsight Systems' SQLite export"),
+        (("CUPTI_ACTIVITY_KIND_KERNEL", "META_DATA_EXPORT"), "without its table StringIds"),
         (("rocpd_metadata_0001",), "rocprofv3's database (rocpd)"),
         (("people",), "an SQLite database, which"),
     ],
@@ -133,11 +132,9 @@ def test_each_says_what_it_is_and_what_shows_it() -> None:
         ("other/proton/proton_gpt.hatchet", "Proton (.hatchet)"),
         ("other/memory/encoder12.snapshot.pickle", "snapshot of torch's CUDA allocator"),
         ("peers/memory/snapviewer_memory.pickle", "snapshot of torch's CUDA allocator"),
-        ("other/nsys_synthetic/synthetic.sqlite", "Nsight Systems' SQLite export"),
-        ("peers/nsys/h100_2gpu_1s.sqlite.gz", "Nsight Systems' SQLite export"),
         ("peers/rocprof/908_results.json.gz", "rocprofv3's JSON"),
         ("other/ncu/kernels.raw.csv.gz", "a table of Nsight Compute"),
-        ("other/nsys_synthetic/cuda_gpu_trace.csv", "a table of `nsys stats`"),
+        ("other/nsys_synthetic/cuda_gpu_trace.csv", "a trace table of `nsys stats`"),
     ],
 )
 def test_real_files(name: str, says: str) -> None:

@@ -14,7 +14,8 @@ from typing import Any, Concatenate, ParamSpec
 
 import polars as pl
 
-from foretrace.errors import contained
+from foretrace.analyze.concepts.trust.how_to_record import as_recorded
+from foretrace.errors import MissingDataError, contained
 from foretrace.pandas_frames import to_pandas
 from foretrace.trace import Trace
 from foretrace.units import format_value, heading, shorten, visible
@@ -96,10 +97,20 @@ class Analysis:
     options: Mapping[str, inspect.Parameter]
     denominators: Mapping[str, str]
     keep: tuple[str, ...] = ()
+    reads_totals: bool = False  # also of tables that hold totals alone
 
     def __call__(self, trace: Trace, **options: Any) -> Result:
-        with contained(f"{trace.path.name}: {self.name}"):
-            result = self.function(trace, **options)
+        if trace.meta.get("totals") and not self.reads_totals:
+            raise MissingDataError(
+                f"{trace.path.name}: tables of totals, which `foretrace show sections` and `durations` read; {self.name} needs "
+                "the recording itself (`nsys export --type sqlite`)"
+            )
+        try:
+            with contained(f"{trace.path.name}: {self.name}"):
+                result = self.function(trace, **options)
+        except MissingDataError as error:
+            raise type(error)(as_recorded(trace, str(error))) from error
+        result = replace(result, notes=tuple(as_recorded(trace, note) for note in result.notes))
         shown = {*result.table.columns, *result.values}
         declared = {name: whole for name, whole in self.denominators.items() if name in shown}
         denominators = {**declared, **result.denominators}
@@ -107,13 +118,14 @@ class Analysis:
 
 
 def analysis(
-    *, denominators: Mapping[str, str] | None = None, keep: tuple[str, ...] = ()
+    *, denominators: Mapping[str, str] | None = None, keep: tuple[str, ...] = (), reads_totals: bool = False
 ) -> Callable[[Callable[Concatenate[Trace, Options], Result]], Analysis]:
     """Makes an Analysis of a function: name and help are its own.
 
     `denominators` says for each share or mean, a column or a value, what it is a share of. One that depends on the
     recording is left to the function's Result. `keep` names the columns that a narrow terminal shows longest, the most
-    important first; the others go before these, from the right.
+    important first; the others go before these, from the right. `reads_totals` marks one that needs no spans where there are
+    totals.
     """
 
     def decorated(function: Callable[Concatenate[Trace, Options], Result]) -> Analysis:
@@ -127,6 +139,7 @@ def analysis(
             },
             denominators=denominators or {},
             keep=keep,
+            reads_totals=reads_totals,
         )
 
     return decorated

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from foretrace import cache as trace_cache
 from foretrace.errors import FormatError
-from foretrace.ingest import kineto, other_formats
+from foretrace.ingest import kineto, nsys, nsys_folder, nsys_report, nsys_stats, other_formats
 from foretrace.ingest.pipes import as_file
 from foretrace.ingest.reading import Reading
 from foretrace.ingest.source import Progress, open_source
 from foretrace.trace import Trace
 
-READERS = (kineto,)
+READERS = (kineto, nsys, nsys_report, nsys_stats)
 
 
 def open_trace(
@@ -36,7 +36,12 @@ def open_trace(
     def read() -> Trace:
         return _read(path, reader, reading.pid, progress)
 
-    trace = read() if not cache or reader is not None else _through_cache(path, reading.key(path), read)
+    is_folder = path.is_dir()
+    trace = (
+        read()
+        if not cache or reader is not None or is_folder
+        else _through_cache(path, reading.key(path), read)
+    )
     return reading.marked(trace)
 
 
@@ -50,11 +55,16 @@ def _through_cache(path: Path, key: str, read: Callable[[], Trace]) -> Trace:
 
 
 def _read(path: Path, reader: str | None, pid: str | None, progress: Progress | None) -> Trace:
+    if nsys_folder.is_export(path):
+        return nsys.read_folder(path, pid=pid)
     source = open_source(path)
-    if other := other_formats.told(source):
+    head = other_formats.telling_head(source)
+    if other := other_formats.told(source, head):
         raise FormatError(other)
     for format_reader in READERS:
-        if format_reader.accepts(source.head):
+        if format_reader.accepts(head):
             trace: Trace = format_reader.read(source, reader=reader, pid=pid, progress=progress)
             return trace
-    raise FormatError(f"{path}: not a recording that Foretrace knows (it reads torch.profiler's Kineto JSON)")
+    raise FormatError(
+        f"{path}: not a recording that Foretrace knows (it reads torch.profiler's Kineto JSON and exports of Nsight Systems)"
+    )

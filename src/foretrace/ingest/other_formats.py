@@ -19,7 +19,7 @@ _ROCPROF_CSV = re.compile(
     rb'"?(?:Kind"?,"?(?:Agent_Id|Direction)|Domain"?,"?Function|Correlation_Id"?,"?Dispatch_Id'
     rb'|Name"?,"?Calls"?,"?TotalDurationNs)'
 )
-_NSYS_CSV = re.compile(rb'"?(?:Time \(%\)"?,"?Total Time \(|Start \([a-z]+\)"?,"?Duration \()')
+_NSYS_CSV = re.compile(rb'"?Start \([a-z]+\)"?,"?(?:Duration|End) \(')
 _NCU_CSV = re.compile(rb'(?:==PROF==[^\n]*\n)*"?ID"?,"?Process ID"?,"?Process Name"?,')
 _RECORD = "for Foretrace, record with `foretrace run -- python ...` or torch.profiler"
 
@@ -44,6 +44,10 @@ def is_snapshot(head: bytes) -> bool:
     return bool(_PICKLE.match(head) and _SNAPSHOT.search(head) and _SEGMENT.search(head))
 
 
+def _is_nsys_export(head: bytes) -> bool:
+    return any(table in head for table in (b"CUPTI_ACTIVITY_KIND_", b"StringIds", b"NVTX_EVENTS"))
+
+
 def _is_hatchet(head: bytes) -> bool:
     if head.startswith(b"\x92"):  # msgpack: a list of two
         return b"\xa8children" in head and b"\xa5frame" in head
@@ -59,19 +63,9 @@ def _is_proton_trace(head: bytes) -> bool:
 # The first that fits is told.
 OTHER_FORMATS = (
     OtherFormat(
-        "a report of Nsight Systems (.nsys-rep)",
-        "`nsys stats FILE` and nsys-ui show it",
-        lambda head: head.startswith(b"NVIDIA Tegra Profiler Report"),
-    ),
-    OtherFormat(
         "a report of Nsight Compute (.ncu-rep)",
         "`ncu --import FILE --page details` and ncu-ui show it",
         lambda head: head.startswith(b"NVR\0"),  # not checked with a file: none was at hand
-    ),
-    OtherFormat(
-        "Nsight Systems' SQLite export",
-        "`nsys stats FILE` shows it",
-        lambda head: head.startswith(_SQLITE) and (b"CUPTI_ACTIVITY_KIND_" in head or b"StringIds" in head),
     ),
     OtherFormat(
         "rocprofv3's database (rocpd)",
@@ -81,7 +75,7 @@ OTHER_FORMATS = (
     OtherFormat(
         "an SQLite database",
         "its tables are of no profiler that is known here",
-        lambda head: head.startswith(_SQLITE),
+        lambda head: head.startswith(_SQLITE) and not _is_nsys_export(head),
     ),
     OtherFormat(
         "a snapshot of torch's CUDA allocator (pickle)",
@@ -109,8 +103,8 @@ OTHER_FORMATS = (
         "rocprof's CSV", "any spreadsheet shows it", lambda head: bool(_ROCPROF_CSV.match(_text(head)))
     ),
     OtherFormat(
-        "a table of `nsys stats` (CSV)",
-        "any spreadsheet shows it",
+        "a trace table of `nsys stats` (CSV)",
+        "of its tables the summaries are read, and the recording itself (`nsys export --type sqlite`)",
         lambda head: bool(_NSYS_CSV.match(_text(head))),
     ),
     OtherFormat(
@@ -126,12 +120,16 @@ def recognised(head: bytes) -> OtherFormat | None:
     return next((other for other in OTHER_FORMATS if other.begins(head)), None)
 
 
-def told(source: Source) -> str | None:
+def telling_head(source: Source) -> bytes:
+    """How a file begins; of an SQLite file also the names of its tables."""
+    if source.head.startswith(_SQLITE) and not source.compression:
+        return source.head + _table_names(source)
+    return source.head
+
+
+def told(source: Source, head: bytes | None = None) -> str | None:
     """One line that says what a file of another profiler is and what to do with it; `None` for any other file."""
-    head = source.head
-    if head.startswith(_SQLITE) and not source.compression:
-        head += _table_names(source)
-    other = recognised(head)
+    other = recognised(telling_head(source) if head is None else head)
     if other is None:
         return None
     if other.read_by_another:
@@ -147,8 +145,9 @@ def _table_names(source: Source) -> bytes:
     address = f"{source.path.absolute().as_uri()}?mode=ro&immutable=1"
     try:
         with closing(sqlite3.connect(address, uri=True)) as database:
+            database.text_factory = lambda text: text.decode("utf-8", "replace")
             names = database.execute("select name from sqlite_master limit 1000").fetchall()
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):  # of a message about a damaged name
         return b""  # its beginning says what it is all the same
     return "\n".join(str(name) for (name,) in names).encode()
 

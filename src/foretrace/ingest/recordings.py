@@ -7,7 +7,9 @@ from pathlib import Path
 
 from foretrace.errors import ForetraceError, InputError, UsageError
 from foretrace.ingest import READERS
-from foretrace.ingest.other_formats import recognised, told
+from foretrace.ingest.nsys_folder import is_export
+from foretrace.ingest.nsys_stats import one_of_each
+from foretrace.ingest.other_formats import recognised, telling_head, told
 from foretrace.ingest.pipes import as_file
 from foretrace.ingest.ranks import lowest_rank
 from foretrace.ingest.run import Recorded, find_recorded
@@ -30,20 +32,22 @@ def find_recording(path: Path, *, of_ranks: bool = False) -> Recorded:
         is_folder = path.is_dir()
     except OSError as error:  # a name that is too long, a folder that may not be looked into
         raise InputError(f"{path}: {error.strerror or error}") from error
-    return Recorded(_in_folder(path, of_ranks=of_ranks) if is_folder else path)
+    if not is_folder or is_export(path):
+        return Recorded(path)
+    return Recorded(_in_folder(path, of_ranks=of_ranks))
 
 
 def is_recording(file: Path) -> bool:
     """Whether a file begins as a recording does."""
     try:
-        head = open_source(file).head
+        head = telling_head(open_source(file))
     except ForetraceError:
         return False  # naming the file itself tells why it cannot be read
     return recognised(head) is None and any(reader.accepts(head) for reader in READERS)
 
 
 def _in_folder(folder: Path, *, of_ranks: bool) -> Path:
-    recordings = list(_recordings(folder))
+    recordings = one_of_each(list(_recordings(folder)))
     if not recordings:
         raise InputError(f"{folder}: no recording in this folder{_others(folder)}")
     if len(recordings) == 1:
