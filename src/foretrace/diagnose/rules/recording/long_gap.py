@@ -31,15 +31,15 @@ def long_gap(case: Case) -> Iterator[Finding]:
         for step, batch in enumerate(loader):
             train(batch)
             if step % 100 == 0:
-                save_checkpoint(model)      # the GPU waits for the disk
-                evaluate(model)             # on the host
+                save_checkpoint(model)  # the GPU waits for the disk
+                evaluate(model)  # on the host
 
     Fast
         for step, batch in enumerate(loader):
             train(batch)
             if step % 100 == 0:
                 state = copy_to_host(model.state_dict())
-                writer.submit(torch.save, state, path)      # a thread writes it
+                writer.submit(torch.save, state, path)  # a thread writes it
 
     Why
     While the host saves, evaluates, collects garbage or waits for data, nothing is launched.
