@@ -12,6 +12,7 @@ from foretrace.analyze.concepts.device import device_time
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.rule import KERNELS, needs, rule
+from foretrace.diagnose.seen import too_little
 from foretrace.sourced import JUDGEMENT, Factor, Share
 
 LEAST_STEPS = Factor(10.0, "the median step, the length of a gap", JUDGEMENT)
@@ -57,11 +58,15 @@ def long_gap(case: Case) -> Iterator[Finding]:
     begin_ns, whole_ns = steps[0].end_ns, case.whole.duration_ns
     for device, work in device_time.by_device(device_time.device_work(case.whole).filter(~pl.col("orphan"))):
         busy = device_time.covered(work)
+        if not len(busy.start):  # kernels without length
+            continue
         gaps = intervals.gaps(busy, int(busy.start[0]), int(busy.end[-1]))
         length = gaps.end - gaps.start
         long = (length >= LEAST_STEPS * step_ns) & (gaps.start >= min(begin_ns, whole_ns))
         lost_ns = int(length[long].sum())
-        if not long.any() or lost_ns < LEAST_SHARE * whole_ns:
+        if not long.any() or too_little(
+            case, "the GPU stands still for many steps", lost_ns / whole_ns, LEAST_SHARE
+        ):
             continue
         longest = int(np.argmax(np.where(long, length, 0)))
         count = int(long.sum())
