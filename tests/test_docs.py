@@ -44,8 +44,9 @@ NOT_IN_THE_REPOSITORY = (
 # Options of other programs that the guide explains: scripts/check, the notebook's magic, torchrun, nsys, ncu, examples
 # of secrets.
 OTHER_PROGRAMS_OPTIONS = {
-    "--torch", "--loop", "--rdzv-id", "--cuda-graph-trace", "--clock-control", "--token", "--api-key",
+    "--torch", "--loop", "--rdzv-id", "--cuda-graph-trace", "--clock-control", "--token", "--api-key", "--pytorch", "--type",
     "--import", "--page", "--pmc", "--kernel-trace", "--stats", "--output-format", "--sys-trace", "--csv", "--export", "--print-kernel-base",
+    "--trace",
 }  # fmt: skip
 
 

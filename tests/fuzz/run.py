@@ -6,6 +6,7 @@
     python tests/fuzz/run.py ncu --cases 20000 --seed 1           # tables of Nsight Compute, through all that counters answer
     python tests/fuzz/run.py compare --cases 2000 --seed 1        # with another damaged recording, through every table and the flame graph
     python tests/fuzz/run.py rocpd --cases 20000 --seed 1         # or rocprof-csv, rocprof-json, proton, xprof: read, and asked
+    python tests/fuzz/run.py nsys --cases 20000 --seed 1          # exports and tables of Nsight Systems, some through `diagnose`
 
 Case N of seed S is always the same input. `--only N` runs one and prints its traceback; `--keep FOLDER` keeps the inputs
 that failed. A crash, or more than 20 seconds of processor time, is reported with its case, and the run goes on behind it. Prints
@@ -125,6 +126,35 @@ def commanded(kind: str, data: bytes, chance: random.Random, folder: Path) -> st
     return f"exit code {code}: {said.getvalue()[-3000:]}"
 
 
+def nsys_read(chance: random.Random, case: int, folder: Path) -> str | None:
+    """What is wrong with reading a damaged export or table of Nsight Systems; some go through commands."""
+    from foretrace import schema
+    from foretrace.commands import main
+    from foretrace.ingest import open_trace
+    from tests.fuzz import nsys_files
+
+    path = nsys_files.made(chance, folder)
+    if case % COMPARED == 0:
+        command = chance.choice(
+            (["diagnose"], ["show", "sections"], ["show", "sections", "--breakdown"], ["show", "durations"])
+        )
+        said = io.StringIO()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+            code = main([*command, str(path), "--no-cache"])
+        lines = said.getvalue().strip().splitlines()
+        sound = code in DONE and "Traceback" not in said.getvalue() and (code == 0 or len(lines) == 1)
+        return None if sound else f"exit code {code}: {said.getvalue()[-3000:]}"
+    os.environ["FORETRACE_PURE_PYTHON"] = "1" if chance.random() < 0.3 else ""
+    try:
+        with contextlib.suppress(ForetraceError):
+            trace = open_trace(path, cache=False)
+            for table in schema.TABLES:
+                trace.table(table)
+    finally:
+        os.environ["FORETRACE_PURE_PYTHON"] = ""
+    return None
+
+
 def attempt(kind: str, case: int, seed: int, folder: Path) -> str | None:
     """What is wrong with one case, within the time it may take."""
 
@@ -135,6 +165,8 @@ def attempt(kind: str, case: int, seed: int, folder: Path) -> str | None:
     signal.signal(signal.SIGPROF, too_long)
     signal.setitimer(signal.ITIMER_PROF, HANG_S)
     try:
+        if kind == "nsys":
+            return nsys_read(random.Random(f"{seed} {case}"), case, folder)
         data, chance = made(kind, case, seed)
         if kind == "reader":
             return read(data, chance, case)
@@ -218,7 +250,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "kind", choices=("reader", "diagnose", "report", "compare", "ncu", *other_formats.FORMATS)
+        "kind", choices=("reader", "diagnose", "report", "compare", "ncu", "nsys", *other_formats.FORMATS)
     )
     parser.add_argument("--cases", type=int, default=1_000)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")

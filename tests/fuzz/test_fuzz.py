@@ -13,7 +13,7 @@ from tests.ingest import fuzz as scanners
 from tests.ingest.comparison import needs_native
 
 pytestmark = pytest.mark.slow
-READ, DIAGNOSED, REPORTED, COMPARED, COUNTED = (
+READ, DIAGNOSED, REPORTED, COMPARED, COUNTED, NSYS = (
     int(os.environ.get(f"FORETRACE_FUZZ_{name}", default))
     for name, default in (
         ("READER", "700"),
@@ -21,6 +21,7 @@ READ, DIAGNOSED, REPORTED, COMPARED, COUNTED = (
         ("REPORT", "4"),
         ("COMPARE", "20"),
         ("NCU", "60"),
+        ("NSYS", "120"),
     )
 )
 OTHER = int(os.environ.get("FORETRACE_FUZZ_OTHER", "25"))  # of each format that is not Kineto's
@@ -41,6 +42,7 @@ def loud(monkeypatch: pytest.MonkeyPatch) -> None:
         ("compare", COMPARED),
         *((kind, OTHER) for kind in other_formats.FORMATS),
         ("ncu", COUNTED),
+        ("nsys", NSYS),
     ],
 )
 def test_nothing_fails_or_hangs_on_damaged_recordings(tmp_path: Path, kind: str, count: int) -> None:

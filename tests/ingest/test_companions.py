@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from foretrace.errors import InputError, UsageError
@@ -16,6 +19,7 @@ from foretrace.ingest.recordings import completes_another, find_recording, opene
 from foretrace.ingest.run import Recorded
 from foretrace.trace import Trace
 from tests.analyze.nine_kernels import DETAILS, RAW, recording
+from tests.ingest.nsys_exports import of_recording
 from tests.ingest.snapshot_files import known
 
 
@@ -153,3 +157,21 @@ def test_what_completes_a_recording_is_no_run_of_its_own(folder: Path) -> None:
     recording().write(folder, "other.json")
     assert not completes_another(folder / RAW.name), "of which of the two is not known"
     assert opened_with(folder / "trace.json", folder) == folder / "trace.json"
+
+
+def test_counters_complete_a_folder_of_tables(tmp_path: Path) -> None:
+    """Tables of Nsight Systems are no recordings one by one: the folder is the timeline."""
+    export = of_recording(recording())
+    export.write(tmp_path / "trace.sqlite")
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    with closing(sqlite3.connect(tmp_path / "trace.sqlite")) as database:
+        for table in export.rows:
+            frame = pl.read_database(f"select * from {table}", database, infer_schema_length=None)
+            frame.write_parquet(folder / f"{table}.parquet")
+    shutil.copy(RAW, folder)
+    trace = opened(find_recording(folder))
+    kernels = open_trace(recording().write(tmp_path), cache=False).kernel_spans.height
+    assert (trace.path, trace.format, trace.kernel_spans.height) == (folder, "nsys", kernels)
+    assert trace.profile is not None
+    assert trace.profile.height == 9

@@ -20,17 +20,16 @@ from tests.corpus import CORPUS, needs_corpus
 
 SEGMENT = {"device": 0, "address": 1 << 40, "total_size": 2097152, "segment_type": "small", "blocks": []}
 SNAPSHOT = {"segments": [SEGMENT], "device_traces": [[]], "allocator_settings": {}}
-NSYS_KERNELS = b"Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name\n"
+NSYS_TRACE = b"Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),Name\n"
 
 # What the tools write at the beginning, by their documentation or source, and what is said of it.
 FILES: dict[str, tuple[bytes, str]] = {
-    "nsys report": (b"NVIDIA Tegra Profiler Report 2026@4@1@191-264138605071v0.\n\x0b", "Nsight Systems (.nsys-rep)"),
     "snapshot": (pickle.dumps(SNAPSHOT), "snapshot of torch's CUDA allocator"),
     "old snapshot": (pickle.dumps(SNAPSHOT, protocol=2), "snapshot of torch's CUDA allocator"),
     "oldest snapshot": (pickle.dumps([SEGMENT], protocol=0), "snapshot of torch's CUDA allocator"),
     "pickle": (pickle.dumps({"a": [1, 2]}), "a Python pickle"),
     "hatchet msgpack": (b"\x92\x83\xa8children\x90\xa5frame\x82\xa4name\xa4ROOT", "Proton (.hatchet_msgpack)"),
-    "nsys csv": (NSYS_KERNELS, "a table of `nsys stats` (CSV)"),
+    "nsys csv": (NSYS_TRACE, "a trace table of `nsys stats` (CSV)"),
 }  # fmt: skip
 
 
@@ -65,7 +64,7 @@ def database(path: Path, *tables: str) -> Path:
 @pytest.mark.parametrize(
     ("tables", "says"),
     [
-        (("CUPTI_ACTIVITY_KIND_KERNEL", "META_DATA_EXPORT"), "Nsight Systems' SQLite export"),
+        (("CUPTI_ACTIVITY_KIND_KERNEL", "META_DATA_EXPORT"), "without its table StringIds"),
         (("rocpd_metadata_0001",), "a rocpd database without kernels and regions"),
         (("people",), "an SQLite database, which"),
     ],
@@ -122,9 +121,7 @@ def test_each_says_what_it_is_and_what_shows_it() -> None:
     [
         ("other/memory/encoder12.snapshot.pickle", "snapshot of torch's CUDA allocator"),
         ("peers/memory/snapviewer_memory.pickle", "snapshot of torch's CUDA allocator"),
-        ("other/nsys_synthetic/synthetic.sqlite", "Nsight Systems' SQLite export"),
-        ("peers/nsys/h100_2gpu_1s.sqlite.gz", "Nsight Systems' SQLite export"),
-        ("other/nsys_synthetic/cuda_gpu_trace.csv", "a table of `nsys stats`"),
+        ("other/nsys_synthetic/cuda_gpu_trace.csv", "a trace table of `nsys stats`"),
     ],
 )
 def test_real_files(name: str, says: str) -> None:

@@ -131,3 +131,5 @@ def test_a_real_profile_adds_up() -> None:
     }  # fmt: skip
     with pytest.raises(MissingDataError, match="needs a timeline"):
         analyze.run(trace, "idle")
+    with pytest.raises(MissingDataError, match="no host time to break down"):
+        analyze.run(trace, "sections", breakdown=True)

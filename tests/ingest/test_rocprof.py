@@ -144,6 +144,13 @@ def test_statistics_are_sums_without_a_timeline(tmp_path: Path, capsys: pytest.C
         ("a", 2, 32_000, 80.0, 16_000.0, None, 17_000, 15_000),
         ("b", 4, 8_000, 20.0, 2_000.0, None, 4_000, 1_000),
     ]
+    found = analyze.run(open_trace(path, cache=False), "durations", of="kernels").table
+    assert found.select(
+        "kind", "name", "calls_count", "total_ns", "mean_ns", "median_ns", "max_ns"
+    ).rows() == [
+        ("kernels", "a", 2, 32_000, 16_000.0, None, 17_000),
+        ("kernels", "b", 4, 8_000, 2_000.0, None, 4_000),
+    ]
     for command in (
         ["diagnose"],
         ["show", "overview"],

@@ -15,8 +15,10 @@
 #endif
 
 #include "linker.hpp"
+#include "nesting.hpp"
 #include "pickle.hpp"
 #include "replay.hpp"
+#include "sqlite.hpp"
 
 namespace foretrace {
 
@@ -748,6 +750,115 @@ PyType_Slot snapshot_slots[] = {{Py_tp_new, reinterpret_cast<void*>(snapshot_new
 PyType_Spec snapshot_spec = {"foretrace._scan.SnapshotScanner", sizeof(SnapshotObject), 0, Py_TPFLAGS_DEFAULT,
                              snapshot_slots};
 
+// --- tables of SQLite files -------------------------------------------------------------------------------------------
+
+PyObject* bytes_of(const std::vector<int64_t>& values) {
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(values.data()), Py_ssize_t(values.size() * 8));
+}
+
+struct TableObject {
+  PyObject_HEAD
+  TableScan* scan;
+};
+
+bool columns_in(PyObject* listed, std::vector<int32_t>& columns) {
+  const Py_ssize_t count = PySequence_Size(listed);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* item = PySequence_GetItem(listed, i);
+    const long column = item ? PyLong_AsLong(item) : -1;
+    Py_XDECREF(item);
+    if (column < 0 || column > 4000) {
+      if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "no such column");
+      return false;
+    }
+    columns.push_back(int32_t(column));
+  }
+  return count >= 0;
+}
+
+// Runs `work` without the GIL; a damaged file becomes a ValueError.
+template <class Work>
+bool readable(Work work) {
+  std::string fault;
+  const bool done = unlocked([&] {
+    try {
+      work();
+    } catch (const SqliteFault& error) {
+      fault = error.what();
+    }
+  });
+  if (done && !fault.empty()) PyErr_SetString(PyExc_ValueError, fault.c_str());
+  return done && fault.empty();
+}
+
+PyObject* table_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  int file;
+  unsigned int page_bytes, reserved, root;
+  unsigned long long file_bytes;
+  PyObject *ints, *texts;
+  if (!PyArg_ParseTuple(args, "iIIKIOO", &file, &page_bytes, &reserved, &file_bytes, &root, &ints, &texts)) return nullptr;
+  std::vector<int32_t> int_columns, text_columns;
+  if (!columns_in(ints, int_columns) || !columns_in(texts, text_columns)) return nullptr;
+  auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
+  PyObject* self = allocate(type, 0);
+  if (!self) return nullptr;
+  auto* object = reinterpret_cast<TableObject*>(self);
+  if (!readable([&] {
+        object->scan = new TableScan(file, page_bytes, reserved, file_bytes, root, int_columns, text_columns);
+      })) {
+    Py_DECREF(self);
+    return nullptr;
+  }
+  return self;
+}
+
+void table_dealloc(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  delete reinterpret_cast<TableObject*>(self)->scan;
+  auto release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
+  release(self);
+  Py_DECREF(type);
+}
+
+PyObject* table_read(PyObject* self, PyObject* args) {
+  Py_ssize_t rows;
+  if (!PyArg_ParseTuple(args, "n", &rows)) return nullptr;
+  TableScan* scan = reinterpret_cast<TableObject*>(self)->scan;
+  bool more = false;
+  if (!readable([&] { more = scan->read(size_t(rows)); })) return nullptr;
+  if (!more) Py_RETURN_NONE;
+  PyObject* ints = PyList_New(0);
+  PyObject* texts = PyList_New(0);
+  bool done = ints && texts;
+  for (size_t i = 0; done && i < scan->ints().size(); ++i) {
+    PyObject* column = bytes_of(scan->ints()[i]);
+    done = column && !PyList_Append(ints, column);
+    Py_XDECREF(column);
+  }
+  for (size_t i = 0; done && i < scan->texts().size(); ++i) {
+    const std::string& text = scan->texts()[i];
+    PyObject* column = PyBytes_FromStringAndSize(text.data(), Py_ssize_t(text.size()));
+    done = column && !PyList_Append(texts, column);
+    Py_XDECREF(column);
+  }
+  if (!done) {
+    Py_XDECREF(ints);
+    Py_XDECREF(texts);
+    return nullptr;
+  }
+  return Py_BuildValue("(NN)", ints, texts);
+}
+
+PyMethodDef table_methods[] = {
+    {"read", table_read, METH_VARARGS, "Columns of the next rows, about so many; None where there are none."},
+    {nullptr, nullptr, 0, nullptr}};
+PyType_Slot table_slots[] = {{Py_tp_new, reinterpret_cast<void*>(table_new)},
+                             {Py_tp_dealloc, reinterpret_cast<void*>(table_dealloc)},
+                             {Py_tp_methods, table_methods},
+                             {Py_tp_doc, const_cast<char*>("Reads columns of one table of an SQLite file.")},
+                             {0, nullptr}};
+PyType_Spec table_spec = {"foretrace._scan.TableScanner", sizeof(TableObject), 0, Py_TPFLAGS_DEFAULT, table_slots};
+
 // --- replay ---------------------------------------------------------------------------------------------------------
 
 // Views of the arrays that Python hands over, let go together.
@@ -769,10 +880,6 @@ class Buffers {
  private:
   std::vector<Py_buffer> views_;
 };
-
-PyObject* bytes_of(const std::vector<int64_t>& values) {
-  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(values.data()), Py_ssize_t(values.size() * 8));
-}
 
 PyObject* replay(PyObject*, PyObject* args) {
   PyObject* object[15];
@@ -826,24 +933,54 @@ PyObject* replay(PyObject*, PyObject* args) {
                        bytes_of(out.step_host), bytes_of(out.step_device), (long long)out.host, (long long)out.device);
 }
 
-PyMethodDef module_methods[] = {{"replay", replay, METH_VARARGS, "Runs a program; see predict/replay.py."},
+template <class T>
+PyObject* memory_of(const std::vector<T>& values) {
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(values.data()), Py_ssize_t(values.size() * sizeof(T)));
+}
+
+PyObject* nest(PyObject*, PyObject* args) {
+  PyObject* object[4];
+  if (!PyArg_ParseTuple(args, "OOOO", &object[0], &object[1], &object[2], &object[3])) return nullptr;
+  Buffers buffers;
+  size_t tracks, starts, durations, roles;
+  const auto* track = buffers.take<uint32_t>(object[0], tracks);
+  const auto* start = track ? buffers.take<int64_t>(object[1], starts) : nullptr;
+  const auto* dur = start ? buffers.take<int64_t>(object[2], durations) : nullptr;
+  const auto* role = dur ? buffers.take<uint8_t>(object[3], roles) : nullptr;
+  if (!role) return nullptr;
+  bool sound = starts == tracks && durations == tracks && roles == tracks && tracks < kNullU32;
+  for (size_t i = 0; sound && i < tracks; ++i) sound = track[i] < (1u << 24);
+  if (!sound) {
+    PyErr_SetString(PyExc_ValueError, "the columns of the spans do not fit together");
+    return nullptr;
+  }
+  Nesting out;
+  if (!unlocked([&] { nest_rows(track, start, dur, role, tracks, out); })) return nullptr;
+  return Py_BuildValue("(NNN)", memory_of(out.depth), memory_of(out.parent), memory_of(out.chosen));
+}
+
+PyMethodDef module_methods[] = {{"nest", nest, METH_VARARGS, "Depth, parent and chosen row around; see ingest/nesting.py."},
+                                {"replay", replay, METH_VARARGS, "Runs a program; see predict/replay.py."},
                                 {nullptr, nullptr, 0, nullptr}};
 
 int module_exec(PyObject* module) {
   array_type = PyType_FromSpec(&array_spec);
   PyObject* scanner_type = PyType_FromSpec(&scanner_spec);
   PyObject* snapshot_type = PyType_FromSpec(&snapshot_spec);
-  if (!array_type || !scanner_type || !snapshot_type) return -1;
+  PyObject* table_type = PyType_FromSpec(&table_spec);
+  if (!array_type || !scanner_type || !snapshot_type || !table_type) return -1;
   const int failed = PyModule_AddObjectRef(module, "Scanner", scanner_type) ||
-                     PyModule_AddObjectRef(module, "SnapshotScanner", snapshot_type);
+                     PyModule_AddObjectRef(module, "SnapshotScanner", snapshot_type) ||
+                     PyModule_AddObjectRef(module, "TableScanner", table_type);
   Py_DECREF(scanner_type);
   Py_DECREF(snapshot_type);
+  Py_DECREF(table_type);
   return failed ? -1 : 0;
 }
 
 PyModuleDef_Slot module_slots[] = {{Py_mod_exec, reinterpret_cast<void*>(module_exec)}, {0, nullptr}};
 PyModuleDef module_definition = {PyModuleDef_HEAD_INIT, "foretrace._scan",
-                                 "The C++ readers of Kineto traces and of memory snapshots, and the replay loop.", 0, module_methods,
+                                 "The C++ readers of Kineto traces, of memory snapshots and of SQLite tables, and the replay loop.", 0, module_methods,
                                  module_slots,
                                  nullptr, nullptr, nullptr};
 

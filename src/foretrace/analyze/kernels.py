@@ -56,7 +56,7 @@ def kernels(
             recorded it, weighted by duration. 0 with a full grid means that the profiler could not estimate it.
         registers_count, shared_bytes: per thread and per block, with group_by="config".
 
-    Of a file that holds sums by name and no timeline, median_ns, deviation_ns and what was not summed are null.
+    Of a file that holds sums by name and no timeline, what it does not tell is null: mostly median_ns and deviation_ns.
 
     Kernels queued before the recording began belong to no step. They are excluded unless orphans is given; the notes
     say how many there are.
@@ -99,10 +99,18 @@ def _of_totals(trace: Trace, group_by: str) -> Result:
         raise MissingDataError(f"{trace.path.name}: no kernels recorded")
     whole = pl.when(pl.col("calls_count").null_count() == 0).then(pl.col("calls_count").sum())
     table = rows.group_by("name", maintain_order=True).agg(
-        whole.alias("calls_count"), pl.col("total_ns").sum(), pl.col("max_ns").max(), pl.col("min_ns").min()
+        whole.alias("calls_count"),
+        pl.col("total_ns").sum(),
+        pl.col("max_ns").max(),
+        pl.col("min_ns").min(),
+        # Of several sums of one name neither is known.
+        *(
+            pl.when(pl.len() == 1).then(pl.col(name).first()).alias(name)
+            for name in ("median_ns", "deviation_ns")
+        ),
     )
     share = 100 * pl.col("total_ns") / pl.col("total_ns").sum()
-    absent = ("median_ns", "deviation_ns", "blocks_per_sm_count", "occupancy_pct")
+    absent = ("blocks_per_sm_count", "occupancy_pct")
     table = table.with_columns(
         pl.when(pl.col("total_ns").sum() > 0).then(share).alias("total_pct"),
         mean_ns=pl.when(pl.col("calls_count") > 0).then(pl.col("total_ns") / pl.col("calls_count")),
@@ -115,8 +123,9 @@ def _of_totals(trace: Trace, group_by: str) -> Result:
         "distinct_count": table.height,
         "total_ns": int(table["total_ns"].sum()),
     }
+    unknown = "medians, spread and launch geometry" if table["median_ns"].null_count() else "launch geometry"
     notes = (
-        "sums by name, without a timeline: medians, spread and launch geometry are not known",
+        f"sums by name, without a timeline: {unknown} {'are' if ',' in unknown else 'is'} not known",
         *trace.meta.get("notes", ()),
     )
     table = table.sort("total_ns", descending=True, maintain_order=True)

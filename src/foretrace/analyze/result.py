@@ -14,7 +14,9 @@ from typing import Any, Concatenate, ParamSpec
 
 import polars as pl
 
+from foretrace.analyze.concepts.trust.how_to_record import as_recorded
 from foretrace.errors import MissingDataError, contained
+from foretrace.ingest import totals
 from foretrace.pandas_frames import to_pandas
 from foretrace.trace import Trace
 from foretrace.units import format_value, heading, shorten, visible
@@ -101,8 +103,12 @@ class Analysis:
     def __call__(self, trace: Trace, **options: Any) -> Result:
         if not self.of_totals:
             require_timeline(trace, self.name)
-        with contained(f"{trace.path.name}: {self.name}"):
-            result = self.function(trace, **options)
+        try:
+            with contained(f"{trace.path.name}: {self.name}"):
+                result = self.function(trace, **options)
+        except MissingDataError as error:
+            raise type(error)(as_recorded(trace, str(error))) from error
+        result = replace(result, notes=tuple(as_recorded(trace, note) for note in result.notes))
         shown = {*result.table.columns, *result.values}
         declared = {name: whole for name, whole in self.denominators.items() if name in shown}
         denominators = {**declared, **result.denominators}
@@ -112,9 +118,11 @@ class Analysis:
 def require_timeline(trace: Trace, what: str) -> None:
     """Raises MissingDataError where a recording holds sums by name and no timeline."""
     if trace.meta.get("totals"):
+        shows = ("kernels", "durations", *(("sections",) if totals.has_sections(trace) else ()))
+        commands = ", ".join(f"`foretrace show {name}`" for name in shows)
         raise MissingDataError(
-            f"{trace.path.name}: {what} needs a timeline, and this file holds sums by name (`foretrace show kernels` and "
-            "`foretrace show sections` show them); `foretrace formats` says what to record instead"
+            f"{trace.path.name}: {what} needs a timeline, and this file holds sums by name ({commands} show them); "
+            f"{trace.meta.get('timeline_by') or '`foretrace formats` says what to record instead'}"
         )
 
 
@@ -125,7 +133,7 @@ def analysis(
 
     `denominators` says for each share or mean, a column or a value, what it is a share of. One that depends on the
     recording is left to the function's Result. `keep` names the columns that a narrow terminal shows longest, the most
-    important first; the others go before these, from the right.
+    important first; the others go before these, from the right. `of_totals` marks one that can do with sums, without a timeline.
     """
 
     def decorated(function: Callable[Concatenate[Trace, Options], Result]) -> Analysis:

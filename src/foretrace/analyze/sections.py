@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import polars as pl
 
 from foretrace.analyze.concepts.device import device_roles, device_time
-from foretrace.analyze.concepts.trees import section_tree
+from foretrace.analyze.concepts.trees import range_breakdown, range_projection, section_tree
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
 from foretrace.analyze.concepts.trees.scope_sums import has_scopes, scope_sums
 from foretrace.analyze.concepts.trees.section_tree import SectionTree
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import step_windows
 from foretrace.errors import MissingDataError
+from foretrace.ingest import totals
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value
 
@@ -29,16 +34,22 @@ _ROLES_SHOWN = 3
         "host_per_step_ns": "a mean over complete steps",
         "device_per_step_ns": "a mean over complete steps, by the step that launched the work",
         "roof_pct": "of the device's peak, the nearer one of FLOPs and bytes",
+        "share_pct": "of the range or time in the column beside it",
+        "per_step_ns": "the total over the number of steps",
     },
     of_totals=True,
 )
-def sections(trace: Trace, *, flat: bool = False) -> Result:
-    """Host and GPU time of the ranges marked with record_function, with and without the ranges inside them.
+def sections(trace: Trace, *, flat: bool = False, breakdown: bool = False) -> Result:
+    """Host and GPU time of the ranges marked with record_function or NVTX, with and without the ranges inside them.
 
     One row per section: the names of a range and of those around it ("forward / attention"). With flat, one row per
     name, wherever it occurs. Step marks (ProfilerStep#) are not sections. A range nested in one of the same name is
     part of it: it counts in calls and exclusive time, but adds nothing to the inclusive time, which already contains
     it. (torch nests Optimizer.step this way; a plain sum would double its time.)
+
+    With breakdown, the run in one table instead: its steps, each range with and without those inside, what a range such
+    as attention consists of, with what its parts leave, kernel time by kind, and the kernel with most of it. Tables of
+    `nsys stats` give this one alone: they do not tell which range is inside which, so that names have to.
 
     Columns:
         calls_count: ranges, including nested ones of the same name.
@@ -52,6 +63,9 @@ def sections(trace: Trace, *, flat: bool = False) -> Result:
         device_exclusive_ns: the part launched in no inner section.
         device_pct: of all GPU work launched in the recording.
         work_count: kernels, copies and memsets launched inside.
+        projected_ns: the range as the GPU saw it, as `nsys stats` projects it: from the first start to the last end of the
+            work whose calls lie inside the range, summed over the outermost ranges.
+        projected_count: kernels, copies and memsets that were projected; one inside two ranges that overlap counts in both.
         host_per_step_ns, device_per_step_ns: means over complete steps; null without steps.
         roles: the largest roles of device_ns, each with its share.
         top_kernel, top_kernel_calls_count: the kernel with the largest total inside.
@@ -64,23 +78,31 @@ def sections(trace: Trace, *, flat: bool = False) -> Result:
 
     What it cannot tell: the GPU time of a section whose work was launched elsewhere, as by a CUDA graph whose capture is not known.
     """
+    if listed := totals.stats(trace):
+        return _of_stats(trace, listed)
     if has_scopes(trace):
+        if breakdown:
+            raise MissingDataError(f"{trace.path.name}: scopes of kernels have no host time to break down")
         return scope_sums(trace)
     tree = section_tree.build(trace)
     if not len(tree.span_id):
         raise MissingDataError(
-            f"{trace.path.name}: no ranges recorded; mark parts of the program with torch.profiler.record_function"
+            f"{trace.path.name}: no ranges recorded; mark parts of the program with torch.profiler.record_function or "
+            "torch.cuda.nvtx.range"
         )
     work = device_roles.classified(trace)
     section = section_tree.sections_of_work(trace, tree, work)
     whole = [window.number for window in step_windows(trace) if window.averaged]
-    launched = work.select("name", "dur_ns", "step", "role").with_columns(own=pl.Series(section))
+    launched = work.select("kind", "name", "dur_ns", "step", "role").with_columns(own=pl.Series(section))
     table = _host_table(trace, tree, whole)
+    if breakdown:
+        return _broken_down(trace, table, launched, len(whole))
     outermost = int(table.filter(pl.col("above") == NOBODY)["host_ns"].sum())
     group = _grouping(tree, flat=flat)
     table = _joined(table, group, whole, flat=flat).join(
         _device_table(tree, launched, group, whole), on="place", how="left"
     )
+    table = table.join(_projected(trace, tree, work, group), on="place", how="left")
     total = int(work["dur_ns"].sum())
     table = _with_shares(table, outermost, total, has_device=trace.has_device)
     outside = int(work["dur_ns"].filter(pl.Series(section == NOBODY)).sum())
@@ -93,6 +115,76 @@ def sections(trace: Trace, *, flat: bool = False) -> Result:
     }
     return Result(
         says=_says(table, values), table=table.drop("place"), values=values, notes=_notes(trace, work)
+    )
+
+
+def _of_stats(trace: Trace, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Result:
+    """The breakdown of the tables of `nsys stats`."""
+    listed = [(row["name"], row["calls_count"], row["total"]) for row in tables.get("ranges", ())]
+    if not listed:
+        raise MissingDataError(
+            f"{trace.path.name}: no table of ranges; print one with `nsys stats --report nvtx_pushpop_sum --format csv`"
+        )
+    kernels = [(row["name"], row["calls_count"], row["total"]) for row in tables.get("kernels", ())]
+    ranges = range_breakdown.from_totals(listed)
+    table = range_breakdown.breakdown(
+        ranges, _kernel_totals(kernels), steps_count=range_breakdown.steps_of_totals(listed), wrapper=None
+    )
+    inferred = any(each.above is not None for each in ranges)
+    notes = (
+        ("which range is inside which is told by their names: the tables do not say it",) if inferred else ()
+    )
+    return _breakdown_result(table, len(ranges), sum(calls for _, calls, _ in listed), notes)
+
+
+def _broken_down(trace: Trace, table: pl.DataFrame, launched: pl.DataFrame, steps_count: int) -> Result:
+    """The breakdown of a recording."""
+    ranges = [
+        range_breakdown.Range(name, None if above == NOBODY else above, calls, host_ns, exclusive_ns)
+        for name, above, calls, host_ns, exclusive_ns in table.select(
+            "name", "above", "calls_count", "host_ns", "host_exclusive_ns"
+        ).iter_rows()
+    ]
+    names = launched.filter(pl.col("kind") == "kernel").group_by("name").agg(pl.len(), pl.col("dur_ns").sum())
+    kernels = [(str(name), calls, total) for name, calls, total in names.iter_rows()]
+    marks = trace.meta.get("step_marks") or {}
+    wrapper = (
+        re.sub(r"[0-9]+", "#", str(marks["name"])) if marks.get("source") in ("range", "chosen") else None
+    )
+    made = range_breakdown.breakdown(
+        ranges, _kernel_totals(kernels), steps_count=steps_count or None, wrapper=wrapper
+    )
+    return _breakdown_result(made, len(ranges), int(table["calls_count"].sum()), ())
+
+
+def _kernel_totals(rows: Sequence[tuple[str, int, int]]) -> pl.DataFrame:
+    schema = {"name": pl.String, "calls_count": pl.Int64, "total_ns": pl.Int64}
+    return pl.DataFrame(list(rows), schema=schema, orient="row")
+
+
+def _breakdown_result(
+    table: pl.DataFrame, section_count: int, range_count: int, notes: tuple[str, ...]
+) -> Result:
+    values: dict[str, Value] = {"section_count": section_count, "range_count": range_count}
+    steps = table.filter(pl.col("metric") == "steps")["calls_count"][0]
+    says = f"{counted(section_count, 'section')}" + (
+        f" in {counted(steps, 'step')}" if steps else ", steps not known"
+    )
+    kernels = table.filter((pl.col("part") == "kernels") & (pl.col("metric") == "all kernels"))["total_ns"]
+    if len(kernels):
+        says += f"; kernels take {format_value('_ns', int(kernels[0]))}"
+    keep = ("part", "metric", "total_ns", "per_step_ns", "share_pct", "share_of", "calls_count")
+    return Result(says=says, table=table, values=values, notes=notes, keep=keep)
+
+
+def _projected(trace: Trace, tree: SectionTree, work: pl.DataFrame, group: Array) -> pl.DataFrame:
+    """Per row shown: how long its outermost ranges last on the GPU, and the work in them."""
+    length, count = range_projection.projected(trace, tree, work)
+    rows = pl.DataFrame({"place": group[tree.section], "length": length, "count": count}).filter(
+        pl.Series(tree.outer)
+    )
+    return rows.group_by("place").agg(
+        projected_ns=pl.col("length").sum(), projected_count=pl.col("count").sum()
     )
 
 
@@ -209,7 +301,7 @@ def _with_shares(table: pl.DataFrame, outermost: int, device_total: int, *, has_
     measures = ("work_count", "device_ns", "device_exclusive_ns", "device_per_step_ns")
     if has_device:
         # A section without launches has zero GPU work; without a recorded GPU it is not known.
-        table = table.with_columns(pl.col(*measures[:3]).fill_null(0))
+        table = table.with_columns(pl.col(*measures[:3], "projected_ns", "projected_count").fill_null(0))
         known = (
             table["device_per_step_ns"].is_not_null().any() or table["host_per_step_ns"].is_not_null().any()
         )
@@ -224,7 +316,7 @@ def _with_shares(table: pl.DataFrame, outermost: int, device_total: int, *, has_
     return table.select(
         "place", "section", "calls_count", "host_ns", "host_pct", "host_exclusive_ns", "residual_pct",
         "host_per_step_ns", "device_ns", "device_pct", "device_exclusive_ns", "device_per_step_ns", "work_count",
-        "roles", "top_kernel", "top_kernel_calls_count",
+        "projected_ns", "projected_count", "roles", "top_kernel", "top_kernel_calls_count",
     )  # fmt: skip
 
 

@@ -8,13 +8,14 @@ otherwise "yes".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
 
 from foretrace.analyze.concepts.trust import completeness, coverage, disturbance
 from foretrace.analyze.concepts.trust.evidence import Evidence, Note, Severity, some
+from foretrace.analyze.concepts.trust.how_to_record import as_recorded
 from foretrace.analyze.concepts.trust.marks import marks, processes
 from foretrace.analyze.concepts.trust.replays import replays
 from foretrace.analyze.concepts.trust.settling import settling
@@ -27,6 +28,7 @@ _ORDER: tuple[Severity, ...] = ("no", "care", "info")
 # Notes of the same weight are listed in this order.
 _CHECKS = (
     completeness.content,
+    completeness.whole_graphs,
     completeness.repairs,
     processes,
     completeness.launches,
@@ -113,7 +115,8 @@ def judge(trace: Trace) -> Trust:
     """The verdict on a recording and its notes, the most serious first."""
     evidence = Evidence(trace)
     checks = _CHECKS if trace.spans.height else (completeness.content, completeness.repairs)
-    notes = sorted((note for check in checks for note in check(evidence)), key=_weight)
+    found = (note for check in checks for note in check(evidence))
+    notes = sorted((replace(note, says=as_recorded(trace, note.says)) for note in found), key=_weight)
     worst: Severity = notes[0].severity if notes else "info"
     return Trust(VERDICTS[worst], tuple(notes))
 

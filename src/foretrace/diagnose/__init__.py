@@ -49,6 +49,7 @@ from foretrace.diagnose.rules.device.small_batch import small_batch
 from foretrace.diagnose.rules.device.gradient_accumulation import gradient_accumulation
 from foretrace.diagnose.rules.device.low_utilisation import low_utilisation
 from foretrace.diagnose.rules.recording.cold_start import cold_start
+from foretrace.diagnose.rules.recording.long_gap import long_gap
 from foretrace.diagnose.rules.copies.exposed_copies import exposed_copies
 from foretrace.diagnose.rules.ranks.data_parallel import data_parallel
 from foretrace.diagnose.rules.ranks.host_collectives import host_collectives

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
+from foretrace.analyze.concepts.trust.how_to_record import as_recorded
 from foretrace.diagnose.finding import Finding
 from foretrace.errors import MissingDataError
 from foretrace.sourced import Sourced, declared
@@ -37,7 +38,7 @@ class Need:
     def check(self, case: Case) -> None:
         """Raises MissingDataError where it was not recorded."""
         if not self.there(case):
-            raise MissingDataError(f"{case.trace.path.name}: {self.says}")
+            raise MissingDataError(f"{case.trace.path.name}: {as_recorded(case.trace, self.says)}")
 
 
 KERNELS = Need(

@@ -12,6 +12,9 @@ from foretrace.ingest import (
     graph_replays,
     kineto,
     ncu,
+    nsys,
+    nsys_report,
+    nsys_stats,
     other_formats,
     proton,
     rocpd,
@@ -28,7 +31,9 @@ from foretrace.ingest.source import Progress, open_source
 from foretrace.trace import Trace
 
 # The first that accepts how a file begins reads it: Kineto's comes last, since other tools write Chrome traces too.
-READERS: tuple[ModuleType, ...] = (rocpd, rocprof_csv, rocprof_json, proton, xprof, ncu, kineto)
+READERS: tuple[ModuleType, ...] = (
+    nsys, nsys_report, nsys_stats, rocpd, rocprof_csv, rocprof_json, proton, xprof, ncu, kineto,
+)  # fmt: skip
 # Of files that are no Trace: commands of their own read these.
 OTHER_READERS: tuple[ModuleType, ...] = (snapshots,)
 
@@ -78,7 +83,7 @@ def open_trace(
 
     if not cache or reader is not None:
         return reading.marked(read())
-    files = _parts(path)[1] if path.is_dir() else (path,)
+    files = _parts(path)[1] if path.is_dir() else nsys_stats.siblings(path)
     trace = _through_cache(path, reading.key(*files), read)
     return reading.marked(trace)
 

@@ -93,7 +93,7 @@ def read(
     _drop_counters_of_others(columns)
     frames = hip_geometry.completed(kineto_tables.build(columns), meta["devices"])
     # The header of a merged file is that of one of its ranks, and does not say of which.
-    meta["rank"], meta["rank_source"] = (None, None) if columns.processes else _rank(columns.header, name)
+    meta["rank"], meta["rank_source"] = (None, None) if columns.processes else rank_of(columns.header, name)
     if meta["rank"] is not None:
         rank = pl.lit(meta["rank"], pl.Int32).alias("rank")
         frames["tracks"] = frames["tracks"].with_columns(rank).select(*schema.TABLES["tracks"])
@@ -216,7 +216,7 @@ def _world_size(header: dict[str, Any]) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def _rank(header: dict[str, Any], file_name: str) -> tuple[int | None, str | None]:
+def rank_of(header: dict[str, Any], file_name: str) -> tuple[int | None, str | None]:
     """The rank, and where it was found."""
     info = header.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None

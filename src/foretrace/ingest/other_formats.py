@@ -25,7 +25,7 @@ _FIRST_COUNTER = re.compile(
     rb'"(?:active|allocat|inactive_split|max_split|num_|oversize|requested|reserved|segment)'
 )
 _SUMMARY = re.compile(rb"\|=+\|\s*\|[^|]*memory summary, device ID")
-_NSYS_CSV = re.compile(rb'"?(?:Time \(%\)"?,"?Total Time \(|Start \([a-z]+\)"?,"?Duration \()')
+_NSYS_CSV = re.compile(rb'"?Start \([a-z]+\)"?,"?(?:Duration|End) \(')
 _RECORD = "for Foretrace, record with `foretrace run -- python ...` or torch.profiler"
 
 
@@ -69,16 +69,6 @@ def _is_packed_hatchet(head: bytes) -> bool:
 # The first that fits is told.
 OTHER_FORMATS = (
     OtherFormat(
-        "a report of Nsight Systems (.nsys-rep)",
-        "`nsys stats FILE` and nsys-ui show it",
-        lambda head: head.startswith(b"NVIDIA Tegra Profiler Report"),
-    ),
-    OtherFormat(
-        "Nsight Systems' SQLite export",
-        "`nsys stats FILE` shows it",
-        lambda head: head.startswith(_SQLITE) and (b"CUPTI_ACTIVITY_KIND_" in head or b"StringIds" in head),
-    ),
-    OtherFormat(
         "an SQLite database",
         "its tables are of no profiler that is known here",
         lambda head: head.startswith(_SQLITE),
@@ -108,8 +98,8 @@ OTHER_FORMATS = (
         _is_packed_hatchet,
     ),
     OtherFormat(
-        "a table of `nsys stats` (CSV)",
-        "any spreadsheet shows it",
+        "a trace table of `nsys stats` (CSV)",
+        "of its tables the summaries are read, and the recording itself (`nsys export --type sqlite`)",
         lambda head: bool(_NSYS_CSV.match(_text(head))),
     ),
 )

@@ -61,12 +61,14 @@ def _in_folder(folder: Path, *, of_ranks: bool) -> Recorded:
     found = [each for each in map(companions.companion, files_in(folder)) if each is not None]
     timelines = [each for each in found if each.gives == companions.TIMELINE]
     counters = companions.counters_among(found)
-    recordings = [each.path for each in companions.first_kind(timelines)] or list(counters)
+    first = [each.path for each in companions.first_kind(timelines)]
+    # Tables of an export of Nsight Systems are no recordings one by one.
+    whole = gathered(files_in(folder)) if len(first) != 1 else None
+    if whole is not None and set(whole[1]) >= set(first):
+        return Recorded(folder, beside=tuple(each for each in found if each.path not in whole[1]))
+    recordings = first or list(counters)
     if not recordings:
         raise InputError(f"{folder}: no recording in this folder{_others(folder)}")
-    whole = gathered(files_in(folder))
-    if whole is not None and len(recordings) > 1 and set(whole[1]) >= set(recordings):
-        return Recorded(folder, beside=tuple(each for each in found if each.path not in whole[1]))
     lowest = lowest_rank(recordings) if of_ranks and len(recordings) > 1 else None
     if len(recordings) == 1 or not timelines or lowest is not None:
         main = lowest or recordings[0]

@@ -11,14 +11,16 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from foretrace.errors import FormatError, InputError
+from foretrace.ingest import sqlite_native
 from foretrace.ingest.source import Source
+from foretrace.ingest.sqlite_native import Layout
 
 MAGIC = b"SQLite format 3\0"
 _ROWS = 50_000  # fetched at a time: few enough that their Python objects stay small beside the columns
@@ -34,6 +36,7 @@ class Database:
     connection: sqlite3.Connection
     columns: Mapping[str, tuple[str, ...]]  # by table or view
     views: frozenset[str]
+    layout: Layout | None = None  # where the native extension can read plain tables
 
     def has(self, table: str, *columns: str) -> bool:
         """Whether the table is there, with all these columns."""
@@ -50,18 +53,39 @@ class Database:
     def frame(self, table: str, types: Mapping[str, Any], *, where: str = "") -> pl.DataFrame:
         """These columns of a table: empty where the table is not there, null where the column or a sound value is not.
 
-        `types` are pl.Int64, pl.Float64 or pl.String; `where` is SQL of our own, never text from a file.
+        `types` are pl.Int64, pl.Float64 or pl.String; `where` is SQL of our own about these columns, never text from a file.
         """
+        frames = self._by_sqlite(table, types, where) if where else self.frames(table, types)
+        return pl.concat([pl.DataFrame(schema=dict(types)), *frames], rechunk=True)
+
+    def frames(self, table: str, types: Mapping[str, Any], *, where: str = "") -> Iterator[pl.DataFrame]:
+        """The same, some rows at a time: for tables too large to hold with their texts."""
+        if self._is_plain(table, types):
+            yield from self._by_extension(table, types, where)
+        else:
+            yield from self._by_sqlite(table, types, where)
+
+    def _by_extension(self, table: str, types: Mapping[str, Any], where: str) -> Iterator[pl.DataFrame]:
+        present = [column for column in types if self.has(table, column)]
+        absent = [pl.lit(None, types[column]).alias(column) for column in types if column not in present]
+        places = {column: (self.columns[table].index(column), types[column]) for column in present}
+        for frame in sqlite_native.frames(self.layout, table, places, self.name) if present else ():  # type: ignore[arg-type]
+            yield (frame.filter(pl.sql_expr(where)) if where else frame).with_columns(absent).select(*types)
+
+    def _by_sqlite(self, table: str, types: Mapping[str, Any], where: str) -> Iterator[pl.DataFrame]:
         present = [column for column in types if self.has(table, column)]
         if not present:
-            return pl.DataFrame(schema=dict(types))
+            return
+        absent = [pl.lit(None, types[column]).alias(column) for column in types if column not in present]
         listed = ", ".join(_quoted(column) for column in present)
         query = f"select {listed} from {_quoted(table)}" + (f" where {where}" if where else "")
         schema = {column: types[column] for column in present}
-        parts = [_part(rows, schema) for rows in self._fetched(query)]
-        frame = pl.concat(parts) if parts else pl.DataFrame(schema=schema)
-        absent = [pl.lit(None, types[column]).alias(column) for column in types if column not in present]
-        return frame.with_columns(absent).select(*types)
+        for rows in self._fetched(query):
+            yield _part(rows, schema).with_columns(absent).select(*types)
+
+    def _is_plain(self, table: str, types: Mapping[str, Any]) -> bool:
+        plain = self.layout is not None and table in self.layout.roots and table not in self.views
+        return plain and set(types.values()) <= {pl.Int64, pl.String}
 
     def _fetched(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
         with told(self.name), closing(self.connection.execute(query)) as cursor:
@@ -86,7 +110,7 @@ def open_database(source: Source) -> Iterator[Database]:
     with _plain_file(source) as path, closing(_connected(path, name)) as connection:
         with told(name):
             _distrust(connection)
-            database = _database(name, connection)
+            database = replace(_database(name, connection), layout=sqlite_native.layout(path, connection))
         yield database
 
 

@@ -139,19 +139,22 @@ def _with(trace: Trace, marks: Marks, *, moved: bool = True) -> Trace:
             return trace.table(table)
         if table not in made:
             spans = trace.spans
-            made[table] = spans.with_columns(_step_of(spans, marks.steps)).select(spans.columns)
+            made[table] = spans.with_columns(step_of(spans, marks.steps)).select(spans.columns)
         return made[table]
 
     return Trace(trace.path, trace.format, meta, trace.repairs, load, trace.profile)
 
 
-def _step_of(spans: pl.DataFrame, steps: Sequence[Step]) -> pl.Series:
+def step_of(spans: pl.DataFrame, steps: Sequence[Step]) -> pl.Series:
     """For each span the step that it, or what launched it, started in: the rule of the linker."""
     place = _place(steps, spans["start_ns"].to_numpy())
-    on_device = spans["kind"].is_in(_DEVICE).to_numpy()
-    cause = pl.select(pl.coalesce(spans["launch_id"], spans["op_id"])).to_series()
+    on_device = spans["kind"].is_in(_DEVICE).arg_true()
+    cause = pl.select(
+        pl.coalesce(spans["launch_id"].gather(on_device), spans["op_id"].gather(on_device))
+    ).to_series()
+    # Causes are of the host: their places are not changed by this.
     of_cause = np.where(cause.is_null().to_numpy(), -1, place[cause.fill_null(0).to_numpy()])
-    place = np.where(on_device, of_cause, place)
+    place[on_device.to_numpy()] = of_cause
     numbers = np.array([step.number for step in steps], np.int32)
     known = pl.Series(place >= 0)
     step = pl.Series("step", numbers[np.maximum(place, 0)], pl.Int32)
@@ -161,19 +164,19 @@ def _step_of(spans: pl.DataFrame, steps: Sequence[Step]) -> pl.Series:
 def _place(steps: Sequence[Step], at_ns: Array) -> Array:
     """Which step each time lies in; -1 for none."""
     if not steps:
-        return np.full(len(at_ns), -1, np.int64)
+        return np.full(len(at_ns), -1, np.int32)
     starts = np.array([step.start_ns for step in steps], np.int64)
     ends = np.array([step.end_ns for step in steps], np.int64)
-    place = np.searchsorted(starts, at_ns, side="right") - 1
-    inside: Array = np.where((place >= 0) & (at_ns < ends[np.maximum(place, 0)]), place, -1)
-    return inside
+    place = np.searchsorted(starts, at_ns, side="right").astype(np.int32) - 1
+    place[at_ns >= ends[place]] = -1  # before the first the last one's end is looked at, and -1 stays
+    return place
 
 
 def _host(trace: Trace) -> pl.DataFrame:
     """Ranges, operators and Python calls of host threads that took time; a device's copies of ranges are none of them."""
     tracks = trace.tracks.filter(pl.col("device").is_null())
     spans = trace.spans.select("id", "track_id", "kind", "name", "start_ns", "dur_ns")
-    active = spans.filter(pl.col("kind").is_in(("op", "python", "runtime")))["track_id"].unique()
+    active = spans["track_id"].filter(spans["kind"].is_in(("op", "python", "runtime"))).unique()
     own = tracks.filter(pl.col("id").is_in(active.implode()))
     of_process = tracks.filter(
         pl.col("id").is_in(active.implode()) | pl.col("process").is_in(own["process"].drop_nulls().implode())
@@ -288,8 +291,8 @@ def _named_ranges(trace: Trace, host: pl.DataFrame) -> Marks | None:
     """The program's own ranges that repeat, hold most of its work, and are called a step or the like."""
     found = [
         (share, -len(steps), name, steps)
-        for name, steps, share in _own_ranges(trace, host)
-        if share >= LEAST_WORK and _STEP_WORD.search(_CAMEL.sub(" ", name).lower())
+        for name, steps, share in _own_ranges(trace, host, _says_step)
+        if share >= LEAST_WORK
     ]
     if not found:
         return None
@@ -297,10 +300,19 @@ def _named_ranges(trace: Trace, host: pl.DataFrame) -> Marks | None:
     return Marks("range", name, steps)
 
 
-def _own_ranges(trace: Trace, host: pl.DataFrame) -> list[tuple[str, tuple[Step, ...], float]]:
+def _says_step(name: str) -> bool:
+    return _STEP_WORD.search(_CAMEL.sub(" ", name).lower()) is not None
+
+
+def _own_ranges(
+    trace: Trace, host: pl.DataFrame, wanted: Callable[[str], bool] = bool
+) -> list[tuple[str, tuple[Step, ...], float]]:
     """The program's ranges that repeat: their name without numbers, each as a step, and the share of the work inside."""
     ranges = host.filter(pl.col("kind") == "annotation")
-    ranges = _named(ranges, lambda name: bool(name.strip()) and not _OF_LIBRARIES.match(name))
+    ranges = _named(
+        ranges,
+        lambda name: bool(name.strip()) and not _OF_LIBRARIES.match(name) and wanted(_NUMBER.sub("#", name)),
+    )
     found = []
     plain = ranges["name"].cast(pl.String).str.replace_all(r"[0-9]+", "#")
     for (name,), rows in ranges.with_columns(plain=plain).group_by("plain", maintain_order=True):

@@ -3,6 +3,9 @@
 Such a Trace has `meta["totals"]`: a span stands for all calls of one name in one scope, its duration is their sum, and spans
 lie end to end, which says nothing of when they ran. How often it ran, and in which scope, are arguments of the span
 (`CALLS`, `SCOPE`); analyses that do not ask for them refuse such a Trace.
+
+Tables of `nsys stats` tell medians, deviations, sizes and ranges too: they lie in `meta["stats"]`, and there are no spans.
+`table` reads both.
 """
 
 from __future__ import annotations
@@ -21,6 +24,13 @@ from foretrace.trace import Trace
 
 CALLS, SCOPE, SHORTEST, LONGEST = "calls", "scope", "min_ns", "max_ns"
 BETWEEN = " / "  # the names of scopes
+# Tables of `nsys stats`, and the kind of span that their rows would be.
+_KINDS = {"kernels": "kernel", "calls": "runtime", "copies": "copy", "ranges": "annotation"}
+_TABLE = {
+    "span_id": pl.Int64, "kind": pl.String, "name": pl.String, "total_ns": pl.Int64, "device": pl.Int32, "scope": pl.String,
+    "calls_count": pl.Int64, "min_ns": pl.Int64, "max_ns": pl.Int64, "median_ns": pl.Float64, "deviation_ns": pl.Float64,
+    "size_bytes": pl.Int64,
+}  # fmt: skip
 _MOST_NS = 10**15  # of one sum: eleven days
 
 
@@ -90,8 +100,26 @@ def to_trace(
     return span_tables.to_trace(recorded, pid=None, file_bytes=file_bytes)
 
 
+def stats(trace: Trace) -> Mapping[str, Sequence[Mapping[str, Any]]] | None:
+    """The rows of `nsys stats` by kind: ranges, projected, kernels, calls, copies and sizes; `None` for any other Trace."""
+    return trace.meta.get("stats")
+
+
+def has_sections(trace: Trace) -> bool:
+    """Whether a Trace of sums tells parts of the program."""
+    listed = stats(trace)
+    if listed is not None:
+        return bool(listed.get("ranges"))
+    return bool(trace.meta.get("scopes")) or trace.args.filter(pl.col("key") == SCOPE).height > 0
+
+
 def table(trace: Trace) -> pl.DataFrame:
-    """One row per span of such a Trace: span_id, name, kind, device, scope, total_ns, calls_count, min_ns, max_ns."""
+    """One row per span of such a Trace: span_id, name, kind, device, scope, total_ns, calls_count, min_ns, max_ns, median_ns,
+    deviation_ns and size_bytes.
+    """
+    listed = stats(trace)
+    if listed is not None:
+        return _of_stats(listed)
     spans = trace.spans.select(
         pl.col("id").alias("span_id"), "track_id", "kind", pl.col("name").cast(pl.String), total_ns="dur_ns"
     )
@@ -103,4 +131,20 @@ def table(trace: Trace) -> pl.DataFrame:
     ):  # fmt: skip
         found = trace.args.filter(pl.col("key") == key).select("span_id", value.alias(column))
         rows = rows.join(found, on="span_id", how="left", maintain_order="left")
-    return rows.drop("track_id")
+    return rows.drop("track_id").with_columns(
+        median_ns=pl.lit(None, pl.Float64), deviation_ns=pl.lit(None, pl.Float64), size_bytes=pl.lit(None, pl.Int64)
+    )  # fmt: skip
+
+
+def _of_stats(listed: Mapping[str, Sequence[Mapping[str, Any]]]) -> pl.DataFrame:
+    sizes = {row["name"]: row["total"] for row in listed.get("sizes", ())}
+    rows = [
+        {
+            "span_id": None, "kind": kind, "name": row["name"], "total_ns": row["total"], "device": None, "scope": None,
+            "calls_count": row["calls_count"], "min_ns": row["min"], "max_ns": row["max"], "median_ns": row["median"],
+            "deviation_ns": row["deviation"], "size_bytes": sizes.get(row["name"]) if kind == "copy" else None,
+        }
+        for name, kind in _KINDS.items()
+        for row in listed.get(name, ())
+    ]  # fmt: skip
+    return pl.DataFrame(rows, schema=_TABLE)

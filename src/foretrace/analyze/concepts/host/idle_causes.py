@@ -116,7 +116,9 @@ class Explainer:
             [step.start_ns for step in trace.steps], [step.end_ns for step in trace.steps]
         )
         # profiler.step() closes one mark and opens the next: what lies between is its own time.
-        self._between = Intervals(marks.end[:-1], marks.start[1:])
+        by_profiler = (trace.meta.get("step_marks") or {}).get("source", "profiler") == "profiler"
+        count = len(marks.end) if by_profiler else 0
+        self._between = Intervals(marks.end[: max(count - 1, 0)], marks.start[1:count])
 
     @cached_property
     def _marks(self) -> NDArray[np.uint8]:

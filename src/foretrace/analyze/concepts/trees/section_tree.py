@@ -122,6 +122,16 @@ def sections_of_work(trace: Trace, tree: SectionTree, work: pl.DataFrame) -> Arr
     return np.where(ranges == NOBODY, NOBODY, tree.section[ranges])
 
 
+def ranges_of_other_threads(trace: Trace, tree: SectionTree, work: pl.DataFrame) -> Array:
+    """For each row of device work that a thread without ranges launched, the range open on the marking thread, else NOBODY."""
+    found = np.full(work.height, NOBODY, np.int64)
+    if len(tree.span_id):
+        inside = _rows_around(trace, tree.span_id, cause_of(work))
+        missing = np.flatnonzero((inside == NOBODY) & work["launch_id"].is_not_null().to_numpy())
+        found[missing] = _open_at(trace, tree, work["launch_id"].gather(missing).to_numpy())
+    return found
+
+
 def _open_at(trace: Trace, tree: SectionTree, launch: Array) -> Array:
     """For each launch of another thread, the innermost range open on the marking thread; else NOBODY."""
     spans = trace.spans

@@ -68,6 +68,18 @@ def _host_alone(evidence: Evidence) -> Note:
     return Note("cpu-only", "care" if devices else "info", says, {"devices_count": devices})
 
 
+def whole_graphs(evidence: Evidence) -> Iterator[Note]:
+    """CUDA graphs of which only the whole was recorded."""
+    count = int(evidence.trace.meta.get("whole_graphs") or 0)
+    if count:
+        yield Note(
+            "graphs-whole", "care",
+            f"{some(count, 'CUDA graph launch')} recorded as a whole, as nsys does by default: they count as busy, but which "
+            "kernels ran in them is not known; record with `nsys profile --cuda-graph-trace=node`.",
+            {"affected_count": count},
+        )  # fmt: skip
+
+
 def repairs(evidence: Evidence) -> Iterator[Note]:
     """What the reader had to repair or skip."""
     meta = evidence.trace.meta
