@@ -21,7 +21,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
 def test_counters_alone_have_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["summary", str(RAW)]) == 0
     page = said(capsys)
-    assert "9 launches of 8 kernels profiled by Nsight Compute" in page
+    assert "9 launches of 9 kernels profiled by Nsight Compute" in page
     assert "reaches 98 % of its limit (memory)" in page
     assert "wait most for data of global or local memory" in page
     assert main(["diagnose", str(RAW)]) == 0

@@ -14,7 +14,7 @@ def facts(trace: Trace) -> list[str]:
     """The devices that worked, CUDA's version, the rank, steps and events."""
     if trace.profile is not None and trace.spans.is_empty():
         names = trace.profile.launches["device_name"].drop_nulls().unique(maintain_order=True)
-        kernels = trace.profile.launches["kernel"].n_unique()
+        kernels = joined(trace).profiled.height
         return [
             *names,
             f"{trace.profile.height:,} launches of {counted(kernels, 'kernel')} profiled by Nsight Compute",

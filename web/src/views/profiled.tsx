@@ -39,7 +39,6 @@ function ProfiledPage(props: { readonly limits: Table }): JSX.Element {
       <Loaded resource={table} what="table">
         {(value) => <ArrangedTable table={value} first={["kernel"]} title="Profiled kernels" height={TABLE_HEIGHT} />}
       </Loaded>
-      {props.limits.notes.map((note) => <p key={note} class="quiet small">{note}</p>)}
     </div>
   )
 }

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 import foretrace.diagnose as diagnose
+from foretrace.analyze.concepts.device.profiled_kernels import joined
 from foretrace.analyze.concepts.memory import memory_curve
 from foretrace.diagnose import RULES
 from foretrace.diagnose.bound import bound
@@ -128,7 +129,7 @@ def counts(view: RecordingView) -> dict[str, str]:
     if trace.allocations.height:
         shown["memory"] = format_value("_bytes", memory_curve.curves(trace)[0].peak_bytes)
     if trace.profile is not None:
-        shown["profiled"] = f"{trace.profile.launches['kernel'].n_unique():,}"
+        shown["profiled"] = f"{joined(trace).profiled.height:,}"
     size = trace.meta.get("world_size")
     if size:
         shown["ranks"] = str(size)
