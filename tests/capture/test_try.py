@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -85,9 +86,16 @@ def tried(
 
 
 def test_a_starved_loader_is_fed_by_workers(here: Path) -> None:
-    """Items take 10 ms each: four workers make four in that time, and the losses stay the same."""
-    made, rows = tried(here, STARVED, "workers=4+fused-optimizer")
-    (row,) = rows.values()
+    """Items take 10 ms each: four workers make four in that time, and the losses stay the same.
+
+    On a busy machine the steps may scatter too much to tell, and the answer is "inconclusive": it is tried again then.
+    """
+    for _ in range(3):
+        made, rows = tried(here, STARVED, "workers=4+fused-optimizer")
+        (row,) = rows.values()
+        if row.verdict != "inconclusive":
+            break
+        shutil.rmtree(here / "out")
     assert row.status == "measured", row.error
     assert row.verdict == "faster"
     assert row.speedup is not None

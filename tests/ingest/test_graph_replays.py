@@ -17,6 +17,7 @@ from foretrace.analyze.trust import trust
 from foretrace.ingest import server_marks
 from foretrace.trace import Trace
 from tests.corpus import CORPUS, needs_corpus
+from tests.ingest.comparison import needs_native
 from tests.ingest.graph_files import STEP, Launch, Program, layer
 
 OPS = ["aten::mm", "aten::add", "aten::mm", "aten::add", "aten::argmax"]
@@ -276,6 +277,7 @@ def test_what_was_attributed_is_in_the_cache(tmp_path: Path, monkeypatch: pytest
         assert nodes(foretrace.open(path))["op"].to_list() == OPS
 
 
+@needs_native
 def test_both_readers_attribute_alike(tmp_path: Path) -> None:
     path = Program().capture(STEP).replay(STEP, graph=1).recording.write(tmp_path)
     first, second = (foretrace.open(path, reader=reader) for reader in ("native", "python"))
