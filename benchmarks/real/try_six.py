@@ -289,7 +289,7 @@ def rows_of(
         for known, entry in truth[name]["changes"].items():
             change = SIX[name].changes[known]
             row = _row(name, known, entry["speedup_range"], made.get(_plain(change)), document["base"])
-            rows.append({**row, "by_hand_today": hand.get(name, {}).get(known)})
+            rows.append(beside_today(row, hand.get(name, {}).get(known)))
         rows += [
             _row(name, other, None, made.get(_plain(other)), document["base"]) for other in SIX[name].also
         ]
@@ -316,8 +316,20 @@ def _row(
         for name in ("status", "verdict", "error", "step_ms", "speedup", "predicted", "results")
     }
     if truth and made["speedup"]:
-        point = made["speedup"]["point"]
-        row["near"] = truth[0] * (1 - NEAR) <= point <= truth[1] * (1 + NEAR)
+        row["near"] = is_near(made["speedup"]["point"], truth)
+    return row
+
+
+def is_near(point: float, known: Sequence[float]) -> bool:
+    """Whether a speed-up is within 5 % of a range."""
+    return known[0] * (1 - NEAR) <= point <= known[1] * (1 + NEAR)
+
+
+def beside_today(row: dict[str, Any], today: Sequence[float] | None) -> dict[str, Any]:
+    """The row with what the change brought by hand in the same minute."""
+    row = {**row, "by_hand_today": today}
+    if today and row.get("speedup"):
+        row["near_today"] = is_near(row["speedup"]["point"], today)
     return row
 
 
@@ -335,8 +347,10 @@ def to_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         speedup, predicted = row.get("speedup"), row.get("predicted")
         measured = row["status"] + (f": {row['error']}" if row.get("error") else "")
         if speedup:
-            off = "" if row.get("near", True) else " (more than 5 % off)"
-            measured = f"× {speedup['point']:.2f} ({speedup['low']:.2f} to {speedup['high']:.2f}){off}"
+            far = {"near": "truth.json", "near_today": "today's"}
+            off = " and ".join(known for key, known in far.items() if not row.get(key, True))
+            measured = f"× {speedup['point']:.2f} ({speedup['low']:.2f} to {speedup['high']:.2f})"
+            measured += f", more than 5 % off {off}" if off else ""
         expected = (
             f"× {predicted['speedup']['low']:.2f} to {predicted['speedup']['high']:.2f}" if predicted else "–"
         )

@@ -43,7 +43,7 @@ def test_counters_named_beside_a_recording(tmp_path: Path, capsys: pytest.Captur
     path = str(recording().write(tmp_path))
     assert main(["diagnose", path, "--no-cache", "--ncu", str(RAW), "--ncu", str(DETAILS)]) == 0
     page = said(capsys)
-    assert f"{RAW.name} (ncu): counters of kernels (9 launches)" in page
+    assert f"{RAW.name} (ncu): counters of kernels (9 launches in these 2 files together)" in page
     assert "100.0 % of the profiled launches' time is of kernels in this recording" in page
     assert main(["show", "roofline", path, "--no-cache", "--ncu", str(RAW), "--format", "json"]) == 0
     assert {row["source"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"ncu"}

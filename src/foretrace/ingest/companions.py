@@ -98,8 +98,9 @@ def told(
     trace_file: Path, trace_format: str, profile: KernelProfile | None, others: Sequence[Companion]
 ) -> list[dict[str, str]]:
     """What came from which file: its name and format, what it holds, and in words what was taken from it."""
-    counters = f"counters of kernels ({profile.height:,} launches)" if profile else ""
     counted = profile.paths if profile else ()
+    files = f" in these {len(counted)} files together" if len(counted) > 1 else ""
+    counters = f"counters of kernels ({profile.height:,} launches{files})" if profile else ""
     first = (COUNTERS, counters) if trace_file in counted else (TIMELINE, "times, operators and shapes")
     found = [(trace_file, trace_format, *first)]
     found += [(path, "ncu", COUNTERS, counters) for path in counted if path != trace_file]
