@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from foretrace.commands.demo import SAMPLE
@@ -139,6 +140,10 @@ def test_what_overlaps_gets_a_row_of_its_own(
     monkeypatch.setattr(
         perfetto, "open_source", lambda _: type("Source", (), {"chunks": lambda self: iter(cut)})()
     )
+    if piece < 100:
+        monkeypatch.setattr(track_rows, "_AT_ONCE", 40)
+        assert max(len(json.dumps(each)) for each in recording.events) < 250
+        monkeypatch.setattr(track_rows, "_LONGEST", 250)
     made = written(path)
     assert made["trace_id"] == "x"
     events = made["traceEvents"]
@@ -147,20 +152,20 @@ def test_what_overlaps_gets_a_row_of_its_own(
     rows = {each["name"]: each["tid"] for each in theirs if each["ph"] == "X"}
     first = track_rows.FIRST_ROW
     assert {name: rows[name] for name in ("k0", "k1", "k2", "k3")} == {
-        "k0": 7, "k1": first, "k2": first + 1, "k3": 7
+        "k0": 7, "k1": first + 1, "k2": first + 2, "k3": 7
     }  # fmt: skip
-    assert rows["mine"] == first + 2
-    assert [each["tid"] for each in theirs if each["ph"] in "sf"] == [100, first], (
+    assert rows["mine"] == first
+    assert [each["tid"] for each in theirs if each["ph"] in "sf"] == [100, first + 1], (
         "the arrow follows its kernel"
     )
     unmoved = [{**each, "tid": None} for each in theirs]
     assert unmoved == [{**each, "tid": None} for each in recording.events], "nothing else changes"
     named = [each for each in events if _names_a_row(each)]
-    assert [(each["pid"], each["tid"], *each["args"].values()) for each in named] == [
-        (0, first, 'stream "7" (row 2: overlapping)'), (0, first, 9),
-        (0, first + 1, 'stream "7" (row 3: overlapping)'), (0, first + 1, 9),
-        (100, first + 2, "track 100 (row 2: overlapping)"),
-    ]  # fmt: skip
+    assert {(each["pid"], each["tid"], *each["args"].values()) for each in named} == {
+        (0, first + 1, 'GPU 0 stream "7" (row 2: overlapping)'), (0, first + 1, 7),
+        (0, first + 2, 'GPU 0 stream "7" (row 3: overlapping)'), (0, first + 2, 7),
+        (100, first, "thread 100 (row 2: overlapping)"), (100, first, 100),
+    }  # fmt: skip
 
 
 def _names_a_row(event: dict[str, Any]) -> bool:
@@ -218,6 +223,11 @@ def test_the_overlapping_kernels_of_a_b200_are_all_shown(tmp_path: Path) -> None
     assert len(dropped(before)) == 42
     after = written(path)["traceEvents"]
     assert dropped(after) == []
+    trace = open_trace(path)
+    spans = trace.spans.select("track_id", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+    columns = [column.cast(pl.Int64).to_numpy() for column in spans.get_columns()]
+    of_all = track_rows.rows_of(columns[0], columns[1], columns[2], track_rows.is_work(trace.spans))
+    assert (track_rows.rows_of_spans(trace) == of_all).all(), "looking only where spans overlap is enough"
     theirs = [each for each in after if each["pid"] != perfetto.PROCESS and not _names_a_row(each)]
     assert [{**each, "tid": 0} for each in theirs] == [{**each, "tid": 0} for each in before]
     slices = {(each["pid"], each["tid"], each["ts"]) for each in theirs if each["ph"] == "X"}

@@ -53,11 +53,8 @@ def chunks(view: RecordingView) -> Iterator[bytes]:
     trace = view.trace
     own_text = trace.format == "kineto" and not trace.meta.get("masked_texts")
     if own_text and _UNSOUND.isdisjoint(repair.code for repair in trace.repairs):
-        moves = None
-        if track_rows.crossing(trace):
-            _, text = _text(trace)
-            moves = track_rows.moves(text)
-        yield from _spliced(trace, _joined(chain(moves.tracks if moves else (), _own_events(view))), moves)
+        moves = track_rows.moves(trace, _clock_ns(trace))
+        yield from _spliced(trace, _joined(chain(moves.tracks, _own_events(view))), moves)
     else:
         yield b'{"traceEvents":['
         yield from _joined(_own_events(view))
@@ -65,7 +62,7 @@ def chunks(view: RecordingView) -> Iterator[bytes]:
         yield b"]}"
 
 
-def _spliced(trace: Trace, ours: Iterator[bytes], moves: track_rows.Moves | None) -> Iterator[bytes]:
+def _spliced(trace: Trace, ours: Iterator[bytes], moves: track_rows.Moves) -> Iterator[bytes]:
     """The recording's own text with our events at the front of its list; what overlaps on rows of its own."""
     before, text = _text(trace)
     first = next(text)
@@ -74,7 +71,7 @@ def _spliced(trace: Trace, ours: Iterator[bytes], moves: track_rows.Moves | None
     if not first.startswith(b"]"):
         yield b","
     rest = chain((first,), text)
-    yield from rest if moves is None else track_rows.rewritten(rest, moves)
+    yield from track_rows.rewritten(rest, moves) if moves.slices else rest
 
 
 def _text(trace: Trace) -> tuple[bytes, Iterator[bytes]]:
@@ -223,39 +220,21 @@ def _recorded_events(trace: Trace) -> Iterator[str]:
     """The spans of the tables, for a recording whose own text is not sound."""
     tracks = {row["id"]: row for row in trace.tracks.iter_rows(named=True)}
     rows = track_rows.rows_of_spans(trace)
-    threads = dict(_threads(trace, tracks, rows))
+    threads = {(track, 0): track_rows.place_of(row)[1] for track, row in tracks.items()}
+    threads |= track_rows.further_threads(trace, rows)
     for (track, row), thread in threads.items():
-        process = _place(tracks[track])[0]
-        name = tracks[track]["name"] + (f" (row {row + 1}: overlapping)" if row else "")
-        yield f'{{"ph":"M","name":"thread_name","pid":{process},"tid":{thread},"args":{{"name":{json.dumps(name)}}}}}'
+        process = track_rows.place_of(tracks[track])[0]
+        name = json.dumps(track_rows.row_name(tracks[track]["name"], row))
+        yield f'{{"ph":"M","name":"thread_name","pid":{process},"tid":{thread},"args":{{"name":{name}}}}}'
     spans = trace.spans.select(
         "track_id", pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String), "start_ns", "dur_ns"
     )
     for (track, kind, name, start, dur), row in zip(spans.iter_rows(), rows.tolist(), strict=True):
-        process = _place(tracks[track])[0]
+        process = track_rows.place_of(tracks[track])[0]
         yield (
             f'{{"ph":"X","cat":"{_CATEGORIES[kind]}","name":{json.dumps(name)},"pid":{process},"tid":{threads[track, row]},'
             f'"ts":{_stamp(trace, start)},"dur":{_microseconds(dur or 0)}}}'
         )
-
-
-def _threads(
-    trace: Trace, tracks: dict[int, dict[str, int | None]], rows: Times
-) -> Iterator[tuple[tuple[int, int], int]]:
-    """The thread of each row of each track."""
-    new = track_rows.FIRST_ROW
-    used = pl.DataFrame({"track": trace.spans["track_id"], "row": rows}).unique().sort("track", "row")
-    for track in tracks:
-        yield (track, 0), _place(tracks[track])[1]
-    for track, row in used.filter(pl.col("row") > 0).iter_rows():
-        yield (track, row), new
-        new += 1
-
-
-def _place(track: dict[str, int | None]) -> tuple[int, int]:
-    if track["device"] is not None:
-        return track["device"], track["stream"] or 0
-    return track["process"] or 0, track["thread"] or 0
 
 
 def _span(trace: Trace, tid: int, name: str, start_ns: int, dur_ns: int, args: dict[str, object]) -> str:
@@ -271,7 +250,13 @@ def _named(what: str, tid: int, name: str) -> str:
 
 def _stamp(trace: Trace, at_ns: int) -> str:
     """A time on the clock of the recording's own events."""
-    return _microseconds(at_ns + trace.meta.get("epoch_ns", 0) - (trace.meta.get("base_ns") or 0))
+    return _microseconds(at_ns + _clock_ns(trace))
+
+
+def _clock_ns(trace: Trace) -> int:
+    """What the recording's own events have at the time that is 0 here."""
+    clock: int = trace.meta.get("epoch_ns", 0) - (trace.meta.get("base_ns") or 0)
+    return clock
 
 
 def _microseconds(ns: int) -> str:

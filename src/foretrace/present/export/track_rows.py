@@ -1,7 +1,7 @@
 """Rows of a track: slices that overlap without one being inside the other stand on further rows, so that each is shown.
 
 Perfetto nests the slices of a track, and drops one that begins inside another and ends after it. Kernels of one stream overlap
-where one launches before the last has ended, and so do ranges of a thread that begin in one Python call and end in another. Work
+where one begins before the last has ended, and so do ranges of a thread that begin in one Python call and end in another. Work
 of a device is never nested either: a kernel is no part of another.
 """
 
@@ -9,54 +9,41 @@ from __future__ import annotations
 
 import json
 import re
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from foretrace.intervals import union
 from foretrace.trace import Trace
 
-_WORK = {b'"kernel"', b'"gpu_memcpy"', b'"gpu_memset"', b'"Kernel"', b'"Memcpy"', b'"Memset"'}
+# Threads of further rows: beyond the numbers that systems give threads, and those of streams.
+FIRST_ROW = 1 << 30
 _KINDS_OF_WORK = ("kernel", "copy", "set")
-_FLOWS = (b'"s"', b'"t"', b'"f"')
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _OBJECT = rb'\{(?:[^{}"]++|' + _STRING + rb")*+\}"
 for _ in range(7):  # objects inside; Kineto has two levels
     _OBJECT = rb'\{(?:[^{}"]++|' + _STRING + rb"|" + _OBJECT + rb")*+\}"
 _EVENT = re.compile(_OBJECT, re.DOTALL)
-_BETWEEN = re.compile(rb"[\s,]*+")
-_MEMBER = re.compile(rb'"(ph|pid|tid|ts|dur|cat|id)"\s*+:\s*+(' + _STRING + rb"|[^,{}\s]++)")
-_CORRELATION = re.compile(rb'"correlation"\s*+:\s*+(\d++)')
-_LONGEST_EVENT = 64 << 20
-# Beyond the numbers that systems give threads, and those of streams.
-FIRST_ROW = 1 << 30
+_TIME = re.compile(rb'"ts"\s*+:\s*+(\d[\d.]*+)')
+_MEMBER = re.compile(rb'"(ph|pid|tid|ts|dur)"\s*+:\s*+(' + _STRING + rb"|[^,{}\s]++)")
+_AT_ONCE = 4 << 20  # bytes of text
+_LONGEST = 256 << 10  # bytes of an event before its time, and behind it
+_FLOWS = (b'"s"', b'"t"', b'"f"')
+
+Numbers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Place = tuple[int, int]  # process and thread, as events name them
 
 
-def crossing(trace: Trace) -> bool:
-    """Whether any slice of the recording needs a further row.
-
-    A span's parent is the innermost one that holds it whole: where none of its elder siblings ends after it begins, all nest.
-    """
-    spans = trace.spans.select("id", "track_id", "parent_id", "kind", "start_ns", end_ns=_END).drop_nulls(
-        "end_ns"
-    )
-    latest = pl.col("end_ns").cum_max().shift(1).over("track_id", "parent_id", order_by="id")
-    if spans.select((latest > pl.col("start_ns")).any()).item():
-        return True
-    work = spans.filter(pl.col("kind").is_in(_KINDS_OF_WORK))
-    return bool(work["parent_id"].drop_nulls().is_in(work["id"].implode()).any())
+def is_work(spans: pl.DataFrame) -> Flags:
+    """Which spans are work of a device."""
+    return spans["kind"].is_in(_KINDS_OF_WORK).to_numpy()
 
 
-_END = pl.col("start_ns") + pl.col("dur_ns")
-
-
-def rows_of(
-    tracks: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64], works: NDArray[np.bool_]
-) -> NDArray[np.int64]:
+def rows_of(tracks: Numbers, starts: Numbers, ends: Numbers, works: Flags) -> Numbers:
     """The row of each slice on its track: the first in which it nests, and overlaps no other work if it is work itself."""
     rows = np.zeros(len(starts), np.int64)
     order = np.lexsort((-ends, starts, tracks))
@@ -83,202 +70,232 @@ def _fits(opened: list[tuple[int, bool]], start: int, end: int, work: bool) -> b
     return not opened or (end <= opened[-1][0] and not (work and opened[-1][1]))
 
 
-def is_work(spans: pl.DataFrame) -> NDArray[np.bool_]:
-    """Which spans are work of a device."""
-    return spans["kind"].is_in(_KINDS_OF_WORK).to_numpy()
+# --- of a recording's tables -----------------------------------------------------------------------------------
 
 
-def rows_of_spans(trace: Trace) -> NDArray[np.int64]:
-    """The row of each span of the recording's tables, on its track."""
-    spans = trace.spans.select("track_id", "kind", "start_ns", end_ns=_END.fill_null(pl.col("start_ns")))
-    return rows_of(
-        spans["track_id"].cast(pl.Int64).to_numpy(),
-        spans["start_ns"].to_numpy(),
-        spans["end_ns"].to_numpy(),
-        is_work(spans),
+def rows_of_spans(trace: Trace) -> Numbers:
+    """The row of each span of a recording on its track."""
+    spans = trace.spans.select(
+        "id",
+        pl.col("track_id").cast(pl.Int64),
+        "parent_id",
+        "start_ns",
+        end_ns=pl.col("start_ns") + pl.col("dur_ns").fill_null(0),
+        work=pl.col("kind").is_in(_KINDS_OF_WORK),
+    )
+    rows = np.zeros(spans.height, np.int64)
+    for chosen in _overlapping(spans):
+        some = spans[chosen]
+        columns = [some[name].to_numpy() for name in ("track_id", "start_ns", "end_ns")]
+        rows[chosen] = rows_of(columns[0], columns[1], columns[2], some["work"].to_numpy())
+    return rows
+
+
+def _overlapping(spans: pl.DataFrame) -> Iterator[Numbers]:
+    """Of each track, the places of the spans that begin while others overlap without nesting; in most recordings few."""
+    windows = pl.concat([_of_siblings(spans), _of_nested_work(spans)])
+    for (track,), some in windows.partition_by("track_id", as_dict=True).items():
+        joined = union(some["begin_ns"].to_numpy(), some["until_ns"].to_numpy())
+        own = spans.filter(pl.col("track_id") == track).select("id", "start_ns")
+        starts = own["start_ns"].to_numpy()
+        window = np.searchsorted(joined.start, starts, side="right") - 1
+        inside = (window >= 0) & (starts < joined.end[window])
+        yield own["id"].to_numpy()[inside].astype(np.int64)
+
+
+def _of_siblings(spans: pl.DataFrame) -> pl.DataFrame:
+    """From when to when siblings overlap. A parent is the innermost span that holds another whole: all else must not overlap."""
+    group = ("track_id", "parent_id")
+    latest = pl.col("end_ns").cum_max().shift(1).over(*group, order_by="id")
+    overlaps = (pl.col("start_ns") < latest).fill_null(False)
+    clusters = spans.select(
+        *group, "id", "start_ns", "end_ns", overlaps=overlaps
+    ).with_columns(cluster=(~pl.col("overlaps")).cum_sum().over(*group, order_by="id"))  # fmt: skip
+    return (
+        clusters.group_by(*group, "cluster")
+        .agg(pl.col("start_ns").min().alias("begin_ns"), pl.col("end_ns").max().alias("until_ns"), pl.len())
+        .filter(pl.col("len") > 1)
+        .select("track_id", "begin_ns", "until_ns")
     )
 
 
-@dataclass
+def _of_nested_work(spans: pl.DataFrame) -> pl.DataFrame:
+    """From when to when work holds other work."""
+    inner = spans.filter(pl.col("work")).drop_nulls("parent_id")
+    outer = spans.filter(pl.col("work")).join(inner, left_on="id", right_on="parent_id", how="semi")
+    return outer.select("track_id", begin_ns="start_ns", until_ns="end_ns")
+
+
+# --- of a recording's text -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
 class Moves:
-    """Which events of a recording's text go to another row, in the order of the text."""
+    """Which events of a recording's text stand on another thread."""
 
-    numbers: Mapping[int, bytes]  # of the slice -> its new thread
-    by_launch: Mapping[tuple[bytes, bytes, int], bytes]  # process, thread, correlation: of arrows
-    by_time: Mapping[tuple[bytes, bytes, int], bytes]  # process, thread, start: of arrows
-    tracks: Sequence[str] = ()  # events that name the new threads
-
-
-@dataclass
-class _Slices:
-    """The slices of a recording's text, as columns."""
-
-    tracks: dict[tuple[bytes, bytes], int] = field(default_factory=dict)  # process and thread
-    track: array[int] = field(default_factory=lambda: array("q"))
-    start: array[int] = field(default_factory=lambda: array("q"))
-    end: array[int] = field(default_factory=lambda: array("q"))
-    work: array[int] = field(default_factory=lambda: array("b"))
-    launch: array[int] = field(default_factory=lambda: array("q"))  # -1 where there is none
-    named: dict[tuple[bytes, bytes], dict[str, Any]] = field(default_factory=dict)
-
-    def add(self, event: bytes, known: Mapping[bytes, bytes]) -> None:
-        start = _nanoseconds(known.get(b"ts", b"0"))
-        found = _CORRELATION.search(event)
-        self.track.append(self.tracks.setdefault(_place(known), len(self.tracks)))
-        self.start.append(start)
-        self.end.append(start + max(_nanoseconds(known.get(b"dur", b"0")), 0))
-        self.work.append(known.get(b"cat") in _WORK)
-        self.launch.append(int(found[1]) if found else -1)
+    slices: Mapping[
+        tuple[Place, int, int], list[int]
+    ]  # place, start and length in ns -> threads, one for each such slice
+    arrows: Mapping[
+        tuple[Place, int], int
+    ]  # place and time in ns -> thread, of those that begin or end at such a slice
+    times: Mapping[bytes, int]  # the starts, as the text may spell them
+    tracks: Sequence[str]  # events that name the new threads
 
 
-def moves(text: Iterable[bytes]) -> Moves:
-    """Reads the list of events once, and says which slices need another row."""
-    slices = _Slices()
-    for event in _events(text):
-        known = _members(event)
-        if known.get(b"ph") == b'"X"':
-            slices.add(event, known)
-        elif known.get(b"ph") == b'"M"':
-            _name(slices, event, known)
-    columns = [np.array(column, np.int64) for column in (slices.track, slices.start, slices.end)]
-    rows = rows_of(columns[0], columns[1], columns[2], np.array(slices.work, bool))
-    return _moved(slices, rows)
+def moves(trace: Trace, clock_ns: int) -> Moves:
+    """What has to move, where the recording's own events lie `clock_ns` after ours."""
+    rows = rows_of_spans(trace)
+    moved = trace.spans.select(
+        "track_id", pl.col("start_ns") + clock_ns, pl.col("dur_ns").fill_null(0), row=pl.Series(rows)
+    )
+    tracks = {each["id"]: each for each in trace.tracks.iter_rows(named=True)}
+    threads = further_threads(trace, rows)
+    slices: dict[tuple[Place, int, int], list[int]] = {}
+    arrows: dict[tuple[Place, int], int] = {}
+    stays = moved.filter(pl.col("row") == 0)
+    moved = moved.filter(pl.col("row") > 0)
+    stays = stays.join(moved, on=["track_id", "start_ns"], how="semi")
+    for track, start, dur, row in moved.iter_rows():
+        place, thread = place_of(tracks[track]), threads[track, row]
+        slices.setdefault((place, start, dur), []).append(thread)
+        arrows[place, start] = thread
+    # Where two begin at the same time, an arrow's place does not tell which it is of: it stays.
+    for track, start in stays.select("track_id", "start_ns").iter_rows():
+        arrows.pop((place_of(tracks[track]), start), None)
+    times = {text: start for start in moved["start_ns"].unique() for text in _spelled(start)}
+    return Moves(slices, arrows, times, tuple(_names(tracks, threads)))
 
 
-def _moved(slices: _Slices, rows: NDArray[np.int64]) -> Moves:
-    places = list(slices.tracks)
-    threads: dict[tuple[int, int], bytes] = {}  # track and row
-    made: list[str] = []
-    taken = {thread for _, thread in places}
-    numbers, by_launch, by_time = {}, {}, {}
-    for number in np.flatnonzero(rows).tolist():
-        track, row = slices.track[number], int(rows[number])
-        if (track, row) not in threads:
-            threads[track, row] = _new_thread(taken)
-            made += _names(slices, places[track], threads[track, row], row)
-        thread = threads[track, row]
-        numbers[number] = thread
-        by_time[(*places[track], slices.start[number])] = thread
-        if slices.launch[number] >= 0:
-            by_launch[(*places[track], slices.launch[number])] = thread
-    # What begins at the same time and stays where it is keeps its arrows, unless their launch tells them apart.
-    for number in np.flatnonzero(rows == 0).tolist() if by_time else ():
-        by_time.pop((*places[slices.track[number]], slices.start[number]), None)
-    return Moves(numbers, by_launch, by_time, made)
+def further_threads(trace: Trace, rows: Numbers) -> dict[tuple[int, int], int]:
+    """The threads of further rows, by track and row."""
+    used = pl.DataFrame({"track": trace.spans["track_id"], "row": rows}).filter(pl.col("row") > 0)
+    pairs = used.unique().sort("track", "row").iter_rows()
+    return {(track, row): FIRST_ROW + number for number, (track, row) in enumerate(pairs)}
 
 
-def _new_thread(taken: set[bytes]) -> bytes:
-    number = FIRST_ROW
-    while str(number).encode() in taken:
-        number += 1
-    taken.add(str(number).encode())
-    return str(number).encode()
+def place_of(track: Mapping[str, int | None]) -> Place:
+    """The process and thread that Kineto writes for a track."""
+    if track["device"] is not None:
+        return track["device"], track["stream"] or 0
+    return track["process"] or 0, track["thread"] or 0
 
 
-def _name(slices: _Slices, event: bytes, known: Mapping[bytes, bytes]) -> None:
-    told = json.loads(event)
-    arguments = told.get("args")
-    if told.get("name") in ("thread_name", "thread_sort_index") and isinstance(arguments, dict):
-        slices.named.setdefault(_place(known), {}).update(arguments)
+def row_name(name: str, row: int) -> str:
+    """What a row is called; the first one is the track itself."""
+    return f"{name.strip()} (row {row + 1}: overlapping)" if row else name
 
 
-def _names(slices: _Slices, place: tuple[bytes, bytes], thread: bytes, row: int) -> Iterator[str]:
-    """Events that name a row after its track, and put it below."""
-    process, own = (part.decode() for part in place)
-    told = slices.named.get(place, {})
-    plain = str(json.loads(own)) if own else ""
-    name = " ".join(str(told.get("name") or f"track {plain}").split()) + f" (row {row + 1}: overlapping)"
-    begin = f'{{"ph":"M","pid":{process},"tid":{thread.decode()},"name":'
-    yield f'{begin}"thread_name","args":{{"name":{json.dumps(name)}}}}}'
-    if isinstance(told.get("sort_index"), int):
-        yield f'{begin}"thread_sort_index","args":{{"sort_index":{told["sort_index"]}}}}}'
+def _names(
+    tracks: Mapping[int, Mapping[str, int | None]], threads: Mapping[tuple[int, int], int]
+) -> Iterator[str]:
+    for (track, row), thread in threads.items():
+        process, own = place_of(tracks[track])
+        begin = f'{{"ph":"M","pid":{process},"tid":{thread},"ts":0,"name":'
+        name = json.dumps(row_name(str(tracks[track]["name"]), row))
+        yield f'{begin}"thread_name","args":{{"name":{name}}}}}'
+        yield f'{begin}"thread_sort_index","args":{{"sort_index":{own}}}}}'
+
+
+def _spelled(at_ns: int) -> set[bytes]:
+    """A time in microseconds, as Kineto and as other programs write it."""
+    whole = f"{at_ns // 1000}.{at_ns % 1000:03d}"
+    short = whole.rstrip("0")
+    return {text.encode() for text in (whole, short, f"{short}0", short.rstrip("."))}
 
 
 def rewritten(text: Iterable[bytes], moved: Moves) -> Iterator[bytes]:
-    """The list of events with what moves on its new thread; everything else as it is."""
-    number = -1
-    for piece, is_event in _split(text):
-        if not is_event:
-            yield piece
-            continue
-        known = _members(piece)
-        thread = None
-        if known.get(b"ph") == b'"X"':
-            number += 1
-            thread = moved.numbers.get(number)
-        elif known.get(b"ph") in _FLOWS:
-            thread = _of_arrow(known, moved)
-        yield piece if thread is None else _with_thread(piece, thread)
+    """The text with what moves on its new thread; everything else as it is.
 
-
-def _of_arrow(known: Mapping[bytes, bytes], moved: Moves) -> bytes | None:
-    identity = known.get(b"id", b"")
-    if identity.isdigit():
-        thread = moved.by_launch.get((*_place(known), int(identity)))
-        if thread is not None:
-            return thread
-    return moved.by_time.get((*_place(known), _nanoseconds(known.get(b"ts", b"0"))))
-
-
-def _with_thread(event: bytes, thread: bytes) -> bytes:
-    """The event with another thread; a `tid` inside its arguments is left alone."""
-    inner = [match.span() for match in _EVENT.finditer(event, 1)]
-    for match in _MEMBER.finditer(event):
-        if match[1] == b"tid" and not any(begin <= match.start() < end for begin, end in inner):
-            return event[: match.start(2)] + thread + event[match.end(2) :]
-    return event
-
-
-def _events(text: Iterable[bytes]) -> Iterator[bytes]:
-    return (piece for piece, is_event in _split(text) if is_event)
-
-
-def _split(text: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """The text from the first event on, in pieces: each event, and what stands between and behind them."""
-    pieces = iter(text)
-    kept = b""
-    for piece in pieces:
+    Only events whose time is that of something which moves are looked at: a gigabyte is searched, not parsed.
+    """
+    kept, searched = b"", 0
+    parts: list[bytes]
+    for piece in _larger(text):
         kept += piece
-        at = 0
-        while True:
-            between = _BETWEEN.match(kept, at)
-            begin = between.end() if between else at
-            if begin == len(kept):
+        last = len(kept) - _LONGEST  # an event that began before, and its end, are in the text at hand
+        done, parts = 0, []
+        for found in _TIME.finditer(kept, searched):
+            if found.start() > last:
                 break
-            event = _EVENT.match(kept, begin) if kept[begin] == ord("{") else None
-            if event is None:
-                if kept[begin] == ord("{") and len(kept) - begin <= _LONGEST_EVENT:
-                    break  # the rest of it is in the next piece
-                yield kept[at:], False  # behind the list
-                yield from ((rest, False) for rest in pieces)
-                return
-            if begin > at:
-                yield kept[at:begin], False
-            yield event[0], True
-            at = event.end()
-        kept = kept[at:]
-    yield kept, False
+            done = _replaced(kept, found, done, moved, parts)
+        searched = max(last + 1, done, searched)
+        safe = max(min(searched - _LONGEST, len(kept)), done)
+        yield b"".join([*parts, kept[done:safe]])
+        kept, searched = kept[safe:], searched - safe
+    done, parts = 0, []
+    for found in _TIME.finditer(kept, searched):
+        done = _replaced(kept, found, done, moved, parts)
+    yield b"".join([*parts, kept[done:]])
 
 
-def _members(event: bytes) -> dict[bytes, bytes]:
-    """The event's own members that matter; those of its arguments are not its own."""
-    arguments = event.find(b'"args"')
-    known = dict(_MEMBER.findall(event, 0, arguments if arguments >= 0 else len(event)))
-    if arguments < 0 or {b"ph", b"pid", b"tid", b"ts"} <= known.keys():
-        return known
-    return dict(_MEMBER.findall(event[:1] + _EVENT.sub(b"0", event[1:])))
+def _larger(text: Iterable[bytes]) -> Iterator[bytes]:
+    """The text in pieces of some size: what is kept back of each is searched once more."""
+    held: list[bytes] = []
+    size = 0
+    for piece in text:
+        held.append(piece)
+        size += len(piece)
+        if size >= _AT_ONCE:
+            yield b"".join(held)
+            held, size = [], 0
+    yield b"".join(held)
 
 
-def _place(known: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
-    return known.get(b"pid", b"0"), known.get(b"tid", b"0")
+def _replaced(text: bytes, found: re.Match[bytes], done: int, moved: Moves, parts: list[bytes]) -> int:
+    """Where the text is written to: behind the thread of this event, if it is one that moves."""
+    start = moved.times.get(found[1])
+    if start is None or found.start() < done:
+        return done
+    known = _event_around(text, found, done)
+    thread = _thread(known, start, moved) if known else None
+    if thread is None:
+        return done
+    parts += [text[done : known[b"tid"].start(2)], str(thread).encode()]
+    return known[b"tid"].end(2)
+
+
+def _event_around(text: bytes, found: re.Match[bytes], done: int) -> dict[bytes, re.Match[bytes]]:
+    """The members of the event whose time this is; nothing where it is not an event's own.
+
+    What stands before the time may hold braces too, as names of lambdas do: the event is the innermost object around it that
+    has a phase.
+    """
+    least = max(done, found.start() - _LONGEST)
+    begin = text.rfind(b"{", least, found.start())
+    while begin >= 0:
+        event = _EVENT.match(text, begin)
+        if event is not None and event.end() > found.start():
+            inner = [match.span() for match in _EVENT.finditer(text, begin + 1, event.end() - 1)]
+            known = {
+                match[1]: match
+                for match in _MEMBER.finditer(text, begin, event.end())
+                if not any(first <= match.start() < end for first, end in inner)
+            }
+            if known.keys() >= {b"ph", b"pid", b"tid", b"ts"}:
+                return known if known[b"ts"].start() == found.start() else {}
+        begin = text.rfind(b"{", least, begin)
+    return {}
+
+
+def _thread(known: Mapping[bytes, re.Match[bytes]], start: int, moved: Moves) -> int | None:
+    """The thread that an event moves to."""
+    process, own, phase = (known[name][2] for name in (b"pid", b"tid", b"ph"))
+    try:
+        place = (int(process), int(own))
+    except ValueError:
+        return None
+    if phase in _FLOWS:
+        return moved.arrows.get((place, start))
+    if phase != b'"X"' or b"dur" not in known:
+        return None
+    threads = moved.slices.get((place, start, _nanoseconds(known[b"dur"][2])))
+    return threads.pop(0) if threads else None
 
 
 def _nanoseconds(text: bytes) -> int:
-    """Of microseconds as text: a double would lose nanoseconds of a clock that began in 1970."""
-    whole, _, fraction = text.strip(b'"').partition(b".")
-    if whole.isdigit() and (fraction.isdigit() or not fraction):
-        return int(whole) * 1000 + (round(float(b"0." + fraction) * 1000) if fraction else 0)
+    """Of microseconds as text."""
     try:
-        return round(float(text.strip(b'"')) * 1000)
+        return round(float(text) * 1000)
     except (ValueError, OverflowError):
-        return 0
+        return -1
