@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests import claims
 from tests.compare.recorded import run_folder, steps
 
 yaml = pytest.importorskip("yaml", reason="PyYAML reads action.yml; it comes with ray, of the dev extra")
@@ -296,3 +298,35 @@ def test_no_expression_stands_in_a_command_and_no_token_beside_the_program() -> 
     assert with_token == ["Fetch the baseline", "Comment on the pull request"]
     used = [step["uses"] for step in ACTION["runs"]["steps"] if "uses" in step]
     assert [each for each in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", each)] == []
+
+
+def test_the_workflows_of_the_guide_would_run() -> None:
+    """Every block is YAML; inputs of the action exist, commands of Foretrace parse, other actions are named as they are pinned."""
+    text = (ROOT / "docs" / "guide" / "ci.md").read_text(encoding="utf-8")
+    blocks = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", text, re.M | re.S)]
+    assert len(blocks) == 4
+    found = [step for block in blocks for step in _steps(block)]
+    ours = [step for step in found if str(step.get("uses", "")).startswith("OWNER/foretrace@")]
+    assert len(ours) == 2
+    assert [name for step in ours for name in step["with"] if name not in ACTION["inputs"]] == []
+    lines = [line for step in found for line in (step.get("script") or [step.get("run", "")])]
+    commands = [
+        claims.CommandLine(tuple(shlex.split(line)), complete=True) for line in lines if "foretrace " in line
+    ]
+    assert len(commands) == 5
+    assert [fault for line in commands if (fault := _fault(line))] == []
+    listed = set(re.findall(r"^\| `([a-z-]+)` \|.*\|.*\|$", text, re.M))
+    assert listed >= set(ACTION["inputs"]), "the table has every input"
+
+
+def _steps(block: Any) -> list[dict[str, Any]]:
+    if isinstance(block, list):
+        return block
+    if "jobs" in block:
+        return [step for job in block["jobs"].values() for step in job["steps"]]
+    return list(block.values())
+
+
+def _fault(line: claims.CommandLine) -> str | None:
+    words = line.words[: line.words.index(">")] if ">" in line.words else line.words
+    return claims.fault(claims.CommandLine(words, complete=True))
