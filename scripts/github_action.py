@@ -6,6 +6,7 @@ What GitHub refuses, as it does for pull requests from forks, is said in the log
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import io
 import json
@@ -90,7 +91,12 @@ def gate() -> int:
         markdown.write_text(
             _titled(f"`foretrace gate` ended with code {code}; the log says why"), encoding="utf-8"
         )
-    _append("GITHUB_STEP_SUMMARY", markdown.read_text(encoding="utf-8"))
+    text = markdown.read_text(encoding="utf-8")
+    if code == _INCONCLUSIVE and not _given("BASELINE") and not _baseline_file().exists():
+        branch = _branch().replace("`", "'")
+        text = text.replace("\n\n", f"\n\nA job on branch `{branch}` leaves one.\n\n", 1)
+        markdown.write_text(text, encoding="utf-8")
+    _append("GITHUB_STEP_SUMMARY", text)
     saved = _saved(folder, run) if not failed and _of_the_branch() else ""
     written = {"outcome": outcome, "code": code, "run": run, "markdown": markdown, "saved": saved}
     _append("GITHUB_OUTPUT", "".join(f"{name}={_one_line(value)}\n" for name, value in written.items()))
@@ -313,7 +319,9 @@ def _branch() -> str:
 
 def _folder() -> Path:
     """A folder for this gate in the job's temporary one."""
-    name = "".join(letter if letter.isalnum() else "-" for letter in _given("KEY") or "gate")
+    name = hashlib.sha256(_given("KEY").encode()).hexdigest()[
+        :12
+    ]  # a key may be too long for a name, or no name at all
     folder = Path(os.environ.get("RUNNER_TEMP", ".")) / f"foretrace-{name}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -213,7 +213,10 @@ def test_main_leaves_a_baseline_and_a_pull_request_one_comment(tmp_path: Path, g
     """A job of main; then a pull request that is 1.8 times as slow, and again after its author has mended it."""
     kept = run_job(tmp_path, github, event="push", recording=recorded(tmp_path / "main"))
     assert (kept.code, kept.outputs["code"], kept.outputs["outcome"]) == (0, "4", "inconclusive")
-    assert "there is no baseline" in kept.summary
+    assert (
+        "there is no baseline yet: foretrace-branch.json does not exist\n\nA job on branch `main` leaves one."
+        in kept.summary
+    )
     assert github.comments == []
     github.add_artifact(Path(kept.uploaded).read_bytes())
     github.comments.append(
@@ -253,7 +256,7 @@ def test_a_fork_gets_the_summary_and_cannot_plant_a_baseline(tmp_path: Path, git
     assert (job.code, job.outputs["outcome"]) == (4, "inconclusive")
     assert "no artifact 'foretrace-baseline' of branch 'main' yet" in job.log
     assert "::notice title=foretrace%3A no comment::POST /repos/o/r/issues/7/comments: 403" in job.log
-    assert "### ⚠️ Inconclusive: there is no baseline" in job.summary
+    assert "### ⚠️ Inconclusive: there is no baseline yet" in job.summary
     assert github.comments == []
 
 

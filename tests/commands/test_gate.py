@@ -55,6 +55,16 @@ def test_0_1_and_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "peak_bytes was not recorded" in missing["gates"][0]["says"]
 
 
+def test_two_times_pass_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two steps that look faster: they could as well be slower."""
+    before, after = (
+        str(steps((length,) * 2).write(tmp_path, f"{length}.json")) for length in (3_800.0, 1_800.0)
+    )
+    found = decided(capsys, before, after, *STEP)
+    assert found["exit_code"] == 4
+    assert "2 steps and 2 steps are too few" in found["gates"][0]["says"]
+
+
 def test_another_processor_decides_only_without_a_gpu(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,10 +108,10 @@ def test_reports_are_written_whatever_happens(tmp_path: Path, capsys: pytest.Cap
     written = ["--markdown", str(files[0]), "--junit", str(files[1]), "--github", "--force"]
     assert main(["gate", "--no-cache", str(tmp_path / "none.json"), run, *STEP, *written]) == 4
     out = capsys.readouterr().out
-    assert "::warning title=foretrace gate%3A inconclusive::there is no baseline: none.json" in out
+    assert "::warning title=foretrace gate%3A inconclusive::there is no baseline yet: none.json" in out
     assert files[0].read_text().splitlines()[:2] == [
         "<!-- foretrace-gate: gate -->",
-        "### ⚠️ Inconclusive: there is no baseline: none.json does not exist",
+        "### ⚠️ Inconclusive: there is no baseline yet: none.json does not exist",
     ]
     assert main(["gate", "--no-cache", run, str(tmp_path / "gone"), *STEP, *written]) == 3
     assert "gone" in files[0].read_text()

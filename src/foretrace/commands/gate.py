@@ -78,7 +78,7 @@ def _decision(gates: list[Gate], args: argparse.Namespace) -> Decision:
     names = short_names([args.before, args.after])
     after = _recording(args.after, names[1], args)
     if not args.before.exists():
-        return inconclusive(f"there is no baseline: {args.before.name} does not exist")
+        return inconclusive(f"there is no baseline yet: {args.before.name} does not exist")
     before, trace = _before(names[0], args)
     return decide(gates, compare_sides(before, side_of(after.case, after.name)), trace, after.case.whole)
 

@@ -14,6 +14,7 @@ from foretrace.compare import steps
 from foretrace.compare.environment import Difference, differences
 from foretrace.compare.gates import STEP, Checked, Gate, State, check
 from foretrace.compare.steps import StepComparison
+from foretrace.compare.verdicts import FEWEST
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace
 
@@ -101,10 +102,17 @@ def _checked(
         return checked
     why = _others(apart) if any(each.decisive for each in apart) else ""
     if not why and gate.name == STEP:
-        why = found.why_not
+        why = found.why_not or _too_few(found)
     if not why or why in checked.says:
         return checked
     return replace(checked, state="inconclusive", says=f"{checked.says}; {why}")
+
+
+def _too_few(found: StepComparison) -> str:
+    """Why a step limit says nothing, kept or not: one or two times could be anything."""
+    recorded = found.known_by == "recorded"
+    times = [side.times_ns if recorded else side.blocks_ns for side in (found.before, found.after)]
+    return found.judged.why if min(map(len, times)) < FEWEST else ""
 
 
 def to_dict(decision: Decision) -> dict[str, Any]:
