@@ -31,6 +31,10 @@ MACHINE_PATH = re.compile(
 NOT_IN_THE_REPOSITORY = (
     "foretrace.bench",
     "foretrace.compare",
+    "foretrace.gate",
+    "foretraceFinding",
+    "actions/upload-artifact",
+    "comment.md",
     "runs",
     "foretrace-runs",
     ".foretrace",

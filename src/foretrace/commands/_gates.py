@@ -1,4 +1,4 @@
-"""What `compare` has for build servers: --fail-on, --strict, --junit, --github and --markdown."""
+"""What `compare` and `gate` have for build servers: --fail-on, --strict, --junit, --github and --markdown."""
 
 from __future__ import annotations
 
@@ -22,8 +22,15 @@ _XML, _MARKDOWN = (".xml",), (".md", ".markdown")
 
 
 def add_gates(parser: argparse.ArgumentParser) -> None:
-    """Adds the options."""
+    """Adds the options of `compare`."""
     group = parser.add_argument_group("as a gate")
+    add_limits(group)
+    group.add_argument("--strict", action="store_true", help="exit with 1 also where a gate is inconclusive")
+    add_reports(group)
+
+
+def add_limits(group: argparse._ActionsContainer) -> None:
+    """Adds --fail-on."""
     group.add_argument(
         "--fail-on",
         metavar="LIMIT",
@@ -32,7 +39,10 @@ def add_gates(parser: argparse.ArgumentParser) -> None:
         help="exit with 1 where this comes true, such as 'step_ms > +3%%'; also peak_bytes, kernels, launches, "
         "exposed_communication_pct, ANALYSIS.VALUE; may be given several times",
     )
-    group.add_argument("--strict", action="store_true", help="exit with 1 also where a gate is inconclusive")
+
+
+def add_reports(group: argparse._ActionsContainer) -> None:
+    """Adds --junit, --markdown and --github."""
     group.add_argument("--junit", metavar="FILE", type=Path, help="write the gates as JUnit XML")
     group.add_argument("--markdown", metavar="FILE", type=Path, help="write a comment for a pull request")
     group.add_argument("--github", action="store_true", help="print annotations for GitHub Actions")
@@ -46,7 +56,7 @@ def parsed(args: argparse.Namespace) -> list[Gate]:
         _output.check_file(args.junit, force=args.force, endings=_XML, such_as=".xml")
     if args.markdown is not None:
         _output.check_file(args.markdown, force=args.force, endings=_MARKDOWN, such_as=".md")
-    if args.strict and not args.fail_on:
+    if getattr(args, "strict", False) and not args.fail_on:
         raise UsageError("--strict needs --fail-on")
     return [parse(text) for text in args.fail_on]
 

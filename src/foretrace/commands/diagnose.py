@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from foretrace.commands import _input, _output, summary
 from foretrace.errors import FaultError, MissingDataError, UsageError, contained
+from foretrace.units import visible
 
 if TYPE_CHECKING:
     from foretrace.analyze.trust import Trust
@@ -30,7 +32,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _input.add_step_ms(parser)
     _input.add_rich(parser)
     parser.add_argument("--explain", metavar="RULE", help="print the manual page of a rule instead")
-    _output.add_format(parser, formats=("table", "json", "md", "agent"))
+    _output.add_format(parser, formats=("table", "json", "md", "agent", "sarif"))
+    says = "for --format sarif: the checkout that paths are relative to (default: the git repository around this folder)"
+    parser.add_argument("--source-root", metavar="FOLDER", type=Path, help=says)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -40,6 +44,10 @@ def run(args: argparse.Namespace) -> None:
         return
     if args.path is None:
         raise UsageError("diagnose needs a PATH, or --explain RULE")
+    if args.source_root is not None and args.format != "sarif":
+        raise UsageError("--source-root needs --format sarif")
+    if args.source_root is not None and not args.source_root.is_dir():
+        raise UsageError(f"--source-root {args.source_root}: not a folder")
     case = _input.open_case(
         args.path,
         no_cache=args.no_cache,
@@ -53,7 +61,29 @@ def run(args: argparse.Namespace) -> None:
 
         print(shown(agent_answer(case, args.path.resolve()), most_tokens=BRIEF_TOKENS, commands=True).text)
         return
+    if args.format == "sarif":
+        _print_sarif(case, args.source_root)
+        return
     print_diagnosis(case, args.format)
+
+
+def _print_sarif(case: Case, root: Path | None) -> None:
+    """Prints the findings for a code host, and says how many have no line in the repository."""
+    from foretrace.diagnose import RULES
+    from foretrace.diagnose.diagnosis import diagnosed
+    from foretrace.present.export.sarif import Repository, repository_root, to_sarif
+    from foretrace.present.text import tables
+    from foretrace.units import counted
+
+    case.require_replay()
+    diagnosis = diagnosed(case, RULES)
+    repository = Repository(root or repository_root(Path.cwd()))
+    log = to_sarif(diagnosis, judged(case.whole), repository)
+    print(tables.document_to_json(log))
+    missing = len(diagnosis.findings) - len(log["runs"][0]["results"])
+    if missing:
+        says = f"{counted(missing, 'finding')} without a line in {visible(str(repository.root))}: in the log as notifications"
+        print(f"foretrace: {says}", file=sys.stderr)
 
 
 def agent_answer(case: Case, path: Path, *, top: int | None = None, roots: Sequence[Path] = ()) -> Answer:

@@ -1,6 +1,6 @@
 """Named baselines: what a comparison asks of a recording, in a small JSON file that can be kept in git.
 
-The file holds times, parts, counts and values; no paths, no machine and no kernel names. Keys are sorted and times are whole
+The file holds times, parts, counts, values, and the device, processor and versions; no paths, no machine's name and no kernel names. Keys are sorted and times are whole
 nanoseconds, so that saving the same recording again changes nothing.
 """
 
@@ -19,12 +19,29 @@ from foretrace.errors import InputError, UsageError, unknown
 from foretrace.sourced import JUDGEMENT, Count
 
 SCHEMA = "foretrace.baselines/1"
+_MOST_BYTES = 4 << 20  # a larger file holds something else
 _MOST = Count(100, "times of steps that a baseline keeps", JUDGEMENT)
 
 
-def load(path: Path, name: str) -> Side:
-    """The baseline of this name."""
+def is_baselines(path: Path) -> bool:
+    """Whether a file holds baselines, by its content."""
+    try:
+        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+            return False
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):  # a recording, or nothing that can be read: others say so
+        return False
+    return isinstance(document, dict) and document.get("schema") == SCHEMA
+
+
+def load(path: Path, name: str | None) -> Side:
+    """The baseline of this name; without one, the only one there is."""
     known = _read(path)
+    if name is None:
+        if len(known) != 1:
+            listed = ", ".join(map(repr, known)) or "none"
+            raise UsageError(f"{path}: which baseline? --baseline NAME says; there are: {listed}")
+        name = next(iter(known))
     if name not in known:
         raise unknown(f"{path}: no baseline named {name!r}", name, known)
     try:
@@ -80,6 +97,7 @@ def _document(side: Side) -> dict[str, Any]:
         "product_flops": side.product_flops,
         "counts": dict(side.counts),
         "values": dict(side.values),
+        "environment": dict(side.environment),
     }
 
 
@@ -113,6 +131,7 @@ def _side(name: str, saved: Mapping[str, Any]) -> Side:
         counts=_numbers(saved["counts"]),
         values=_numbers(saved["values"]),
         has_stacks=bool(saved["has_stacks"]),
+        environment={str(each): str(value) for each, value in saved.get("environment", {}).items()},
     )
 
 

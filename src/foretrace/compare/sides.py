@@ -14,6 +14,7 @@ from foretrace.analyze.concepts.work import flops, throughput
 from foretrace.analyze.concepts.work.work_models import MATRIX_FAMILIES
 from foretrace.analyze.steps import step_windows
 from foretrace.compare.device_speed import Kernels, kernel_times
+from foretrace.compare.environment import environment_of
 from foretrace.compare.memory import snapshot_beside
 from foretrace.compare.parts import step_parts
 from foretrace.diagnose.case import Case
@@ -46,6 +47,9 @@ class Side:
     values: Mapping[str, float] = field(default_factory=dict)  # of analyses, as a baseline keeps them
     has_stacks: bool = False
     kernels: Kernels = field(default_factory=dict)  # to see how fast the GPU ran; a baseline has none
+    environment: Mapping[str, str] = field(
+        default_factory=dict
+    )  # processor and versions, where they are known
 
     @property
     def recorded_ns(self) -> float:
@@ -94,6 +98,7 @@ def side_of(recording: Case | Trace, name: str) -> Side:
         counts={**_counts(trace), **_peak(recording)},
         has_stacks=trace.python.height > 0,
         kernels=kernel_times(trace) if trace.has_device else {},
+        environment=environment_of(trace),
     )
 
 

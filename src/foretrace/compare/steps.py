@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from foretrace.compare.environment import differences
 from foretrace.compare.parts import RECORDING
 from foretrace.compare.sides import Side
 from foretrace.compare.verdicts import Judged, judge, repeats
@@ -148,6 +149,16 @@ def _why_not(before: Side, after: Side, known_by: Known) -> str:
 
 
 def _notes(found: Basis, before: Side, after: Side, known_by: Known) -> tuple[str, ...]:
+    return (*_of_times(found, before, after, known_by), *_of_environments(before, after))
+
+
+def _of_environments(before: Side, after: Side) -> tuple[str, ...]:
+    """That the program ran on or with something else; other devices are told with the work."""
+    others = [each.says for each in differences(before, after) if each.what != "device"]
+    return (f"environments differ: {', '.join(others)}",) if others else ()
+
+
+def _of_times(found: Basis, before: Side, after: Side, known_by: Known) -> tuple[str, ...]:
     if known_by == "unprofiled":
         return (
             *found.notes,

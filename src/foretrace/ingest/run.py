@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,12 @@ class Recorded:
     )
     beside: tuple[Companion, ...] = ()  # other recordings of the same program
     counters: tuple[Path, ...] = ()  # counters of its kernels that the user named
+    environment: Mapping[str, str] = field(default_factory=dict)  # what it ran on and with
 
     def told(self, trace: Trace) -> Trace:
         """The recording, read, with what only the Run knows of it in its `meta`."""
         loader = self.timed.loader if self.timed is not None else None
-        known = {"settling": self.settling, "loader": loader}
+        known = {"settling": self.settling, "loader": loader, "environment": self.environment or None}
         told = copy(trace)  # the recording itself may still go into the cache, which knows nothing of Runs
         told.meta = {**trace.meta, **{name: value for name, value in known.items() if value is not None}}
         if self.beside or self.counters:
@@ -99,7 +100,8 @@ def _of_rank(folder: Path) -> Recorded:
         reason = facts.get("reason") or "it ended too early"
         raise InputError(f"{folder}: this rank recorded nothing: {reason}")
     known = (_step_ns(facts), _timed(folder, facts), _settling(facts))
-    return Recorded(chosen, rich if light else None, *known, beside=_beside(folder, facts))
+    beside, environment = _beside(folder, facts), _environment(facts)
+    return Recorded(chosen, rich if light else None, *known, beside=beside, environment=environment)
 
 
 def _beside(folder: Path, facts: dict[str, Any]) -> tuple[Companion, ...]:
@@ -123,7 +125,8 @@ def _of_file(path: Path) -> Recorded | None:
     is_light = path == recording_of(path.parent, facts, "light")
     rich = recording_of(path.parent, facts, "rich") if is_light else None
     known = (_step_ns(facts), _timed(path.parent, facts), _settling(facts))
-    return Recorded(path, rich, *known, beside=_beside(path.parent, facts))
+    beside, environment = _beside(path.parent, facts), _environment(facts)
+    return Recorded(path, rich, *known, beside=beside, environment=environment)
 
 
 def other_ranks(path: Path) -> tuple[Path, ...] | None:
@@ -227,6 +230,20 @@ def _timed(folder: Path, facts: dict[str, Any]) -> Timed:
     except ForetraceError:
         run = {}
     return read_timed(facts, run)
+
+
+def _environment(facts: dict[str, Any]) -> dict[str, str]:
+    """The processor and the versions that may explain a difference between two Runs of one program."""
+    versions, processor = facts.get("versions"), facts.get("processor")
+    found = dict(versions) if isinstance(versions, dict) else {}
+    found.pop("platform", None)  # names the machine's own kernel build
+    machine = processor if isinstance(processor, dict) else {}
+    found |= {
+        "processor": machine.get("model"),
+        "processor_cores": machine.get("usable_cpu_count"),
+        "torch_threads": machine.get("torch_threads_count"),
+    }
+    return {str(name): str(value) for name, value in found.items() if isinstance(value, str | int) and value}
 
 
 def rank_number(folder: Path) -> int:

@@ -10,21 +10,21 @@ from foretrace.present.text.markup import code, escaped
 from foretrace.units import visible
 
 _SUITE = "foretrace compare"
-_LEVELS = {"failed": "error", "inconclusive": "warning", "passed": "notice"}
+LEVELS = {"failed": "error", "inconclusive": "warning", "passed": "notice"}
 
 
-def junit(checked: Sequence[Checked], verdict: str, says: str) -> str:
+def junit(checked: Sequence[Checked], verdict: str, says: str, *, suite: str = _SUITE) -> str:
     """One test for each gate: failed, skipped where nothing can be concluded, or passed; and one for the verdict, never failed."""
     failed, skipped = (sum(gate.state == state for gate in checked) for state in ("failed", "inconclusive"))
     lines = [
         '<?xml version="1.0" encoding="utf-8"?>',
-        f'<testsuite name="{_SUITE}" tests="{len(checked) + 1}" failures="{failed}" skipped="{skipped}" errors="0">',
-        f'  <testcase classname="{_SUITE}" name={_attribute(f"verdict: {verdict}")}>',
+        f'<testsuite name="{suite}" tests="{len(checked) + 1}" failures="{failed}" skipped="{skipped}" errors="0">',
+        f'  <testcase classname="{suite}" name={_attribute(f"verdict: {verdict}")}>',
         f"    <system-out>{_text(says)}</system-out>",
         "  </testcase>",
     ]
     for gate in checked:
-        lines.append(f'  <testcase classname="{_SUITE}" name={_attribute(gate.gate.text)}>')
+        lines.append(f'  <testcase classname="{suite}" name={_attribute(gate.gate.text)}>')
         if gate.state == "failed":
             lines.append(f"    <failure message={_attribute(gate.says)}/>")
         elif gate.state == "inconclusive":
@@ -43,10 +43,12 @@ def _text(text: str) -> str:
     return escape(visible(text))
 
 
-def github_lines(checked: Iterable[Checked], verdict: str, says: str) -> list[str]:
+def github_lines(
+    checked: Iterable[Checked], verdict: str, says: str, *, suite: str = _SUITE, level: str = "notice"
+) -> list[str]:
     """GitHub's workflow commands: one line for the verdict, one for each gate."""
-    lines = [_command("notice", f"foretrace compare: {verdict}", says)]
-    lines += [_command(_LEVELS[gate.state], f"{gate.state}: {gate.gate.text}", gate.says) for gate in checked]
+    lines = [_command(level, f"{suite}: {verdict}", says)]
+    lines += [_command(LEVELS[gate.state], f"{gate.state}: {gate.gate.text}", gate.says) for gate in checked]
     return lines
 
 

@@ -2,7 +2,7 @@
 
 Ours are a process named Foretrace: the steps on the host and on the GPU, a track for every finding, and counters of the
 GPU, the launch queue and memory. They stand at the front of the recording's list of events, so that a recording of
-gigabytes passes through in pieces. One that is not sound JSON, holds secrets or is of another format than Kineto's is written
+gigabytes passes through in pieces; only what overlaps on one track gets a row of its own. One that is not sound JSON, holds secrets or is of another format than Kineto's is written
 anew from its tables.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import numpy as np
 import polars as pl
@@ -18,9 +19,12 @@ from numpy.typing import NDArray
 
 from foretrace.analyze.concepts.host.launch_queue import queue_depth
 from foretrace.analyze.concepts.memory.memory_curve import curves
+from foretrace.diagnose.finding import Finding
 from foretrace.errors import InputError
 from foretrace.ingest.source import open_source
 from foretrace.intervals import union
+from foretrace.present.export import track_rows
+from foretrace.present.text.findings import place_text, worths
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.trace import Step, Trace
 
@@ -47,19 +51,31 @@ Times = NDArray[np.int64]
 def chunks(view: RecordingView) -> Iterator[bytes]:
     """The whole file in pieces."""
     trace = view.trace
-    ours = _joined(_own_events(view))
     own_text = trace.format == "kineto" and not trace.meta.get("masked_texts")
     if own_text and _UNSOUND.isdisjoint(repair.code for repair in trace.repairs):
-        yield from _spliced(trace, ours)
+        moves = track_rows.moves(trace, _clock_ns(trace))
+        yield from _spliced(trace, _joined(chain(moves.tracks, _own_events(view))), moves)
     else:
         yield b'{"traceEvents":['
-        yield from ours
+        yield from _joined(_own_events(view))
         yield from _joined(_recorded_events(trace), after_others=True)
         yield b"]}"
 
 
-def _spliced(trace: Trace, ours: Iterator[bytes]) -> Iterator[bytes]:
-    """The recording's own text with our events at the front of its list."""
+def _spliced(trace: Trace, ours: Iterator[bytes], moves: track_rows.Moves) -> Iterator[bytes]:
+    """The recording's own text with our events at the front of its list; what overlaps on rows of its own."""
+    before, text = _text(trace)
+    first = next(text)
+    yield before
+    yield from ours
+    if not first.startswith(b"]"):
+        yield b","
+    rest = chain((first,), text)
+    yield from track_rows.rewritten(rest, moves) if moves.slices else rest
+
+
+def _text(trace: Trace) -> tuple[bytes, Iterator[bytes]]:
+    """The recording's own text: what stands before its first event, and the rest from there."""
     pieces = open_source(trace.path).chunks()
     head = b""
     for piece in pieces:
@@ -73,12 +89,7 @@ def _spliced(trace: Trace, ours: Iterator[bytes]) -> Iterator[bytes]:
         raise InputError(f"{trace.path}: its list of events was not found again; has the file changed?")
     head = head.removeprefix(b"\xef\xbb\xbf") if begins.re is _LIST_BEGINS else head
     at = begins.start("next")
-    yield head[:at]
-    yield from ours
-    if begins["next"] != b"]":
-        yield b","
-    yield head[at:]
-    yield from pieces
+    return head[:at], chain((head[at:],), pieces)
 
 
 def _joined(events: Iterable[str], *, after_others: bool = False) -> Iterator[bytes]:
@@ -129,20 +140,39 @@ def _step_name(step: Step) -> str:
 
 
 def _findings(view: RecordingView) -> Iterator[str]:
-    """A track for each finding, with the spans that it is about."""
+    """A track for each finding, with the spans that it is about; those that overlap on further rows of it."""
     spans = view.trace.spans
+    tid = FIRST_FINDING
     for number, (finding, ids) in enumerate(zip(view.diagnosis.findings, view.finding_spans, strict=True), 1):
-        if not len(ids):
+        about = spans[ids].drop_nulls("dur_ns").sort("start_ns", "id")
+        if about.is_empty():
             continue
-        tid = FIRST_FINDING + number
-        yield _named("thread_name", tid, f"Finding {number}: {finding.rule}")
-        says = {"finding": number, "says": finding.says, "rule": finding.rule}
-        rows = spans[ids].select("name", "start_ns", "dur_ns").drop_nulls("dur_ns").sort("start_ns")
-        before = 0
-        for name, start, dur in rows.with_columns(pl.col("name").cast(pl.String)).iter_rows():
-            if start >= before:  # what lies under another span of the finding is shown by that
-                before = start + dur
-                yield _span(view.trace, tid, name, start, dur, says)
+        starts = about["start_ns"].to_numpy()
+        on_one = np.zeros(about.height, np.int64)
+        rows = track_rows.rows_of(
+            on_one, starts, starts + about["dur_ns"].to_numpy(), track_rows.is_work(about)
+        )
+        for row in range(int(rows.max()) + 1):
+            more = f" (row {row + 1}: overlapping)" if row else ""
+            yield _named("thread_name", tid + 1 + row, f"Finding {number}: {finding.rule}{more}")
+        says = _told(number, finding)
+        names = about["name"].cast(pl.String)
+        for name, start, dur, row in zip(names, starts.tolist(), about["dur_ns"], rows.tolist(), strict=True):
+            yield _span(view.trace, tid + 1 + row, name, start, dur, says)
+        tid += 1 + int(rows.max())
+
+
+def _told(number: int, finding: Finding) -> dict[str, object]:
+    """What a slice of a finding says when it is chosen."""
+    told = {
+        "finding": number,
+        "says": finding.says,
+        "rule": finding.rule,
+        "worth": worths(finding),
+        "fix": finding.fix.says,
+        "at": ", ".join(place_text(place) for place in finding.where[:3]),
+    }
+    return {name: value for name, value in told.items() if value}
 
 
 def _counters(trace: Trace) -> Iterator[tuple[str, str, Times, Times]]:
@@ -189,24 +219,22 @@ def _counter(trace: Trace, name: str, unit: str, at: Times, value: Times) -> Ite
 def _recorded_events(trace: Trace) -> Iterator[str]:
     """The spans of the tables, for a recording whose own text is not sound."""
     tracks = {row["id"]: row for row in trace.tracks.iter_rows(named=True)}
-    for row in tracks.values():
-        process, thread = _place(row)
-        yield f'{{"ph":"M","name":"thread_name","pid":{process},"tid":{thread},"args":{{"name":{json.dumps(row["name"])}}}}}'
+    rows = track_rows.rows_of_spans(trace)
+    threads = {(track, 0): track_rows.place_of(row)[1] for track, row in tracks.items()}
+    threads |= track_rows.further_threads(trace, rows)
+    for (track, row), thread in threads.items():
+        process = track_rows.place_of(tracks[track])[0]
+        name = json.dumps(track_rows.row_name(tracks[track]["name"], row))
+        yield f'{{"ph":"M","name":"thread_name","pid":{process},"tid":{thread},"args":{{"name":{name}}}}}'
     spans = trace.spans.select(
         "track_id", pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String), "start_ns", "dur_ns"
     )
-    for track, kind, name, start, dur in spans.iter_rows():
-        process, thread = _place(tracks[track])
+    for (track, kind, name, start, dur), row in zip(spans.iter_rows(), rows.tolist(), strict=True):
+        process = track_rows.place_of(tracks[track])[0]
         yield (
-            f'{{"ph":"X","cat":"{_CATEGORIES[kind]}","name":{json.dumps(name)},"pid":{process},"tid":{thread},'
+            f'{{"ph":"X","cat":"{_CATEGORIES[kind]}","name":{json.dumps(name)},"pid":{process},"tid":{threads[track, row]},'
             f'"ts":{_stamp(trace, start)},"dur":{_microseconds(dur or 0)}}}'
         )
-
-
-def _place(track: dict[str, int | None]) -> tuple[int, int]:
-    if track["device"] is not None:
-        return track["device"], track["stream"] or 0
-    return track["process"] or 0, track["thread"] or 0
 
 
 def _span(trace: Trace, tid: int, name: str, start_ns: int, dur_ns: int, args: dict[str, object]) -> str:
@@ -222,7 +250,13 @@ def _named(what: str, tid: int, name: str) -> str:
 
 def _stamp(trace: Trace, at_ns: int) -> str:
     """A time on the clock of the recording's own events."""
-    return _microseconds(at_ns + trace.meta.get("epoch_ns", 0) - (trace.meta.get("base_ns") or 0))
+    return _microseconds(at_ns + _clock_ns(trace))
+
+
+def _clock_ns(trace: Trace) -> int:
+    """What the recording's own events have at the time that is 0 here."""
+    clock: int = trace.meta.get("epoch_ns", 0) - (trace.meta.get("base_ns") or 0)
+    return clock
 
 
 def _microseconds(ns: int) -> str:

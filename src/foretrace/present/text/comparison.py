@@ -238,7 +238,7 @@ def step_lines(found: StepComparison, width: int, results: Sequence[Checked] = (
     if results:
         yield []
         yield from gate_lines(results, width)
-    counts = _counts(found.before, found.after)
+    counts = counts_line(found.before, found.after)
     if counts:
         yield []
         yield from _section("counts", ([(text, "")] for text in tables.wrap(counts, room)))
@@ -338,7 +338,7 @@ def _signed(ns: float | None) -> str:
     return ("+" if ns > 0 else "−" if ns < 0 else "") + format_value("_ns", abs(ns))
 
 
-def _counts(before: Side, after: Side) -> str:
+def counts_line(before: Side, after: Side) -> str:
     """Kernels, launches and memory, where both sides know them."""
     parts = []
     for name, suffix, words in (
@@ -405,7 +405,7 @@ def steps_markdown(found: StepComparison) -> str:
         "",
     ]
     parts += [tables.to_markdown(causes_frame(found, whole=False)).rstrip("\n"), ""]
-    if counts := _counts(found.before, found.after):
+    if counts := counts_line(found.before, found.after):
         parts += [paragraph(counts), ""]
     parts += [f"- {paragraph(note)}" for note in found.notes]
     return "\n".join(parts).rstrip("\n") + "\n"

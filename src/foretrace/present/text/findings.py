@@ -110,7 +110,7 @@ def _other(other: Alternative, width: int) -> Iterator[Line]:
         yield [("    ", ""), (line, "quiet")]
 
 
-def _worths(finding: Finding) -> str:
+def worths(finding: Finding) -> str:
     """What a fix is worth in time, in memory, or in both."""
     freed = finding.freed_bytes
     parts = [_worth(finding.predicted), "" if freed is None else f"frees {freed_text(freed)}"]
@@ -221,7 +221,7 @@ def to_markdown(diagnosis: Diagnosis, times: StepTimes, name: str) -> str:
     known = f"{format_value('_ns', times.used_ns)}: {times.says()}."
     lines = [f"**{escaped(name)}**: {escaped(headline(diagnosis, times))} {escaped(known)}", ""]
     for number, finding in enumerate(diagnosis.findings, 1):
-        worth = _worths(finding) or finding.severity
+        worth = worths(finding) or finding.severity
         lines += [f"{number}. **{finding.rule}** ({worth}): {escaped(finding.says)}"]
         if finding.predicted and finding.predicted.not_promised:
             lines += [f"   - Not promised: {escaped(finding.predicted.not_promised)}."]
