@@ -5,13 +5,14 @@ isal has no wheel for Windows on ARM. Both have the same functions.
 
 from __future__ import annotations
 
-import zlib
-from typing import Any
+from typing import TYPE_CHECKING
 
-stream: Any = zlib
-try:
-    from isal import isal_zlib
-except ImportError:
-    pass
+if TYPE_CHECKING:
+    import zlib as stream
 else:
-    stream = isal_zlib
+    try:
+        from isal import isal_zlib as stream
+    except ImportError:
+        import zlib as stream
+
+__all__ = ["stream"]

@@ -169,7 +169,7 @@ def _stream_errors() -> tuple[type[Exception], ...]:
         NotImplementedError,
         RuntimeError,
     )
-    return (*told, ValueError, struct.error, cast(type[Exception], stream.error))
+    return (*told, ValueError, struct.error, stream.error)
 
 
 def _zip(raw: IO[bytes]) -> _Reader:
