@@ -135,7 +135,7 @@ def check_runners(wheel: Path, folder: Path) -> None:
         home.mkdir()
         environment = bare(home, os.pathsep.join((str(Path(str(program)).parent), os.defpath)))
         expect(HEADLINE in run(command, home, environment), f"{name}: no diagnosis")
-        say(" ".join(command[:1] + command[3:4] + ["...", "demo"]), began)
+        say(f"{name}: demo", began)
 
 
 def bare(home: Path, path: str) -> dict[str, str]:

@@ -46,7 +46,7 @@ NOT_IN_THE_REPOSITORY = (
 OTHER_PROGRAMS_OPTIONS = {
     "--torch", "--loop", "--rdzv-id", "--cuda-graph-trace", "--clock-control", "--token", "--api-key", "--pytorch", "--type",
     "--import", "--page", "--pmc", "--kernel-trace", "--stats", "--output-format", "--sys-trace", "--csv", "--export", "--print-kernel-base",
-    "--trace",
+    "--trace", "--from", "--spec",
 }  # fmt: skip
 
 
