@@ -50,7 +50,7 @@ NOT_IN_THE_REPOSITORY = (
 OTHER_PROGRAMS_OPTIONS = {
     "--torch", "--loop", "--rdzv-id", "--cuda-graph-trace", "--clock-control", "--token", "--api-key", "--pytorch", "--type",
     "--import", "--page", "--pmc", "--kernel-trace", "--stats", "--output-format", "--sys-trace", "--csv", "--export", "--print-kernel-base",
-    "--trace",
+    "--trace", "--from", "--spec",
 }  # fmt: skip
 
 
@@ -314,7 +314,7 @@ def test_hooks_use_the_versions_of_the_dev_extra() -> None:
     project = tomllib.loads(read("pyproject.toml"))["project"]
     hooks = read(".pre-commit-config.yaml")
     pinned = [each for each in project["optional-dependencies"]["dev"] if "==" in each]
-    needed = [*pinned, *project["dependencies"]]
+    needed = [each.partition(";")[0] for each in (*pinned, *project["dependencies"])]
     named = set(re.findall(r'"((?:\w|-)+(?:==|>=)[\d.]+)"', hooks))
     assert named == set(needed)
 

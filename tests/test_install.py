@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import runpy
 import subprocess
 import sys
+import sysconfig
 from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,3 +67,66 @@ def test_package_data_is_there() -> None:
     assert package.joinpath("py.typed").is_file()
     samples = [each.name for each in package.joinpath("samples").iterdir() if each.name.endswith(".json.gz")]
     assert samples, "no sample recording: `foretrace demo` has nothing to show"
+
+
+def without(module: str, *arguments: str, cache: Path, prepare: str = "pass") -> str:
+    """What a command prints where a module cannot be imported."""
+    code = f"import sys; sys.modules[{module!r}] = None; {prepare}; from foretrace.commands import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "FORETRACE_CACHE": str(cache)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+SAMPLE = next(Path(foretrace.__file__).parent.joinpath("samples").glob("*.json.gz"))
+
+
+def test_what_isal_and_the_extension_do_works_without_them(tmp_path: Path) -> None:
+    """Windows on ARM has no isal, free-threaded Python no extension: both print what the others print."""
+    diagnose = ("diagnose", str(SAMPLE), "--format", "json")
+    expected = without("nothing", *diagnose, cache=tmp_path / "with")
+    assert json.loads(expected)["findings"]
+    assert without("isal", *diagnose, cache=tmp_path / "isal") == expected
+    assert without("foretrace._scan", *diagnose, cache=tmp_path / "scan") == expected
+    # What zlib has put into the cache is read from there, and the report is packed by it.
+    assert without("isal", *diagnose, cache=tmp_path / "isal") == expected
+    report = tmp_path / "report.html"
+    without("isal", "report", str(SAMPLE), "-o", str(report), cache=tmp_path / "isal")
+    assert "<title>" in report.read_text(encoding="utf-8")[:2000]
+
+
+def test_doctor_says_what_a_free_threaded_python_lacks(tmp_path: Path) -> None:
+    prepare = (
+        "import sysconfig; known = sysconfig.get_config_var; "
+        "sysconfig.get_config_var = lambda name: 1 if name == 'Py_GIL_DISABLED' else known(name)"
+    )
+    printed = without("foretrace._scan", "doctor", "--format", "json", cache=tmp_path, prepare=prepare)
+    reader = {check["what"]: check for check in json.loads(printed)["rows"]}["reader"]
+    assert reader["status"] == "missing"
+    assert reader["found"].startswith(
+        "native extension, which free-threaded Python cannot load; the pure-Python"
+    )
+
+
+@pytest.mark.parametrize(("free_threaded", "extensions"), [(0, 1), (1, 0)])
+def test_free_threaded_python_builds_no_extension(
+    free_threaded: int, extensions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no stable ABI: its wheel is the one of pure Python."""
+    setup = Path(__file__).parents[1] / "setup.py"
+    setuptools = pytest.importorskip("setuptools", reason="only needed to build")
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(setuptools, "setup", lambda **options: asked.update(options))
+    known = sysconfig.get_config_var
+    monkeypatch.setattr(
+        sysconfig, "get_config_var", lambda name: free_threaded if name == "Py_GIL_DISABLED" else known(name)
+    )
+    monkeypatch.chdir(setup.parent)
+    monkeypatch.delenv("FORETRACE_PURE_PYTHON", raising=False)
+    runpy.run_path(str(setup))
+    assert (len(asked["ext_modules"]), len(asked["options"])) == (extensions, extensions)

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import IO, Any
 
 import polars as pl
-from isal import isal_zlib
 
 from foretrace import schema
 from foretrace._version import __version__
+from foretrace.deflate import stream
 from foretrace.errors import InputError, UsageError
 from foretrace.trace import Repair, Trace
 
@@ -224,7 +224,7 @@ def _check_files(entry: Path, files: dict[str, tuple[int, int]]) -> None:
 def _read_table(file: Path, name: str, size: int, crc: int) -> pl.DataFrame:
     data = file.read_bytes()
     # Checked before polars sees it: its reader may panic or return wrong values on damaged data.
-    if len(data) != size or isal_zlib.crc32(data) != crc:
+    if len(data) != size or stream.crc32(data) != crc:
         raise _DamagedError(file.name)
     frame = pl.read_ipc(io.BytesIO(data))
     if frame.columns != list(schema.TABLES[name]):
@@ -239,7 +239,7 @@ def _write(folder: Path, trace: Trace) -> None:
         trace.table(name).write_ipc(buffer, compression="zstd")
         data = buffer.getbuffer()
         (folder / f"{name}.arrow").write_bytes(data)
-        files.append((name, len(data), isal_zlib.crc32(data)))
+        files.append((name, len(data), stream.crc32(data)))
     manifest = {
         "source": str(trace.path),
         "format": trace.format,

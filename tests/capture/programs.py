@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -37,14 +37,18 @@ SHORT = "wait=2, warmup=1, active=2"
 
 
 def python(
-    folder: Path, code: str, *arguments: str, environ: Mapping[str, str] | None = None
+    folder: Path,
+    code: str,
+    *arguments: str,
+    environ: Mapping[str, str] | None = None,
+    modules: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program in a folder, in a process of its own."""
+    """Runs a program in a folder, in a process of its own, for which these modules may be imported already."""
     script = folder / "program.py"
     script.write_text(code, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(SOURCES), **(environ or {})}
     if FORKS:
-        return warm_torch().run(script, *arguments, environment=environment)
+        return warm_torch(*modules).run(script, *arguments, environment=environment)
     return subprocess.run(
         [sys.executable, "-W", "error", str(script), *arguments],
         capture_output=True,

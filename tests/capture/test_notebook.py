@@ -1,9 +1,10 @@
-"""The cell magic, driven by a fake of IPython's shell: IPython is not installed where the tests run."""
+"""The cell magic: its options, and cells run by IPython itself."""
 
 from __future__ import annotations
 
 import argparse
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +16,6 @@ from foretrace.capture.run_folder import RunFolder
 from foretrace.commands import run
 from foretrace.errors import UsageError
 from tests.capture.programs import TRAINING, needs_torch, python
-
-# What load_ipython_extension and a cell magic use of InteractiveShell: the names and behaviour of IPython 9.
-SHELL = """
-import traceback
-class Shell:
-    def __init__(self):
-        self.user_ns, self.magics = {}, {}
-    def register_magic_function(self, function, magic_kind="line", magic_name=None):
-        assert magic_kind == "cell"
-        self.magics[magic_name] = function
-    def transform_cell(self, cell):
-        return cell + "\\n"
-    def run_cell(self, cell):
-        try:
-            exec(compile(cell, "<cell>", "exec"), self.user_ns)
-        except Exception:
-            traceback.print_exc()
-"""
 
 
 class Shell:
@@ -103,23 +86,42 @@ def test_the_diagnosis_comes_from_a_process_of_its_own(
 
 
 @needs_torch
-def test_a_cell_with_a_loop_and_a_cell_that_is_one_step(tmp_path: Path) -> None:
-    code = f"""{TRAINING}{SHELL}
-shell = Shell()
-foretrace.load_ipython_extension(shell)
-shell.user_ns.update(train=train)
-magic = shell.magics["foretrace"]
-magic("--quiet -o loop --passes light --active 2", "for number in range(2000): loss = train()")
-magic("--quiet -o one --passes light --active 2 --loop", "loss = train(); count = globals().get('count', 0) + 1")
-magic("--quiet -o failing", "raise ValueError('mine')")
-print(shell.user_ns["count"] > 5, isinstance(shell.user_ns["loss"], float))
+@pytest.mark.skipif(
+    find_spec("IPython") is None, reason="IPython is not installed: pip install 'foretrace[frameworks]'"
+)
+def test_cells_of_ipython(tmp_path: Path) -> None:
+    """A loop, a step, an error, a wrong option: IPython is told as by any cell, and later cells of a notebook stop."""
+    code = f"""{TRAINING}
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance(colors="nocolor")
+def run(*lines):
+    done = shell.run_cell("\\n".join(lines))
+    return type(done.error_in_exec).__name__, done.result
+shell.push(dict(train=train))
+print(run("%load_ext foretrace"))
+short = "--quiet --passes light --wait 2 --warmup 1 --active 2"
+print(run(f"%%foretrace {{short}} -o loop", "for number in range(20):", "    loss = train()", "number"))
+print(run(f"%%foretrace {{short}} -o one --loop", "%precision 3", "loss, count = train(), globals().get('count', 0) + 1"))
+print(shell.user_ns["number"], shell.user_ns["count"], isinstance(shell.user_ns["loss"], float))
+print(run("%%foretrace --quiet -o failing", "raise ValueError('mine')"))
+print(run("%%foretrace --nonsense", "pass"))
 """
-    done = python(tmp_path, code)
-    assert (done.returncode, done.stdout) == (0, "True True\n"), done.stderr
-    assert "ValueError: mine" in done.stderr
-    loop, one = RunFolder.read(tmp_path / "loop"), RunFolder.read(tmp_path / "one")
-    assert loop.ranks[0].facts["step_source"] == "optimizer.step() of SGD"
-    assert one.ranks[0].facts["step_source"] == "foretrace.step()"
-    assert one.ranks[0].facts["status"] == "complete"
-    assert one.ranks[0].recording("light") is not None
-    assert RunFolder.read(tmp_path / "failing").ranks[0].facts["status"] == "partial"
+    done = python(tmp_path, code, environ={"IPYTHONDIR": str(tmp_path / "ipython")})
+    assert done.returncode == 0, done.stderr
+    results = [line for line in done.stdout.splitlines() if line.startswith(("('", "19 "))]
+    usage = "('UsageError', None)"
+    # The loop ends when all is recorded: a boundary to begin with, and five steps.
+    assert results == [*["('NoneType', None)"] * 3, "19 6 True", usage, usage], done.stdout
+    assert "Out[0]: 19" in done.stdout  # the value of the cell, as IPython shows it
+    assert "ValueError: mine" in done.stdout
+    assert "UsageError: %%foretrace: the cell raised ValueError; see above" in done.stderr
+    assert "UsageError: %%foretrace: unrecognized arguments: --nonsense" in done.stderr
+    assert "notebook.py" not in done.stdout + done.stderr
+    loop, one = (RunFolder.read(tmp_path / name).ranks[0] for name in ("loop", "one"))
+    assert loop.facts["step_source"] == "optimizer.step() of SGD"
+    assert one.facts["step_source"] == "foretrace.step()"
+    for rank in (loop, one):
+        assert (rank.facts["status"], rank.facts["steps_seen"]) == ("complete", 5)
+        assert rank.recording("light") is not None
+    failing = RunFolder.read(tmp_path / "failing").ranks[0].facts
+    assert (failing["status"], "ValueError" in failing["reason"]) == ("partial", True)

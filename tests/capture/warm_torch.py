@@ -1,4 +1,5 @@
-"""A process that has imported torch, and runs every program it is told of in a fork of itself: importing takes two seconds.
+"""A process that has imported torch, and runs every program it is told of in a fork of itself: importing takes two seconds,
+and the frameworks around torch take three more.
 
 Each line of its input is a request, each line of its output the exit code of a program that has ended.
 """
@@ -6,6 +7,7 @@ Each line of its input is a request, each line of its output the exit code of a 
 from __future__ import annotations
 
 import atexit
+import importlib
 import json
 import os
 import select
@@ -13,7 +15,7 @@ import subprocess
 import sys
 import types
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,9 +27,9 @@ FORKS = sys.platform == "linux"
 class WarmTorch:
     """The process, as the tests see it."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "error", __file__],
+            [sys.executable, "-W", "error", __file__, *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -60,9 +62,9 @@ class WarmTorch:
 
 
 @cache
-def warm_torch() -> WarmTorch:
-    """The process of this test run; it ends with it."""
-    return WarmTorch()
+def warm_torch(*modules: str) -> WarmTorch:
+    """The process of this test run that has these modules beside torch; it ends with it."""
+    return WarmTorch(("torch", *modules))
 
 
 def next_program() -> dict[str, Any] | None:
@@ -97,8 +99,8 @@ def become(request: dict[str, Any]) -> types.CodeType:
 
 
 if __name__ == "__main__":
-    import torch  # noqa: F401
-
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
     if program := next_program():
         code = become(program)
         main = types.ModuleType("__main__")

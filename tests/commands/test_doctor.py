@@ -230,3 +230,24 @@ def test_plain_and_packaged_json_have_one_shape(
     plain = json.loads(capsys.readouterr().out)
     assert plain.keys() == packaged.keys()
     assert plain["columns"] == packaged["columns"]
+
+
+def test_what_doctor_prints_may_be_shown_to_everyone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Issue forms ask for it: no value of the environment, no name of the user, no secret that a path holds."""
+    secret = "ghp_" + "k3J9x2Lq7Rt5Vw8Zb1Nc4Md6Pf0Hs9Ya2Ue7"[:36]
+    home = tmp_path / "home" / "alice-example"
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USERPROFILE", str(home))
+    monkeypatch.setenv("FORETRACE_CACHE", str(home / f"cache-{secret}"))
+    monkeypatch.setenv("HF_TOKEN", "hf_secretvaluethatnobodyshouldsee")
+    monkeypatch.setattr(
+        machine, "_try_torch", lambda: f"ImportError: {home}/lib: https://bob:hunter2@host/simple"
+    )
+    for form in ("json", "table"):
+        assert main(["doctor", "--format", form]) == 0
+        printed = capsys.readouterr().out
+        for hidden in (secret, "alice-example", "hf_secretvalue", "hunter2"):
+            assert hidden not in printed
+        assert "~/cache-" in printed.replace("\n", "")

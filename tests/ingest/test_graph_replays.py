@@ -290,6 +290,13 @@ def test_both_readers_attribute_alike(tmp_path: Path) -> None:
     [
         ("execute_context_2(512)_generation_30(30)", 542),
         ("step[EXTEND bs=1 toks=512]", 512),
+        ("step[EXTEND bs=2 toks=512 c_sq=512 c_sqsq=131072 c_sqsk=131072 c_sk=512]", 512),
+        ("step[DECODE bs=32]", 32),
+        ("step[DECODE bs=4 g_sq=8 g_sqsq=16 g_sqsk=96 g_sk=48]", 8),  # two tokens a sequence, drafted
+        ("step[TARGET_VERIFY bs=4]", None),  # of each sequence several tokens, how many is not told
+        ("step[MIXED bs=4]", None),
+        ("step[MIXED bs=2 c=1 g=1 c_sq=9 c_sk=9 c_sqsq=81 c_sqsk=81 g_sq=1 g_sk=30 g_sqsq=1 g_sqsk=30]", 10),
+        ("step[DRAFT_LOOP raw_bs=3 bs=4 topk=2]", None),
         ("execute_model", None),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 import foretrace
 from foretrace import analyze
 from foretrace.errors import MissingDataError, UsageError
-from foretrace.ingest.server_marks import kind_of
+from foretrace.ingest.server_marks import Lengths, kind_of, lengths_of, tokens_of
 from foretrace.trace import Trace
 from tests.builders import MAIN_THREAD, Recording
 from tests.corpus import CORPUS, needs_corpus
@@ -229,6 +229,11 @@ def test_neighbours_that_rounding_lets_overlap_are_two(tmp_path: Path) -> None:
         ("step[EXTEND bs=1 toks=512]", "prefill"),
         ("step[MIXED bs=4]", "mixed"),
         ("step[TARGET_VERIFY bs=4]", "target verify"),
+        ("step[DRAFT_LOOP raw_bs=3 bs=4 topk=2]", "draft loop"),
+        (
+            "step[MIXED bs=4 c=1 g=3 c_sq=9 c_sk=9 c_sqsq=81 c_sqsk=81 g_sq=3 g_sk=30 g_sqsq=3 g_sqsk=30]",
+            "mixed",
+        ),
         ("execute_context_1(888_788544)_generation_0(0)", "prefill"),
         ("execute_32_context_0(sq0sk0)_generation_32(sq32sk55086)", "decode"),
         ("execute_context_2(64)_generation_3(3)", "mixed"),
@@ -298,6 +303,50 @@ def test_a_server_that_does_not_tell_the_kind(tmp_path: Path) -> None:
     assert bounds_us(trace) == [(n, PERIOD * n, PERIOD * n + 900) for n in range(5)]
     assert {step.kind for step in trace.steps} == {None}
     assert note(trace, "step-marks")["weight"] == "info"
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        "execute_context_0(0)_generation_4(4)",
+        "step[DECODE bs=4]",
+        "execute_model",
+        "gpu_model_runner: forward",
+    ],
+)
+def test_a_server_samples_after_its_mark(mark: str, tmp_path: Path) -> None:
+    """One graph launch inside of the mark, three kernels of sampling after it; the third step waits for requests first."""
+    recording, begins = Recording(), (0, 1000, 6000, 7000)
+    for start in begins:
+        recording.annotation(mark, start, start + 300)
+        work(recording, start + 10, kernels=1, length=500)
+        work(recording, start + 400, kernels=3, length=100)
+    # Before the third mark, long after the second step, something is prepared.
+    work(recording, 5970, kernels=1, length=30)
+    trace = recording.open(tmp_path)
+    assert trace.meta["step_marks"]["source"] == "server"
+    # Each step ends with its last launch, called at 602, which takes half a microsecond (tests/builders.py).
+    assert [(first, last - first) for _, first, last in bounds_us(trace)] == [
+        (start, 602.5) for start in begins
+    ]
+    assert trace.device_spans.sort("start_ns")["step"].to_list() == [
+        *[0] * 4,
+        *[1] * 4,
+        None,
+        *[2] * 4,
+        *[3] * 4,
+    ]
+
+
+@needs_corpus
+def test_the_step_of_a_real_server(tmp_path: Path) -> None:
+    """vLLM's decode of 32 sequences, whose name also tells what attention works on."""
+    trace = foretrace.open(CORPUS / "peers" / "tracelens" / "vllm_decode_graph_execution.json.gz")
+    (step,) = trace.steps
+    assert (trace.meta["step_marks"]["source"], step.kind) == ("server", "decode")
+    name = trace.meta["step_marks"]["name"]
+    assert (tokens_of(name), lengths_of(name)) == (32, (Lengths(0, 0, 0), Lengths(32, 55086, 55086)))
+    assert set(trace.device_spans["step"].to_list()) == {0}
 
 
 @needs_corpus

@@ -7,6 +7,7 @@ and runs again and again until everything is recorded.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import shlex
 import subprocess
@@ -29,7 +30,11 @@ def load_ipython_extension(shell: Any) -> None:
     """What `%load_ext foretrace` calls."""
 
     def magic(line: str, cell: str) -> None:
-        run_cell(shell, line, cell)
+        try:
+            run_cell(shell, line, cell)
+        except UsageError as error:
+            # IPython's own: shown as one line, and later cells of the notebook do not run.
+            raise importlib.import_module("IPython.core.error").UsageError(str(error)) from None
 
     magic.__doc__ = _parser().format_help()
     shell.register_magic_function(magic, magic_kind="cell", magic_name="foretrace")
@@ -45,7 +50,11 @@ def run_cell(shell: Any, line: str, cell: str) -> profile:
             _loop(shell, cell, recording, parsed.limit_s)
         else:
             # Shows the cell's value and its errors as if there were no magic.
-            shell.run_cell(cell)
+            done = shell.run_cell(cell)
+            failed = done.error_before_exec or done.error_in_exec
+            if failed is not None:
+                recording.close(f"the program raised {type(failed).__name__}")
+                raise UsageError(f"%%foretrace: the cell raised {type(failed).__name__}; see above")
     if recording.path is not None and not parsed.quiet:
         sys.stdout.write(_diagnosis(str(recording.path)))
     return recording

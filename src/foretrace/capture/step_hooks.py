@@ -35,6 +35,9 @@ class Hooks:
         self._profilers: dict[int, Any] = {}  # of the program's own, those that were started
         self._undo: dict[int, list[Callable[[], None]]] = {}
         self._in_step = threading.local()
+        self._told_before = False  # of the step of the program's own profiler that ends now
+        self._real_steps = 0  # of any optimizer, where they are counted
+        self._counts_real_steps = False
 
     def install(self) -> None:
         """Hooks into torch, which has just been imported."""
@@ -68,12 +71,19 @@ class Hooks:
 
     def _adopt(self, optimizer: Any) -> None:
         own, inner = optimizer.__dict__.get("step"), optimizer.step
+        # Accelerate's optimizer calls the one inside it only once gradients are accumulated, and with a GradScaler in a way
+        # that no wrapper of the one inside sees.
+        around_another = not getattr(type(optimizer).step, "hooked", False)
+        if around_another:
+            self._count_real_steps()
 
         # The wrapper carries the attributes of what it wraps: schedulers look for theirs.
         @functools.wraps(inner)
         def stepped(*args: Any, **kwargs: Any) -> Any:
+            before = self._real_steps
             out = inner(*args, **kwargs)
-            self._event(OPTIMIZER, id(optimizer), type(optimizer).__name__)
+            if not around_another or self._real_steps != before:
+                self._event(OPTIMIZER, id(optimizer), type(optimizer).__name__)
             return out
 
         def undo() -> None:
@@ -86,6 +96,18 @@ class Hooks:
         optimizer.__dict__["step"] = stepped
         self.optimizers += 1
         self._later(OPTIMIZER, undo)
+
+    def _count_real_steps(self) -> None:
+        """By torch's own hook, which every optimizer calls that updates parameters."""
+        if self._counts_real_steps:
+            return
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        def count(*_: Any) -> None:
+            self._real_steps += 1
+
+        self._counts_real_steps = True
+        self._later(OPTIMIZER, register_optimizer_step_post_hook(count).remove)
 
     def _hook_optimizers(self) -> None:
         import torch
@@ -220,11 +242,19 @@ class Hooks:
         self._profilers.pop(id(profiler), None)
 
     def _profiler_will_step(self, profiler: Any) -> None:
-        if id(profiler) in self._profilers and _acts(profiler.schedule(profiler.step_num + 1)):
+        acts_next = id(profiler) in self._profilers and _acts(profiler.schedule(profiler.step_num + 1))
+        if acts_next:
             self.on_foreign_profiler()
+        # One that waits marks its steps all the same. Told after it began the next mark, our recording would end with that
+        # mark, a step without work; told before, this one's mark and ours are of the same step.
+        elif not _acts(getattr(profiler, "current_action", None)):
+            self._event(PROFILER, None, "")
+            self._told_before = True
 
     def _profiler_steps(self, _: Any) -> None:
-        self._event(PROFILER, None, "")
+        told, self._told_before = self._told_before, False
+        if not told:
+            self._event(PROFILER, None, "")
 
     def wrap_function(self, where: str) -> bool:
         """Tells of each call of MODULE:NAME, once that exists; whether it does."""

@@ -1,7 +1,8 @@
 """Server marks: the ranges that inference servers put around each batch they run, and what kind of step each is.
 
 The names are those of vLLM (`execute_model`, `execute_new_1_cached_31`, `execute_context_1(888)_generation_0(0)`), SGLang
-(`step[DECODE bs=32]`, `step[EXTEND bs=1 toks=512]`), and of programs that call a range `prefill` or `decode`.
+(`step[DECODE bs=32]`, `step[EXTEND bs=1 toks=512]`, with detailed annotations `step[DECODE bs=32 g_sq=32 ... g_sk=4096]`), and of
+programs that call a range `prefill` or `decode`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ _TOKENS = re.compile(
 # products; or, shorter, of query lengths and of products of both.
 _PART = r"(?P<{0}count>\d+)\((?:sq(?P<{0}sq>\d+)sk(?P<{0}sk>\d+)sqsq(?P<{0}sqsq>\d+)sqsk(?P<{0}sqsk>\d+)|(?P<{0}short>\d+)(?:_(?P<{0}pairs>\d+))?)\)"
 _LENGTHS = re.compile(rf"execute_(?:\d+_)?context_{_PART.format('new_')}_generation_{_PART.format('going_')}")
-_SIZES = re.compile(r"step\[[A-Z_]+ bs=(?P<bs>\d+)(?: toks=(?P<toks>\d+))?")
+# A batch of decodes has a token for each sequence; of other modes, only those have a count of tokens that name it.
+_SIZES = re.compile(r"step\[(?:DECODE bs=(?P<bs>\d+)|[A-Z_]+ bs=\d+ toks=(?P<toks>\d+))")
+# The same sums as vLLM's, as `name=number`: of prefills with c_ in front, of decodes with g_.
+_SUM = re.compile(r" (?P<part>[cg])_(?P<name>sq|sk|sqsq|sqsk)=(?P<number>\d+)(?=[ \]])")
 _PLAIN = re.compile(r"execute_model\b|gpu_model_runner: forward\Z")
 _WORD = re.compile(r"(?P<mode>prefill|decode|extend)(?![A-Za-z])", re.IGNORECASE)
 # SGLang's forward modes; any other is told by its own name.
@@ -38,6 +42,8 @@ SERVER_MARKS: tuple[Callable[[str], object], ...] = (
     _WORD.match,
     _PLAIN.match,
 )
+# Of these, the one that programs give to parts of a step too.
+ANYBODYS_MARK: Callable[[str], object] = _WORD.match
 
 
 def kind_of(name: str) -> str | None:
@@ -55,9 +61,21 @@ def tokens_of(name: str) -> int | None:
     """Tokens that the step works on, where its name tells: all of a prefill's, one for each sequence of a decode."""
     if match := _TOKENS.match(name):
         return sum(int(number) for number in match.groups() if number is not None)
+    if sums := _sums(name):
+        return sum(part.get("sq", 0) for part in sums.values())
     if match := _SIZES.match(name):
         return int(match["toks"] or match["bs"])
     return None
+
+
+def _sums(name: str) -> dict[str, dict[str, int]]:
+    """What SGLang's detailed annotation counts, for c (prefills) and g (decodes); empty where there is none."""
+    if not _MODE.match(name):
+        return {}
+    sums: dict[str, dict[str, int]] = {}
+    for match in _SUM.finditer(name):
+        sums.setdefault(match["part"], {})[match["name"]] = int(match["number"])
+    return sums
 
 
 @dataclass(frozen=True)
@@ -71,6 +89,12 @@ class Lengths:
 
 def lengths_of(name: str) -> tuple[Lengths, Lengths] | None:
     """What the new requests of a step work on, and those that go on; None where the name does not tell."""
+    if sums := _sums(name):
+        if any(len(part) != 4 for part in sums.values()):
+            return None
+        nothing = dict.fromkeys(("sq", "sk", "sqsq", "sqsk"), 0)
+        prefills, decodes = (sums.get(part, nothing) for part in "cg")
+        return _causal(**prefills), _causal(**decodes)
     match = _LENGTHS.match(name)
     if match is None:
         return None
@@ -94,4 +118,9 @@ def _lengths(match: re.Match[str], prefix: str) -> Lengths | None:
     assert keys is not None
     assert squares is not None
     assert products is not None
-    return Lengths(queries, keys, products - (squares - queries) // 2)
+    return _causal(queries, keys, squares, products)
+
+
+def _causal(sq: int, sk: int, sqsq: int, sqsk: int) -> Lengths:
+    """Of the last `sq` tokens of a sequence each sees those before it and itself."""
+    return Lengths(sq, sk, sqsk - (sqsq - sq) // 2)

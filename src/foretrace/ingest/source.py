@@ -138,9 +138,9 @@ class _Gzip:
 
 
 def _inflater() -> Any:
-    from isal import isal_zlib
+    from foretrace.deflate import stream
 
-    return isal_zlib.decompressobj(wbits=31)
+    return stream.decompressobj(wbits=31)
 
 
 def _zstd(raw: IO[bytes]) -> _Reader:
@@ -154,8 +154,9 @@ def _stream_errors() -> tuple[type[Exception], ...]:
     from lzma import LZMAError
     from zipfile import BadZipFile
 
-    from isal.isal_zlib import error as isal_error
     from zstandard import ZstdError
+
+    from foretrace.deflate import stream
 
     # NotImplementedError, RuntimeError, struct.error: what a member's damaged header asks of zipfile.
     told = (
@@ -168,7 +169,7 @@ def _stream_errors() -> tuple[type[Exception], ...]:
         NotImplementedError,
         RuntimeError,
     )
-    return (*told, ValueError, struct.error, cast(type[Exception], isal_error))
+    return (*told, ValueError, struct.error, stream.error)
 
 
 def _zip(raw: IO[bytes]) -> _Reader:

@@ -18,7 +18,7 @@ import polars as pl
 
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.ingest.columns import Array
-from foretrace.ingest.server_marks import SERVER_MARKS, kind_of
+from foretrace.ingest.server_marks import ANYBODYS_MARK, SERVER_MARKS, kind_of
 from foretrace.sourced import JUDGEMENT, Count, Share
 from foretrace.trace import Step, Trace
 from foretrace.units import visible
@@ -262,11 +262,31 @@ def _server_steps(trace: Trace, host: pl.DataFrame) -> Marks | None:
     ranges = host.filter(pl.col("kind") == "annotation")
     for is_mark in SERVER_MARKS:
         rows = _named(ranges, is_mark)
-        steps = _steps(rows)
+        steps = marked = _steps(rows)
+        if is_mark is not ANYBODYS_MARK:
+            steps = _with_work_after(trace, steps)
         if steps and _share_inside(trace, steps) >= LEAST_WORK:
             in_order = tuple(replace(step, number=place) for place, step in enumerate(steps))
-            return Marks("server", _common_name(rows), in_order, rows.height - len(steps))
+            return Marks("server", _common_name(rows), in_order, rows.height - len(marked))
     return None
+
+
+def _with_work_after(trace: Trace, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Servers end their marks before they sample: a step has what follows its mark, until a pause as long as the mark."""
+    begins_ns, ends_ns = _work(trace)
+    longer = []
+    for step, until_ns in zip(steps, [*(step.start_ns for step in steps[1:]), None], strict=False):
+        pause_ns, end_ns = step.end_ns - step.start_ns, step.end_ns
+        first = int(np.searchsorted(begins_ns, step.end_ns))
+        last = len(begins_ns) if until_ns is None else int(np.searchsorted(begins_ns, until_ns))
+        for begin, end in zip(begins_ns[first:last].tolist(), ends_ns[first:last].tolist(), strict=True):
+            if begin - end_ns > pause_ns:
+                break
+            end_ns = max(end_ns, end)
+        longer.append(
+            replace(step, end_ns=end_ns if until_ns is None else max(min(end_ns, until_ns), step.end_ns))
+        )
+    return tuple(longer)
 
 
 def _batches(trace: Trace, host: pl.DataFrame) -> Marks | None:
@@ -330,14 +350,17 @@ def _share_inside(trace: Trace, steps: Sequence[Step]) -> float:
 
 def _work_ns(trace: Trace) -> Array:
     """When launches began; without any, operators."""
-    spans = trace.spans
+    return _work(trace)[0]
+
+
+def _work(trace: Trace) -> tuple[Array, Array]:
+    """When launches began and ended, in this order; without any, operators."""
+    spans = trace.spans.select("kind", "start_ns", "dur_ns", "launch_id")
     launches = spans["launch_id"].drop_nulls().unique()
-    work = (
-        spans["start_ns"].gather(launches)
-        if len(launches)
-        else spans.filter(pl.col("kind") == "op")["start_ns"]
-    )
-    return work.to_numpy()
+    work = spans[launches] if len(launches) else spans.filter(pl.col("kind") == "op")
+    work = work.sort("start_ns")
+    begins_ns = work["start_ns"].to_numpy()
+    return begins_ns, begins_ns + work["dur_ns"].fill_null(0).to_numpy()
 
 
 def _common_name(rows: pl.DataFrame) -> str:

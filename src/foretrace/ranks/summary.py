@@ -17,8 +17,8 @@ from typing import Any
 
 import polars as pl
 import zstandard
-from isal import isal_zlib
 
+from foretrace.deflate import stream
 from foretrace.errors import FormatError, InputError
 
 SUMMARY_SCHEMA = 1
@@ -107,7 +107,7 @@ class Summary:
         }
         parts = [json.dumps(header, sort_keys=True).encode(), _table(self.rows), _table(self.steps)]
         body = b"".join(struct.pack("<I", len(part)) + part for part in parts)
-        content = _MAGIC + struct.pack("<I", isal_zlib.crc32(body)) + body
+        content = _MAGIC + struct.pack("<I", stream.crc32(body)) + body
         return zstandard.ZstdCompressor(level=3).compress(content)
 
     @classmethod
@@ -186,7 +186,7 @@ def _parts(data: bytes, name: str) -> tuple[bytes, bytes, bytes]:
     body = memoryview(content)[len(_MAGIC) + 4 :]
     if not content.startswith(_MAGIC) or len(content) < len(_MAGIC) + 4:
         raise FormatError(f"{name}: not a summary of a rank")
-    if struct.unpack_from("<I", content, len(_MAGIC))[0] != isal_zlib.crc32(body):
+    if struct.unpack_from("<I", content, len(_MAGIC))[0] != stream.crc32(body):
         raise FormatError(f"{name}: a damaged summary; remove it to have it made again")
     parts, at = [], 0
     for _ in range(3):

@@ -53,6 +53,11 @@ def test_lengths_of_a_step_s_name(requests: list[tuple[int, int]]) -> None:
     assert (found[0].tokens_count, found[0].keys_count) == (queries, keys)
     assert found[0].pairs_count == pairs_by_hand(requests)
     assert found[1].tokens_count == 0
+    # SGLang tells the same with names of its own, for a decode in another part.
+    sums = f"sq={queries} c_sk={keys} c_sqsq={squares} c_sqsk={products}"
+    assert lengths_of(f"step[EXTEND bs=9 toks={queries} c_{sums}]") == found
+    decodes = f"step[TARGET_VERIFY bs=9 g_{sums}]".replace("c_", "g_")
+    assert lengths_of(decodes) == (found[1], found[0])
 
 
 def test_a_short_name_tells_one_request_exactly() -> None:
@@ -61,6 +66,7 @@ def test_a_short_name_tells_one_request_exactly() -> None:
     assert (found[0].keys_count, found[0].pairs_count) == (888, 888 * 889 // 2)
     assert lengths_of("execute_context_1(888)_generation_0(0)") is None
     assert lengths_of("step[DECODE bs=32]") is None
+    assert lengths_of("step[DECODE bs=32 g_sq=32 g_sk=4096]") is None
 
 
 def test_paged_attention_reads_the_keys_of_every_request() -> None:

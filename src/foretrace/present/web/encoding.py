@@ -6,8 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from isal import isal_zlib
-
+from foretrace.deflate import stream
 from foretrace.present.web import payload
 
 
@@ -33,4 +32,4 @@ def to_json(value: Any) -> bytes:
 
 def compress(data: bytes) -> bytes:
     """Gzip at the level that costs less than it saves, even on one machine."""
-    return isal_zlib.compress(data, 1, wbits=31)
+    return stream.compress(data, 1, wbits=31)

@@ -17,10 +17,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from isal import isal_zlib
-
 from foretrace import cache as trace_cache
 from foretrace.compare.benches import is_bench
+from foretrace.deflate import stream
 from foretrace.diagnose.opening import open_case
 from foretrace.errors import ForetraceError, InputError, MissingDataError, fault_text, is_fault
 from foretrace.ingest import gathered, open_trace
@@ -286,7 +285,7 @@ class Library:
                 # The timeline is there in a second or two, the findings of a large recording in ten.
                 self.resource(run.id, "timeline", {"findings": "no"})
             encoded = self.resource(run.id, "overview", {})
-            run.step_ms = json.loads(isal_zlib.decompress(encoded.body, wbits=31))["headline"]["before_ms"]
+            run.step_ms = json.loads(stream.decompress(encoded.body, wbits=31))["headline"]["before_ms"]
         except BaseException as error:
             if not reportable(error):  # else whoever asks for the page is told
                 raise

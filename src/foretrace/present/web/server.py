@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 import uvicorn
-from isal import isal_zlib
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
@@ -28,6 +27,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from foretrace.deflate import stream
 from foretrace.errors import ForetraceError, InputError, MissingDataError, UsageError
 from foretrace.present.export import perfetto, perfetto_page
 from foretrace.present.web import static_files
@@ -279,7 +279,7 @@ def _compressed(
     if "gzip" in request.headers.get("accept-encoding", ""):
         named["Content-Encoding"] = "gzip"
     else:
-        body = isal_zlib.decompress(body, wbits=31)
+        body = stream.decompress(body, wbits=31)
     return Response(body, status, named, encoded.media_type)
 
 

@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 
-from isal import isal_zlib
+from foretrace.deflate import stream
 
 HTML, SCRIPT, STYLE = "index.html", "app.js", "app.css"
 _TYPES = {
@@ -74,4 +74,4 @@ def _folder() -> Traversable:
 
 @cache
 def _gzip(content: str) -> bytes:
-    return isal_zlib.compress(content.encode(), 3, wbits=31)
+    return stream.compress(content.encode(), 3, wbits=31)
