@@ -34,7 +34,8 @@ COMMAND = re.compile(
     r"foretrace (?P<arguments>[^|]*?)(?: \| sed -n '(?P<first>\d+|/[^/]+/),(?P<last>\d+|/[^/]+/)p')?"
 )
 COPY = re.compile(
-    r"(?P<begin><!-- copied from (?P<page>\S+): (?P<name>[\w -]+) -->\n).*?(?P<end><!-- end of copy -->)", re.S
+    r"(?P<begin><!-- copied from (?P<page>\S+): (?P<name>[\w -]+) -->\n).*?(?P<end><!-- end of copy -->)",
+    re.S,
 )
 MEASURED = re.compile(r"(?P<begin><!-- measured: (?P<program>\S+) -->).*?(?P<end><!-- end -->)", re.S)
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)[^)\s]+(?=\))")
@@ -108,7 +109,9 @@ def copied(page: Path, source: str, name: str) -> str:
 
 def measured(program: str) -> str:
     """How much faster the fixed program was, and its step before and after."""
-    text = (ROOT / "benchmarks" / "pairs" / "recordings" / f"{program}.truth.json").read_text(encoding="utf-8")
+    text = (ROOT / "benchmarks" / "pairs" / "recordings" / f"{program}.truth.json").read_text(
+        encoding="utf-8"
+    )
     truth = json.loads(text)
     before, after = (f"{truth[side]['step_ms']:.3g} ms" for side in ("slow", "fixed"))
     return f"× {truth['speedup']:.2f}, from {before} to {after} a step"
@@ -135,10 +138,13 @@ def main(arguments: list[str]) -> int:
             continue
         stale = 1
         if check:
-            name = page.relative_to(ROOT).as_posix()
+            name = page.name
             sys.stdout.writelines(
                 difflib.unified_diff(
-                    is_now.splitlines(keepends=True), should_be.splitlines(keepends=True), name, f"{name}, filled"
+                    is_now.splitlines(keepends=True),
+                    should_be.splitlines(keepends=True),
+                    name,
+                    f"{name}, filled",
                 )
             )
             print(f"{name}: run python scripts/fill_pages.py")
