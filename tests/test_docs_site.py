@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 TUTORIALS = [page for page in fill_pages.PAGES if page.parent.name == "tutorials" and page.stem != "README"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", fill_pages.PAGES, ids=lambda page: page.stem)
 def test_a_page_shows_what_its_commands_print(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fill_pages.main(["--check", str(page)]) == 0, capsys.readouterr().out
