@@ -21,14 +21,11 @@ from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).parents[1]
 THEME = ROOT / "docs" / "site"
-# Where pages outside of docs/ stand on the site.
+# Where pages outside of docs/ stand on the site; others of the first folder stand in project/.
 OTHER_PAGES = {
     "README.md": "readme.md",
     "examples/README.md": "examples.md",
     "benchmarks/README.md": "project/benchmarks.md",
-    "ARCHITECTURE.md": "project/architecture.md",
-    "CONTRIBUTING.md": "project/contributing.md",
-    "CHANGELOG.md": "project/changelog.md",
 }
 # The order of the navigation. Pages of a folder that are not named here follow by name: a new page needs no entry.
 FIRST = {
@@ -69,12 +66,15 @@ def site_path(page: str) -> str:
     """Where a page of the repository stands on the site."""
     if page in OTHER_PAGES:
         return OTHER_PAGES[page]
+    if "/" not in page:
+        return f"project/{page.lower()}"
     return re.sub(r"(^|/)README\.md$", r"\1index.md", page.removeprefix("docs/"))
 
 
 def pages() -> dict[str, str]:
     """Every page of the site: its path in the repository, its path on the site."""
-    found = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
+    files = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+    found = [path.relative_to(ROOT).as_posix() for path in files]
     return {page: site_path(page) for page in [*found, *OTHER_PAGES]}
 
 
