@@ -1,6 +1,7 @@
 """Builds the documentation site from the Markdown of this repository, for reading offline: HTML, the Markdown beside it, llms.txt.
 
-python scripts/build_docs.py [FOLDER]   into FOLDER, or build/docs; needs `pip install -e '.[docs]'`
+python scripts/build_docs.py [FOLDER]         into FOLDER, or build/docs; needs `pip install -e '.[docs]'`
+python scripts/build_docs.py --requirements   prints what it needs, for pip install -r
 
 Fails where a link or an anchor leads nowhere, or where a page would load something from elsewhere. Addresses of other
 sites are not visited.
@@ -15,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
@@ -332,6 +334,10 @@ def build(out: Path) -> int:
 
 def main(arguments: list[str]) -> int:
     """Builds the site; the exit code."""
+    if arguments == ["--requirements"]:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        print("\n".join(project["optional-dependencies"]["docs"]))
+        return 0
     out = Path(arguments[0]) if arguments else ROOT / "build" / "docs"
     try:
         count = build(out)

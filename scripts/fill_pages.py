@@ -2,7 +2,7 @@
 
 A block that begins with `$ foretrace ...` holds what the command prints on a terminal of 88 columns; with `| sed -n 'A,Bp'`
 behind it, only those lines, A and B a number or /words/. A part between `<!-- copied from PAGE: NAME -->` and `<!-- end of copy -->` holds what PAGE has between
-`<!-- NAME -->` and `<!-- end of NAME -->`. Between `<!-- measured: SET/PROGRAM -->` and `<!-- end -->` stands what was measured
+`<!-- NAME -->` and `<!-- end of NAME -->`, or below the heading NAME. Between `<!-- measured: SET/PROGRAM -->` and `<!-- end -->` stands what was measured
 without a profiler before and after the fix of a program of benchmarks/pairs. The commands read recordings of this repository, so any machine prints the same.
 
 python scripts/fill_pages.py [PAGE ...]           writes the pages
@@ -93,13 +93,12 @@ def output(command: str) -> str:
 def copied(page: Path, source: str, name: str) -> str:
     """A named part of another page, with its links as seen from `page`."""
     path = ROOT / source
-    found = re.search(
-        rf"^<!-- {re.escape(name)}(?::[^\n]*)? -->\n(.*?)^<!-- end of {re.escape(name)} -->",
-        path.read_text(encoding="utf-8"),
-        re.M | re.S,
-    )
+    text = path.read_text(encoding="utf-8")
+    between = rf"^<!-- {re.escape(name)} -->\n(.*?)^<!-- end of {re.escape(name)} -->"
+    below = rf"^#+ {re.escape(name)}\n\n(.*?)\n(?=#|\Z)"
+    found = re.search(between, text, re.M | re.S) or re.search(below, text, re.M | re.S)
     if not found:
-        raise SystemExit(f"{page.name}: {source} has no part <!-- {name} -->")
+        raise SystemExit(f"{page.name}: {source} has no part <!-- {name} --> and no heading {name}")
 
     def seen_from_page(link: re.Match[str]) -> str:
         return os.path.relpath(path.parent / link[0], page.parent)
