@@ -44,6 +44,7 @@ NOT_IN_THE_REPOSITORY = (
     "src/foretrace/present/web/static",
     "zero_fill.py",
     "real/wheels",
+    "build/docs",
 )
 # Options of other programs that the guide explains: scripts/check, the notebook's magic, torchrun, nsys, ncu, examples
 # of secrets.
