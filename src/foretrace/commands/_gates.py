@@ -6,11 +6,11 @@ import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretrace.commands import _output
 from foretrace.errors import UsageError
+from foretrace.urls import here
 
 if TYPE_CHECKING:
     from foretrace.compare.compared import Compared
@@ -33,8 +33,8 @@ def add_gates(parser: argparse.ArgumentParser) -> None:
         "exposed_communication_pct, ANALYSIS.VALUE; may be given several times",
     )
     group.add_argument("--strict", action="store_true", help="exit with 1 also where a gate is inconclusive")
-    group.add_argument("--junit", metavar="FILE", type=Path, help="write the gates as JUnit XML")
-    group.add_argument("--markdown", metavar="FILE", type=Path, help="write a comment for a pull request")
+    group.add_argument("--junit", metavar="FILE", type=here, help="write the gates as JUnit XML")
+    group.add_argument("--markdown", metavar="FILE", type=here, help="write a comment for a pull request")
     group.add_argument("--github", action="store_true", help="print annotations for GitHub Actions")
 
 
