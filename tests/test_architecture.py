@@ -28,6 +28,8 @@ PACKAGE = ROOT / "src" / "foretrace"
 LAYERS = (
     ("errors", "_version", "_scan", "word_shapes", "secret_names", "deflate"),
     ("units", "secret_formats"),
+    ("remote",),
+    ("urls",),
     ("schema", "intervals", "hardware", "sourced", "pandas_frames", "runtime_names", "kernel_profile"),
     ("trace", "snapshot", "measured"),
     ("cache",),
@@ -50,6 +52,8 @@ CONFINED = {
     "rich": ("present/text/terminal.py",),
     "starlette": ("present/web/server.py",),
     "ray": ("ranks/engines/on_ray.py",),
+    "fsspec": ("remote/systems.py",),
+    "aiohttp": ("remote/systems.py",),
     "uvicorn": ("present/web/server.py", "present/web/connections.py"),
     "mcp": ("commands/agent/server.py",),
     "foretrace._scan": ("ingest/", "predict/"),
@@ -137,7 +141,7 @@ def test_names_say_what_is_in_them() -> None:
 
 
 def test_import_foretrace_is_light() -> None:
-    heavy = ("torch", "rich", "starlette", "uvicorn", "polars", "numpy")
+    heavy = ("torch", "rich", "starlette", "uvicorn", "polars", "numpy", "fsspec", "aiohttp", "ray")
     code = f"import sys, foretrace; print(*(name for name in {heavy} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

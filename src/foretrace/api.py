@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from foretrace.commands import _query
 from foretrace.errors import InputError, UsageError
+from foretrace.urls import located, named, shown
 
 if TYPE_CHECKING:
     import polars as pl
@@ -102,7 +103,7 @@ def compare(
         _case(recording, step_ms=None, rich=None, step=step, pid=pid, cache=cache) for recording in both
     )
     one, other = (
-        (recording.path if isinstance(recording, Trace) else Path(recording)).name for recording in both
+        (recording.path if isinstance(recording, Trace) else located(recording)).name for recording in both
     )
     return compare_cases(first, second, names=(one, other))
 
@@ -123,10 +124,10 @@ def memory(
     """
     from foretrace.analyze.snapshots.opening import open_findings
 
-    found = open_findings(Path(path), device=device, step_times_ns=step_times_ns)
+    found = open_findings(named(path), device=device, step_times_ns=step_times_ns)
     if found is None:
         raise InputError(
-            f"{path}: no memory snapshot; of a recording, foretrace.analyze.run(foretrace.open(path), 'memory') tells"
+            f"{shown(path)}: no memory snapshot; of a recording, foretrace.analyze.run(foretrace.open(path), 'memory') tells"
         )
     return found
 
@@ -197,15 +198,15 @@ def _case(
     def read(path: Path, reading: Reading) -> Trace:
         return open_trace(path, cache=cache, step=reading.step, pid=reading.pid)
 
-    companion = None if rich is None else Path(rich)
-    counters = tuple(Path(file) for file in ((ncu,) if isinstance(ncu, str | os.PathLike) else ncu))
+    companion = None if rich is None else located(rich)
+    counters = tuple(located(file) for file in ((ncu,) if isinstance(ncu, str | os.PathLike) else ncu))
     if isinstance(recording, Trace):
         _check_unread(step, pid)
         recording = Recorded(recording.path, counters=counters).told(recording) if counters else recording
         open_rich = None if companion is None else lambda: read(companion, Reading())
         return Case(recording, step_ns=step_ms * 1e6 if step_ms else None, open_rich=open_rich)
     reading = Reading(step, None if pid is None else str(pid), counters=counters)
-    return opening.open_case(Path(recording), step_ms=step_ms, rich=companion, reading=reading, read=read)
+    return opening.open_case(named(recording), step_ms=step_ms, rich=companion, reading=reading, read=read)
 
 
 def _trace(
@@ -218,7 +219,7 @@ def _trace(
     if isinstance(recording, Trace):
         _check_unread(step, pid)
         return recording
-    recorded = find_recording(Path(recording))
+    recorded = find_recording(named(recording))
     return recorded.told(open_trace(recorded.path, cache=cache, step=step, pid=pid))
 
 

@@ -28,11 +28,13 @@ from foretrace._version import __version__
 from foretrace.deflate import stream
 from foretrace.errors import InputError, UsageError
 from foretrace.trace import Repair, Trace
+from foretrace.urls import RemotePath
 
 DEFAULT_LIMIT_BYTES = 2 << 30
 # Measured: below this the native reader needs less than 20 ms, an entry 6 ms to write and 6 ms to load.
 MIN_SPANS = 2_000
 STALE_S = 3600.0
+UNKNOWN = "unknown"  # the key of what a server does not tell the version of: it is not kept
 
 _WHOLE_BYTES, _END_BYTES, _SAMPLES, _SAMPLE_BYTES = 8 << 20, 1 << 20, 64, 16 << 10
 _MANIFEST = "entry.json"
@@ -90,11 +92,18 @@ def limit_bytes() -> int:
 
 
 def key(path: Path) -> str:
-    """The name of the entry for this file as it is now: by content, not by folder, and of a large file by its inode too."""
+    """The name of the entry for this file as it is now: by content, not by folder, and of a large file by its inode too.
+
+    What lies at a URL is known by its ETag, or by its size and time where the server has none.
+    """
     digest = hashlib.blake2b(f"{schema.SCHEMA_VERSION}\0{__version__}\0".encode(), digest_size=16)
     # Readers take the rank from the file's name where the recording does not tell it.
     digest.update(os.fsencode(path.name) + b"\0")
     try:
+        if isinstance(path, RemotePath):
+            version = path.version()
+            digest.update(f"{version}".encode())
+            return UNKNOWN if version is None else digest.hexdigest()
         with path.open("rb", buffering=0) as file:
             facts = os.fstat(file.fileno())
             digest.update(f"{facts.st_size}\0{facts.st_mtime_ns}\0".encode())
@@ -125,6 +134,8 @@ def _telling_parts(file: IO[bytes], size: int) -> Iterator[bytes]:
 
 def load(key: str, path: Path, *, reread: Callable[[], Trace] | None = None) -> Trace | None:
     """The stored Trace, its tables loaded on first use, or None; `reread` steps in if a table is damaged."""
+    if key == UNKNOWN:
+        return None
     entry = directory() / key
     try:
         manifest = _manifest(entry)
@@ -152,7 +163,11 @@ def load(key: str, path: Path, *, reread: Callable[[], Trace] | None = None) -> 
 def store(key: str, trace: Trace) -> None:
     """Keeps all tables of a trace under `key`; what stands in the way becomes a CacheWarning."""
     limit = limit_bytes()
-    if limit == 0 or trace.spans.height < MIN_SPANS:
+    # What was fetched is kept however small it is.
+    remote = isinstance(trace.path, RemotePath)
+    small = trace.spans.height < MIN_SPANS and not remote
+    broken_off = remote and any(repair.code == "broken-stream" for repair in trace.repairs)
+    if limit == 0 or small or broken_off or key == UNKNOWN:
         return
     root = directory()
     try:

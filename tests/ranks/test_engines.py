@@ -17,6 +17,7 @@ from foretrace.ranks.engines import engine, local
 from foretrace.ranks.engines.outcome import summary_of
 from foretrace.ranks.job import read_job
 from foretrace.ranks.summary import SUFFIX, Summary, read_summary, runs_of
+from tests.remote.bucket import bucket
 
 
 @pytest.fixture(scope="module")
@@ -114,11 +115,12 @@ def test_members_as_runs() -> None:
 def test_ray_makes_the_same_summaries_and_survives_a_killed_worker(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A local cluster of two processors; the first task's process kills itself once."""
+    """A local cluster of two processors; the first task's process kills itself once. Half of the recordings lie in a store."""
     monkeypatch.setenv("RAY_worker_niceness", "0")
     monkeypatch.setenv("RAY_raylet_start_wait_time_s", "300")
     import ray
 
+    pytest.importorskip("s3fs", reason="needs s3fs (the extra s3)")
     from foretrace.ranks.engines import on_ray
 
     mark = tmp_path / "killed"
@@ -136,13 +138,20 @@ def test_ray_makes_the_same_summaries_and_survives_a_killed_worker(
     bad = folder / "rank9.json"
     bad.write_text("<html></html>")
     monkeypatch.setattr(on_ray, "_named_summary_of", dies_once)
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    try:
-        outcomes = {outcome.path: outcome for outcome in engine("ray")([*paths, str(bad)])}
-    finally:
-        ray.shutdown()
+    with bucket(monkeypatch) as client:
+        for path in paths[3:]:
+            client.upload_file(path, "recordings", Path(path).name)
+        lie = {
+            path: path if number < 3 else f"s3://recordings/{Path(path).name}"
+            for number, path in enumerate(paths)
+        }
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+        try:
+            outcomes = {outcome.path: outcome for outcome in engine("ray")([*lie.values(), str(bad)])}
+        finally:
+            ray.shutdown()
     assert mark.exists()
-    assert {path: outcomes[path].summary for path in paths} == {
+    assert {path: outcomes[lie[path]].summary for path in paths} == {
         path: summary_of(path).summary for path in paths
     }
     assert outcomes[str(bad)].summary is None

@@ -47,6 +47,7 @@ from foretrace.commands import (
     verify,
 )
 from foretrace.errors import ForetraceError, InputError, UsageError, fault_text, is_fault, unknown
+from foretrace.urls import is_url
 
 COMMANDS: tuple[ModuleType, ...] = (
     demo,
@@ -141,7 +142,8 @@ def _parser(chosen: str | None, arguments: Sequence[str]) -> _Parser:
     parser = _Parser(
         prog="foretrace",
         description="Why is this PyTorch program slow, and what would each fix be worth?",
-        epilog="`foretrace PATH` is short for `foretrace diagnose PATH`. To get started: foretrace demo",
+        epilog="`foretrace PATH` is short for `foretrace diagnose PATH`. PATH is a file, a folder or a URL (s3://, gs://, https://). "
+        "To get started: foretrace demo",
     )
     parser.add_argument("--version", action="version", version=f"foretrace {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
@@ -161,7 +163,7 @@ def _name(module: ModuleType) -> str:
 
 def _check_bare_path(text: str) -> None:
     """A word that is neither a command nor like a path was meant as a command."""
-    if os.path.exists(text) or os.sep in text or "." in text:
+    if os.path.exists(text) or os.sep in text or "." in text or is_url(text):
         return
     raise unknown(f"no command or file named {text!r}", text, map(_name, COMMANDS), listed="commands")
 

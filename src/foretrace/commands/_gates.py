@@ -6,11 +6,11 @@ import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretrace.commands import _output
 from foretrace.errors import UsageError
+from foretrace.urls import here
 
 if TYPE_CHECKING:
     from foretrace.compare.compared import Compared
@@ -43,8 +43,8 @@ def add_limits(group: argparse._ActionsContainer) -> None:
 
 def add_reports(group: argparse._ActionsContainer) -> None:
     """Adds --junit, --markdown and --github."""
-    group.add_argument("--junit", metavar="FILE", type=Path, help="write the gates as JUnit XML")
-    group.add_argument("--markdown", metavar="FILE", type=Path, help="write a comment for a pull request")
+    group.add_argument("--junit", metavar="FILE", type=here, help="write the gates as JUnit XML")
+    group.add_argument("--markdown", metavar="FILE", type=here, help="write a comment for a pull request")
     group.add_argument("--github", action="store_true", help="print annotations for GitHub Actions")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretrace.errors import UsageError
+from foretrace.urls import named
 
 if TYPE_CHECKING:
     from foretrace.diagnose.case import Case
@@ -17,7 +18,12 @@ if TYPE_CHECKING:
 
 def add_path(parser: argparse.ArgumentParser) -> None:
     """Adds PATH, --no-cache, --step, --pid, --capture-trace and --ncu."""
-    parser.add_argument("path", metavar="PATH", type=Path, help="a recording, or a folder with one recording")
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        type=named,
+        help="a recording, or a folder with one recording; a file or a URL",
+    )
     add_no_cache(parser)
     add_reading(parser)
 
@@ -39,10 +45,10 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         "a recording of the capture of PATH's CUDA graphs, or of the same program without graphs, or a folder of them: gives "
         "replayed kernels their operators, modules and shapes (may be repeated)"
     )
-    parser.add_argument("--capture-trace", metavar="FILE", type=Path, action="append", default=[], help=says)
+    parser.add_argument("--capture-trace", metavar="FILE", type=named, action="append", default=[], help=says)
 
     says = "counters of the same program's kernels, as Nsight Compute printed them (--csv); may be given more than once"
-    parser.add_argument("--ncu", metavar="FILE", type=Path, action="append", default=[], help=says)
+    parser.add_argument("--ncu", metavar="FILE", type=named, action="append", default=[], help=says)
 
 
 def reading(args: argparse.Namespace) -> Reading:
@@ -68,7 +74,7 @@ def add_step_ms(parser: argparse.ArgumentParser) -> None:
 def add_rich(parser: argparse.ArgumentParser) -> None:
     """Adds --rich."""
     says = "a recording of the same program with stacks, for source lines; times still come from PATH"
-    parser.add_argument("--rich", type=Path, metavar="FILE", help=says)
+    parser.add_argument("--rich", type=named, metavar="FILE", help=says)
 
 
 def _milliseconds(text: str) -> float:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from foretrace.errors import ForetraceError, UsageError, unknown
 from foretrace.units import heading, visible
+from foretrace.urls import here
 
 if TYPE_CHECKING:
     import polars as pl
@@ -64,7 +65,7 @@ def add_columns(parser: argparse._ActionsContainer) -> None:
 
 def add_file(parser: argparse.ArgumentParser, *, says: str, required: bool = True) -> None:
     """Adds -o and --force."""
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=required, help=says)
+    parser.add_argument("-o", "--output", metavar="FILE", type=here, required=required, help=says)
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from foretrace.commands import _output
 from foretrace.errors import ForetraceError, UsageError, unknown
 from foretrace.units import visible
+from foretrace.urls import here
 
 if TYPE_CHECKING:
     from foretrace.bench import Benchmark, Timing
@@ -72,10 +73,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--format", choices=_output.FORMATS, default="table", help="default: table")
     output.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="also write FILE: .json (all samples), .csv or .md"
+        "-o", "--output", metavar="FILE", type=here, help="also write FILE: .json (all samples), .csv or .md"
     )
     output.add_argument(
-        "--svg", metavar="FILE", type=Path, help="also draw the medians and their intervals into FILE"
+        "--svg", metavar="FILE", type=here, help="also draw the medians and their intervals into FILE"
     )
     _output.add_columns(output)
     output.add_argument("--plot", action="store_true", help="with the table, a bar per row")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from foretrace.commands import _gates, _input, _output
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.units import visible
+from foretrace.urls import here, named
 
 if TYPE_CHECKING:
     import polars as pl
@@ -29,7 +30,7 @@ BASELINES = Path("foretrace-baselines.json")
 def configure(parser: argparse.ArgumentParser) -> None:
     """The paths, how to print, gates and baselines."""
     says = "recordings, Runs (folders of `foretrace run`), benchmarks, folders of them, or memory snapshots: before, then after"
-    parser.add_argument("paths", metavar="PATH", type=Path, nargs="+", help=f"{says}; more make a trend")
+    parser.add_argument("paths", metavar="PATH", type=named, nargs="+", help=f"{says}; more make a trend")
     _input.add_no_cache(parser)
     _input.add_reading(parser)
     _output.add_format(parser)
@@ -37,14 +38,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by", choices=_TABLES, default="causes", help=says)
     _output.add_rows(parser)
     says = "write a differential flame graph of two recordings: .svg or .html"
-    parser.add_argument("--flame", metavar="FILE", type=Path, help=says)
+    parser.add_argument("--flame", metavar="FILE", type=here, help=says)
     parser.add_argument("--force", action="store_true", help="overwrite existing files and baselines")
     _gates.add_gates(parser)
     group = parser.add_argument_group("baselines")
     group.add_argument("--baseline", metavar="NAME", help="compare PATH with a saved baseline")
     group.add_argument("--save-baseline", metavar="NAME", help="save the last PATH as a baseline")
     says = f"the file that holds baselines (default: {BASELINES})"
-    group.add_argument("--baselines", metavar="FILE", type=Path, default=BASELINES, help=says)
+    group.add_argument("--baselines", metavar="FILE", type=here, default=BASELINES, help=says)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from foretrace.commands import _input, _output, summary
 from foretrace.errors import FaultError, MissingDataError, UsageError, contained
 from foretrace.units import visible
+from foretrace.urls import named
 
 if TYPE_CHECKING:
     from foretrace.analyze.trust import Trust
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """PATH, the measured step time and how to print."""
     says = "a recording, or a folder with one recording, a Run, or the recordings of all ranks of a job"
-    parser.add_argument("path", metavar="PATH", type=Path, nargs="?", help=says)
+    parser.add_argument("path", metavar="PATH", type=named, nargs="?", help=says)
     _input.add_no_cache(parser)
     _input.add_reading(parser)
     _input.add_step_ms(parser)

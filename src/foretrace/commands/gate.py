@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from foretrace.commands import _gates, _input, _output
 from foretrace.errors import InputError, MissingDataError, UsageError
 from foretrace.units import visible
+from foretrace.urls import named
 
 if TYPE_CHECKING:
     from foretrace.compare.decision import Decision
@@ -36,8 +37,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLES
     says = "a recording, a Run, or a file of baselines; where there is none, the exit code is 4"
-    parser.add_argument("before", metavar="BEFORE", type=Path, help=says)
-    parser.add_argument("after", metavar="AFTER", type=Path, help="a recording or a Run")
+    parser.add_argument("before", metavar="BEFORE", type=named, help=says)
+    parser.add_argument("after", metavar="AFTER", type=named, help="a recording or a Run")
     _input.add_no_cache(parser)
     _input.add_reading(parser)
     _output.add_format(parser, formats=("table", "json", "md"))

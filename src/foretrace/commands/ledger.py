@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from foretrace.commands import _output
 from foretrace.errors import MissingDataError
+from foretrace.urls import here
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The file and how to print."""
     says = "the ledger (default: .foretrace/ledger.jsonl of this folder)"
-    parser.add_argument("--ledger", type=Path, metavar="FILE", help=says)
+    parser.add_argument("--ledger", type=here, metavar="FILE", help=says)
     parser.add_argument(
         "--records", action="store_true", help="print every record, not one line for each rule and device"
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from foretrace.commands import _input
 from foretrace.errors import UsageError
 from foretrace.present import agent
+from foretrace.urls import named
 
 SKILL = Path(agent.__file__).parent / "SKILL.md"
 _EXAMPLES = """\
@@ -22,8 +23,8 @@ Needs the extra: pip install 'foretrace[mcp]'. Nothing is written, and no progra
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The folders, and whether programs may be started."""
-    says = "a folder whose recordings may be read; more than once (default: the working directory)"
-    parser.add_argument("--root", metavar="FOLDER", type=Path, action="append", default=[], help=says)
+    says = "a folder, or a URL, whose recordings may be read; more than once (default: the working directory)"
+    parser.add_argument("--root", metavar="FOLDER", type=named, action="append", default=[], help=says)
     says = "also offer `run` and `try`, which start any program that the agent names"
     parser.add_argument("--allow-run", action="store_true", help=says)
     says = "print the skill for agents that work on the command line, to keep as SKILL.md, and stop"

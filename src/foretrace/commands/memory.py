@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from foretrace.commands import _input, _output
 from foretrace.errors import MissingDataError, UsageError
+from foretrace.urls import named
 
 if TYPE_CHECKING:
     from foretrace.analyze.result import Result
@@ -26,9 +27,9 @@ _TOP = 10
 def configure(parser: argparse.ArgumentParser) -> None:
     """The paths, what to list and how to print."""
     says = "a snapshot of torch's CUDA allocator, a Run with one, a recording with memory events, or torch.cuda.memory_stats() as JSON"
-    parser.add_argument("path", metavar="PATH", type=Path, help=says)
+    parser.add_argument("path", metavar="PATH", type=named, help=says)
     says = "another snapshot: what the peaks differ in, from PATH to this one"
-    parser.add_argument("other", metavar="PATH2", type=Path, nargs="?", help=says)
+    parser.add_argument("other", metavar="PATH2", type=named, nargs="?", help=says)
     says = "what to list at the peak (default: category); step: the level after each, layer: what each call of a repeated block saves"
     parser.add_argument("--by", choices=_BY, default="category", help=f"{says}; op: of a recording only")
     says = "only this device: 0, cuda:0, or host (default: all, the largest peak first)"

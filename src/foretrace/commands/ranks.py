@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretrace.commands import _output
 from foretrace.commands._output import Printing
+from foretrace.urls import here
 
 if TYPE_CHECKING:
     from foretrace.ranks.reduce import Ranks
@@ -18,14 +18,14 @@ TABLES = ("findings", "clocks", "collectives", "waits", "late", "links", "path",
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The recordings, where to read them, and how to print."""
-    says = "recordings of the ranks, a folder or Run with them, a pattern, or summaries that --out kept"
+    says = "recordings of the ranks, a folder or Run with them, a pattern, or summaries that --out kept; files or URLs"
     parser.add_argument("paths", metavar="PATH", nargs="+", help=says)
     says = "where recordings are read: local, ray or ray://HOST:10001 (default: local)"
     parser.add_argument("--on", metavar="ENGINE", default="local", help=says)
     says = "ranks of a node (default: from host names or device numbers, else 8)"
     parser.add_argument("--ranks-per-node", metavar="N", type=_count, help=says)
     says = "folder that keeps a summary of each rank, so that the next question reads no recording"
-    parser.add_argument("--out", metavar="DIR", type=Path, help=says)
+    parser.add_argument("--out", metavar="DIR", type=here, help=says)
     says = "the table to print: " + ", ".join(TABLES) + " (default: findings)"
     parser.add_argument("--table", metavar="NAME", choices=TABLES, default="findings", help=says)
     _output.add_format(parser)

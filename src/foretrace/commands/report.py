@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from foretrace.commands import _input, _output
 from foretrace.errors import UsageError
 from foretrace.units import visible
+from foretrace.urls import named
 
 if TYPE_CHECKING:
     from foretrace.present.web.snapshot_view import SnapshotView
@@ -25,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "paths",
         metavar="PATH",
-        type=Path,
+        type=named,
         nargs="+",
         help="recordings, folders with one recording each, benchmarks (bench -o FILE.json), or snapshots of GPU memory",
     )

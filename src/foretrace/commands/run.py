@@ -25,6 +25,7 @@ from foretrace.capture.run_folder import RankRecord, Run, RunFolder
 from foretrace.commands import _output
 from foretrace.errors import ForetraceError, MissingDataError, UsageError
 from foretrace.units import visible
+from foretrace.urls import here
 
 NOTHING_RECORDED = MissingDataError.exit_code  # of a program that itself ended well
 _EXAMPLES = """\
@@ -62,7 +63,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-o",
         "--output",
-        type=Path,
+        type=here,
         metavar="FOLDER",
         help="where to write the recordings (default: foretrace-runs/NAME-DATE)",
     )

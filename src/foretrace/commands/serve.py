@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from foretrace.commands import _input, demo
 from foretrace.errors import UsageError
+from foretrace.urls import named
 
 if TYPE_CHECKING:
     from foretrace.present.web.server import Server
@@ -25,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "paths",
         metavar="PATH",
-        type=Path,
+        type=named,
         nargs="*",
         help="recordings, benchmarks (bench -o FILE.json), snapshots of GPU memory and folders, which are watched for new ones (default: the sample)",
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from foretrace.commands import _input, _output
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.units import suffix
+from foretrace.urls import is_url, shown
 
 if TYPE_CHECKING:
     from foretrace.analyze.result import Analysis
@@ -31,8 +32,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     given = getattr(parser, "arguments", ())
     # Before the name there are only flags, so the first word is the name.
     wanted = next((word for word in given if not word.startswith("-")), None)
-    if wanted and Path(wanted).exists() and wanted not in {analysis.name for analysis in analyze.ANALYSES}:
-        raise UsageError(f"name an analysis before the path: foretrace show NAME {shlex.quote(wanted)}")
+    a_path = wanted is not None and (is_url(wanted) or Path(wanted).exists())
+    if wanted and a_path and wanted not in {analysis.name for analysis in analyze.ANALYSES}:
+        raise UsageError(
+            f"name an analysis before the path: foretrace show NAME {shlex.quote(shown(wanted))}"
+        )
     # Only the one that is asked for gets a parser, unless the list or the help of all is asked for.
     chosen = (analyze.find(wanted),) if wanted and not {"-h", "--help"} & set(given[:2]) else analyze.ANALYSES
     for analysis in chosen:

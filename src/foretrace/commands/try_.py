@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from foretrace.commands import _input, _output
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.units import visible
+from foretrace.urls import here
 
 if TYPE_CHECKING:
     from foretrace.trial.candidates import Proposal
@@ -45,7 +46,7 @@ def _add_what(what: argparse._ArgumentGroup) -> None:
     what.add_argument(
         "--from",
         dest="source",
-        type=Path,
+        type=here,
         metavar="RUN",
         help="a recording of the same program, in place of one made now",
     )
@@ -116,13 +117,13 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        type=Path,
+        type=here,
         metavar="FOLDER",
         help="what was measured (default: foretrace-runs/try-NAME-DATE)",
     )
     parser.add_argument(
         "--ledger",
-        type=Path,
+        type=here,
         metavar="FILE",
         help="where predictions are kept beside what was measured (default: .foretrace/ledger.jsonl)",
     )

@@ -5,22 +5,24 @@ from __future__ import annotations
 import argparse
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 
 from foretrace.commands import _input, _output
 from foretrace.units import visible
+from foretrace.urls import here, named
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Two recordings, the finding, and the ledger."""
     parser.add_argument(
-        "before", metavar="BEFORE", type=Path, help="a recording or Run of the program as it was"
+        "before", metavar="BEFORE", type=named, help="a recording or Run of the program as it was"
     )
-    parser.add_argument("after", metavar="AFTER", type=Path, help="one of the same program with the fix made")
+    parser.add_argument(
+        "after", metavar="AFTER", type=named, help="one of the same program with the fix made"
+    )
     says = "the rule whose fix was made; RULE:LABEL for one of its alternatives"
     parser.add_argument("--finding", metavar="RULE", required=True, help=says)
     says = "where it is kept (default: .foretrace/ledger.jsonl of this folder)"
-    parser.add_argument("--ledger", type=Path, metavar="FILE", help=says)
+    parser.add_argument("--ledger", type=here, metavar="FILE", help=says)
     parser.add_argument("--no-ledger", action="store_true", help="keep no record")
     _input.add_no_cache(parser)
     _output.add_format(parser, formats=("table", "json", "md"))

@@ -16,6 +16,7 @@ from foretrace.ingest.ranks import lowest_rank
 from foretrace.ingest.recordings import is_recording
 from foretrace.ingest.run import find_recorded
 from foretrace.ingest.snapshot_files import snapshot_alone
+from foretrace.urls import RemotePath, look_ahead
 
 OpenCase = Callable[[Path], Case]
 _MOST_FILES = 1_000
@@ -71,7 +72,9 @@ def open_subject(path: Path, name: str, open_case: OpenCase) -> Subject:
 def _members(folder: Path) -> dict[str, Path]:
     """What a folder holds: Runs and files, each by its path in the folder without the endings that only tell the format."""
     found: dict[str, Path] = {}
-    for path in sorted(folder.rglob("*"))[:_MOST_FILES]:
+    within = sorted(folder.rglob("*"))[: None if isinstance(folder, RemotePath) else _MOST_FILES]
+    look_ahead(path for path in within if path.is_file())
+    for path in within:
         inside = path.relative_to(folder)
         if any(part.startswith(".") for part in inside.parts) or any(
             known in path.parents for known in found.values()

@@ -40,6 +40,7 @@ from foretrace.predict.prediction import Prediction, predict
 from foretrace.predict.program import Program
 from foretrace.predict.tasks import device_of, task_table
 from foretrace.trace import Trace
+from foretrace.urls import is_url
 
 Kept = TypeVar("Kept")
 
@@ -360,7 +361,9 @@ class Case:
 
     def exact(self, place: Place, operators: Mapping[str, int]) -> Place:
         """The place with the line that called these operators, where the source is beside the recording or here."""
-        return exact_line(place, operators, (Path.cwd(), self.trace.path.parent))
+        # A server is not asked for files that a recording names.
+        beside = () if is_url(self.trace.path) else (self.trace.path.parent,)
+        return exact_line(place, operators, (Path.cwd(), *beside))
 
     @cached_property
     def _frames(self) -> list[tuple[int | None, str | None, int | None, str]]:

@@ -29,6 +29,7 @@ from foretrace.ingest.pipes import as_file
 from foretrace.ingest.reading import Reading
 from foretrace.ingest.source import Progress, open_source
 from foretrace.trace import Trace
+from foretrace.urls import named
 
 # The first that accepts how a file begins reads it: Kineto's comes last, since other tools write Chrome traces too.
 READERS: tuple[ModuleType, ...] = (
@@ -72,7 +73,7 @@ def open_trace(
     processes in the file. `capture_traces` are recordings of how the CUDA graphs that this one replays were captured, or of the
     same program run without graphs.
     """
-    path = as_file(Path(path))
+    path = as_file(path if isinstance(path, Path) else named(path))
     others = tuple(
         other if isinstance(other, Trace) else open_trace(other, cache=cache) for other in capture_traces
     )

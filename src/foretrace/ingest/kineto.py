@@ -41,7 +41,7 @@ FORMATS = (
 REPAIRS = {
     "truncated": "the recording breaks off; everything before was read",
     "damaged": "damaged places were skipped",
-    "broken-stream": "the compressed stream is broken; everything before was read",
+    "broken-stream": "the compressed stream is broken, or the connection broke off; everything before was read",
     "not-an-event": "entries without a phase were left out",
     "no-time": "events without a readable time were left out",
     "no-duration": "spans have no readable duration",

@@ -13,6 +13,7 @@ from foretrace.errors import FormatError, InputError
 from foretrace.ingest import lenient, processes
 from foretrace.ingest.columns import GROUPS, NULL_I32, NULL_I64, NULL_U32, NULL_U64, Array, Columns
 from foretrace.ingest.source import CHUNK, Progress, Source
+from foretrace.urls import RemotePath
 
 try:
     from foretrace._scan import Scanner
@@ -36,7 +37,8 @@ def scan(
     """A Kineto file, read and linked; of several processes in it, the asked one or that with most device work."""
     threads = (os.cpu_count() or 1) if threads is None else threads
     scanner = None
-    if not source.compression and threads > 1 and source.size >= _TWO_THREADS_FROM:
+    in_ranges = not source.compression and not isinstance(source.path, RemotePath)
+    if in_ranges and threads > 1 and source.size >= _TWO_THREADS_FROM:
         scanner = _scan_halves(source, progress)
     if scanner is None:
         scanner = Scanner()

@@ -46,7 +46,7 @@ REPAIRS = {
     "other-lines": "lines that are no rows of ncu were left out",
     "short-rows": "rows that break off were left out",
     "no-units": "the units are missing; values were read as ncu's base units",
-    "broken-stream": "the compressed stream is broken; everything before was read",
+    "broken-stream": "the compressed stream is broken, or the connection broke off; everything before was read",
 }
 _HEADER = re.compile(r'"?ID"?\s*,\s*"?Process ID"?\s*,\s*"?Process Name"?\s*,')
 _ROW = re.compile(r'"?[0-9]{1,9}"?\s*,')

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from foretrace.errors import FormatError, InputError
+from foretrace.urls import on_disk
 
 _MAGIC = b"NVR\0"
 _LONGEST_S = 300
@@ -53,7 +54,7 @@ def find_tool(*, root: Path = _ROOT) -> str | None:
 
 
 def _printed(tool: str, path: Path, page: str) -> str:
-    command = [tool, "--import", str(path.absolute()), "--page", page, *_PAGE]
+    command = [tool, "--import", str(on_disk(path).absolute()), "--page", page, *_PAGE]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_LONGEST_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -71,7 +72,7 @@ def _packaged(path: Path) -> Iterator[str]:
     import ncu_report
 
     try:
-        report = ncu_report.load_report(str(path))
+        report = ncu_report.load_report(str(on_disk(path)))
         actions = [(action, number) for number, action in enumerate(_actions(report))]
         yield _raw(actions)
         kinds, speedups = (

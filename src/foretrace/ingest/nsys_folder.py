@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from foretrace.errors import InputError, is_fault
+from foretrace.urls import on_disk
 
 SUFFIXES = (".parquet", ".arrow", ".feather")
 _ROWS = 500_000
@@ -68,7 +69,7 @@ class TableFolder:
         return self._schemas[table]
 
     def _scan(self, table: str) -> pl.LazyFrame:
-        file = self.files[table]
+        file = on_disk(self.files[table])
         return pl.scan_parquet(file) if file.suffix == ".parquet" else _arrow(file)
 
     @contextmanager

@@ -14,6 +14,7 @@ from foretrace.ingest.formats import Format
 from foretrace.ingest.source import Progress, Source, open_source
 from foretrace.trace import Trace
 from foretrace.units import visible
+from foretrace.urls import on_disk
 
 FORMATS = (
     Format(
@@ -62,7 +63,7 @@ def _export(program: str, report: Path, to: Path) -> None:
         "true",
         "--output",
         str(to),
-        str(report.absolute()),
+        str(on_disk(report).absolute()),
     ]
     try:
         done = subprocess.run(

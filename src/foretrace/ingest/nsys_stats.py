@@ -21,6 +21,7 @@ from foretrace.ingest.formats import Format
 from foretrace.ingest.secret_texts import mask_texts
 from foretrace.ingest.source import Progress, Source, open_source
 from foretrace.trace import Trace
+from foretrace.urls import RemotePath
 
 FORMAT = "nsys-stats"
 FORMATS = (
@@ -127,7 +128,7 @@ def _prefix(path: Path) -> str | None:
 
 
 def _is_readable(file: Path) -> bool:
-    return file.is_file() and os.access(file, os.R_OK)
+    return file.is_file() and (isinstance(file, RemotePath) or os.access(file, os.R_OK))
 
 
 def _opened(path: Path) -> Source | None:

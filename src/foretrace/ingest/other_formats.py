@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from foretrace.ingest.formats import Format
 from foretrace.ingest.source import Source
+from foretrace.urls import on_disk
 
 _SQLITE = b"SQLite format 3\0"
 # The beginnings of pickles of a list or dictionary: by protocol from 2 on, by their first operations before. And what a snapshot
@@ -25,6 +26,7 @@ _FIRST_COUNTER = re.compile(
     rb'"(?:active|allocat|inactive_split|max_split|num_|oversize|requested|reserved|segment)'
 )
 _SUMMARY = re.compile(rb"\|=+\|\s*\|[^|]*memory summary, device ID")
+_HTML = re.compile(rb"(?i)(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head)\b", re.DOTALL)
 _NSYS_CSV = re.compile(rb'"?Start \([a-z]+\)"?,"?(?:Duration|End) \(')
 _RECORD = "for Foretrace, record with `foretrace run -- python ...` or torch.profiler"
 
@@ -68,6 +70,12 @@ def _is_packed_hatchet(head: bytes) -> bool:
 
 # The first that fits is told.
 OTHER_FORMATS = (
+    OtherFormat(
+        "an HTML page",
+        "where a recording was asked for by URL, a page to sign in or of an error may have come instead",
+        lambda head: bool(_HTML.match(_text(head))),
+        of_a_profiler=False,
+    ),
     OtherFormat(
         "an SQLite database",
         "its tables are of no profiler that is known here",
@@ -141,7 +149,7 @@ def _table_names(source: Source) -> bytes:
     import sqlite3
     from contextlib import closing
 
-    address = f"{source.path.absolute().as_uri()}?mode=ro&immutable=1"
+    address = f"{on_disk(source.path).absolute().as_uri()}?mode=ro&immutable=1"
     try:
         with closing(sqlite3.connect(address, uri=True)) as database:
             database.text_factory = bytes

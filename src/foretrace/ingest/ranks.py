@@ -14,6 +14,7 @@ from pathlib import Path
 from foretrace.errors import ForetraceError
 from foretrace.ingest.run import other_ranks
 from foretrace.ingest.source import open_source
+from foretrace.urls import RemotePath, look_ahead
 
 _DISTRIBUTED = re.compile(rb'"distributedInfo"\s*:\s*(?=\{)')
 _LOOKED_AT = 1_000  # files of one folder
@@ -47,7 +48,9 @@ def find_others(path: Path) -> tuple[Path, ...]:
     member = _member(path)
     if member is None or member.world_size < 2:
         return ()
-    beside = [each for each in sorted(path.parent.iterdir())[:_LOOKED_AT] if each != path and each.is_file()]
+    looked_at = None if isinstance(path, RemotePath) else _LOOKED_AT
+    beside = [each for each in sorted(path.parent.iterdir())[:looked_at] if each != path and each.is_file()]
+    look_ahead(beside)
     found = [each for each in map(_member, beside) if each and each.job == member.job]
     if not _distinct([member, *found]):  # several recordings of a rank: those that are named alike
         found = [each for each in found if each.name == member.name]

@@ -23,6 +23,8 @@ class Reading:
     def key(self, *files: Path) -> str:
         """The key of the recording that these files are in the cache, which holds it before `marked`."""
         keys = [cache.key(file) for file in files]
+        if cache.UNKNOWN in keys:
+            return cache.UNKNOWN
         if len(keys) == 1 and self.pid is None:
             return keys[0]
         told = "\0".join([*keys, *([] if self.pid is None else [self.pid])])

@@ -17,6 +17,7 @@ from foretrace.ingest.timed import Timed, bursty_step_ns, read_timed
 from foretrace.kernel_profile import together
 from foretrace.secret_formats import without_known_secrets_in
 from foretrace.trace import Trace
+from foretrace.urls import look_ahead
 
 _RUN, _RANK = "run.json", "rank.json"
 _LISTED = 8
@@ -142,6 +143,7 @@ def other_ranks(path: Path) -> tuple[Path, ...] | None:
     if not kinds:
         return None
     ranks = sorted((file.parent for file in own_folder.parent.glob(f"rank*/{_RANK}")), key=rank_number)
+    look_ahead(rank / _RANK for rank in ranks)
     found = (
         recording_of(rank, read_facts(rank / _RANK), str(kinds[-1])) for rank in ranks if rank != own_folder
     )

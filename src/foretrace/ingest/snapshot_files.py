@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from foretrace.errors import ForetraceError, InputError, UsageError
+from foretrace.ingest.folders import files_in
 from foretrace.ingest.other_formats import is_snapshot
 from foretrace.ingest.pipes import as_file
 from foretrace.ingest.run import find_recorded
@@ -13,7 +14,7 @@ from foretrace.ingest.source import open_source
 from foretrace.units import visible
 
 _OF_A_RUN = ("memory.pickle", "oom.pickle")  # the first is of whole steps
-_LISTED, _INSPECTED = 10, 1_000
+_LISTED = 10
 
 
 def find_snapshot(path: Path) -> Path | None:
@@ -57,10 +58,7 @@ def snapshot_alone(path: Path) -> Path | None:
 
 
 def _in_folder(folder: Path) -> Iterator[Path]:
-    for file in sorted(folder.rglob("*"))[:_INSPECTED]:
-        hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-        if not hidden and file.is_file() and _is_snapshot(file, loud=False):
-            yield file
+    yield from (file for file in files_in(folder) if _is_snapshot(file, loud=False))
 
 
 def _is_snapshot(file: Path, *, loud: bool) -> bool:

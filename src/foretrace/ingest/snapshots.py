@@ -18,6 +18,7 @@ from foretrace.ingest.source import Progress, Source, open_source
 from foretrace.secret_formats import without_known_secrets_in
 from foretrace.snapshot import HOST, Snapshot, baseline_bytes, frees_of_earlier
 from foretrace.units import counted, format_value
+from foretrace.urls import located
 
 FORMATS = (
     Format(
@@ -39,7 +40,7 @@ def read_snapshot(
 
     InputError where it cannot be read: it says what is wrong and at which byte. Nothing in the file is run.
     """
-    path = as_file(Path(path))
+    path = as_file(located(path))
     source = open_source(path)
     columns = _scan(source, reader, progress)
     tables = Tables(columns)

@@ -1,6 +1,6 @@
 """Opening a file by what it holds, not by its name: plain, gzip, zstd or a zip with one recording in it.
 
-A `Source` yields the uncompressed bytes in chunks. A stream that breaks off ends early and says where.
+A `Source` yields the uncompressed bytes in chunks, of a file or of a URL. A stream that breaks off ends early and says where.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from queue import Queue
 from typing import IO, Any, Protocol, cast
 
 from foretrace.errors import InputError
+from foretrace.urls import RemotePath
 
 CHUNK = 4 << 20
 Progress = Callable[[int, int], None]  # bytes read of the file so far, bytes of the file
@@ -52,9 +53,10 @@ class Source:
             try:
                 piece = reader.read(CHUNK)
             except _stream_errors() as error:
-                self.broken.append((f"{self.compression or 'file'}: {error}", produced))
+                self.broken.append((f"{self.compression or 'file'}: {_reason(error)}", produced))
                 return
             if not piece:
+                self.size = self.size or raw.tell()  # a server need not tell it before
                 return
             produced += len(piece)
             if progress:
@@ -65,9 +67,11 @@ class Source:
 def open_source(path: Path) -> Source:
     """The source at `path`; an error if there is nothing to read."""
     with _open(path) as raw:
-        size = raw.seek(0, io.SEEK_END)
-        raw.seek(0)
-        magic = raw.read(4)
+        size = _size(raw, path)
+        try:
+            magic = raw.read(4)
+        except OSError as error:
+            raise InputError(f"{path}: {_reason(error)}") from error
         if not magic:
             raise InputError(f"{path}: the file is empty")
         compression = _compression(magic)
@@ -76,10 +80,24 @@ def open_source(path: Path) -> Source:
         try:
             source.head = _decompressor(raw, compression).read(1 << 16)
         except _stream_errors() as error:
-            raise InputError(f"{path}: broken {compression} data at its beginning: {error}") from error
+            says = f"broken {compression} data at its beginning: " if compression else ""
+            raise InputError(f"{path}: {says}{_reason(error)}") from error
     if not source.head:
         raise InputError(f"{path}: the {compression} file holds no data")
     return source
+
+
+def _size(raw: IO[bytes], path: Path) -> int:
+    """Of the file; 0 where a server does not tell it."""
+    if isinstance(path, RemotePath):
+        return path.stat().st_size
+    size = raw.seek(0, io.SEEK_END)
+    raw.seek(0)
+    return size
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)
 
 
 def _compression(magic: bytes) -> str:
@@ -176,7 +194,8 @@ def _zip(raw: IO[bytes]) -> _Reader:
     import zipfile
 
     try:
-        archive = zipfile.ZipFile(raw)
+        # A part of a URL may come in pieces, of which zipfile would take the first for all.
+        archive = zipfile.ZipFile(raw if isinstance(raw, io.FileIO) else io.BufferedReader(cast(Any, raw)))
     except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
         raise InputError(f"{raw.name}: broken zip file: {error}") from error
     members = [member for member in archive.infolist() if not member.is_dir()]

@@ -21,6 +21,7 @@ from foretrace.errors import FormatError, InputError
 from foretrace.ingest import sqlite_native
 from foretrace.ingest.source import Source
 from foretrace.ingest.sqlite_native import Layout
+from foretrace.urls import RemotePath, on_disk
 
 MAGIC = b"SQLite format 3\0"
 _ROWS = 50_000  # fetched at a time: few enough that their Python objects stay small beside the columns
@@ -148,7 +149,7 @@ def _database(name: str, connection: sqlite3.Connection) -> Database:
 @contextmanager
 def _plain_file(source: Source) -> Iterator[Path]:
     if not source.compression:
-        yield source.path
+        yield on_disk(source.path)
         return
     folder = Path(tempfile.mkdtemp(prefix="foretrace-sqlite-"))
     try:
@@ -157,6 +158,8 @@ def _plain_file(source: Source) -> Iterator[Path]:
             with path.open("wb") as file:
                 for chunk in source.chunks():
                     file.write(chunk)
+            if source.broken and isinstance(source.path, RemotePath):
+                raise InputError(f"{source.path}: broken off: {source.broken[0][0]}")
         except OSError as error:
             raise InputError(
                 f"{source.path.name}: cannot be unpacked into {folder}: {error.strerror or error}"

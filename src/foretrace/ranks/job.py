@@ -12,6 +12,7 @@ from foretrace.ranks.engines import engine
 from foretrace.ranks.recordings import find_recordings
 from foretrace.ranks.reduce import Ranks, reduce
 from foretrace.ranks.summary import SUFFIX, SUMMARY_SCHEMA, Summary, read_summary
+from foretrace.urls import RemotePath, here, located
 
 Progress = Callable[[int, int], None]
 _LISTED = 3
@@ -26,9 +27,8 @@ def read_job(
     progress: Progress | None = None,
 ) -> Ranks:
     """The ranks that these recordings are of; files that cannot be read are named in `unread`."""
-    summaries, unread = _summaries(
-        find_recordings(paths), on, Path(out) if out is not None else None, progress
-    )
+    keep_in = here(os.fspath(out)) if out is not None else None
+    summaries, unread = _summaries(find_recordings(paths), on, keep_in, progress)
     one_each, repeated = _one_each(summaries)
     unread.update(repeated)
     if not one_each:
@@ -51,7 +51,7 @@ def _summaries(
     unread: dict[str, str] = {}
     to_read: dict[str, Path | None] = {}
     for file in files:
-        place = Path(file) if file.endswith(SUFFIX) else _kept_as(out, file)
+        place = located(file) if file.endswith(SUFFIX) else _kept_as(out, file)
         if place is not None and place.is_file():
             try:
                 kept.append((file, read_summary(place)))
@@ -79,14 +79,24 @@ def _kept_as(out: Path | None, file: str) -> Path | None:
     """The name of a recording's summary: of the file as it is now."""
     if out is None:
         return None
+    place = located(file)
     try:
-        facts = os.stat(file)
+        version = _version(place)
     except OSError:
         return None  # reading it will tell
-    told = f"{SUMMARY_SCHEMA}\0{os.path.abspath(file)}\0{facts.st_size}\0{facts.st_mtime_ns}"
-    digest = hashlib.blake2b(os.fsencode(told), digest_size=8).hexdigest()
-    stem = Path(file).name.split(".")[0]
+    if version is None:
+        return None
+    digest = hashlib.blake2b(os.fsencode(f"{SUMMARY_SCHEMA}\0{version}"), digest_size=8).hexdigest()
+    stem = place.name.split(".")[0]
     return out / f"{stem}-{digest}{SUFFIX}"
+
+
+def _version(file: Path) -> str | None:
+    """What tells a file as it is now from another; None where a server does not."""
+    if isinstance(file, RemotePath):
+        return file.version()
+    facts = file.stat()
+    return f"{file.absolute()}\0{facts.st_size}\0{facts.st_mtime_ns}"
 
 
 def _make_folder(out: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from foretrace.errors import InputError
 from foretrace.ingest.run import rank_number, read_facts, recording_of
 from foretrace.ranks.summary import SUFFIX
+from foretrace.urls import RemotePath, look_ahead, matching, named, walked
 
 _ENDINGS = (".json", ".json.gz", ".json.zst", SUFFIX)
 _NOT_RECORDINGS = ("run.json", "rank.json")
@@ -19,12 +20,12 @@ def find_recordings(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
     """Files that are, by where they lie and what they are called, recordings or summaries of ranks."""
     found: dict[str, None] = {}
     for path in paths:
-        found.update(dict.fromkeys(_at(os.fspath(path))))
+        found.update(dict.fromkeys(_at(named(path))))
     return list(found)
 
 
-def _at(path: str) -> Iterator[str]:
-    place = Path(path)
+def _at(place: Path) -> Iterator[str]:
+    path = str(place)
     try:
         if place.is_dir():
             files = list(_in_run(place)) or sorted(_in_folder(place))
@@ -34,28 +35,35 @@ def _at(path: str) -> Iterator[str]:
         elif place.exists():
             yield path
         else:
-            files = [Path(each) for each in sorted(glob.glob(path, recursive=True))]
+            files = _matching(place)
+            if not files and isinstance(place, RemotePath):
+                place.stat()  # says whether there is nothing, or no leave to see it
             if not files:
                 raise InputError(f"{path}: no such file or folder")
             for each in files:
-                yield from _at(str(each)) if each.is_dir() else [str(each)]
+                yield from _at(each) if each.is_dir() else [str(each)]
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
 
 
+def _matching(pattern: Path) -> list[Path]:
+    if isinstance(pattern, RemotePath):
+        return list(matching(pattern))
+    return [Path(each) for each in sorted(glob.glob(str(pattern), recursive=True))]
+
+
 def _in_run(folder: Path) -> Iterator[Path]:
     """Of each rank of a Run the light recording, else the rich one."""
-    for rank in sorted(folder.glob("rank*"), key=rank_number):
-        if (rank / "rank.json").is_file():
-            facts = read_facts(rank / "rank.json")
-            recording = recording_of(rank, facts, "light") or recording_of(rank, facts, "rich")
-            if recording is not None:
-                yield recording
+    told = sorted(folder.glob("rank*/rank.json"), key=lambda file: rank_number(file.parent))
+    look_ahead(told)
+    for file in told:
+        facts = read_facts(file)
+        recording = recording_of(file.parent, facts, "light") or recording_of(file.parent, facts, "rich")
+        if recording is not None:
+            yield recording
 
 
 def _in_folder(folder: Path) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in names:
-            if name.endswith(_ENDINGS) and not name.startswith(".") and name not in _NOT_RECORDINGS:
-                yield Path(parent) / name
+    for file in walked(folder):
+        if file.name.endswith(_ENDINGS) and file.name not in _NOT_RECORDINGS:
+            yield file

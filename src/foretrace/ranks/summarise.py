@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from foretrace.intervals import Intervals
 from foretrace.ranks import leads
 from foretrace.ranks.summary import KIND_CODE, NOBODY, STEPS, Group, Summary, runs_of
 from foretrace.trace import Step, Trace
+from foretrace.urls import located
 
 _HOST_IN_NAME = re.compile(r"(?P<host>[\w.-]+?)_\d+\.\d+\.pt\.trace\.json(?:\.gz)?")
 _CUT = re.compile(r",\s*\.\.\.\s*\]$")
@@ -26,7 +26,7 @@ _CUT = re.compile(r",\s*\.\.\.\s*\]$")
 
 def summarise(path: str | os.PathLike[str], *, rank: int | None = None) -> Summary:
     """The Summary of the rank that a recording is of; `rank` says which, where the recording does not."""
-    trace = open_trace(Path(path), cache=False)
+    trace = open_trace(located(path), cache=False)
     return of_trace(trace, rank=rank)
 
 

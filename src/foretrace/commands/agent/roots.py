@@ -7,13 +7,14 @@ from pathlib import Path
 
 from foretrace.errors import InputError, UsageError
 from foretrace.units import shorten, visible
+from foretrace.urls import is_url, located, shown
 
 _SHOWN = 200
 
 
 @dataclass(frozen=True)
 class Roots:
-    """Real paths of folders; what lies under none of them is not opened."""
+    """Real paths of folders, or URLs; what lies under none of them is not opened, nor is any other URL asked for."""
 
     folders: tuple[Path, ...]
 
@@ -27,8 +28,12 @@ class Roots:
 
     def path(self, text: str) -> Path:
         """The real path of what a tool is asked for: relative to the first root, and under one of them."""
+        if is_url(text) and not any(is_url(folder) for folder in self.folders):
+            raise UsageError(
+                f"{_short(shown(text))}: URLs are not read; start `foretrace mcp` with --root URL to allow those below one"
+            )
         try:
-            path = (self.folders[0] / text).resolve()
+            path = located(text) if is_url(text) else (self.folders[0] / text).resolve()
             self.check(path)
             if not (path.is_dir() or path.is_file()):  # a pipe would be waited for
                 raise InputError(f"{_short(path)}: no such file or folder; `recordings` lists what there is")
@@ -43,7 +48,13 @@ class Roots:
     def check(self, path: Path) -> Path:
         """The path, which lies under a root once every link is followed; raises UsageError where it does not."""
         real = path.resolve()
-        if not any(real.is_relative_to(folder) for folder in self.folders):
+        plain = not is_url(real) or (".." not in real.parts and "?" not in str(real))
+        under = [
+            folder
+            for folder in self.folders
+            if is_url(folder) == is_url(real) and real.is_relative_to(folder)
+        ]
+        if not plain or not under:
             roots = ", ".join(_short(folder) for folder in self.folders)
             raise UsageError(
                 f"{_short(path)}: outside of {roots}; start `foretrace mcp` with --root FOLDER to allow another folder"

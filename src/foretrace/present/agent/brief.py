@@ -18,6 +18,7 @@ from foretrace.predict.prediction import Prediction, Span
 from foretrace.present.agent.answer import Answer, Next
 from foretrace.present.agent.patches import Source, confidence, patch, source_of
 from foretrace.present.text.findings import headline
+from foretrace.urls import is_url
 
 BRIEF_TOKENS = 1_500
 _PLACES, _REASONS = 2, 4
@@ -81,7 +82,8 @@ def brief(
 
 def source_folders(path: Path, *roots: Path) -> tuple[Path, ...]:
     """Where the program's source may lie: here, in the roots of a server, or with the recording."""
-    return (Path.cwd(), *roots, path if path.is_dir() else path.parent)
+    beside = () if is_url(path) else (path if path.is_dir() else path.parent,)
+    return (Path.cwd(), *(root for root in roots if not is_url(root)), *beside)
 
 
 def reasons(trust: Trust) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from foretrace.compare.benches import is_bench
 from foretrace.compare.subjects import short_names
 from foretrace.ingest.run import pass_of
 from foretrace.present.web.recording_view import as_text, display_name
+from foretrace.urls import walked
 
 # Size, time of the last change as it is told and as the system knows it, inode: another one is another recording.
 Stamp = tuple[int, int, int, int]
@@ -51,9 +51,7 @@ def bench_names(named: Sequence[Path]) -> dict[Path, str]:
 
 def files_in(folder: Path) -> Iterator[Path]:
     """Every file under a folder by name, without hidden ones; a folder's own files before those below it."""
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
+    return walked(folder)
 
 
 def stamp_of(file: Path) -> Stamp | None:

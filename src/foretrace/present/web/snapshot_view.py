@@ -16,6 +16,7 @@ from foretrace.ingest.snapshots import read_snapshot
 from foretrace.ingest.source import Progress
 from foretrace.present.web.recording_view import RecordingView, display_name
 from foretrace.units import visible
+from foretrace.urls import located
 
 HOW_TO_RECORD = "no memory snapshot here; `foretrace run --memory` records one beside the recording"
 _GROWTH = 6  # what the tables of a snapshot take, against its file
@@ -66,7 +67,7 @@ def lies_beside(view: RecordingView) -> Path | None:
         return find_snapshot(path.parent)
     # Of a folder that was opened as one: the recordings that were found beside it.
     told = [each["path"] for each in view.trace.meta.get("recordings", ()) if each.get("kind") == MEMORY]
-    return Path(told[0]) if len(told) == 1 else None
+    return located(told[0]) if len(told) == 1 else None
 
 
 def has_snapshot(view: RecordingView) -> bool:

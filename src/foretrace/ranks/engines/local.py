@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from foretrace.ranks.engines.outcome import Outcome, summary_of
+from foretrace.ranks.engines.outcome import IN_MEMORY, Outcome, summary_of
+from foretrace.urls import full
 
 _TRIES = 3  # of one recording: a worker that dies of it three times is killed by it
 _HEADER = struct.Struct("<BI")
@@ -20,7 +21,7 @@ _IN_PROCESS = 2  # as few recordings are read sooner than a worker has started
 
 def run(paths: Sequence[str]) -> Iterator[Outcome]:
     """The outcomes, in the order in which they come."""
-    if len(paths) <= _IN_PROCESS:
+    if len(paths) <= _IN_PROCESS or any(path.startswith(IN_MEMORY) for path in paths):
         yield from map(summary_of, paths)
         return
     with Pool(min(_cpus(), len(paths))) as pool:
@@ -109,7 +110,7 @@ class _Worker:
     def give(self, path: str, tries: int) -> bool:
         """Whether the worker still takes a task."""
         try:
-            self.questions.write(os.fsencode(path).replace(b"\n", b"\0") + b"\n")
+            self.questions.write(os.fsencode(full(path)).replace(b"\n", b"\0") + b"\n")
             self.questions.flush()
         except OSError:
             return False

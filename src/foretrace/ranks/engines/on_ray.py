@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from foretrace.errors import InputError, UsageError
-from foretrace.ranks.engines.outcome import Outcome, summary_of
+from foretrace.ranks.engines.outcome import IN_MEMORY, Outcome, summary_of
+from foretrace.urls import full
 
 _RETRIES = 3
 _START_S = "180"  # on a busy machine Ray's own 30 s are too few
@@ -15,7 +16,12 @@ _AHEAD = 4  # tasks for each processor of the cluster that are under way at once
 
 
 def run(paths: Sequence[str], *, address: str | None = None) -> Iterator[Outcome]:
-    """The outcomes, in the order in which they come; paths must be readable from the cluster's machines."""
+    """The outcomes, in the order in which they come; paths must be readable from the cluster's machines.
+
+    So must URLs, with the credentials that these machines have: those of this one are not sent, but for what a URL holds itself.
+    """
+    if any(path.startswith(IN_MEMORY) for path in paths):
+        raise UsageError("memory:// is of this process alone; --on local reads it")
     ray = _ray()
     started = not ray.is_initialized()
     if started:
@@ -53,7 +59,7 @@ def _tasks(ray: Any, paths: Sequence[str]) -> Iterator[Outcome]:
     queue = iter(paths)
     pending: dict[Any, str] = {}
     for path in queue:
-        pending[task.remote(path)] = path
+        pending[task.remote(full(path))] = path
         if len(pending) >= ahead:
             yield from _done(ray, pending)
     while pending:
@@ -74,5 +80,6 @@ def _done(ray: Any, pending: dict[Any, str]) -> Iterator[Outcome]:
         except ray.exceptions.WorkerCrashedError:
             summary, reason = None, f"{path}: the process that read it was killed {_RETRIES + 1} times"
         except ray.exceptions.RayError as error:
-            summary, reason = None, f"{path}: {' '.join(str(error).split())[:300]}"
+            says = " ".join(str(error).replace(full(path), path).split())[:300]
+            summary, reason = None, f"{path}: {says}"
         yield Outcome(path, summary, reason)

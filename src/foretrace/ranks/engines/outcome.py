@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from foretrace.errors import ForetraceError, fault_text, is_fault
 from foretrace.ranks.summarise import summarise
 
+IN_MEMORY = "memory://"  # what no other process can see
+
 
 @dataclass(frozen=True)
 class Outcome:
