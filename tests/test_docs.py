@@ -31,6 +31,9 @@ MACHINE_PATH = re.compile(
 NOT_IN_THE_REPOSITORY = (
     "foretrace.bench",
     "foretrace.compare",
+    "foretrace.error",
+    "foretrace.NAME",
+    "foretrace.predict",
     "runs",
     "foretrace-runs",
     ".foretrace",

@@ -102,7 +102,7 @@ def print_diagnosis(
     if form == "json":
         document = _contract(case, diagnosis)
         told = {"ledger": [kept.__dict__ for kept in came_true]} if came_true else {}
-        print(tables.document_to_json({**document, **told}))
+        _output.print_document(tables.document_to_json({**document, **told}))
     elif form == "md":
         _output.print_text(findings.to_markdown(diagnosis, step_times(case), trace.path.name))
     else:
