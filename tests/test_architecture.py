@@ -52,6 +52,7 @@ CONFINED = {
     "ray": ("ranks/engines/on_ray.py",),
     "uvicorn": ("present/web/server.py", "present/web/connections.py"),
     "mcp": ("commands/agent/server.py",),
+    "shtab": ("commands/completion.py",),
     "foretrace._scan": ("ingest/", "predict/"),
 }
 
