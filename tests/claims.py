@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import PurePosixPath
 
 from foretrace import analyze, commands
+from foretrace.commands import _version_info
 from foretrace.errors import UsageError
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
@@ -147,6 +148,8 @@ def fault(line: CommandLine) -> str | None:
         if not re.search(r"[./]", words[0]) and not words[0].isupper():
             return f"no command {words[0]}"
         words.insert(0, "diagnose")
+    if _version_info.is_asked_for(words):
+        return None
     parser = _parser(words[0], words[1] if words[0] == "show" and len(words) > 1 else "")
     own = words[: words.index("--")] if "--" in words else words
     unknown = [word for word in own if word.startswith("--") and word.partition("=")[0] not in flags(parser)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,17 @@ def reads_corpus(item: pytest.Item) -> bool:
     return needs_corpus.mark in item.iter_markers("skipif") or any(
         path.is_relative_to(folder) for path in paths for folder in (CORPUS, TRACES)
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _json_is_as_its_schema_says() -> Iterator[None]:
+    """Every JSON document that a command prints inside a test is checked by its schema, where jsonschema is there."""
+    from tests import schemas
+
+    with pytest.MonkeyPatch.context() as patched:
+        if schemas.HAS_VALIDATOR:
+            schemas.watch(patched)
+        yield
 
 
 def pytest_report_header() -> str:

@@ -56,6 +56,7 @@ CONFINED = {
     "aiohttp": ("remote/systems.py",),
     "uvicorn": ("present/web/server.py", "present/web/connections.py"),
     "mcp": ("commands/agent/server.py",),
+    "shtab": ("commands/completion.py",),
     "foretrace._scan": ("ingest/", "predict/"),
 }
 

@@ -204,7 +204,7 @@ def test_override_replaces_the_number_and_its_source() -> None:
 @pytest.mark.parametrize(
     ("peaks", "says"),
     [
-        ({"bf16": 1e12}, "no number named bf16; choose from fp32_flops"),
+        ({"bf16": 1e12}, "no number named bf16; did you mean bf16_flops"),
         ({"name": 1.0}, "no number named name"),
         ({"fp32_flops": 0.0}, "fp32_flops must be above zero, not 0.0"),
     ],

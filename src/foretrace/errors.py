@@ -21,12 +21,18 @@ class ForetraceError(Exception):
     """The root: its text is one line that says what, where and what next."""
 
     exit_code = 1
+    kind = "failed"  # as JSON names it
 
 
 class UsageError(ForetraceError):
     """The call is wrong, whatever the input holds."""
 
     exit_code = 2
+    kind = "usage"
+
+    def __init__(self, says: str = "", *, near: Iterable[str] = ()) -> None:
+        super().__init__(says)
+        self.near = tuple(near)  # names that may be meant
 
 
 class NothingLeftError(UsageError):
@@ -40,12 +46,18 @@ _NEAR, _AS_NEAR = (
 
 
 def unknown(says: str, name: str, known: Iterable[str], *, listed: str = "there are") -> UsageError:
-    """A name that there is none of: says which one may be meant, or all there are."""
+    """A name that there is none of: says which one may be meant, or all there are; where `listed` is empty, not all."""
     names = list(dict.fromkeys(known))
     near = near_names(name, names)
     if near:
-        return UsageError(f"{says}; did you mean {' or '.join(near)}?")
-    return UsageError(f"{says}; {listed}: {', '.join(names) or 'none'}")
+        return UsageError(f"{says}{did_you_mean(near)}", near=near)
+    return UsageError(f"{says}; {listed}: {', '.join(names) or 'none'}" if listed else says)
+
+
+def did_you_mean(near: Iterable[str]) -> str:
+    """The names that may be meant, as the end of a message; nothing where there are none."""
+    names = " or ".join(near)
+    return f"; did you mean {names}?" if names else ""
 
 
 def near_names(name: str, known: Iterable[str]) -> list[str]:
@@ -77,22 +89,27 @@ class InputError(ForetraceError):
     """The input could not be read."""
 
     exit_code = 3
+    kind = "input"
 
 
 class FormatError(InputError):
     """The input is not in a format that any reader accepts."""
+
+    kind = "format"
 
 
 class MissingDataError(ForetraceError):
     """The recording does not hold what was asked for."""
 
     exit_code = 4
+    kind = "not-recorded"
 
 
 class FaultError(MissingDataError):
     """One table, rule or view failed by a fault of Foretrace's own: who can do without it says so in a line."""
 
     exit_code = 70
+    kind = "internal"
 
 
 def is_fault(error: BaseException) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from foretrace.errors import UsageError
+from foretrace.errors import UsageError, unknown
 
 MEASURED = "measured by the user"
 
@@ -93,7 +93,7 @@ def override(device: Device, **peaks: float) -> Device:
     """The device with the user's measured numbers in place of the datasheet's."""
     for name, value in peaks.items():
         if name not in NUMBERS:
-            raise UsageError(f"{device.name} has no number named {name}; choose from {', '.join(NUMBERS)}")
+            raise unknown(f"{device.name} has no number named {name}", name, NUMBERS, listed="choose from")
         if not value > 0:
             raise UsageError(f"{name} must be above zero, not {value}")
     changes: dict[str, Any] = dict(peaks)
@@ -104,7 +104,7 @@ def override(device: Device, **peaks: float) -> Device:
 def peak_flops(device: Device, dtype: str) -> float | None:
     """The dense peak for fp32, tf32, fp16, bf16 or fp8; None when the device has no such unit."""
     if dtype not in _DTYPES:
-        raise UsageError(f"no peak is kept for dtype {dtype}; choose from {', '.join(_DTYPES)}")
+        raise unknown(f"no peak is kept for dtype {dtype}", dtype, _DTYPES, listed="choose from")
     flops: float | None = getattr(device, _DTYPES[dtype])
     return flops
 

@@ -21,6 +21,7 @@ import pytest
 from foretrace.capture.run_folder import RunFolder
 from foretrace.errors import InputError
 from foretrace.ingest.run import find_recorded
+from tests import schemas
 
 ROOT = Path(__file__).parents[2]
 QUICK = ("--settle-s", "0.1", "--time-s", "0.3", "--warm-s", "0.05")  # the default takes seconds
@@ -56,10 +57,12 @@ class Done:
     @property
     def run(self) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads((self.path / "run.json").read_text())
+        schemas.check(facts, "run")
         return facts
 
     def rank(self, number: int = 0) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads((self.path / f"rank{number}" / "rank.json").read_text())
+        schemas.check(facts, "rank")
         return facts
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import unicodedata
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +18,12 @@ import pytest
 from builders import Recording
 from diagnose.kernels import ADD, Op, recorded
 
+from benchmarks import agent_large, repeat_trace
 from foretrace.commands import main
 from foretrace.errors import UsageError
 from foretrace.present.agent.answer import MOST_TOKENS
 from foretrace.present.agent.tokens import token_count
+from tests import schemas
 
 mcp = pytest.importorskip("mcp", reason="the extra `foretrace[mcp]` is not installed")
 anyio = pytest.importorskip("anyio")
@@ -42,6 +47,10 @@ class Asked:
     @property
     def lines(self) -> list[Any]:
         return [json.loads(line) for line in self.text.splitlines()]
+
+    @property
+    def rules(self) -> list[str]:
+        return list(dict.fromkeys(line["rule"] for line in self.lines if "rule" in line))
 
     def field(self, name: str) -> Any:
         return next(line[name] for line in self.lines if isinstance(line, dict) and name in line)
@@ -93,15 +102,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def session(folder: Path) -> Iterator[Session]:
+@contextmanager
+def served(root: Path, *options: str) -> Iterator[Session]:
+    """A server of its own, for a folder."""
     from anyio.from_thread import start_blocking_portal
 
-    started = mcp.StdioServerParameters(
-        command=sys.executable, args=["-m", "foretrace", "mcp", "--root", str(folder)], env=dict(os.environ)
-    )
+    words = ["-m", "foretrace", "mcp", "--root", str(root), *options]
+    started = mcp.StdioServerParameters(command=sys.executable, args=words, env=dict(os.environ))
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(mcp.Client(started)) as client:
         yield Session(portal, client)
+
+
+@pytest.fixture(scope="module")
+def session(folder: Path) -> Iterator[Session]:
+    with served(folder) as made:
+        yield made
 
 
 def test_the_list_of_tools_is_short_and_says_that_they_only_read(session: Session) -> None:
@@ -126,8 +141,12 @@ QUESTIONS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("name", ["products.json", "hostile.json", "damaged.json"])
 def test_every_answer_is_trust_first_harmless_and_short(session: Session, name: str) -> None:
     """Of all three: lines of JSON, nothing in them that acts or hides, no more tokens than promised."""
-    for tool, arguments in QUESTIONS:
-        asked = session.ask(tool, path=name, **arguments)
+    rules = session.ask("diagnose", path=name, top=100).rules
+    questions = [(tool, {"path": name, **arguments}) for tool, arguments in QUESTIONS]
+    questions += [("compare", {"a": name, "b": "fills.json"})]
+    questions += [("finding", {"path": name, "rule": rule}) for rule in rules]
+    for tool, arguments in questions:
+        asked = session.ask(tool, **arguments)
         assert not asked.is_error, asked.text
         assert next(iter(asked.lines[0])) == "trust", tool
         assert asked.lines[0]["trust"] in (
@@ -139,7 +158,23 @@ def test_every_answer_is_trust_first_harmless_and_short(session: Session, name: 
         assert asked.structured["trust"] == asked.lines[0]["trust"]
         if '"cut":' in asked.text:
             assert asked.structured["shown"] < asked.structured["total"]
-        session.read(asked.links[0])
+        check_schemas(session, asked, SCHEMAS.get(tool, tool))
+    refused = session.ask("memory", path=name)
+    assert refused.is_error, "no memory was recorded"
+    assert "memory" in refused.text
+    assert token_count(refused.text) < 400
+
+
+def check_schemas(session: Session, asked: Asked, name: str) -> None:
+    """Each line of an answer, and the document that its link leads to, as their schemas say."""
+    document = session.read(asked.links[0])
+    if schemas.HAS_VALIDATOR:
+        for line in asked.lines:
+            schemas.check(line, "agent")
+        schemas.check(document, name)
+
+
+SCHEMAS = {"sql": "table", "recordings": "table", "memory": "show"}
 
 
 def check_harmless(text: str) -> None:
@@ -209,6 +244,8 @@ def test_recordings_lists_what_can_be_read_and_nothing_from_outside(session: Ses
     paths = sorted(line[0] for line in asked.lines if isinstance(line, list) and line[0] != "path")
     assert paths == ["damaged.json", "faster.json", "fills.json", "hostile.json", "products.json"]
     assert asked.lines[0] == {"trust": "no recording is read"}
+    assert token_count(asked.text) < 400
+    check_schemas(session, asked, "table")
 
 
 @pytest.mark.parametrize("path", ["../outside.json", "/etc/passwd", "link.json", "/", "~/x.json/../../.."])
@@ -252,8 +289,14 @@ def test_what_is_wrong_is_told_in_one_line(session: Session) -> None:
 
 
 def test_explain_knows_kernels_rules_and_analyses(session: Session) -> None:
-    assert "fp32 matrix multiply" in session.ask("explain", name="ampere_sgemm_128x64_tn").text
-    assert "Why" in session.ask("explain", name="unfused-attention").lines
+    kernel, rule = (
+        session.ask("explain", name=name) for name in ("ampere_sgemm_128x64_tn", "unfused-attention")
+    )
+    assert "fp32 matrix multiply" in kernel.text
+    assert "Why" in rule.lines
+    for asked, schema in ((kernel, "explain"), (rule, "page")):
+        assert token_count(asked.text) < 1_500
+        assert schemas.HAS_VALIDATOR is False or schemas.problems(session.read(asked.links[0]), schema) == []
     assert any("Columns:" in str(line) for line in session.ask("explain", name="kernels").lines)
     assert session.ask("explain", name=HOSTILE).field("kind") == "unknown"
 
@@ -270,8 +313,78 @@ def test_memory_tells_who_holds_it(session: Session, folder: Path) -> None:
     recording.op("aten::empty", 20, 60)
     recording.write(folder, "memory.json")
     asked = session.ask("memory", path="memory.json")
+    check_schemas(session, asked, "show")
+    assert token_count(asked.text) < 600
     (folder / "memory.json").unlink()
     assert asked.field("values")["peak_bytes"] == 1_536
+
+
+@pytest.mark.slow
+def test_of_a_large_recording_an_answer_is_as_short(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """20 MB here; `python benchmarks/agent_large.py` asks the same of 1 GB."""
+    path = repeat_trace.generate(agent_large.SAMPLE, 20_000_000, tmp_path, compressed=False)
+    answered = list(agent_large.answers(path))
+    assert {each.tool for each in answered} == set(READING) - {"memory"}, "no memory was recorded"
+    assert [(each.tool, each.problem) for each in answered if each.problem] == []
+    assert max(each.total for each in answered) > 5_000 > max(each.shown for each in answered)
+
+
+STARVED = """
+import sys, time, torch
+from torch.utils.data import DataLoader, Dataset
+class Slow(Dataset):
+    def __len__(self):
+        return 2 * int(sys.argv[1])
+    def __getitem__(self, place):
+        time.sleep(0.005)
+        return torch.ones(8) * (place % 7)
+def main():
+    torch.set_num_threads(1)
+    net = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for x in DataLoader(Slow(), batch_size=2):
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("torch") is None, reason="starts programs that need torch")
+def test_an_agent_records_a_program_gets_a_patch_and_measures_a_change(tmp_path: Path) -> None:
+    """`run` and `try` to their end, over standard input and output; what `run` proposes applies to the program's source."""
+    (tmp_path / "train.py").write_text(STARVED)
+    with served(tmp_path, "--allow-run") as session:
+        tools = session.tools()
+        assert [tool["name"] for tool in tools] == [*READING, "run", "try"]
+        assert token_count(json.dumps(tools)) < 3_000
+        asked = session.ask("run", command=[sys.executable, "train.py", "80"], timeout_s=300)
+        assert not asked.is_error, asked.text
+        assert asked.field("program")["exit_code"] == 0
+        found = next(line for line in asked.lines if line.get("rule") == "input-bound")
+        assert (found["patch_is"], found["patch_in"]) == ("edit", str(tmp_path.resolve()))
+        check_schemas(session, asked, "diagnose")
+        assert token_count(asked.text) <= MOST_TOKENS
+        measured = session.ask(
+            "try", command=[sys.executable, "train.py", "100000"], only=["fused-optimizer"], timeout_s=300
+        )
+        assert not measured.is_error, measured.text
+        check_schemas(session, measured, "try")
+        assert measured.lines[0] == {"trust": "measured, not predicted"}
+        assert token_count(measured.text) <= 1_500
+        (row,) = (line for line in measured.lines if "change" in line)
+        assert (row["change"], row["status"]) == ("fused-optimizer", "measured")
+        assert measured.field("base")["step_ms"] > 10, "two items of 5 ms"
+        wrong = session.ask("try", command=[sys.executable, "train.py", "1"], only=["fused-optimiser"])
+        assert "did you mean fused-optimizer?" in wrong.text
+    done = subprocess.run(
+        ["git", "apply", "-"], input=found["patch"], cwd=tmp_path, text=True, capture_output=True, check=False
+    )
+    assert done.returncode == 0, (done.stderr, found["patch"])
+    assert "DataLoader(Slow(), batch_size=2, num_workers=" in (tmp_path / "train.py").read_text()
 
 
 def test_without_the_package_the_command_says_what_to_install(

@@ -147,6 +147,8 @@ def test_the_command_prints_the_contract(recording: Path, capsys: pytest.Capture
     assert main(["predict", str(recording), "--change", "scale kernel:gemm 0.5", "--format", "json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert set(printed) == {
+        "schema",
+        "foretrace",
         "path",
         "changes",
         "verdict",
@@ -161,6 +163,14 @@ def test_the_command_prints_the_contract(recording: Path, capsys: pytest.Capture
     assert "→" in capsys.readouterr().out
     assert main(["predict", str(recording), "--change", "nonsense"]) == 2
     assert main(["predict", str(recording), "--change", "remove kernel:none"]) == 4
+    capsys.readouterr()
+    for change, code, meant in (
+        ("scal kernel:gemm 0.5", 2, "did you mean scale?"),
+        ("scale kernle:gemm 0.5", 2, "did you mean kernel?"),
+        ("scale kernel:gem 0.5", 4, "did you mean gemm?"),
+    ):
+        assert main(["predict", str(recording), "--change", change]) == code
+        assert meant in capsys.readouterr().err
 
 
 def test_changes_that_leave_nothing_are_a_usage_error() -> None:

@@ -12,6 +12,7 @@ from foretrace.commands import main
 from foretrace.errors import InputError
 from foretrace.trial import ledger
 from foretrace.trial.ledger import Record
+from tests import schemas
 from tests.trial.waiting import waiting
 
 ONE = Record(
@@ -27,6 +28,7 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
     ledger.add(file, [ONE])
     ledger.add(file, [replace(ONE, rule="input-bound")])
     assert ledger.read(file) == [ONE, replace(ONE, rule="input-bound")]
+    schemas.check(json.loads(file.read_text().splitlines()[0]), "ledger-record")
     file.write_text(file.read_text() + "{broken\n")
     with pytest.raises(InputError, match="line 3"):
         ledger.read(file)
@@ -68,6 +70,8 @@ def test_the_command_prints_the_ledger_of_this_folder(
     assert main(["ledger", "--format", "json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["rule"], row["measured_count"], row["inside_pct"]) == ("host-sync", 2, 50.0)
+    assert main(["ledger", "--records", "--format", "json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["rows"]) == 2
     assert main(["ledger", "--records", "--format", "csv"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3
 

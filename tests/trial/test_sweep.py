@@ -13,6 +13,7 @@ from foretrace.errors import MissingDataError, UsageError
 from foretrace.present.text import trials
 from foretrace.trial import candidates, process, report
 from foretrace.trial.sweep import Settings, Sweep, Swept
+from tests import schemas
 
 # What a step takes with each change, in milliseconds.
 STEPS = {
@@ -203,6 +204,7 @@ def test_the_start_is_told_apart_and_effects_on_the_machine_are_named(
 def test_the_same_report_in_every_format(tmp_path: Path, processes: list[str]) -> None:
     _, made = sweep(tmp_path, ("fused-optimizer", "compile"), base_every=0)
     document = made.to_dict()
+    schemas.check(json.loads(json.dumps(document)), "try")
     assert document["schema"] == "foretrace.try/1"
     assert [change["change"] for change in document["changes"]] == ["fused-optimizer", "compile"]
     assert document["changes"][0]["speedup"]["point"] == pytest.approx(1.25, rel=0.01)

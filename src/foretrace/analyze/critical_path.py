@@ -22,7 +22,7 @@ from foretrace.analyze.concepts.host.dependency_graph import (
 from foretrace.analyze.concepts.host.runtime_calls import DATA_LOADING
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import measured_window, step_windows
-from foretrace.errors import MissingDataError, UsageError
+from foretrace.errors import MissingDataError, unknown
 from foretrace.intervals import Intervals, Times
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value
@@ -243,7 +243,10 @@ def _annotated(trace: Trace, annotation: str) -> list[Stretch]:
     spans = spans.filter(pl.col("name").cast(pl.String) == annotation)
     spans = spans.filter(~pl.col("track_id").is_in(on_device.implode()))
     if spans.is_empty():
-        raise UsageError(f"no annotation named {annotation!r} in {trace.path.name}")
+        others = trace.spans.filter(pl.col("kind") == "annotation")["name"].unique().cast(pl.String).sort()
+        raise unknown(
+            f"no annotation named {annotation!r} in {trace.path.name}", annotation, others, listed=""
+        )
     calls = trace.spans.select(launch_id="id", called_ns="start_ns")
     work = _launched(trace).join(calls, on="launch_id", how="left", maintain_order="left")
     stretches = []

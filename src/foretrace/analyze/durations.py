@@ -8,7 +8,7 @@ from typing import Literal
 import polars as pl
 
 from foretrace.analyze.result import Result, Value, analysis
-from foretrace.errors import MissingDataError, UsageError
+from foretrace.errors import MissingDataError, unknown
 from foretrace.ingest import totals
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value
@@ -48,7 +48,7 @@ def durations(
     What it cannot tell: how long the GPU was busy, since work that overlaps counts in full. See `overview`.
     """
     if of != "all" and of not in _KINDS:
-        raise UsageError(f"durations of {of!r} are not known; choose from all, {', '.join(_KINDS)}")
+        raise unknown(f"durations of {of!r} are not known", of, ("all", *_KINDS), listed="choose from")
     kinds = tuple(_KINDS) if of == "all" else (of,)
     table = _of_totals(trace, kinds) if trace.meta.get("totals") else _of_spans(trace, kinds)
     if table.is_empty():

@@ -9,7 +9,7 @@ import polars as pl
 
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.result import Result, Value, analysis
-from foretrace.errors import MissingDataError, UsageError
+from foretrace.errors import MissingDataError, unknown
 from foretrace.ingest import totals
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value, shorten
@@ -64,7 +64,7 @@ def kernels(
     What it cannot tell: how long the GPU was busy, since overlapping kernels count twice in a sum. See `overview`.
     """
     if group_by not in _GROUPS:
-        raise UsageError(f"kernels cannot group by {group_by!r}; choose from {', '.join(_GROUPS)}")
+        raise unknown(f"kernels cannot group by {group_by!r}", group_by, _GROUPS, listed="choose from")
     if trace.meta.get("totals"):
         return _of_totals(trace, group_by)
     spans = trace.kernel_spans

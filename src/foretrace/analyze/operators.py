@@ -31,7 +31,7 @@ from foretrace.analyze.concepts.trees.call_tree import CallTree
 from foretrace.analyze.concepts.work import operator_work
 from foretrace.analyze.concepts.work.operator_flags import flag_notes, with_flags
 from foretrace.analyze.result import Result, Value, analysis
-from foretrace.errors import MissingDataError, UsageError
+from foretrace.errors import MissingDataError, UsageError, unknown
 from foretrace.trace import Trace
 from foretrace.units import format_value
 
@@ -107,7 +107,7 @@ def operators(
     that was launched inside an operator is attributed to that operator here.
     """
     if group_by not in _GROUPS:
-        raise UsageError(f"operators cannot group by {group_by!r}; choose from {', '.join(_GROUPS)}")
+        raise unknown(f"operators cannot group by {group_by!r}", group_by, _GROUPS, listed="choose from")
     if python not in ("auto", "yes", "no"):
         raise UsageError(f"python must be auto, yes or no, not {python!r}")
     if stack_depth < 1:

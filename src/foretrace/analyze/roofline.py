@@ -12,7 +12,7 @@ from foretrace.analyze.concepts.device.device_peaks import DTYPES, Peaks
 from foretrace.analyze.concepts.device.profiled_kernels import joined
 from foretrace.analyze.concepts.work import flops, measured_work, work_models
 from foretrace.analyze.result import Result, Value, analysis
-from foretrace.errors import MissingDataError, UsageError
+from foretrace.errors import MissingDataError, unknown
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value, shorten
 
@@ -95,7 +95,7 @@ def roofline(
     even choices are assumed.
     """
     if group_by not in _GROUPS:
-        raise UsageError(f"roofline cannot group by {group_by!r}; choose from {', '.join(_GROUPS)}")
+        raise unknown(f"roofline cannot group by {group_by!r}", group_by, _GROUPS, listed="choose from")
     if trace.profile is not None and trace.kernels.is_empty():
         return _of_profile(trace)
     owners = _computing(trace)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from foretrace.errors import UsageError
+from foretrace.errors import UsageError, unknown
 from foretrace.sourced import JUDGEMENT, Count, Nanoseconds, Share
 
 _NVBENCH = "nvbench's default"
@@ -43,9 +43,12 @@ class Timing:
 
     def __post_init__(self) -> None:
         if self.how not in ("back-to-back", "flush", "single"):
-            raise UsageError(f"how={self.how!r}: back-to-back, flush or single")
+            raise unknown(
+                f"how={self.how!r}", self.how, ("back-to-back", "flush", "single"), listed="it is one of"
+            )
         if self.device != "auto" and self.device.partition(":")[0] not in ("cpu", "cuda"):
-            raise UsageError(f"device={self.device!r}: auto, cpu, cuda or cuda:N")
+            kind = self.device.partition(":")[0].replace("gpu", "cuda")  # as torch calls it, NVIDIA's or AMD's
+            raise unknown(f"no device {self.device!r}", kind, ("auto", "cpu", "cuda", "cuda:N"))
         for name in ("warmup_s", "least_s", "most_s", "precise", "timeout_s"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < 1e6:

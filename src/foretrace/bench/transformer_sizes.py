@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from foretrace.errors import UsageError
+from foretrace.errors import UsageError, unknown
 
 VOCABULARY = 10_000
 
@@ -49,9 +49,8 @@ def size_of(text: str) -> Size:
     if text.lower() in named:
         return named[text.lower()]
     if not re.fullmatch(r"\d+x\d+x\d+x\d+", text):
-        raise UsageError(
-            f"no size {text!r}; there are {', '.join(SIZES)}, and d_model x d_ff x layers x heads: 256x1024x4x4"
-        )
+        sizes = (*SIZES, "d_model x d_ff x layers x heads as in 256x1024x4x4")
+        raise unknown(f"no size {text!r}", text, sizes)
     size = Size(*map(int, text.split("x")))
     if not all((size.d_model, size.d_ff, size.layers, size.heads)) or size.d_model % (2 * size.heads):
         raise UsageError(f"size {text}: d_model must be a multiple of twice the heads, and nothing 0")

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from foretrace.errors import InputError, MissingDataError, UsageError
+from foretrace.errors import InputError, MissingDataError, UsageError, unknown
 
 TOOLS = ("nsys", "ncu")
 WINDOW = "foretrace-window"
@@ -63,7 +63,7 @@ def plan(
 ) -> tuple[ExternalRun, ...]:
     """The starts that `--with TOOL` means; `light` is the recording that kernels are chosen from."""
     if tool not in TOOLS:
-        raise UsageError(f"--with {tool}: there is {' and '.join(TOOLS)}")
+        raise unknown(f"--with {tool}", tool, TOOLS)
     if not command:
         raise UsageError(f"--with {tool}: no program to start; give it after --")
     executable = find(tool)

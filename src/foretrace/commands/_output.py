@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from foretrace._version import __version__
 from foretrace.errors import ForetraceError, UsageError, unknown
 from foretrace.units import heading, visible
 from foretrace.urls import here
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from foretrace.trace import Trace
 
 FORMATS = ("table", "json", "csv", "md")
+ERROR_SCHEMA = "foretrace.error/1"
+documents: list[str] = []  # the kinds of JSON documents that were printed: one call prints at most one
 TABLE_ROWS = 25  # shown in a terminal unless --limit says otherwise
 
 
@@ -131,7 +134,7 @@ def print_result(result: Result, trace: Trace, printing: Printing) -> None:
     if printing.format == "table":
         terminal.show_result(result, rows_left=rest, all_columns=printing.columns is not None)
     elif printing.format == "json":
-        print(tables.to_json(result, trace))
+        print_document(tables.to_json(result, trace))
     elif printing.format == "csv":
         print_text(tables.to_csv(result.table))
     else:
@@ -146,11 +149,32 @@ def print_frame(frame: pl.DataFrame, printing: Printing) -> None:
     if printing.format == "table":
         terminal.show_frame(frame, rows_left=rest)
     elif printing.format == "json":
-        print(tables.frame_to_json(frame))
+        print_document(tables.frame_to_json(frame))
     elif printing.format == "csv":
         print_text(tables.to_csv(frame))
     else:
         print_text(tables.to_markdown(frame))
+
+
+def print_document(text: str) -> None:
+    """Prints the JSON document that a command answers with."""
+    documents.append("answer")
+    print(text.rstrip("\n"))
+
+
+def print_error(code: int, kind: str, says: str, near: Sequence[str] = ()) -> None:
+    """Prints an error as a JSON document."""
+    import json
+
+    documents.append("error")
+    print(json.dumps(error_document(code, kind, says, near), indent=1))
+
+
+def error_document(code: int, kind: str, says: str, near: Sequence[str] = ()) -> dict[str, Any]:
+    """An error as JSON has it: the exit code, the kind of error, and the line that standard error has."""
+    message = visible(" ".join(says.split()))
+    error = {"code": code, "kind": kind, "message": message, "did_you_mean": list(near)}
+    return {"schema": ERROR_SCHEMA, "foretrace": __version__, "error": error}
 
 
 def print_text(text: str) -> None:

@@ -99,6 +99,8 @@ def run(args: argparse.Namespace) -> int:
         _write(args.svg, to_svg(benchmark))
     if args.format == "table":
         _print_table(benchmark, plot=args.plot, columns=args.columns)
+    elif args.format == "json":
+        _output.print_document(_text(benchmark, args.format))
     else:
         _output.print_text(_text(benchmark, args.format))
     if not any(row["status"] == "OK" for row in benchmark.rows):

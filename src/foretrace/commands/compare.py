@@ -211,7 +211,8 @@ def _print_steps(found: StepComparison, results: list[Checked], args: argparse.N
     if args.format == "table":
         terminal.show_lines(lambda width: comparison.step_lines(found, width, results))
     else:
-        _document(to_dict(found), comparison.causes_frame(found), text, results, args)
+        document = {**to_dict(found), "memory": None}  # a baseline holds none
+        _document(document, comparison.causes_frame(found), text, results, args)
     _gates.report(args, results, found.verdict, found.says, text)
 
 
@@ -236,7 +237,7 @@ def _trend(subjects: list[Subject], gates: list[Gate], args: argparse.Namespace)
             print()
             terminal.show_lines(lambda width: comparison.gate_lines(results, width))
     else:
-        _document(trend_to_dict(rows), frame, text, results, args)
+        _document({**trend_to_dict(rows), "memory": None}, frame, text, results, args)
     _gates.report(args, results, last.verdict, last.says, text)
     return _gates.exit_code(results, strict=args.strict)
 
@@ -249,7 +250,7 @@ def _document(
     from foretrace.present.text import tables
 
     if args.format == "json":
-        print(tables.document_to_json({**document, "gates": _gates.as_dicts(results)}))
+        _output.print_document(tables.document_to_json({**document, "gates": _gates.as_dicts(results)}))
     elif args.format == "csv":
         _output.print_frame(frame, _printing(args))
     else:

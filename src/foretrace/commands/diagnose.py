@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from foretrace.commands import _input, _output, summary
 from foretrace.errors import FaultError, MissingDataError, UsageError, contained
 from foretrace.units import visible
-from foretrace.urls import named
+from foretrace.urls import here, named
 
 if TYPE_CHECKING:
     from foretrace.analyze.trust import Trust
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--explain", metavar="RULE", help="print the manual page of a rule instead")
     _output.add_format(parser, formats=("table", "json", "md", "agent", "sarif"))
     says = "for --format sarif: the checkout that paths are relative to (default: the git repository around this folder)"
-    parser.add_argument("--source-root", metavar="FOLDER", type=Path, help=says)
+    parser.add_argument("--source-root", metavar="FOLDER", type=here, help=says)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -133,7 +133,7 @@ def print_diagnosis(
     if form == "json":
         document = _contract(case, diagnosis)
         told = {"ledger": [kept.__dict__ for kept in came_true]} if came_true else {}
-        print(tables.document_to_json({**document, **told}))
+        _output.print_document(tables.document_to_json({**document, **told}))
     elif form == "md":
         _output.print_text(findings.to_markdown(diagnosis, step_times(case), trace.path.name))
     else:

@@ -48,7 +48,7 @@ def _print_plainly(checks: Sequence[Check], form: str) -> None:
     if form == "json":
         rows = [check._asdict() for check in checks]
         document = {"schema": 1, "foretrace": __version__, "columns": Check._fields, "rows": rows}
-        print(json.dumps(document, indent=1))
+        _output.print_document(json.dumps(document, indent=1))
         return
     for check in checks:
         says = "; ".join(text for text in (check.found, check.fix) if text)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from foretrace._version import __version__
 from foretrace.commands import _output
 from foretrace.errors import UsageError, near_names
+
+SCHEMA = "foretrace.explain/1"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -24,9 +27,9 @@ def run(args: argparse.Namespace) -> None:
     if not args.name.strip():
         raise UsageError("give a name: foretrace explain 'aten::mm'")
     if args.format == "json":
-        import json
+        from foretrace.present.text import tables
 
-        print(json.dumps(document(args.name), indent=2))
+        _output.print_document(tables.document_to_json(document(args.name)))
         return
     explanation = explain(args.name)
     lines = [explanation.name, f"  {explanation.kind}: {explanation.says}"]
@@ -44,7 +47,7 @@ def document(name: str) -> dict[str, Any]:
 
     explanation = explain(name)
     told = {name: getattr(explanation, name) for name in ("name", "kind", "known", "says", "watch")}
-    return {**told, "facts": dict(explanation.facts)}
+    return {"schema": SCHEMA, "foretrace": __version__, **told, "facts": dict(explanation.facts)}
 
 
 def _rules(name: str) -> list[str]:

@@ -84,7 +84,7 @@ def _print_counters(found: CounterFindings, args: argparse.Namespace) -> None:
     if args.format == "table":
         terminal.show_lines(lambda width: counters_page.page_lines(found, width))
     elif args.format == "json":
-        print(tables.document_to_json(found.to_dict()))
+        _output.print_document(tables.document_to_json(found.to_dict()))
     elif args.format == "md":
         _output.print_text(counters_page.markdown(found))
     else:
@@ -99,7 +99,7 @@ def _print_findings(found: SnapshotFindings, args: argparse.Namespace) -> None:
         terminal.show_lines(lambda width: memory_page.page_lines(found, args.by, top, width))
     elif args.format == "json" and args.by in (*_COMPOSED, "block"):
         by = None if args.by == "block" else args.by
-        print(tables.document_to_json(found.to_dict(by)))
+        _output.print_document(tables.document_to_json(found.to_dict(by)))
     elif args.format == "md":
         _output.print_text(memory_page.markdown(found, args.by, top))
     else:
@@ -171,7 +171,7 @@ def _print_recording(args: argparse.Namespace) -> None:
         result = analyze.run(trace, "memory", by=args.by)
     result = _of_device(result, args)
     if args.format == "json":
-        print(tables.document_to_json(_document(trace, result, args)))
+        _output.print_document(tables.document_to_json(_document(trace, result, args)))
     else:
         _output.print_result(result, trace, _output.Printing(args.format, None, args.top))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from foretrace._version import __version__
 from foretrace.commands import _input, _output
 
 if TYPE_CHECKING:
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from foretrace.predict.changes import Change
     from foretrace.predict.prediction import Prediction
 
+SCHEMA = "foretrace.predict/1"
 _COMPILING = "unfused-elementwise"  # the rule whose fixes are the ways to compile
 _EXAMPLES = """\
 changes (several --change options are applied together and replayed once):
@@ -50,7 +53,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Prints the prediction."""
-    from foretrace.predict.prediction import to_dict
     from foretrace.present.text import tables, terminal
 
     case = _input.open_case(
@@ -62,12 +64,20 @@ def run(args: argparse.Namespace) -> None:
     )
     prediction = case.predict(tuple(change_of(case, text) for text in args.change))
     if args.format == "json":
-        document = {"path": str(case.whole.path), "changes": args.change, **to_dict(prediction)}
-        print(tables.document_to_json(document))
+        _output.print_document(tables.document_to_json(document(case, args.change, prediction)))
     else:
         terminal.show_prediction(prediction)
         if prediction.items != 1:
             print(_per_item(prediction))
+
+
+def document(case: Case, changes: Sequence[str], prediction: Prediction) -> dict[str, Any]:
+    """The prediction as `--format json` prints it."""
+    from foretrace.predict.prediction import to_dict
+
+    path = str(case.whole.path)
+    head = {"schema": SCHEMA, "foretrace": __version__, "path": path, "changes": list(changes)}
+    return {**head, **to_dict(prediction)}
 
 
 def change_of(case: Case, text: str) -> Change:

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
     if args.table != "findings":
         _output.print_frame(getattr(ranks, args.table), printing)
     elif args.format == "json":
-        print(tables.document_to_json(ranks.to_dict()))
+        _output.print_document(tables.document_to_json(ranks.to_dict()))
     elif args.format == "table":
         _show(ranks, printing)
     else:

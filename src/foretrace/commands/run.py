@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
     A program that ended well, and of which nothing was recorded, is no success: then the code says so.
     """
-    command = _command(args.command)
+    command = program_of(args.command)
     folder = (RunFolder(args.output) if args.output else RunFolder.default(command)).create()
     options = replace(
         arguments.options(args, output=str(folder.path)),
@@ -135,7 +135,8 @@ def run(args: argparse.Namespace) -> int:
 # --- the program ---------------------------------------------------------------------------------------------
 
 
-def _command(words: Sequence[str]) -> list[str]:
+def program_of(words: Sequence[str]) -> list[str]:
+    """The program that follows the options."""
     command = list(words[1:] if words and words[0] == "--" else words)
     if not command:
         raise UsageError("run needs a program to start: foretrace run -- python train.py")

@@ -35,7 +35,7 @@ def print_page(trace: Trace, form: str) -> None:
 
     results, missing = analyse(trace)
     if form == "json":
-        print(tables.many_to_json(results, missing, trace))
+        _output.print_document(tables.many_to_json(results, missing, trace))
     elif form == "md":
         parts = [tables.result_to_markdown(result) for result in results]
         parts += [f"**{name}**: not recorded: {why}\n" for name, why in missing.items()]

@@ -132,11 +132,11 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Records, proposes, tries and prints."""
-    from foretrace.commands.run import _command
+    from foretrace.commands.run import program_of
     from foretrace.trial import ledger, report, verification
     from foretrace.trial.sweep import Sweep
 
-    command = _command(args.command)
+    command = program_of(args.command)
     folder = (args.output or _default_folder(command)).resolve()
     if args.dry_run:
         _print_plan(args, _proposals(args, args.source))
@@ -236,7 +236,7 @@ def print_report(made: Report, form: str) -> None:
     from foretrace.present.text import tables, terminal, trials
 
     if form == "json":
-        print(tables.document_to_json(made.to_dict()))
+        _output.print_document(tables.document_to_json(made.to_dict()))
     elif form == "csv":
         _output.print_text(tables.to_csv(trials.frame(made)))
     elif form == "md":

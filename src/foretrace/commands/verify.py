@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
         case.require_replay()
     told = verify(before, after, args.finding)
     if args.format == "json":
-        print(tables.document_to_json(told.to_dict()))
+        _output.print_document(tables.document_to_json(told.to_dict()))
     elif args.format == "md":
         _output.print_text(verifications.to_markdown(told))
     else:

@@ -18,7 +18,7 @@ from foretrace.analyze.result import Value
 from foretrace.compare.benches import BenchRow
 from foretrace.compare.sides import Side
 from foretrace.compare.steps import StepComparison
-from foretrace.errors import MissingDataError, UsageError, near_names, unknown
+from foretrace.errors import MissingDataError, UsageError, unknown
 from foretrace.measured import CHANCE, Interval
 from foretrace.trace import Trace
 from foretrace.units import format_value, suffix
@@ -118,9 +118,7 @@ def _known(name: str) -> None:
     analysis, dot, _ = name.partition(".")
     listed = [*NAMES, *(f"{known.name}.VALUE" for known in analyze.ANALYSES)]
     if not dot:
-        near = near_names(name, NAMES)
-        said = f"; did you mean {' or '.join(near)}?" if near else f"; there are: {', '.join(listed)}"
-        raise UsageError(f"no value named {name!r}{said}")
+        raise unknown(f"no value named {name!r}", name, listed)
     analyze.find(analysis)
 
 

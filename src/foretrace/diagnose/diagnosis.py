@@ -15,7 +15,7 @@ from foretrace.diagnose.promises import guarded
 from foretrace.diagnose.rule import Rule
 from foretrace.diagnose.seen import Seen
 from foretrace.diagnose.step_times import worded
-from foretrace.errors import FaultError, MissingDataError, NothingLeftError, UsageError, contained, unknown
+from foretrace.errors import FaultError, MissingDataError, NothingLeftError, contained, unknown
 from foretrace.predict.changes import Change
 from foretrace.predict.prediction import Prediction, Span, withheld
 from foretrace.sourced import JUDGEMENT, Count, Factor, Share
@@ -326,6 +326,5 @@ def fix_of(case: Case, name: str, rules: tuple[Rule, ...]) -> Change:
     changes = {finding.label: finding.change}
     changes |= {other.label: other.change for other in finding.alternatives if other.change is not None}
     if label and label not in changes:
-        there = ", ".join(changes) if any(changes) else "none"
-        raise UsageError(f"{name} has no fix named {label!r} here; there are: {there}")
+        raise unknown(f"{name} has no fix named {label!r} here", label, filter(None, changes))
     return changes[label or finding.label]

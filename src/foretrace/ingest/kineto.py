@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from foretrace import schema
-from foretrace.errors import FormatError, InputError, UsageError
+from foretrace.errors import FormatError, InputError, UsageError, unknown
 from foretrace.ingest import (
     hip_geometry,
     kineto_native,
@@ -108,7 +108,7 @@ def _scan(source: Source, reader: str | None, pid: str | None, progress: Progres
     if reader is None:
         reader = "python" if kineto_native.missing or os.environ.get("FORETRACE_PURE_PYTHON") else "native"
     if reader not in ("native", "python"):
-        raise UsageError(f"no reader named {reader!r}; there are: native, python")
+        raise unknown(f"no reader named {reader!r}", reader, ("native", "python"))
     if reader == "native" and kineto_native.missing:
         raise UsageError(f"the native reader was not built ({kineto_native.missing})")
     try:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from foretrace.errors import FormatError, InputError, UsageError
+from foretrace.errors import FormatError, InputError, UsageError, unknown
 from foretrace.ingest import lenient, snapshot_native, snapshot_python
 from foretrace.ingest.formats import Format
 from foretrace.ingest.other_formats import looks_pickled
@@ -58,7 +58,7 @@ def _scan(source: Source, reader: str | None, progress: Progress | None) -> Snap
     if reader is None:
         reader = "python" if snapshot_native.missing or os.environ.get("FORETRACE_PURE_PYTHON") else "native"
     if reader not in ("native", "python"):
-        raise UsageError(f"no reader named {reader!r}; there are: native, python")
+        raise unknown(f"no reader named {reader!r}", reader, ("native", "python"))
     if reader == "native" and snapshot_native.missing:
         raise UsageError(f"the native reader was not built ({snapshot_native.missing})")
     scan = snapshot_native.scan if reader == "native" else snapshot_python.scan

@@ -31,7 +31,7 @@ from foretrace import intervals
 from foretrace.analyze.concepts.device.graph_origins import has_capture
 from foretrace.analyze.concepts.trees.attribution import nearest
 from foretrace.analyze.concepts.trees.call_tree import NOBODY
-from foretrace.errors import MissingDataError, UsageError
+from foretrace.errors import MissingDataError, UsageError, did_you_mean, near_names, unknown
 from foretrace.predict import batch, edits, fusion, graph_capture
 from foretrace.predict.calibrate import scaled_host
 from foretrace.predict.edits import Edit
@@ -79,7 +79,11 @@ def parse(text: str, trace: Trace, program: Program) -> Change:
     """The change that the text describes, on this recording."""
     words = text.split()
     if not words or words[0] not in VERBS:
-        raise UsageError(f"change {text!r}: begins with one of {', '.join(VERBS)}")
+        verb = words[0] if words else ""
+        # `fix` and `compile` are looked up before, by who has a diagnosis.
+        raise unknown(
+            f"change {text!r}: begins with a verb", verb, (*VERBS, "fix", "compile"), listed="which is one of"
+        )
     verb, rest = words[0], words[1:]
     under = [word.removeprefix("under:") for word in rest if word.startswith("under:")]
     rest = [word for word in rest if not word.startswith("under:")]
@@ -92,10 +96,11 @@ def parse(text: str, trace: Trace, program: Program) -> Change:
     value = rest.pop() if verb in ("scale", "set") and len(rest) > 1 else None
     match = _SELECTOR.fullmatch(" ".join(rest))
     if not match:
-        raise UsageError(
-            f"change {text!r}: names what it changes as kernel:NAME, copy:, set:, op:, call: or host"
-        )
-    chosen = _Chosen(trace, program, match[1], _name_test(match, text), under[0] if under else None)
+        selector = " ".join(rest).partition(":")[0]
+        says = f"change {text!r}: names what it changes as kernel:NAME, copy:, set:, op:, call: or host"
+        raise unknown(says, selector, ("kernel", "copy", "set", "op", "call", "host"), listed="")
+    name = "" if match[2] else match[3]
+    chosen = _Chosen(trace, program, match[1], name, _name_test(match, text), under[0] if under else None)
     if verb == "fuse":
         return _fuse(chosen, text)
     return Change(text, _EDITS[verb](chosen, value, text), exact=True)
@@ -205,12 +210,19 @@ class _Chosen:
     """The spans that a selector names, as tasks, calls and host time of the program."""
 
     def __init__(
-        self, trace: Trace, program: Program, kind: str, test: Callable[[str], bool], under: str | None
+        self,
+        trace: Trace,
+        program: Program,
+        kind: str,
+        name: str,  # empty: chosen by a pattern
+        test: Callable[[str], bool],
+        under: str | None,
     ) -> None:
         self.trace, self.program, self.kind = trace, program, kind
         wanted = {"call": "runtime"}.get(kind, kind)
         spans = trace.spans.filter(pl.col("kind") == wanted)
-        names = [name for name in spans["name"].unique().cast(pl.String) if test(name)]
+        self.name, self.others = name, spans["name"].unique().cast(pl.String).sort()
+        names = [other for other in self.others if test(other)]
         self.spans = spans.filter(pl.col("name").cast(pl.String).is_in(names))
         if under is not None:
             self.spans = _below(trace, self.spans, under)
@@ -219,7 +231,10 @@ class _Chosen:
     def some(self, found: Numbers, text: str) -> Numbers:
         """The numbers found; an error if there is none in the recorded steps."""
         if not len(found):
-            raise MissingDataError(f"change {text!r}: no {self.what} in the recorded steps")
+            near = near_names(self.name, self.others) if self.name and self.spans.is_empty() else []
+            raise MissingDataError(
+                f"change {text!r}: no {self.what} in the recorded steps{did_you_mean(near)}"
+            )
         return found
 
     def tasks(self) -> Tasks:

@@ -13,7 +13,7 @@ from foretrace.diagnose import RULES
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import diagnose
 from foretrace.diagnose.finding import Finding
-from foretrace.errors import MissingDataError, UsageError, unknown
+from foretrace.errors import MissingDataError, unknown
 from foretrace.measured import Interval
 from foretrace.predict.prediction import STEP_KNOWN, Prediction, to_dict
 from foretrace.trial.ledger import Record
@@ -74,9 +74,7 @@ def verify(before: Case, after: Case, name: str) -> Verification:
     fixes = {finding.label: finding.predicted}
     fixes |= {other.label: other.predicted for other in finding.alternatives}
     if label and label not in fixes:
-        raise UsageError(
-            f"{rule} has no fix named {label!r} here; there are: {', '.join(filter(None, fixes)) or 'none'}"
-        )
+        raise unknown(f"{rule} has no fix named {label!r} here", label, filter(None, fixes))
     predicted = fixes[label or finding.label]
     if predicted is None:
         raise MissingDataError(f"{before.whole.path.name}: nothing was predicted for {name}")

@@ -19,6 +19,7 @@ from foretrace.commands.agent.tools import Tools
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.present.agent.answer import Answer
 from foretrace.present.agent.brief import next_step
+from foretrace.trial import candidates
 
 _LAST_LINES = 15  # of what a program printed
 _MOST_READ = 1 << 16
@@ -31,6 +32,7 @@ class Ended:
     code: int | None
     output: str
     said: tuple[str, ...]  # its last lines
+    complaints: tuple[str, ...]  # of those, what it printed to standard error
 
 
 class Programs:
@@ -56,15 +58,18 @@ class Programs:
         answer = self._tools.diagnose(str(folder))
         return replace(answer, facts={"run": str(folder), **facts, **answer.facts})
 
-    def try_(self, command: list[str], timeout_s: int = 1_800) -> Answer:
+    def try_(self, command: list[str], only: list[str] | None = None, timeout_s: int = 1_800) -> Answer:
         """Makes the changes that need no edit, one at a time, and measures each."""
         _check(command, timeout_s)
+        for name in "+".join(only).split("+") if only else ():
+            candidates.find(name.partition("=")[0])
+        chosen = [word for name in only or () for word in ("--only", name)]
         ended = self._start(
-            ["try", "--format", "json", "--budget", str(timeout_s), "--", *command], timeout_s + 60
+            ["try", *chosen, "--format", "json", "--budget", str(timeout_s), "--", *command], timeout_s + 60
         )
         if ended.code != 0:
             took = "took too long" if ended.code is None else f"ended with {ended.code}"
-            raise MissingDataError(f"foretrace try {took}: {' | '.join(ended.said)}")
+            raise MissingDataError(f"foretrace try {took}: {' | '.join(ended.complaints)}")
         document: dict[str, Any] = json.loads(ended.output)
         rows = document["changes"]
         return Answer(
@@ -103,9 +108,10 @@ class Programs:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
-            said = [*_last(out), *_last(err)][-_LAST_LINES:]
+            complaints = _last(err)
+            said = [*_last(out), *complaints][-_LAST_LINES:]
             out.seek(0)
-            return Ended(code, out.read().decode("utf-8", "replace"), tuple(said))
+            return Ended(code, out.read().decode("utf-8", "replace"), tuple(said), tuple(complaints))
 
 
 def _last(stream: IO[bytes]) -> list[str]:

@@ -47,7 +47,8 @@ READING = {
 }  # fmt: skip
 STARTING = {
     "run": "Start a program in the root folder, record it and diagnose it. command: words, such as ['python', 'train.py'].",
-    "try": "Start a program several times, each time with one change that needs no edit, and measure what each brings.",
+    "try": "Start a program several times, each time with one change that needs no edit, and measure what each brings. only: names of "
+    "changes, such as workers or fused-optimizer, instead of those that a recording suggests.",
 }
 _READ_ONLY = ToolAnnotations(
     read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False

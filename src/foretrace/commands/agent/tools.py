@@ -19,11 +19,11 @@ from foretrace.analyze.snapshots.opening import open_findings
 from foretrace.commands import _output, _query
 from foretrace.commands import diagnose as diagnose_command
 from foretrace.commands import explain as explain_command
+from foretrace.commands import predict as predict_command
 from foretrace.commands import sql as sql_command
 from foretrace.commands.agent.listing import listed
 from foretrace.commands.agent.opened import Opened
 from foretrace.commands.agent.roots import Roots
-from foretrace.commands.predict import change_of
 from foretrace.compare.compared import compare_subjects, to_dict
 from foretrace.compare.subjects import Folder, Recording, Subject, open_subject, short_names
 from foretrace.compare.traces import Comparison
@@ -32,11 +32,11 @@ from foretrace.diagnose import find as find_rule
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import Diagnosis, diagnosed
 from foretrace.errors import MissingDataError, UsageError, unknown
-from foretrace.predict.prediction import to_dict as prediction_to_dict
 from foretrace.present.agent.answer import Answer, Next
 from foretrace.present.agent.brief import finding_ids, next_step, reasons, source_folders, told
 from foretrace.present.text import comparison, findings, memory_page, tables
 
+FINDING_SCHEMA, PAGE_SCHEMA = "foretrace.finding/1", "foretrace.page/1"
 NO_RECORDING = "no recording is read"
 MOST_ROWS = 1_000
 DOCUMENT_ROWS = 100_000
@@ -138,7 +138,7 @@ class Tools:
             of="alternatives",
             rows=alternatives,
             next=following,
-            document=lambda: tables.document_to_json(document),
+            document=lambda: tables.document_to_json({"schema": FINDING_SCHEMA, **document}),
         )
 
     def _no_finding(self, rule: str, diagnosis: Diagnosis) -> UsageError | MissingDataError:
@@ -201,8 +201,8 @@ class Tools:
                 f'name a change, such as "fix unfused-attention" or "scale kernel:~softmax 0.5": {_CHANGES}'
             )
         case = self._opened.case(file)
-        prediction = case.predict(tuple(change_of(case, text) for text in changes))
-        document = {"path": str(case.whole.path), "changes": changes, **prediction_to_dict(prediction)}
+        prediction = case.predict(tuple(predict_command.change_of(case, text) for text in changes))
+        document = predict_command.document(case, changes, prediction)
         point, low, high = prediction.speedup.point, prediction.speedup.low, prediction.speedup.high
         quoted = shlex.quote(str(file))
         return Answer(
@@ -301,7 +301,7 @@ class Tools:
             lines = page.splitlines()
             return Answer(
                 trust=NO_RECORDING, says=lines[0], of="lines", rows=lines[1:],
-                document=lambda: tables.document_to_json({"name": name, "page": page}),
+                document=lambda: tables.document_to_json({"schema": PAGE_SCHEMA, "name": name, "page": page}),
             )  # fmt: skip
         document = explain_command.document(name)
         return Answer(

@@ -97,6 +97,7 @@ def told(finding: Finding, number: int, diagnosis: Diagnosis, folders: Sequence[
     """One finding as an agent needs it; what is empty is left out."""
     same = [each for each in diagnosis.findings[:number] if each.rule == finding.rule]
     sources = [source_of(place, folders) for place in finding.where[:_PLACES]]
+    made = patch(finding, sources)
     places = [_place(place, source) for place, source in zip(finding.where[:_PLACES], sources, strict=True)]
     freed = finding.freed_bytes
     row = {
@@ -108,7 +109,9 @@ def told(finding: Finding, number: int, diagnosis: Diagnosis, folders: Sequence[
         "says": finding.says,
         "at": places,
         "fix": finding.fix.says,
-        "patch": patch(finding, sources[0] if sources else None),
+        "patch": made.text if made else "",
+        "patch_is": made.kind if made else "",
+        "patch_in": str(made.folder) if made and made.folder != Path.cwd() else "",
         "unless": finding.unless,
         "or": {other.label: worth(other.predicted).get("speedup") for other in finding.alternatives},
     }

@@ -1,17 +1,21 @@
-"""Where in the source a finding is, how sure that is, and a patch that writes the fix there as comments.
+"""Where in the source a finding is, how sure that is, and a patch: the fix made, or written there as comments.
 
-Nothing is edited: what a fix needs is known from the recording, the names of the program's variables are not. So the patch
-applies as it is, changes nothing that runs, and marks the line.
+A fix that is a change of one call is made (code_edits.py). Of any other, what it needs is known from the recording, the names of
+the program's variables are not: then the patch changes nothing that runs, and marks the line. Both apply as they are.
 """
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from foretrace.diagnose.finding import Finding, Place
+from foretrace.present.agent import code_edits
+from foretrace.present.agent.answer import CODE_WIDTH, clean
 
 # high: the file at hand has the function around this line. medium: the stack names it, and the file is not at hand.
 # low: the file at hand has no such function there, so it was changed. none: no stack was recorded.
@@ -19,14 +23,30 @@ Confidence = Literal["high", "medium", "low", "none"]
 _MOST_BYTES = 4 << 20
 _AROUND = 3  # lines of context, as diff has them
 _MOST_LINES = 20  # of a fix
+_PLAIN_NAME = re.compile(r"[\w./+@=-]+", re.ASCII)  # a file that a patch names without quotes
 
 
 @dataclass(frozen=True)
 class Source:
     """A file of the program, at hand."""
 
-    name: str  # as the recording has it
-    lines: tuple[str, ...]
+    name: str  # as a patch has it: below the folder
+    folder: Path
+    text: str
+
+    @property
+    def lines(self) -> list[str]:
+        """Its lines; what follows the last end of line is one too."""
+        return self.text.split("\n")
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A unified diff for a folder, and whether it makes the fix or writes it down as comments."""
+
+    text: str
+    kind: Literal["edit", "comment"]
+    folder: Path
 
 
 def source_of(place: Place, folders: Sequence[Path]) -> Source | None:
@@ -35,13 +55,10 @@ def source_of(place: Place, folders: Sequence[Path]) -> Source | None:
         return None
     for folder in folders:
         try:
+            real = folder.resolve()
             path = (folder / place.file).resolve()
-            if (
-                path.is_relative_to(folder.resolve())
-                and path.is_file()
-                and path.stat().st_size <= _MOST_BYTES
-            ):
-                return Source(place.file, tuple(path.read_text(encoding="utf-8").split("\n")))
+            if path.is_relative_to(real) and path.is_file() and path.stat().st_size <= _MOST_BYTES:
+                return Source(path.relative_to(real).as_posix(), real, path.read_bytes().decode("utf-8"))
         except (OSError, ValueError):  # a name that is too long or holds a zero byte, a file that is no text
             continue
     return None
@@ -81,24 +98,46 @@ def _defines(text: str, function: str) -> bool:
     return words.strip() == f"def {function.rpartition('.')[2]}"
 
 
-def patch(finding: Finding, source: Source | None) -> str:
-    """A unified diff that puts the fix above the first place as comments; empty where the line is not sure."""
-    place = finding.where[0] if finding.where else None
+def patch(finding: Finding, sources: Sequence[Source | None]) -> Patch | None:
+    """What to apply for a finding, by the sources of its places; `None` where no line is sure."""
+    sure = [
+        (place, source)
+        for place, source in zip(finding.where, sources, strict=False)
+        if source is not None and confidence(place, source) == "high"
+    ]
+    for place, source in sure:
+        changed = code_edits.edited(finding, source.text, place.line or 0)
+        made = None if changed is None else _patch(source, changed, "edit")
+        if made is not None:
+            return made
+    if not sure or sure[0][0] is not finding.where[0]:
+        return None
+    place, source = sure[0]
+    commented = _commented(finding, source, place.line or 0)
+    return None if commented is None else _patch(source, commented, "comment")
+
+
+def _commented(finding: Finding, source: Source, line: int) -> str | None:
+    """The source with the fix above a line, as comments."""
     code = finding.fix.code.splitlines()
-    if place is None or source is None or confidence(place, source) != "high" or len(code) > _MOST_LINES:
-        return ""
-    assert place.line is not None  # a sure place has one
-    at = place.line - 1
-    first, last = max(at - _AROUND, 0), min(at + _AROUND + 1, len(source.lines))
-    if last == len(source.lines) and source.lines[-1] == "":
-        last -= 1  # what follows the last end of line is no line
-    indent = _indent(source.lines[at])
-    added = [f"+{indent}# {finding.rule}: {finding.fix.says}", *(f"+{indent}#   {line}" for line in code)]
-    before = [f" {line}" for line in source.lines[first:at]]
-    after = [f" {line}" for line in source.lines[at:last]]
-    kept = last - first
-    head = f"@@ -{first + 1},{kept} +{first + 1},{kept + len(added)} @@"
-    return "\n".join([f"--- a/{source.name}", f"+++ b/{source.name}", head, *before, *added, *after])
+    if len(code) > _MOST_LINES:
+        return None
+    lines = source.lines
+    indent = _indent(lines[line - 1])
+    added = [f"{indent}# {finding.rule}: {finding.fix.says}", *(f"{indent}#   {each}" for each in code)]
+    return "\n".join([*lines[: line - 1], *added, *lines[line - 1 :]])
+
+
+def _patch(source: Source, changed: str, kind: Literal["edit", "comment"]) -> Patch | None:
+    """The difference; `None` where an answer could not show it as it is, and so would not apply."""
+    before, after = (re.findall(r"[^\n]*\n|[^\n]+\Z", text) for text in (source.text, changed))
+    if "\r" in source.text or not _PLAIN_NAME.fullmatch(source.name):
+        return None
+    hunks = difflib.unified_diff(before, after, f"a/{source.name}", f"b/{source.name}", n=_AROUND)
+    text = "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in hunks
+    )
+    return Patch(text, kind, source.folder) if clean(text, CODE_WIDTH) == text else None
 
 
 def _indent(line: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from foretrace._version import __version__
-from foretrace.errors import UsageError, contained
+from foretrace.errors import UsageError, contained, unknown
 from foretrace.present.web.bench_view import BenchView
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources.bench_compare import bench_compare
@@ -143,7 +143,7 @@ def _split(name: str, resources: Iterable[str]) -> tuple[str, str]:
         return name, ""
     head, slash, rest = name.partition("/")
     if not rest or head + slash not in resources:
-        raise UsageError(f"no resource {name[:200]!r}; there are: {', '.join(resources)}")
+        raise unknown(f"no resource {name[:200]!r}", name, resources)
     return head + slash, rest
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from foretrace.errors import UsageError
+from foretrace.errors import unknown
 from foretrace.ranks.engines import local, on_ray
 from foretrace.ranks.engines.outcome import Outcome
 
@@ -17,4 +17,4 @@ def engine(on: str) -> Map:
         return local.run
     if on == "ray" or on.startswith("ray://"):
         return lambda paths: on_ray.run(paths, address=None if on == "ray" else on)
-    raise UsageError(f"no engine {on!r}; there are: local, ray, ray://HOST:10001")
+    raise unknown(f"no engine {on!r}", on, ("local", "ray", "ray://HOST:10001"))

@@ -15,7 +15,7 @@ from foretrace import analyze
 from foretrace.analyze.concepts.names.kernel_names import decode
 from foretrace.analyze.result import Result
 from foretrace.analyze.steps import step_windows
-from foretrace.errors import UsageError
+from foretrace.errors import UsageError, unknown
 from foretrace.present.web.kinds import kernel_kind
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.short_names import short
@@ -113,12 +113,12 @@ def _options(kinds: Mapping[str, Any], asked: Mapping[str, str]) -> dict[str, An
     options: dict[str, Any] = {}
     for key, text in asked.items():
         if key not in kinds:
-            raise UsageError(f"no option {key!r}; there are: {', '.join(kinds) or 'none'}")
+            raise unknown(f"no option {key!r}", key, kinds)
         if kinds[key] is bool:
             options[key] = text in ("1", "true", "yes")
         elif get_origin(kinds[key]) is Literal:
             if text not in get_args(kinds[key]):
-                raise UsageError(f"{key}={text}: one of {', '.join(get_args(kinds[key]))}")
+                raise unknown(f"{key}={text}", text, get_args(kinds[key]), listed="one of")
             options[key] = text
         elif int in (kinds[key], *get_args(kinds[key])) and text.isdigit():
             options[key] = int(text)
