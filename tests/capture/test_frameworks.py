@@ -179,7 +179,7 @@ def test_transformers(tmp_path: Path) -> None:
         tmp_path,
         f"""{TRANSFORMERS}
 import foretrace
-evaluates = dict(eval_strategy="steps", eval_steps=4)
+evaluates = dict(eval_strategy="steps", eval_steps=7)  # after what is recorded: its losses would count
 callback = foretrace.callbacks.hugging_face("called", {SHORT})
 print(fit(callback, **evaluates) == fit(**evaluates), callback.path.name)
 with foretrace.profile("within", {SHORT}):
