@@ -212,8 +212,8 @@ class Worker:
         self.process.start()
         self._seen, self._since = -1, time.monotonic()
 
-    def check(self) -> str | None:
-        """What went wrong with the process itself: then it goes on behind that case."""
+    def check(self) -> tuple[int, str] | None:
+        """The case in which the process itself went wrong, and how: then it goes on behind that case."""
         case = int(self.at.value)
         if case != self._seen:
             self._seen, self._since = case, time.monotonic()
@@ -224,7 +224,7 @@ class Worker:
             self.process.join()
             why = "hangs in native code" if hung else f"the process ended with {self.process.exitcode}"
             self._start(range(min(case + self.cases.step, self.cases.stop), self.cases.stop, self.cases.step))
-            return f"case {case}: {why}"
+            return case, f"case {case}: {why}"
         return None
 
 
@@ -236,8 +236,8 @@ def run(kind: str, cases: range, seed: int, *, processes: int = 1) -> dict[int, 
     problems: dict[int, str] = {}
     while any(worker.process.is_alive() for worker in workers) or not told.empty():
         for worker in workers:
-            if problem := worker.check():
-                problems[int(worker._seen)] = problem
+            if failed := worker.check():
+                problems[failed[0]] = failed[1]
         while not told.empty():
             case, problem = told.get()
             if _place(problem) not in map(_place, problems.values()):

@@ -25,8 +25,9 @@ class TableScan {
  public:
   TableScan(int file, uint32_t page_bytes, uint32_t reserved, uint64_t file_bytes, uint32_t root,
             std::vector<int32_t> ints, std::vector<int32_t> texts)
-      : file_(file), page_bytes_(page_bytes), usable_(page_bytes - reserved), pages_(file_bytes / page_bytes) {
+      : file_(file), page_bytes_(page_bytes), usable_(page_bytes - reserved) {
     if (page_bytes < 512 || page_bytes > 65536 || reserved > page_bytes - 480) throw SqliteFault("bad page size");
+    pages_ = file_bytes / page_bytes;
     ints_.resize(ints.size());
     texts_.resize(texts.size());
     int32_t most = -1;
@@ -219,7 +220,7 @@ class TableScan {
 
   int file_;
   uint32_t page_bytes_, usable_;
-  uint64_t pages_, visited_ = 0;
+  uint64_t pages_ = 0, visited_ = 0;
   std::vector<Place> places_;
   std::vector<uint8_t> window_, whole_;
   uint64_t from_ = 0, held_ = 0;
