@@ -190,7 +190,9 @@ def _closest(fitting: Fitting) -> Fitting:
     if not fitting or any(capture.names is None for capture, _ in fitting):
         return fitting
     # Nodes and calls that have no partner
-    others = [len(calls) + len(capture.calls) - 2 * int((calls != NO_CALL).sum()) for capture, calls in fitting]
+    others = [
+        len(calls) + len(capture.calls) - 2 * int((calls != NO_CALL).sum()) for capture, calls in fitting
+    ]
     return [fit for fit, count in zip(fitting, others, strict=True) if count == min(others)]
 
 

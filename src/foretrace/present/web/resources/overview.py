@@ -161,11 +161,13 @@ def _doubtful(trace: Trace) -> list[str]:
     """Views that may have no data: only these are worth an analysis, which then says why."""
     kinds = trace.spans["kind"]
     shapes = trace.ops["shapes"]
+    ranges = trace.spans["name"].filter(kinds == "annotation").unique().cast(pl.String)
     doubts = {
         "waiting": not trace.has_device or bool(trace.device_spans["launch_id"].is_null().all()),
         "operators": not (kinds == "op").any(),
         "kernels": not (kinds == "kernel").any(),
         "modules": trace.modules.is_empty(),
+        "sections": bool(ranges.str.starts_with("ProfilerStep#").all()),
         "memory": trace.allocations.is_empty(),
         "roofline": trace.profile is None
         and (not (kinds == "kernel").any() or shapes.null_count() == len(shapes)),
