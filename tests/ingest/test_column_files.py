@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import tempfile
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -85,10 +86,18 @@ def test_a_full_disk_leaves_columns_in_memory(
 
 def test_no_folder_to_write_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
     store = ColumnStore()
+    assert store.folder == tmp_path
     store.folder = tmp_path / "absent"
     assert store.kept([np.arange(500)], np.int64).tolist() == list(range(500))
     assert (store.folder, store.mapped) == (None, [])
+
+    def nowhere() -> str:
+        raise FileNotFoundError("no usable temporary directory")
+
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    assert ColumnStore().folder is None
 
 
 @pytest.mark.parametrize(

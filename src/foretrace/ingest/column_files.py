@@ -159,7 +159,10 @@ def _written(file: FileIO, values: Array) -> bool:
     return True
 
 
-def _folder() -> Path:
+def _folder() -> Path | None:
     if not any(os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")) and os.access(_ON_DISK, os.W_OK):
         return _ON_DISK
-    return Path(tempfile.gettempdir())
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError:  # nowhere may be written to
+        return None
