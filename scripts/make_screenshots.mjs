@@ -1,9 +1,9 @@
 #!/usr/bin/env node
 /**
- * Writes docs/images/page/PAGE-RECORDING-THEME.png: every page of `foretrace serve` for two recordings of the shared
- * corpus, light and dark, 1440 × 900 in 256 colours. Needs Chromium, node, `npm ci` in web/, and a foretrace with its page:
+ * Pictures of `foretrace serve`, 1440 × 900 in 256 colours. Needs Chromium, node, `npm ci` in web/, and a foretrace with its page:
  *
- *   node scripts/make_screenshots.mjs [PAGE...]
+ *   node scripts/make_screenshots.mjs                    # docs/images/page/: those that the documents show
+ *   node scripts/make_screenshots.mjs FOLDER [PAGE...]   # every page, for two recordings of the shared corpus, light and dark
  */
 import { mkdirSync, statSync, writeFileSync } from "node:fs"
 import { dirname, join } from "node:path"
@@ -14,7 +14,10 @@ import { PAGES } from "../web/browser/recordings.mjs"
 
 const REPOSITORY = dirname(dirname(fileURLToPath(import.meta.url)))
 const CORPUS = process.env.FORETRACE_CORPUS ?? join(REPOSITORY, "..", "shared", "corpus")
-const OUT = join(REPOSITORY, "docs", "images", "page")
+const [folder, ...wanted] = process.argv.slice(2)
+const OUT = folder ?? join(REPOSITORY, "docs", "images", "page")
+/** What the documents show. */
+const SHOWN = ["overview-naive_attention-light", "findings-slow_dataloader-light", "roofline-naive_attention-light"]
 const SIZE = { width: 1440, height: 900 }
 
 /** `timeline`: what it shows; `at_ms`: the moment on the first GPU lane that is clicked. */
@@ -43,8 +46,7 @@ async function clickSpan(page, { at_ms: at, view: [from, to] }) {
   await page.locator(".tl-span dl dt").first().waitFor()
 }
 
-const wanted = process.argv.slice(2)
-const isWanted = (view) => wanted.length === 0 || wanted.includes(view)
+const isWanted = (view, name) => (folder ? wanted.length === 0 || wanted.includes(view) : SHOWN.includes(name))
 mkdirSync(OUT, { recursive: true })
 const names = Object.values(RECORDINGS).flatMap((each) => [each.run, each.other])
 const paths = [...names.map((name) => join(CORPUS, "h200", `${name}.json.gz`)), join(CORPUS, RANKS.files)]
@@ -63,14 +65,14 @@ try {
       await page.goto(`${server.url}${fragment}`)
     }
     for (const [recording, { run, other, timeline, ...span }] of Object.entries(RECORDINGS)) {
-      for (const { name } of PAGES.filter((each) => isWanted(each.name))) {
+      for (const { name } of PAGES.filter((each) => isWanted(each.name, `${each.name}-${recording}-${theme}`))) {
         const query = name === "timeline" ? `${timeline}&` : name === "compare" ? `other=${runs[other]}&` : ""
         await open(`#/${name}?${query}run=${runs[run]}`)
         if (name === "timeline") await clickSpan(page, span)
         bytes += await takePicture(page, `${name}-${recording}-${theme}`)
       }
     }
-    if (isWanted("ranks")) {
+    if (isWanted("ranks", `ranks-four_ranks-${theme}`)) {
       await open(`#/ranks?run=${runs[RANKS.run]}`)
       bytes += await takePicture(page, `ranks-four_ranks-${theme}`)
     }

@@ -204,16 +204,31 @@ _H200_DRIVER = "driver of an H200, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE = 62914560 
 # NVIDIA publishes no datasheet of the parts made for China: what their buyers and users write of them.
 _H20 = "Will It Run AI, NVIDIA H20 96 GB: 148 TFLOP/s fp16, 4.0 TB/s, NVLink 900 GB/s, https://willitrunai.com/es/gpus/h20-96gb"
 _H20_UNITS = "Geekbench 6 of an H20 (78 SMs), with 44 and 74 TFLOP/s of fp32 and tf32, https://zangshuxian.com/new/674733024499207168"
+_H20_L2 = "H20 GPU memory specs: 60 MB of L2, https://ke60.top/article/1471031.html"
 _H800 = (
-    "Insights into DeepSeek-V3 (H800 SXM: an H100 SXM with NVLink cut from 900 to 400 GB/s and less fp64), "
-    "https://arxiv.org/abs/2505.09343"
+    "Philisun, H800 vs H100: the same die, memory and low-precision rates, NVLink cut from 900 to 400 GB/s, "
+    "https://www.philisun.com/technical-analysis/nvidia-h800-vs-h100-a-technical-deep-dive-into-politically-defined-ai-chips/"
 )
 _L20 = "TopCPU, NVIDIA L20 (AD102 with 92 SMs at 2520 MHz), https://www.topcpu.net/en/gpu-c/a40-pcie-vs-l20"
-_GB200 = "NVIDIA GB200 NVL72 specifications, half of a superchip, https://www.nvidia.com/en-us/data-center/gb200-nvl72/"
-_GB300 = "NVIDIA GB300 NVL72 specifications, a 72nd of the rack, https://www.nvidia.com/en-us/data-center/gb300-nvl72/"
-_GB300_UNITS = "driver of a GB300, multiProcessorCount = 152, as users report it"
-_GB200_UNITS = "driver of a GB200, multiProcessorCount = 152, as users report it"
-_C2C = "NVLink-C2C to the Grace CPU in place of PCIe, 900 GB/s of both directions, "
+# NVIDIA's own tables of the superchips could not be opened when these were checked.
+_GB200 = (
+    "AI Wiki, GB200 NVL72, a 72nd of the rack: 720 PFLOP/s of sparse fp8, 13.4 TB, NVLink 1.8 TB/s a GPU, "
+    "https://aiwiki.ai/wiki/nvidia_gb200_nvl72"
+)
+_GB200_HALVES = (
+    f"half (fp16, bf16) or a quarter (tf32) of fp8; Verda's table has a tenth less, as of a B200; {_GB200}"
+)
+_GB200_BANDWIDTH = (
+    "GPU Blog, GB200 NVL72: 8 TB/s; Verda's table has 7.7, https://gpu.blog/gpus/nvidia-gb200-nvl72"
+)
+_GB200_FP32 = (
+    "Cornell CAC, the GPU of a GB200: twice its 40 TFLOP/s of fp64, "
+    "https://cvw.cac.cornell.edu/gpu-architecture/horizon-gpus-blackwell-b200/blackwell_b200"
+)
+_GB300 = "Verda, GB300 NVL72, per GPU and without sparsity, https://verda.com/blog/gb300-nvl72-architecture"
+_GB300_UNITS = "driver of a GB300, multiProcessorCount = 152, as users report it; no source of it was opened"
+_GB200_UNITS = "driver of a GB200, multiProcessorCount = 152, as users report it; no source of it was opened"
+_C2C = "NVLink-C2C to the Grace CPU in place of PCIe, 900 GB/s of both directions, https://www.elprocus.com/nvidia-gb200-ai-chip"
 _HGX_B200 = "NVIDIA HGX B200 specifications, per GPU, https://www.nvidia.com/en-us/data-center/hgx/"
 _BLACKWELL = "NVIDIA Blackwell Architecture Technical Brief, HGX B200, https://resources.nvidia.com/en-us-blackwell-architecture"
 _BLACKWELL_TUNING = "NVIDIA Blackwell Tuning Guide, https://docs.nvidia.com/cuda/blackwell-tuning-guide/"
@@ -239,9 +254,23 @@ _MI250X_PAGE = (
     "half of the AMD Instinct MI250X, https://www.amd.com/en/products/accelerators/instinct/mi200/mi250x.html"
 )
 _MI300X_PAGE = "AMD Instinct MI300X, https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html"
-_MI300A_PAGE = "AMD Instinct MI300A, https://www.amd.com/en/products/accelerators/instinct/mi300/mi300a.html"
+# AMD's own pages of these two could not be opened when they were checked.
+_MI300A_PAGE = (
+    "AMD's data sheet of the MI300A, as quoted in https://vengineer.hatenablog.com/entry/2023/12/11/080000"
+)
+_MI300A_MEMORY = (
+    "128 GB and 5.3 TB/s as of its launch, https://estaterule.ru/news/amd-vypuskaet-samyj-bolshoj-i-slozhnyj-v-mire-gpu-so-192-gb-"
+    "pamjati-i-gigantskij-apu-so-128-gb-na-rynok-vyhodjat-chipy-instinct-mi300a-i-instinct-mi300x"
+)
+_MI300_ARCHITECTURE = "AMD Instinct MI300 microarchitecture: six dies of 4 MB of L2, https://rocm.docs.amd.com/en/docs-6.2.2/conceptual/gpu-arch/mi300.html"
 _MI325X_PAGE = "AMD Instinct MI325X, https://www.amd.com/en/products/accelerators/instinct/mi300/mi325x.html"
-_MI350X_PAGE = "AMD Instinct MI350X, https://www.amd.com/en/products/accelerators/instinct/mi350/mi350x.html"
+_MI350X_CLOCK = (
+    "256 units at 2.2 GHz (Hot Chips 2025, https://wccftech.com/amd-instinct-mi350-gpuai-hardware-powerhouse-3nm-3d-chiplet-cdna-4-185-"
+    "billion-transistors-1400w-tbp-over-4000b-llm-support/)"
+)
+_MI350X_FP8 = f"8192 fp8 FLOPs a clock and unit (ISSCC 2026, https://www.world-today-news.com/?p=7253162) x {_MI350X_CLOCK}"
+_MI350X_MEMORY = "288 GB and 8 TB/s, https://hyper.ai/en/headlines/169ff361450497c12f72fbad896041aa"
+_MI350X_LINKS = "seven links of 153.6 GB/s of both directions, https://humeconsulting.co/amd-mi355x-strong-node-level-inference-but-not-yet-rack-scale"
 _MI355X_PAGE = "AMD Instinct MI355X, https://www.amd.com/en/products/accelerators/instinct/mi350/mi355x.html"
 
 # TFLOP/s of fp32, tf32, fp16, bf16 and fp8; GB/s and GiB of memory; SMs; MiB of L2; threads per SM; PCIe generation; GB/s
@@ -287,7 +316,7 @@ H200                    9.0       67   494     989     989    1979   4800  141  
 H200 NVL                9.0       60 417.5   835.5   835.5  1670.5   4800  141  132   60  2048  5    450  NVIDIA H200 NVL
 B200                    10.0      80  1100    2250    2250    4500   8000  180  148  126  2048  5    900  NVIDIA B200
 GB200                   10.0      80  1250    2500    2500    5000   8000  186  152  126  2048  C2C  900  NVIDIA GB200
-GB300                   10.3      80  1250    2500    2500    5000   8000  288  152  126  2048  C2C  900  NVIDIA GB300
+GB300                   10.3      80  1250    2500    2500    5000   8000  279  152  126  2048  C2C  900  NVIDIA GB300
 GeForce RTX 5090        12.0   104.8 104.8   209.5   209.5     419   1792   32  170   96  1536  5      -  NVIDIA GeForce RTX 5090
 AMD Instinct MI210      gfx90a  45.3     -     181     181       - 1638.4   64  104    8  2048  4    150
 AMD Instinct MI250X (one GCD of two)  gfx90a  47.85  -  191.5   191.5   -  1638.4  64  110  8  2048  4  200  AMD Instinct MI250X, AMD Instinct MI250X / MI250
@@ -345,7 +374,7 @@ _SOURCES: Mapping[str, Mapping[str, str]] = {
         tf32_flops=_H20_UNITS,
         sm_count=_H20_UNITS,
         fp8_flops=f"twice fp16, as its int8, {_H20_UNITS}",
-        l2_bytes=f"inferred: six memory stacks as on the H200, {_H200_DRIVER}",
+        l2_bytes=_H20_L2,
         **_NVIDIA,
     ),
     "H200": _H200_SOURCES,
@@ -368,18 +397,18 @@ _SOURCES: Mapping[str, Mapping[str, str]] = {
         _GB200,
         sm_count=_GB200_UNITS,
         l2_bytes=_BLACKWELL_TUNING,
-        **_halved(_GB200),
+        fp32_flops=_GB200_FP32,
+        memory_bandwidth_bytes=_GB200_BANDWIDTH,
+        **{**dict.fromkeys(_TENSOR, _GB200_HALVES), "fp8_flops": f"half of the sparse figure, {_GB200}"},
         max_threads_per_sm=_CUDA_GUIDE,
-        pcie_bytes=_C2C + _GB200,
+        pcie_bytes=_C2C,
     ),
     "GB300": _cite(
         _GB300,
         sm_count=_GB300_UNITS,
-        fp32_flops=f"as the GB200, with as many SMs, {_GB200}",
         l2_bytes=_BLACKWELL_TUNING,
-        **_halved(_GB300),
         max_threads_per_sm=_CUDA_GUIDE,
-        pcie_bytes=_C2C + _GB300,
+        pcie_bytes=_C2C,
     ),
     "GeForce RTX 5090": _cite(_RTX_BLACKWELL, **_NVIDIA),
     "AMD Instinct MI210": _cite(_MI210_PAGE, **_AMD),
@@ -391,10 +420,26 @@ _SOURCES: Mapping[str, Mapping[str, str]] = {
     ),
     "AMD Instinct MI300X": _cite(_MI300X_PAGE, **_AMD),
     "AMD Instinct MI300A": _cite(
-        _MI300A_PAGE, nvlink_bytes=f"six links to three other APUs, {_MI300A_PAGE}", **_AMD
+        _MI300A_PAGE,
+        tf32_flops=f"half of fp16, as on the MI300X, {_MI300X_PAGE}",
+        fp8_flops=f"as int8, {_MI300A_PAGE}",
+        memory_bandwidth_bytes=_MI300A_MEMORY,
+        memory_bytes=_MI300A_MEMORY,
+        nvlink_bytes="six links of 64 GB/s to three other APUs; AMD's page was not opened: "
+        "https://www.amd.com/en/products/accelerators/instinct/mi300/mi300a.html",
+        **{**_AMD, "sm_count": _MI300A_PAGE, "l2_bytes": _MI300_ARCHITECTURE},
     ),
     "AMD Instinct MI325X": _cite(_MI325X_PAGE, **_AMD),
-    "AMD Instinct MI350X": _cite(_MI350X_PAGE, **_AMD),
+    "AMD Instinct MI350X": _cite(
+        _MI350X_FP8,
+        fp16_flops=f"half of fp8: {_MI350X_FP8}",
+        bf16_flops=f"half of fp8: {_MI350X_FP8}",
+        fp32_flops=f"256 FLOPs a clock and unit, as on the MI300X ({_MI300X_PAGE}), x {_MI350X_CLOCK}",
+        memory_bandwidth_bytes=_MI350X_MEMORY,
+        memory_bytes=_MI350X_MEMORY,
+        nvlink_bytes=_MI350X_LINKS,
+        **_AMD,
+    ),
     "AMD Instinct MI355X": _cite(_MI355X_PAGE, **_AMD),
 }
 

@@ -7,6 +7,7 @@
     python tests/fuzz/run.py compare --cases 2000 --seed 1        # with another damaged recording, through every table and the flame graph
     python tests/fuzz/run.py rocpd --cases 20000 --seed 1         # or rocprof-csv, rocprof-json, proton, xprof: read, and asked
     python tests/fuzz/run.py nsys --cases 20000 --seed 1          # exports and tables of Nsight Systems, some through `diagnose`
+    python tests/fuzz/run.py sqlite --cases 100000 --seed 1       # pages of SQLite files, straight into the native reader
 
 Case N of seed S is always the same input. `--only N` runs one and prints its traceback; `--keep FOLDER` keeps the inputs
 that failed. A crash, or more than 20 seconds of processor time, is reported with its case, and the run goes on behind it. Prints
@@ -39,7 +40,7 @@ if __name__ == "__main__":
 from foretrace.errors import ForetraceError
 from foretrace.ingest import kineto, kineto_native
 from foretrace.ingest.source import Source
-from tests.fuzz import mutations, ncu_tables, other_formats, recordings
+from tests.fuzz import mutations, ncu_tables, other_formats, recordings, sqlite_pages
 from tests.ingest import fuzz as scanners
 
 HANG_S = 20
@@ -167,6 +168,8 @@ def attempt(kind: str, case: int, seed: int, folder: Path) -> str | None:
     try:
         if kind == "nsys":
             return nsys_read(random.Random(f"{seed} {case}"), case, folder)
+        if kind == "sqlite":
+            return sqlite_pages.attempt(random.Random(f"{seed} {case}"), folder)
         data, chance = made(kind, case, seed)
         if kind == "reader":
             return read(data, chance, case)
@@ -209,8 +212,8 @@ class Worker:
         self.process.start()
         self._seen, self._since = -1, time.monotonic()
 
-    def check(self) -> str | None:
-        """What went wrong with the process itself: then it goes on behind that case."""
+    def check(self) -> tuple[int, str] | None:
+        """The case in which the process itself went wrong, and how: then it goes on behind that case."""
         case = int(self.at.value)
         if case != self._seen:
             self._seen, self._since = case, time.monotonic()
@@ -221,7 +224,7 @@ class Worker:
             self.process.join()
             why = "hangs in native code" if hung else f"the process ended with {self.process.exitcode}"
             self._start(range(min(case + self.cases.step, self.cases.stop), self.cases.stop, self.cases.step))
-            return f"case {case}: {why}"
+            return case, f"case {case}: {why}"
         return None
 
 
@@ -233,8 +236,8 @@ def run(kind: str, cases: range, seed: int, *, processes: int = 1) -> dict[int, 
     problems: dict[int, str] = {}
     while any(worker.process.is_alive() for worker in workers) or not told.empty():
         for worker in workers:
-            if problem := worker.check():
-                problems[int(worker._seen)] = problem
+            if failed := worker.check():
+                problems[failed[0]] = failed[1]
         while not told.empty():
             case, problem = told.get()
             if _place(problem) not in map(_place, problems.values()):
@@ -250,7 +253,8 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "kind", choices=("reader", "diagnose", "report", "compare", "ncu", "nsys", *other_formats.FORMATS)
+        "kind",
+        choices=("reader", "diagnose", "report", "compare", "ncu", "nsys", "sqlite", *other_formats.FORMATS),
     )
     parser.add_argument("--cases", type=int, default=1_000)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")

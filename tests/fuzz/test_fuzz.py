@@ -13,7 +13,7 @@ from tests.ingest import fuzz as scanners
 from tests.ingest.comparison import needs_native
 
 pytestmark = pytest.mark.slow
-READ, DIAGNOSED, REPORTED, COMPARED, COUNTED, NSYS = (
+READ, DIAGNOSED, REPORTED, COMPARED, COUNTED, NSYS, PAGES = (
     int(os.environ.get(f"FORETRACE_FUZZ_{name}", default))
     for name, default in (
         ("READER", "700"),
@@ -22,6 +22,7 @@ READ, DIAGNOSED, REPORTED, COMPARED, COUNTED, NSYS = (
         ("COMPARE", "20"),
         ("NCU", "60"),
         ("NSYS", "120"),
+        ("SQLITE", "2000"),
     )
 )
 OTHER = int(os.environ.get("FORETRACE_FUZZ_OTHER", "25"))  # of each format that is not Kineto's
@@ -43,6 +44,7 @@ def loud(monkeypatch: pytest.MonkeyPatch) -> None:
         *((kind, OTHER) for kind in other_formats.FORMATS),
         ("ncu", COUNTED),
         ("nsys", NSYS),
+        pytest.param("sqlite", PAGES, marks=needs_native),
     ],
 )
 def test_nothing_fails_or_hangs_on_damaged_recordings(tmp_path: Path, kind: str, count: int) -> None:

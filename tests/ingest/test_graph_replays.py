@@ -181,6 +181,13 @@ def test_kernels_that_captured_calls_name_are_matched_by_name(tmp_path: Path) ->
     assert nodes(strange.open(tmp_path, "strange.json"))["op"].to_list() == [None] * 5
 
 
+def test_of_named_captures_the_one_with_the_same_kernels_is_taken(tmp_path: Path) -> None:
+    """As vLLM's pieces on ROCm: the last one has most of the kernels of those before it."""
+    program = Program().capture(STEP, named=True).capture(STEP[:3], named=True)
+    found = nodes(program.replay(STEP).replay(STEP[:3]).recording.open(tmp_path))["op"].to_list()
+    assert found == [*OPS, *OPS[:3]]
+
+
 def test_a_copy_that_the_driver_made_into_a_kernel_keeps_its_place(tmp_path: Path) -> None:
     copy = Launch("aten::copy_", "copy_kernel", call="cudaMemcpyAsync")
     trace = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -40,7 +42,7 @@ def test_any_spans_nest_by_the_rule(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_extension_nests_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also with rows of devices between, and durations that are not known."""
+    """Also with rows of devices between, durations that are not known, and block after block."""
     random = np.random.default_rng(seed)
     count = int(random.integers(0, 80))
     track, start = random.integers(0, 3, count).astype(np.uint32), np.sort(random.integers(0, 40, count))
@@ -48,11 +50,18 @@ def test_the_extension_nests_the_same(seed: int, monkeypatch: pytest.MonkeyPatch
     order = np.lexsort((-dur, start))
     track, start, dur = track[order], start[order], dur[order]
     dur[random.random(count) < 0.1] = NULL_I64
-    host, chosen = random.random(count) < 0.8, random.random(count) < 0.5
-    quick = nested(track, start, dur, host=host, chosen=chosen)
+    role = random.choice(3, count, p=(0.2, 0.4, 0.4)).astype(np.uint8)
+    cuts = np.unique(np.concatenate(([0, count], random.integers(0, count + 1, 3)))).tolist()
+    blocks = [slice(*edges) for edges in pairwise(cuts)]
+    quick = list(nested(track, start, dur, role=role, blocks=blocks))
+    assert [block for block, *_ in quick] == blocks
     monkeypatch.setenv("FORETRACE_PURE_PYTHON", "1")
-    slow = nested(track, start, dur, host=host, chosen=chosen)
-    assert [column.tolist() for column in quick] == [column.tolist() for column in slow]
+    ((_, *slow),) = nested(track, start, dur, role=role, blocks=blocks)
+    joined = [
+        np.concatenate([np.empty(0, np.uint32), *columns])
+        for columns in zip(*(row[1:] for row in quick), strict=True)
+    ]
+    assert [column.tolist() for column in joined] == [column.tolist() for column in slow][: len(joined)]
 
 
 def test_the_nearest_chosen_row_around() -> None:

@@ -17,6 +17,7 @@ from foretrace.diagnose import RULES
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import diagnose
 from foretrace.errors import ForetraceError, FormatError, MissingDataError, UsageError
+from foretrace.ingest import column_files, sqlite_native
 from foretrace.ingest.recordings import find_recording
 from tests.builders import Recording
 from tests.diagnose.loops import H200, item
@@ -84,6 +85,21 @@ def test_the_tables_are_the_same(twins: tuple[foretrace.Trace, foretrace.Trace])
     assert nsys.meta["devices"] == kineto.meta["devices"]
     for table in schema.TABLES:
         assert nsys.table(table).schema == kineto.table(table).schema, table
+
+
+def test_columns_in_files_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a large export: some rows at a time, columns mapped, device work of another process left out."""
+    exports = [of_recording(training()), two_processes()]
+    paths = [export.write(tmp_path / f"{place}.sqlite") for place, export in enumerate(exports)]
+    plain = [foretrace.open(path, cache=False) for path in paths]
+    monkeypatch.setattr(column_files, "LEAST_BYTES", 1)
+    monkeypatch.setattr(column_files, "BLOCK_ROWS", 8)
+    monkeypatch.setattr(sqlite_native, "_ROWS", 5)
+    for path, expected in zip(paths, plain, strict=True):
+        trace = foretrace.open(path, cache=False)
+        assert (trace.meta, trace.repairs) == (expected.meta, expected.repairs)
+        for table in schema.TABLES:
+            assert trace.table(table).equals(expected.table(table)), table
 
 
 def test_findings_and_predictions_are_the_same(twins: tuple[foretrace.Trace, foretrace.Trace]) -> None:

@@ -9,6 +9,7 @@ import { type Mark, axesOf, nextMark, radiusOf, roofLines, spread } from "../src
 import { linearTicks } from "../src/base/scale"
 import { largestShares } from "../src/components/share_strip"
 import { kernelRows } from "../src/views/kernels"
+import { blocksOf } from "../src/views/pieces/breakdown"
 
 const column = (name: string, unit: TableColumn["unit"], heading = name): TableColumn => ({ name, heading, unit, says: "", code: false })
 const table: Table = {
@@ -30,6 +31,15 @@ test("rows are chosen by a cell", () => {
   const chosen = rowsWhere(table, "kind", (kind) => kind === "gemm")
   assert.deepEqual([chosen.rows_count, columnOf(chosen, "name")], [1, ["a"]])
   assert.equal(rowsWhere(table, "name", () => true), table)
+})
+
+test("a breakdown has a block for each part, in the order given", () => {
+  const rows = [["run", "steps", null, null, null, null, 4], ["ranges", "FORWARD", 60, 15, null, null, 4], ["ranges", "FORWARD (exclusive)", 24, 6, 40, "FORWARD", null], ["run", "again", 1, null, null, null, null]] as const
+  const names = ["part", "metric", "total_ns", "per_step_ns", "share_pct", "share_of", "calls_count"]
+  const broken: Table = { ...table, columns: names.map((name) => column(name, "text")), data: names.map((_, at) => rows.map((row) => row[at] ?? null)) }
+  assert.deepEqual(blocksOf(broken).map((block) => [block.part, block.rows.length]), [["run", 1], ["ranges", 2], ["run", 1]])
+  assert.deepEqual(blocksOf(broken)[1]?.rows[1], { metric: "FORWARD (exclusive)", total: 24, perStep: 6, share: 40, of: "FORWARD", calls: null })
+  assert.deepEqual(blocksOf(table), [])
 })
 
 test("a strip shows the largest parts that can be seen", () => {

@@ -4,9 +4,11 @@
 
 #include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <new>
 #include <stdexcept>
 #include <unordered_map>
+#include <utility>
 
 #ifdef _WIN32
 #include <io.h>
@@ -14,6 +16,7 @@
 #include <unistd.h>
 #endif
 
+#include "arrow.hpp"
 #include "linker.hpp"
 #include "nesting.hpp"
 #include "pickle.hpp"
@@ -933,14 +936,43 @@ PyObject* replay(PyObject*, PyObject* args) {
                        bytes_of(out.step_host), bytes_of(out.step_device), (long long)out.host, (long long)out.device);
 }
 
-template <class T>
-PyObject* memory_of(const std::vector<T>& values) {
-  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(values.data()), Py_ssize_t(values.size() * sizeof(T)));
+// --- nesting ----------------------------------------------------------------------------------------------------------
+
+struct NesterObject {
+  PyObject_HEAD
+  Nester* nester;
+};
+
+PyObject* nester_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  if (!PyArg_ParseTuple(args, "")) return nullptr;
+  auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
+  PyObject* self = allocate(type, 0);
+  if (!self) return nullptr;
+  if (!unlocked([&] { reinterpret_cast<NesterObject*>(self)->nester = new Nester(); })) {
+    Py_DECREF(self);
+    return nullptr;
+  }
+  return self;
 }
 
-PyObject* nest(PyObject*, PyObject* args) {
+void nester_dealloc(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  delete reinterpret_cast<NesterObject*>(self)->nester;
+  auto release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
+  release(self);
+  Py_DECREF(type);
+}
+
+template <class T>
+PyObject* array_of(Column<T>& column) {
+  const size_t bytes = column.size() * sizeof(T);
+  return array_of(column.take(), bytes);
+}
+
+PyObject* nester_add(PyObject* self, PyObject* args) {
   PyObject* object[4];
   if (!PyArg_ParseTuple(args, "OOOO", &object[0], &object[1], &object[2], &object[3])) return nullptr;
+  Nester* nester = reinterpret_cast<NesterObject*>(self)->nester;
   Buffers buffers;
   size_t tracks, starts, durations, roles;
   const auto* track = buffers.take<uint32_t>(object[0], tracks);
@@ -948,39 +980,162 @@ PyObject* nest(PyObject*, PyObject* args) {
   const auto* dur = start ? buffers.take<int64_t>(object[2], durations) : nullptr;
   const auto* role = dur ? buffers.take<uint8_t>(object[3], roles) : nullptr;
   if (!role) return nullptr;
-  bool sound = starts == tracks && durations == tracks && roles == tracks && tracks < kNullU32;
+  bool sound =
+      starts == tracks && durations == tracks && roles == tracks && tracks < kNullU32 && nester->rows() + tracks < kNullU32;
   for (size_t i = 0; sound && i < tracks; ++i) sound = track[i] < (1u << 24);
   if (!sound) {
     PyErr_SetString(PyExc_ValueError, "the columns of the spans do not fit together");
     return nullptr;
   }
   Nesting out;
-  if (!unlocked([&] { nest_rows(track, start, dur, role, tracks, out); })) return nullptr;
-  return Py_BuildValue("(NNN)", memory_of(out.depth), memory_of(out.parent), memory_of(out.chosen));
+  if (!unlocked([&] { nester->add(track, start, dur, role, tracks, out); })) return nullptr;
+  return Py_BuildValue("(NNN)", array_of(out.depth), array_of(out.parent), array_of(out.chosen));
 }
 
-PyMethodDef module_methods[] = {{"nest", nest, METH_VARARGS, "Depth, parent and chosen row around; see ingest/nesting.py."},
-                                {"replay", replay, METH_VARARGS, "Runs a program; see predict/replay.py."},
+PyMethodDef nester_methods[] = {
+    {"add", nester_add, METH_VARARGS, "Depth, parent and chosen row around of the next rows; see ingest/nesting.py."},
+    {nullptr, nullptr, 0, nullptr}};
+PyType_Slot nester_slots[] = {{Py_tp_new, reinterpret_cast<void*>(nester_new)},
+                              {Py_tp_dealloc, reinterpret_cast<void*>(nester_dealloc)},
+                              {Py_tp_methods, nester_methods},
+                              {Py_tp_doc, const_cast<char*>("Nests rows in order of start, block after block.")},
+                              {0, nullptr}};
+PyType_Spec nester_spec = {"foretrace._scan.Nester", sizeof(NesterObject), 0, Py_TPFLAGS_DEFAULT, nester_slots};
+
+// --- columns that Arrow's readers take over without a copy --------------------------------------------------------------
+
+struct ArrowObject {
+  PyObject_HEAD
+  Py_buffer values, valid;  // of the second only where `obj` is set: a bit for each value, 0 for a null
+  const ArrowType* type;
+  int64_t null_count;
+};
+
+PyObject* arrow_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  const char* wanted;
+  PyObject *values, *valid;
+  long long null_count;
+  if (!PyArg_ParseTuple(args, "sOOL", &wanted, &values, &valid, &null_count)) return nullptr;
+  const ArrowType* found = nullptr;
+  for (const ArrowType& each : kArrowTypes) found = std::strcmp(each.numpy, wanted) ? found : &each;
+  if (!found) {
+    PyErr_SetString(PyExc_ValueError, "no such type of numbers");
+    return nullptr;
+  }
+  auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
+  PyObject* self = allocate(type, 0);  // all zeros
+  if (!self) return nullptr;
+  auto* object = reinterpret_cast<ArrowObject*>(self);
+  object->type = found;
+  object->null_count = null_count;
+  bool sound = !PyObject_GetBuffer(values, &object->values, PyBUF_SIMPLE) &&
+               (valid == Py_None || !PyObject_GetBuffer(valid, &object->valid, PyBUF_SIMPLE));
+  if (sound) {
+    const int64_t count = object->values.len / found->bytes;
+    sound = object->values.len % found->bytes == 0 && null_count >= 0 && null_count <= count &&
+            (valid == Py_None ? null_count == 0 : object->valid.len >= (count + 7) / 8);
+    if (!sound) PyErr_SetString(PyExc_ValueError, "the buffers of the column do not fit together");
+  }
+  if (!sound) {
+    Py_DECREF(self);
+    return nullptr;
+  }
+  return self;
+}
+
+void arrow_dealloc(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  auto* object = reinterpret_cast<ArrowObject*>(self);
+  if (object->values.obj) PyBuffer_Release(&object->values);
+  if (object->valid.obj) PyBuffer_Release(&object->valid);
+  auto release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
+  release(self);
+  Py_DECREF(type);
+}
+
+struct Lent {
+  PyObject* column;
+  const void* buffers[2];
+};
+
+void give_back_array(ArrowArray* array) {
+  auto* lent = static_cast<Lent*>(array->private_data);
+  array->release = nullptr;
+  if (!Py_IsInitialized()) return;  // at the end of the process there is nobody left to give it back to
+  const PyGILState_STATE state = PyGILState_Ensure();
+  Py_DECREF(lent->column);
+  PyGILState_Release(state);
+  delete lent;
+}
+
+void give_back_schema(ArrowSchema* schema) { schema->release = nullptr; }
+
+void free_array_capsule(PyObject* capsule) {
+  auto* array = static_cast<ArrowArray*>(PyCapsule_GetPointer(capsule, "arrow_array"));
+  if (array && array->release) array->release(array);
+  delete array;
+}
+
+void free_schema_capsule(PyObject* capsule) {
+  auto* schema = static_cast<ArrowSchema*>(PyCapsule_GetPointer(capsule, "arrow_schema"));
+  if (schema && schema->release) schema->release(schema);
+  delete schema;
+}
+
+PyObject* arrow_lend(PyObject* self, PyObject* args) {
+  PyObject* requested = nullptr;  // another type may be wished for, and need not be given
+  if (!PyArg_ParseTuple(args, "|O", &requested)) return nullptr;
+  auto* object = reinterpret_cast<ArrowObject*>(self);
+  auto* schema = new ArrowSchema{object->type->format, "", nullptr, kArrowNullable, 0, nullptr, nullptr, give_back_schema, nullptr};
+  PyObject* first = PyCapsule_New(schema, "arrow_schema", free_schema_capsule);
+  if (!first) {
+    delete schema;
+    return nullptr;
+  }
+  Py_INCREF(self);
+  auto* lent = new Lent{self, {object->valid.obj ? object->valid.buf : nullptr, object->values.buf}};
+  auto* array = new ArrowArray{object->values.len / object->type->bytes, object->null_count, 0, 2, 0, lent->buffers, nullptr,
+                               nullptr, give_back_array, lent};
+  PyObject* second = PyCapsule_New(array, "arrow_array", free_array_capsule);
+  if (!second) {
+    give_back_array(array);
+    delete array;
+    Py_DECREF(first);
+    return nullptr;
+  }
+  return Py_BuildValue("(NN)", first, second);
+}
+
+PyMethodDef arrow_methods[] = {{"__arrow_c_array__", arrow_lend, METH_VARARGS, "The column as Arrow's readers take it."},
+                               {nullptr, nullptr, 0, nullptr}};
+PyType_Slot arrow_slots[] = {{Py_tp_new, reinterpret_cast<void*>(arrow_new)},
+                             {Py_tp_dealloc, reinterpret_cast<void*>(arrow_dealloc)},
+                             {Py_tp_methods, arrow_methods},
+                             {Py_tp_doc, const_cast<char*>("A column of numbers that lies in memory of Python's.")},
+                             {0, nullptr}};
+PyType_Spec arrow_spec = {"foretrace._scan.ArrowColumn", sizeof(ArrowObject), 0, Py_TPFLAGS_DEFAULT, arrow_slots};
+
+PyMethodDef module_methods[] = {{"replay", replay, METH_VARARGS, "Runs a program; see predict/replay.py."},
                                 {nullptr, nullptr, 0, nullptr}};
 
 int module_exec(PyObject* module) {
   array_type = PyType_FromSpec(&array_spec);
-  PyObject* scanner_type = PyType_FromSpec(&scanner_spec);
-  PyObject* snapshot_type = PyType_FromSpec(&snapshot_spec);
-  PyObject* table_type = PyType_FromSpec(&table_spec);
-  if (!array_type || !scanner_type || !snapshot_type || !table_type) return -1;
-  const int failed = PyModule_AddObjectRef(module, "Scanner", scanner_type) ||
-                     PyModule_AddObjectRef(module, "SnapshotScanner", snapshot_type) ||
-                     PyModule_AddObjectRef(module, "TableScanner", table_type);
-  Py_DECREF(scanner_type);
-  Py_DECREF(snapshot_type);
-  Py_DECREF(table_type);
-  return failed ? -1 : 0;
+  if (!array_type) return -1;
+  const std::pair<const char*, PyType_Spec*> types[] = {{"Scanner", &scanner_spec}, {"SnapshotScanner", &snapshot_spec},
+                                                        {"TableScanner", &table_spec}, {"Nester", &nester_spec},
+                                                        {"ArrowColumn", &arrow_spec}};
+  for (const auto& [name, spec] : types) {
+    PyObject* type = PyType_FromSpec(spec);
+    const bool added = type && !PyModule_AddObjectRef(module, name, type);
+    Py_XDECREF(type);
+    if (!added) return -1;
+  }
+  return 0;
 }
 
 PyModuleDef_Slot module_slots[] = {{Py_mod_exec, reinterpret_cast<void*>(module_exec)}, {0, nullptr}};
 PyModuleDef module_definition = {PyModuleDef_HEAD_INIT, "foretrace._scan",
-                                 "The C++ readers of Kineto traces, of memory snapshots and of SQLite tables, and the replay loop.", 0, module_methods,
+                                 "The C++ readers of Kineto traces, of memory snapshots and of SQLite tables, nesting, and the replay loop.", 0, module_methods,
                                  module_slots,
                                  nullptr, nullptr, nullptr};
 

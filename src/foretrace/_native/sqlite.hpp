@@ -3,10 +3,12 @@
 // the user's own; ingest/sqlite_tables.py sees to that. Everything in a file is checked before it is believed.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #ifndef _WIN32
@@ -23,8 +25,9 @@ class TableScan {
  public:
   TableScan(int file, uint32_t page_bytes, uint32_t reserved, uint64_t file_bytes, uint32_t root,
             std::vector<int32_t> ints, std::vector<int32_t> texts)
-      : file_(file), page_bytes_(page_bytes), usable_(page_bytes - reserved), pages_(file_bytes / page_bytes) {
+      : file_(file), page_bytes_(page_bytes), usable_(page_bytes - reserved) {
     if (page_bytes < 512 || page_bytes > 65536 || reserved > page_bytes - 480) throw SqliteFault("bad page size");
+    pages_ = file_bytes / page_bytes;
     ints_.resize(ints.size());
     texts_.resize(texts.size());
     int32_t most = -1;
@@ -60,11 +63,11 @@ class TableScan {
   };
   struct Level {
     uint32_t page;
-    uint32_t next;  // cell
+    uint32_t next;  // cell, or child
     uint32_t cells;
-    uint32_t last;  // the child behind the last cell; 0 in a leaf
+    std::vector<uint32_t> children;  // of an inner page: read once, so that it need not be looked at between its leaves
   };
-  static constexpr size_t kWindow = 1 << 20;
+  static constexpr size_t kWindow = 1 << 20, kFew = 1 << 16;  // bytes; a page has at most as many
   static constexpr size_t kDeepest = 24;
   static constexpr uint64_t kLongest = 1 << 24;  // of one row
 
@@ -72,11 +75,13 @@ class TableScan {
     if (number == 0 || number > pages_) throw SqliteFault("a page that is not there");
     const uint64_t at = uint64_t(number - 1) * page_bytes_;
     if (at < from_ || at + page_bytes_ > from_ + held_) {
+      // Pages that follow one another are read many at once; where they do not, few.
+      ahead_ = at == from_ + held_ ? std::min(kWindow, 4 * ahead_) : kFew;
       from_ = at;
       held_ = 0;
 #ifndef _WIN32
-      while (held_ < kWindow) {
-        const ssize_t got = pread(file_, window_.data() + held_, kWindow - held_, off_t(at + held_));
+      while (held_ < ahead_) {
+        const ssize_t got = pread(file_, window_.data() + held_, ahead_ - held_, off_t(at + held_));
         if (got <= 0) break;
         held_ += size_t(got);
       }
@@ -106,16 +111,20 @@ class TableScan {
     const uint8_t* p = page(number) + (number == 1 ? 100 : 0);
     const uint32_t cells = two(p + 3);
     if (p[0] == 13) {
-      path_.push_back({number, 0, cells, 0});
+      path_.push_back({number, 0, cells, {}});
     } else if (p[0] == 5) {
-      path_.push_back({number, 0, cells, four(p + 8)});
+      const uint8_t* start = p - (number == 1 ? 100 : 0);
+      std::vector<uint32_t> children;
+      for (uint32_t i = 0; i < cells; ++i) children.push_back(four(cell(start, number, 12, i)));
+      children.push_back(four(p + 8));
+      path_.push_back({number, 0, cells, std::move(children)});
     } else {
       throw SqliteFault("a page of another kind");
     }
   }
 
-  const uint8_t* cell(const uint8_t* start, const Level& level, uint32_t index) const {
-    const uint32_t header = (level.page == 1 ? 100 : 0) + (level.last ? 12 : 8);
+  const uint8_t* cell(const uint8_t* start, uint32_t number, uint32_t head, uint32_t index) const {
+    const uint32_t header = (number == 1 ? 100 : 0) + head;
     if (header + 2 * index + 2 > usable_) throw SqliteFault("a cell beyond its page");
     const uint32_t at = two(start + header + 2 * index);
     if (at < header || at + 4 > usable_) throw SqliteFault("a cell beyond its page");
@@ -124,16 +133,14 @@ class TableScan {
 
   void step() {
     Level& level = path_.back();
-    if (level.last) {
-      if (level.next > level.cells) return path_.pop_back();
-      const uint32_t index = level.next++;
-      const uint32_t child = index == level.cells ? level.last : four(cell(page(level.page), level, index));
-      return open(child);
+    if (!level.children.empty()) {
+      if (level.next == level.children.size()) return path_.pop_back();
+      return open(level.children[level.next++]);
     }
     // Rows that overflow move the window: the page is asked for again with each.
     for (; level.next < level.cells; ++level.next) {
       const uint8_t* start = page(level.page);
-      row(cell(start, level, level.next), start + usable_);
+      row(cell(start, level.page, 8, level.next), start + usable_);
     }
     path_.pop_back();
   }
@@ -213,10 +220,11 @@ class TableScan {
 
   int file_;
   uint32_t page_bytes_, usable_;
-  uint64_t pages_, visited_ = 0;
+  uint64_t pages_ = 0, visited_ = 0;
   std::vector<Place> places_;
   std::vector<uint8_t> window_, whole_;
   uint64_t from_ = 0, held_ = 0;
+  size_t ahead_ = kFew;
   std::vector<Level> path_;
   std::vector<std::vector<int64_t>> ints_;
   std::vector<std::string> texts_;

@@ -102,13 +102,19 @@ def open_case(
     step_ms: float | None = None,
     rich: Path | None = None,
     reading: Reading | None = None,
+    of_sums: bool = False,
 ) -> Case:
     """The Case of what PATH means, with a progress bar for each recording that is large."""
     from foretrace.diagnose import opening
     from foretrace.ingest.reading import Reading
 
     return opening.open_case(
-        path, step_ms=step_ms, rich=rich, reading=reading or Reading(), read=partial(read, no_cache=no_cache)
+        path,
+        step_ms=step_ms,
+        rich=rich,
+        reading=reading or Reading(),
+        read=partial(read, no_cache=no_cache),
+        of_sums=of_sums,
     )
 
 

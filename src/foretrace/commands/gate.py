@@ -118,7 +118,7 @@ def _print(decision: Decision, args: argparse.Namespace) -> None:
 
     found = decision.found
     if args.format == "json":
-        print(tables.document_to_json(to_dict(decision)))
+        _output.print_document(tables.document_to_json(to_dict(decision)))
         return
     if args.format == "md":
         _output.print_text(gate_comment.markdown(decision, key=args.key))

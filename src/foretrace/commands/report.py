@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
             views.append(_snapshot(snapshot, str(number)))
             continue
         case = _input.open_case(
-            path, no_cache=args.no_cache, step_ms=args.step_ms, reading=_input.reading(args)
+            path, no_cache=args.no_cache, step_ms=args.step_ms, reading=_input.reading(args), of_sums=True
         )
         group, label = place_of(case.whole.path, case.whole.path)
         views.append(RecordingView(case, run_id=str(number), group=group, label=label))

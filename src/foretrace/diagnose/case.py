@@ -27,6 +27,7 @@ from foretrace.diagnose.seen import Seen
 from foretrace.diagnose.source_lines import exact_line, of_library, with_forward_stack
 from foretrace.errors import ForetraceError, MissingDataError
 from foretrace.hardware import Device
+from foretrace.ingest import totals
 from foretrace.ingest.timed import Timed
 from foretrace.predict.builder import build
 from foretrace.predict.calibrate import Calibration, calibrate, calibrate_pair
@@ -55,6 +56,7 @@ class Case:
 
     `open_rich` opens a recording of the same program with stacks, where there is one: times are not taken from it.
     `open_ranks` opens the recordings of the other ranks of the same job; it may find that there are none.
+    `of_sums` lets tables of `nsys stats` be one, of which there is no diagnosis: the page shows what they tell.
     """
 
     def __init__(
@@ -65,8 +67,10 @@ class Case:
         timed: Timed | None = None,
         open_rich: Callable[[], Trace] | None = None,
         open_ranks: Callable[[], Sequence[Trace]] | None = None,
+        of_sums: bool = False,
     ) -> None:
-        require_timeline(trace, "a diagnosis")
+        if not (of_sums and totals.stats(trace)):
+            require_timeline(trace, "a diagnosis")
         self.whole = trace
         if step_ns != trace.meta.get("stated_step_ns"):  # the trust report compares it with the recorded ones
             trace.meta = {**trace.meta, "stated_step_ns": step_ns}
@@ -194,6 +198,7 @@ class Case:
 
     def require_replay(self) -> None:
         """Raises MissingDataError where the recording holds nothing that could be replayed."""
+        require_timeline(self.whole, "a diagnosis")
         replayable.require(self)
 
     @property

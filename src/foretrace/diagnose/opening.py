@@ -27,12 +27,13 @@ def open_case(
     rich: Path | None = None,
     reading: Reading = _AS_FOUND,
     read: Callable[[Path, Reading], Trace] = _open,
+    of_sums: bool = False,
 ) -> Case:
     """The Case of the recording that a file, a folder, a Run or the ranks of one job mean.
 
     A Run gives the step time measured without a profiler and the rich pass, where the caller names none.
     `reading` is what the user says of its steps and process. `read` reads a recording: the caller decides about the cache
-    and who is told how far it is.
+    and who is told how far it is. With `of_sums`, tables without a timeline will do.
     """
     others = reading.of_others()
     recorded = find_recording(path, of_ranks=True, counters=reading.counters)
@@ -47,4 +48,5 @@ def open_case(
         timed=recorded.timed if own_steps else None,
         open_rich=partial(read, rich, others) if rich else None,
         open_ranks=lambda: [read(other, others) for other in find_others(recorded.path)],
+        of_sums=of_sums,
     )

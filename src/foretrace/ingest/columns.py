@@ -17,7 +17,7 @@ NULL_U32 = 0xFFFF_FFFF
 NULL_U64 = 0xFFFF_FFFF_FFFF_FFFF
 NULL_I32 = -(2**31)
 NULL_I64 = -(2**63)
-_NULLS: dict[str, int] = {"u4": NULL_U32, "u8": NULL_U64, "i4": NULL_I32, "i8": NULL_I64}
+NULLS: dict[str, int] = {"u4": NULL_U32, "u8": NULL_U64, "i4": NULL_I32, "i8": NULL_I64}
 
 Array = NDArray[Any]
 U8, U16, U32, U64, I32, I64, F64 = (
@@ -82,5 +82,5 @@ def nullable(values: Array) -> pl.Series:
     series = pl.Series(values)
     if values.dtype.kind == "f":
         return series.fill_nan(None)
-    null = values == _NULLS[values.dtype.str[1:]]
+    null = values == NULLS[values.dtype.str[1:]]
     return series.set(pl.Series(null), None) if null.any() else series

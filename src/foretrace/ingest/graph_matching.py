@@ -1,7 +1,7 @@
 """Which capture a graph launch replays, and which captured call each of its nodes comes from.
 
 A capture fits a launch if it has as many launches as the launch has nodes, or as many kernels; where captured calls name their
-kernels, most of these must be the same in order. Nodes stand in the order of their ids, which is that of the capture. Where ids are not
+kernels, most of these must be the same in order, and the captures with the fewest others are taken. Nodes stand in the order of their ids, which is that of the capture. Where ids are not
 recorded, they stand in the order of their start, and nodes of several streams get only operators that warm-up runs confirm. Of several captures
 that fit, as of a server that captures one graph for each batch size, these decide, in this order: the batch size that the range
 around the launch names, the order of the recorded graph ids, which kernels the operators launch where they run eagerly, and the
@@ -71,6 +71,9 @@ class Match:
     calls: Array
     shapes_known: bool = True
     modules_known: bool = True
+
+
+Fitting = list[tuple[Capture, Array]]
 
 
 def launches(trace: Trace) -> list[Launch]:
@@ -164,6 +167,7 @@ def matches(trace: Trace, others: Sequence[Trace] = ()) -> list[Match]:
 def _captured(same: list[Launch], known: Sequence[Capture], ran: list[Launch]) -> list[Match]:
     """Matches of the launches of one graph with the captures that fit."""
     fitting = [(capture, calls) for capture in known if (calls := _fit(same[0], capture)) is not None]
+    fitting = _closest(fitting)
     found = []
     by_launch: dict[tuple[int | None, int, int], _Choice | None] = {}
     for launch in same if fitting else ():
@@ -179,6 +183,17 @@ def _captured(same: list[Launch], known: Sequence[Capture], ran: list[Launch]) -
                 )
             )
     return found
+
+
+def _closest(fitting: Fitting) -> Fitting:
+    """Where calls name their kernels, the captures that differ least: those of a model's parts are much like one another."""
+    if not fitting or any(capture.names is None for capture, _ in fitting):
+        return fitting
+    # Nodes and calls that have no partner
+    others = [
+        len(calls) + len(capture.calls) - 2 * int((calls != NO_CALL).sum()) for capture, calls in fitting
+    ]
+    return [fit for fit, count in zip(fitting, others, strict=True) if count == min(others)]
 
 
 def _fit(launch: Launch, capture: Capture) -> Array | None:
@@ -255,9 +270,6 @@ def _places(kinds: Iterable[str]) -> dict[str, list[int]]:
     for place, kind in enumerate(kinds):
         places[kind].append(place)
     return places
-
-
-Fitting = list[tuple[Capture, Array]]
 
 
 @dataclass(frozen=True)

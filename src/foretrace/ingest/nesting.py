@@ -7,6 +7,7 @@ parent. Threads nest properly but for some; those blocks of spans alone are gone
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -14,28 +15,40 @@ import numpy as np
 from foretrace.ingest.columns import NULL_U32, Array
 
 try:
-    from foretrace._scan import nest as native_nest
+    from foretrace._scan import Nester
 except ImportError:  # not built, or built before: the columns below give the same
-    native_nest = None
+    Nester = None
 
 _DEEPEST = 65_535
+TAKES_NO_PART, TAKES_PART, MAY_BE_NAMED = range(
+    3
+)  # the role of a row; the last may be the nearest chosen one
 
 
 def nested(
-    track: Array, start: Array, dur: Array, *, host: Array, chosen: Array
-) -> tuple[Array, Array, Array]:
-    """Depth, parent and nearest chosen row around (or NULL_U32) of the host's rows, in order of start; of others nothing.
+    track: Array, start: Array, dur: Array, *, role: Array, blocks: Iterable[slice]
+) -> Iterator[tuple[slice, Array, Array, Array]]:
+    """Depth, parent and nearest chosen row around (or NULL_U32) of rows in order of start, some rows at a time.
 
-    A duration may be NULL_I64. Of equal starts the longest comes first.
+    A duration may be NULL_I64. Of equal starts the longest comes first. Without the extension all rows come at once.
     """
-    if native_nest is not None and not os.environ.get("FORETRACE_PURE_PYTHON"):
-        role = np.where(host, np.where(chosen, 2, 1), 0).astype(np.uint8)
-        made = native_nest(*(np.ascontiguousarray(column) for column in (track, start, dur, role)))
-        return (
-            np.frombuffer(made[0], np.uint16),
-            np.frombuffer(made[1], np.uint32),
-            np.frombuffer(made[2], np.uint32),
+    if Nester is None or os.environ.get("FORETRACE_PURE_PYTHON"):
+        yield slice(0, len(start)), *_by_columns(track, start, dur, role)
+        return
+    nester = Nester()
+    for block in blocks:
+        columns = (np.ascontiguousarray(column[block]) for column in (track, start, dur, role))
+        depth, parent, around = nester.add(*columns)
+        yield (
+            block,
+            np.frombuffer(depth, np.uint16),
+            np.frombuffer(parent, np.uint32),
+            np.frombuffer(around, np.uint32),
         )
+
+
+def _by_columns(track: Array, start: Array, dur: Array, role: Array) -> tuple[Array, Array, Array]:
+    host, chosen = role != TAKES_NO_PART, role == MAY_BE_NAMED
     rows = np.flatnonzero(host).astype(np.uint32)
     known = np.maximum(dur[rows], 0)  # NULL_I64 is below zero
     inner_depth, inner_parent = nest(track[rows], start[rows], known)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import polars as pl
 from foretrace import schema
 from foretrace.errors import FormatError, UsageError
 from foretrace.ingest import kineto, nsys_folder, nsys_frames, nsys_link, nsys_rows, step_marks
+from foretrace.ingest.column_files import ColumnStore
 from foretrace.ingest.columns import NULL_I64, Array
 from foretrace.ingest.formats import Format
 from foretrace.ingest.nsys_folder import TableFolder
@@ -94,11 +96,12 @@ def _no_reader(reader: str | None) -> None:
 
 def _read(tables: Tables, path: Path, pid: str | None, facts: dict[str, Any]) -> Trace:
     version = _checked(tables)
-    export = Export(tables)
+    store = ColumnStore()
+    export = Export(tables, store)
     device = export.device_parts()
     processes = _by_device_time(device)
     chosen = _chosen(processes, pid, export)
-    parts = [*export.host_parts(chosen), *(_owned(part, chosen) for part in device)]
+    parts = [*export.host_parts(chosen), *(_owned(part, chosen, store) for part in device)]
     found = _processes(processes, export.host_counts, chosen)
     if pid is not None and not any(len(part) for part in parts):
         known = ", ".join(str(process.pid) for process in found[:_LISTED])
@@ -112,7 +115,7 @@ def _read(tables: Tables, path: Path, pid: str | None, facts: dict[str, Any]) ->
     others += (
         sum(export.host_counts.values()) - export.host_counts.get(chosen or 0, 0) if chosen is not None else 0
     )
-    spans = nsys_link.link(parts)
+    spans = nsys_link.link(parts, store)
     repairs = {
         **export.repairs,
         "impossible-start": spans.left_out,
@@ -121,7 +124,7 @@ def _read(tables: Tables, path: Path, pid: str | None, facts: dict[str, Any]) ->
     devices = _devices(tables)
     shapes = list(export.shapes.of)
     frames = nsys_frames.Frames(
-        parts, spans, list(export.names.of), shapes, list(export.geometry.of), nsys_frames.track_table(list(export.tracks.of), _thread_names(export)),
+        store, parts, spans, list(export.names.of), shapes, list(export.geometry.of), nsys_frames.track_table(list(export.tracks.of), _thread_names(export)),
         {device["id"]: device["numSms"] for device in devices if isinstance(device.get("numSms"), int) and device["numSms"] > 0},
     )  # fmt: skip
     meta = {
@@ -137,7 +140,7 @@ def _read(tables: Tables, path: Path, pid: str | None, facts: dict[str, Any]) ->
     told = tuple(
         Repair(code, kineto.REPAIRS[code], count) for code, count in sorted(repairs.items()) if count
     )
-    return _settled(Trace(path, FORMAT, meta, told, frames.__getitem__))
+    return _settled(_Sparing(path, FORMAT, meta, told, frames.__getitem__, store=store))
 
 
 def _checked(tables: Tables) -> dict[str, Any]:
@@ -210,21 +213,22 @@ def _on_host(export: Export, pid: str | None) -> int | None:
     return max(counts, key=lambda process: (counts[process], -process), default=None)
 
 
-def _owned(part: Part, process: int | None) -> Part:
+def _owned(part: Part, process: int | None, store: ColumnStore) -> Part:
     """The rows of one process, and those that name none."""
     if part.process is None or process is None:
         return part
     owner = np.where(part.process == NULL_I64, process, nsys_rows.process_of(part.process))
-    mine = owner == process
-    if mine.all():
+    rows = np.flatnonzero(owner == process).astype(np.uint32)
+    if len(rows) == len(part):
         return part
 
-    def cut(values: Array | None) -> Array | None:
-        return None if values is None else values[mine]
+    def cut(values: Array) -> Array:
+        return store.gathered(values, rows)
 
     return Part(
-        part.start[mine], part.dur[mine], part.track[mine], part.name[mine], part.kind[mine], cut(part.correlation),
-        cut(part.process), {name: values[mine] for name, values in part.extra.items()},
+        cut(part.start), cut(part.dur), cut(part.track), cut(part.name), cut(part.kind),
+        None if part.correlation is None else cut(part.correlation), cut(part.process),
+        {name: cut(values) for name, values in part.extra.items()},
     )  # fmt: skip
 
 
@@ -277,7 +281,8 @@ def _clock(tables: Tables, origin_ns: int) -> dict[str, int]:
 
 def _profiler_steps(spans: pl.DataFrame) -> list[list[int]]:
     """Marks that torch's profiler leaves as NVTX ranges too, where it ran beside nsys."""
-    ranges = spans.filter((pl.col("kind") == "annotation") & pl.col("dur_ns").is_not_null())
+    named = spans.select("kind", "name", "start_ns", "dur_ns")
+    ranges = named.filter((pl.col("kind") == "annotation") & pl.col("dur_ns").is_not_null())
     marks = ranges.filter(pl.col("name").cast(pl.String).str.starts_with("ProfilerStep#"))
     found = []
     for name, start, dur in marks.select(pl.col("name").cast(pl.String), "start_ns", "dur_ns").iter_rows():
@@ -287,10 +292,35 @@ def _profiler_steps(spans: pl.DataFrame) -> list[list[int]]:
     return found
 
 
-def _settled(trace: Trace) -> Trace:
-    """The recording with its steps, and spans in them."""
+@dataclass
+class _Sparing(Trace):
+    """A recording whose columns leave memory when a table is asked for again: between looks that have nothing in common."""
+
+    store: ColumnStore = field(default_factory=ColumnStore, repr=False)
+
+    def table(self, name: str) -> pl.DataFrame:
+        """One table, whole."""
+        self.store.release()
+        return super().table(name)
+
+
+def _settled(trace: _Sparing) -> Trace:
+    """The recording with its steps, and spans in them; what was looked at for that does not stay in memory."""
+    settled = step_marks.settled(_with_steps(trace))
+
+    def load(table: str) -> pl.DataFrame:
+        trace.store.release()
+        frame = settled.table(table)
+        trace.store.release()
+        return frame
+
+    return Trace(settled.path, settled.format, settled.meta, settled.repairs, load)
+
+
+def _with_steps(trace: Trace) -> Trace:
+    """The recording with its spans in the steps that torch's profiler marked, if any."""
     if not trace.steps:
-        return step_marks.settled(trace)
+        return trace
     spans = trace.spans.with_columns(step_marks.step_of(trace.spans, trace.steps)).select(
         *schema.TABLES["spans"]
     )
@@ -298,4 +328,4 @@ def _settled(trace: Trace) -> Trace:
     def load(table: str) -> pl.DataFrame:
         return spans if table == "spans" else trace.table(table)
 
-    return step_marks.settled(Trace(trace.path, trace.format, trace.meta, trace.repairs, load))
+    return Trace(trace.path, trace.format, trace.meta, trace.repairs, load)

@@ -10,6 +10,7 @@ import polars as pl
 
 from foretrace import schema
 from foretrace.ingest import nsys_rows
+from foretrace.ingest.column_files import ColumnStore, blocks, series
 from foretrace.ingest.columns import NULL_I64, NULL_U32, Array, nullable
 from foretrace.ingest.nsys_link import Spans, forwards
 from foretrace.ingest.nsys_rows import Part
@@ -24,13 +25,13 @@ class Frames:
     """The tables; columns of large ones are kept as they were read until their table is asked for."""
 
     def __init__(
-        self, parts: Sequence[Part], spans: Spans, names: list[str], shapes: list[str], geometry: Sequence[Any],
+        self, store: ColumnStore, parts: Sequence[Part], spans: Spans, names: list[str], shapes: list[str], geometry: Sequence[Any],
         tracks: pl.DataFrame, sm_counts: Mapping[int, int],
     ) -> None:  # fmt: skip
         self.masked = mask_texts(names)
         self._parts = [(part, ids) for part, ids in zip(parts, spans.ids, strict=True) if len(part)]
         self._shapes, self._geometry, self._sm_counts = shapes, geometry, sm_counts
-        self._made = {"tracks": tracks, "spans": _spans(spans.columns, names)}
+        self._made = {"tracks": tracks, "spans": _spans(spans.columns, names, store)}
         self._made["spans"] = self._made["spans"].select(
             pl.col(name).cast(dtype) for name, dtype in schema.polars_schema("spans").items()
         )
@@ -181,20 +182,25 @@ def track_table(keys: Sequence[Any], thread_names: Mapping[int, str]) -> pl.Data
     return pl.DataFrame(rows, schema=schema.polars_schema("tracks"))
 
 
-def _spans(columns: dict[str, Array], names: list[str]) -> pl.DataFrame:
-    """Takes the columns out as it goes, so that they can be freed."""
+def _spans(columns: dict[str, Array], names: list[str], store: ColumnStore) -> pl.DataFrame:
+    """The spans, of large columns without a copy; steps are not known yet."""
     kinds = pl.Series(schema.KINDS, dtype=schema.KIND)
     texts = pl.Series(names or [""], dtype=schema.TEXT)
     count = len(columns["start"])
-    # Each column becomes a series before the next: polars copies, and what was copied is freed.
+    ids = store.kept(
+        (np.arange(block.start, block.stop, dtype=np.uint32) for block in blocks(count)), np.uint32
+    )
     made = [
-        pl.Series("id", np.arange(count, dtype=np.uint32)),
-        pl.Series("track_id", columns.pop("track")),
-        kinds.gather(columns.pop("kind")).alias("kind"),
-        texts.gather(columns.pop("name")).alias("name"),
-        pl.Series("start_ns", columns.pop("start")),
-        *(nullable(columns.pop(column)).alias(name) for column, name in _NULLABLE.items()),
-        pl.Series("depth", columns.pop("depth")),
+        series("id", ids, nulls=False),
+        series("track_id", columns["track"], nulls=False),
+        kinds.gather(series("kind", columns["kind"], nulls=False)).alias("kind"),
+        texts.gather(series("name", columns["name"], nulls=False)).alias("name"),
+        series("start_ns", columns["start"], nulls=False),
+        series("depth", columns["depth"], nulls=False),
         pl.Series("step", [None], pl.Int32).new_from_index(0, count),
     ]
+    for column, name in _NULLABLE.items():
+        store.release()  # to find the nulls, the column before was looked at
+        made.append(series(name, columns[column]))
+    store.release()
     return pl.DataFrame(made)

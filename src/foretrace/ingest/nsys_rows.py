@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from foretrace.ingest import torch_ranges
+from foretrace.ingest.column_files import ColumnFile, ColumnStore
 from foretrace.ingest.columns import NULL_I64, NULL_U32, Array
 from foretrace.schema import KINDS
 
@@ -110,8 +111,8 @@ class Codes:
 class Export:
     """What reading collects: names, shapes and tracks that rows refer to, and how many rows were not sound."""
 
-    def __init__(self, tables: Tables) -> None:
-        self.tables = tables
+    def __init__(self, tables: Tables, store: ColumnStore) -> None:
+        self.tables, self.store = tables, store
         self.names, self.shapes, self.tracks, self.geometry = Codes(), Codes(), Codes(), Codes()
         self.whole_graphs = 0
         self.repairs: dict[str, int] = {}
@@ -136,7 +137,7 @@ class Export:
                 self._each(f"{ACTIVITY}MEMSET", (*_DEVICE, "bytes", "memKind"), self._sets),
                 self._each(f"{ACTIVITY}SYNCHRONIZATION", (*_DEVICE, "syncType"), self._syncs),
             )
-            for part in _joined(parts)
+            for part in _joined(parts, self.store)
         ]
 
     def host_parts(self, process: int | None) -> list[Part]:
@@ -157,7 +158,10 @@ class Export:
         ):
             # As a list of one: what `read` needs to keep is decided before the rest is read.
             found.append(
-                _joined(self._each(table, columns, lambda frame, read=read: read(self._of(frame, process))))  # type: ignore[misc]
+                _joined(
+                    self._each(table, columns, lambda frame, read=read: read(self._of(frame, process))),  # type: ignore[misc]
+                    self.store,
+                )
             )
         return [part for parts in found for part in parts]
 
@@ -367,48 +371,27 @@ def _stream(number: int) -> tuple[str, int, int]:
     return "stream", number >> 32, (number & 0xFFFFFFFF) - 2**31
 
 
-def _joined(parts: Iterable[Part]) -> list[Part]:
-    """The parts of a table as one, or none; each column is freed as soon as it is joined."""
-    listed = list(parts)
-    if len(listed) < 2:
-        return listed
-
-    def whole(column: str) -> Array:
-        arrays = [getattr(part, column) for part in listed]
-        for part in listed:
-            setattr(part, column, None)
-        return np.concatenate(arrays)
-
-    def optional(column: str) -> Array | None:
-        return None if getattr(listed[0], column) is None else whole(column)
-
-    keys = {key for part in listed for key in part.extra}
-    counts = [len(part) for part in listed]
-    extra = {}
-    for key in keys:
-        missing = [
-            np.full(count, NULL_I64) if key not in part.extra else None
-            for part, count in zip(listed, counts, strict=True)
-        ]
-        extra[key] = np.concatenate(
-            [
-                part.extra.pop(key) if none is None else none
-                for part, none in zip(listed, missing, strict=True)
-            ]
-        )
-    correlation, process = optional("correlation"), optional("process")
-    return [
-        Part(
-            whole("start"),
-            whole("dur"),
-            whole("track"),
-            whole("name"),
-            whole("kind"),
-            correlation,
-            process,
-            extra,
-        )
-    ]
+def _joined(parts: Iterable[Part], store: ColumnStore) -> list[Part]:
+    """The parts of a table as one, or none; each is let go before the next is read."""
+    columns: dict[str, ColumnFile] = {}
+    extra: dict[str, ColumnFile] = {}
+    count = 0
+    for part in parts:
+        for name in ("start", "dur", "track", "name", "kind", "correlation", "process"):
+            values = getattr(part, name)
+            if values is not None:
+                columns.setdefault(name, store.column(values.dtype)).append(values)
+        for name in (*extra, *(name for name in part.extra if name not in extra)):
+            if name not in extra:
+                extra[name] = store.column(part.extra[name].dtype)
+                extra[name].append(np.full(count, NULL_I64 if extra[name].dtype == np.int64 else NULL_U32))
+            missing = np.full(len(part), NULL_I64 if extra[name].dtype == np.int64 else NULL_U32)
+            extra[name].append(part.extra.get(name, missing))
+        count += len(part)
+    if not count:
+        return []
+    made = {name: column.array() for name, column in columns.items()}
+    return [Part(**made, extra={name: column.array() for name, column in extra.items()})]
 
 
 def _ints(frame: pl.DataFrame, column: str, null: int = NULL_I64) -> Array:
@@ -424,6 +407,12 @@ def _domains(tables: Tables, strings: Mapping[int, str]) -> dict[int, str]:
     """The names of NVTX domains; the default one has none."""
     types = {"eventType": pl.Int64, "domainId": pl.Int64, "text": pl.String, "textId": pl.Int64}
     if not tables.has("NVTX_EVENTS", "eventType", "domainId"):
+        return {}
+    # Most exports have none, which one column tells much sooner than SQLite does.
+    if not any(
+        (frame["eventType"] == _DOMAIN).any()
+        for frame in tables.frames("NVTX_EVENTS", {"eventType": pl.Int64})
+    ):
         return {}
     found: dict[int, str] = {}
     for _, domain, text, text_id in tables.frame(

@@ -91,9 +91,7 @@ def _frame(read: tuple[list[bytes], list[bytes]], columns: Mapping[str, tuple[in
 
 def _texts(data: bytes) -> pl.Series:
     """Texts, each behind a zero byte and T, or N for none."""
-    tagged = pl.Series(data.decode("utf-8", "replace").split("\0")[1:], dtype=pl.String)
-    return (
-        tagged.to_frame("text")
-        .select(pl.when(pl.col("text").str.starts_with("T")).then(pl.col("text").str.slice(1)))
-        .to_series()
-    )
+    # Split by polars: a list of Python's texts takes twice as long.
+    tagged = pl.Series("text", [data.decode("utf-8", "replace")]).str.split("\0").explode().slice(1)
+    is_text = pl.col("text").str.starts_with("T")
+    return tagged.to_frame().select(pl.when(is_text).then(pl.col("text").str.strip_prefix("T"))).to_series()

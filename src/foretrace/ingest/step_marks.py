@@ -17,7 +17,8 @@ import numpy as np
 import polars as pl
 
 from foretrace.errors import MissingDataError, UsageError
-from foretrace.ingest.columns import Array
+from foretrace.ingest.column_files import blocks, series
+from foretrace.ingest.columns import NULL_I32, Array
 from foretrace.ingest.server_marks import ANYBODYS_MARK, SERVER_MARKS, kind_of
 from foretrace.sourced import JUDGEMENT, Count, Share
 from foretrace.trace import Step, Trace
@@ -147,18 +148,23 @@ def _with(trace: Trace, marks: Marks, *, moved: bool = True) -> Trace:
 
 def step_of(spans: pl.DataFrame, steps: Sequence[Step]) -> pl.Series:
     """For each span the step that it, or what launched it, started in: the rule of the linker."""
-    place = _place(steps, spans["start_ns"].to_numpy())
+    start_ns = spans["start_ns"].to_numpy()
+    place = np.empty(len(start_ns), np.int32)
+    for block in blocks(len(place)):
+        place[block] = _place(steps, start_ns[block])
+    numbers = np.array([step.number for step in steps] or [NULL_I32], np.int32)
     on_device = spans["kind"].is_in(_DEVICE).arg_true()
-    cause = pl.select(
-        pl.coalesce(spans["launch_id"].gather(on_device), spans["op_id"].gather(on_device))
-    ).to_series()
     # Causes are of the host: their places are not changed by this.
-    of_cause = np.where(cause.is_null().to_numpy(), -1, place[cause.fill_null(0).to_numpy()])
-    place[on_device.to_numpy()] = of_cause
-    numbers = np.array([step.number for step in steps], np.int32)
-    known = pl.Series(place >= 0)
-    step = pl.Series("step", numbers[np.maximum(place, 0)], pl.Int32)
-    return pl.select(pl.when(known).then(step).alias("step")).to_series()
+    for block in blocks(len(on_device)):
+        rows = on_device[block]
+        cause = spans["launch_id"].gather(rows)
+        if cause.null_count():
+            cause = pl.select(pl.coalesce(cause, spans["op_id"].gather(rows))).to_series()
+        of_cause = place[cause.fill_null(0).to_numpy()]
+        place[rows.to_numpy()] = np.where(cause.is_null().to_numpy(), -1, of_cause)
+    for block in blocks(len(place)):
+        place[block] = np.where(place[block] < 0, NULL_I32, numbers[np.maximum(place[block], 0)])
+    return series("step", place)
 
 
 def _place(steps: Sequence[Step], at_ns: Array) -> Array:
@@ -172,11 +178,15 @@ def _place(steps: Sequence[Step], at_ns: Array) -> Array:
     return place
 
 
-def _host(trace: Trace) -> pl.DataFrame:
-    """Ranges, operators and Python calls of host threads that took time; a device's copies of ranges are none of them."""
+def _host(trace: Trace) -> pl.LazyFrame:
+    """Ranges, operators and Python calls of host threads that took time; a device's copies of ranges are none of them.
+
+    Lazy: there may be many, of which few are asked for.
+    """
     tracks = trace.tracks.filter(pl.col("device").is_null())
-    spans = trace.spans.select("id", "track_id", "kind", "name", "start_ns", "dur_ns")
-    active = spans["track_id"].filter(spans["kind"].is_in(("op", "python", "runtime"))).unique()
+    spans = trace.spans.lazy()
+    works = pl.col("kind").is_in(("op", "python", "runtime"))
+    active = spans.filter(works).select(pl.col("track_id").unique()).collect()["track_id"]
     own = tracks.filter(pl.col("id").is_in(active.implode()))
     of_process = tracks.filter(
         pl.col("id").is_in(active.implode()) | pl.col("process").is_in(own["process"].drop_nulls().implode())
@@ -186,7 +196,7 @@ def _host(trace: Trace) -> pl.DataFrame:
         pl.col("kind").is_in(("annotation", "op", "python"))
         & (pl.col("dur_ns") > 0)
         & pl.col("track_id").is_in(chosen["id"].implode())
-    )
+    ).select("kind", "name", "start_ns", "dur_ns")
 
 
 def _matching(name: str) -> tuple[Callable[[str], bool], ...]:
@@ -200,10 +210,13 @@ def _matching(name: str) -> tuple[Callable[[str], bool], ...]:
     return (lambda text: pattern.search(text) is not None,)
 
 
-def _named(spans: pl.DataFrame, matches: Callable[[str], object]) -> pl.DataFrame:
-    names = [name for name in spans["name"].unique().cast(pl.String).to_list() if matches(name)]
-    wanted = pl.Series(names, dtype=pl.String).cast(spans["name"].dtype)
-    return spans.filter(pl.col("name").is_in(wanted.implode()))
+def _named(spans: pl.LazyFrame, matches: Callable[[str], object]) -> pl.DataFrame:
+    distinct = spans.select(pl.col("name").unique()).collect()["name"]
+    names = [name for name in distinct.cast(pl.String).to_list() if matches(name)]
+    wanted = pl.Series(names, dtype=pl.String).cast(distinct.dtype)
+    return (
+        spans.filter(pl.col("name").is_in(wanted.implode())).collect() if names else spans.clear().collect()
+    )
 
 
 def _steps(rows: pl.DataFrame) -> tuple[Step, ...]:
@@ -222,14 +235,16 @@ def _number_in(name: str) -> int:
     return int(found[0]) if len(found) == 1 and len(found[0]) < _MOST_DIGITS else -1
 
 
-def _optimizer_steps(_: Trace, host: pl.DataFrame) -> Marks | None:
+def _optimizer_steps(_: Trace, host: pl.LazyFrame) -> Marks | None:
     """Steps that end with those of the optimizer; the first begins with the recording."""
     rows = _seldom(_named(host, lambda name: re.match(_OPTIMIZER, name) is not None))
+    if rows.is_empty():
+        return None
     every = _together(_steps(rows), host)
     if len(every) < LEAST_PERIODS:
         return None
-    begin = host.filter(pl.col("kind") != "python")["start_ns"].min()
-    edges = [int(begin), *(step.end_ns for step in every)]  # type: ignore[arg-type]
+    begin = host.filter(pl.col("kind") != "python").select(pl.col("start_ns").min()).collect().item()
+    edges = [int(begin), *(step.end_ns for step in every)]
     steps = [Step(place, start, end) for place, (start, end) in enumerate(pairwise(edges))]
     return Marks("optimizer", _common_name(rows), tuple(steps))
 
@@ -241,9 +256,11 @@ def _seldom(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(pl.col("name").is_in(name.implode()))
 
 
-def _together(steps: Sequence[Step], host: pl.DataFrame) -> list[Step]:
+def _together(steps: Sequence[Step], host: pl.LazyFrame) -> list[Step]:
     """Optimizer steps, those as one that hardly anything lies between: several optimizers that take turns."""
-    starts = np.sort(host.filter(pl.col("kind") == "op")["start_ns"].to_numpy())
+    starts = (
+        host.filter(pl.col("kind") == "op").select(pl.col("start_ns").sort()).collect().to_series().to_numpy()
+    )
     ends = np.array([step.end_ns for step in steps[:-1]], np.int64)
     following = np.array([step.start_ns for step in steps[1:]], np.int64)
     between = np.searchsorted(starts, following) - np.searchsorted(starts, ends)
@@ -257,7 +274,7 @@ def _together(steps: Sequence[Step], host: pl.DataFrame) -> list[Step]:
     return joined
 
 
-def _server_steps(trace: Trace, host: pl.DataFrame) -> Marks | None:
+def _server_steps(trace: Trace, host: pl.LazyFrame) -> Marks | None:
     """An inference server's own ranges around each batch that it runs."""
     ranges = host.filter(pl.col("kind") == "annotation")
     for is_mark in SERVER_MARKS:
@@ -289,14 +306,14 @@ def _with_work_after(trace: Trace, steps: tuple[Step, ...]) -> tuple[Step, ...]:
     return tuple(longer)
 
 
-def _batches(trace: Trace, host: pl.DataFrame) -> Marks | None:
+def _batches(trace: Trace, host: pl.LazyFrame) -> Marks | None:
     """Steps that begin with asking the DataLoader for a batch; the last ends with the recording, if it works at all."""
     rows = _named(host, lambda name: re.match(_LOADER, name) is not None)
     asked = _steps(rows)
     if not asked:
         return None
     spans = host.filter(pl.col("kind") != "python")
-    last = spans.select((pl.col("start_ns") + pl.col("dur_ns").fill_null(0)).max()).item()
+    last = spans.select((pl.col("start_ns") + pl.col("dur_ns").fill_null(0)).max()).collect().item()
     edges = [*(step.start_ns for step in asked), asked[-1].end_ns if last is None else int(last)]
     steps = [Step(place, start, end) for place, (start, end) in enumerate(pairwise(edges))]
     counts = np.bincount(_place(steps, _work_ns(trace)) + 1, minlength=len(steps) + 1)[1:]
@@ -307,7 +324,7 @@ def _batches(trace: Trace, host: pl.DataFrame) -> Marks | None:
     return Marks("loader", _common_name(rows), tuple(steps))
 
 
-def _named_ranges(trace: Trace, host: pl.DataFrame) -> Marks | None:
+def _named_ranges(trace: Trace, host: pl.LazyFrame) -> Marks | None:
     """The program's own ranges that repeat, hold most of its work, and are called a step or the like."""
     found = [
         (share, -len(steps), name, steps)
@@ -325,12 +342,11 @@ def _says_step(name: str) -> bool:
 
 
 def _own_ranges(
-    trace: Trace, host: pl.DataFrame, wanted: Callable[[str], bool] = bool
+    trace: Trace, host: pl.LazyFrame, wanted: Callable[[str], bool] = bool
 ) -> list[tuple[str, tuple[Step, ...], float]]:
     """The program's ranges that repeat: their name without numbers, each as a step, and the share of the work inside."""
-    ranges = host.filter(pl.col("kind") == "annotation")
     ranges = _named(
-        ranges,
+        host.filter(pl.col("kind") == "annotation"),
         lambda name: bool(name.strip()) and not _OF_LIBRARIES.match(name) and wanted(_NUMBER.sub("#", name)),
     )
     found = []
@@ -350,17 +366,21 @@ def _share_inside(trace: Trace, steps: Sequence[Step]) -> float:
 
 def _work_ns(trace: Trace) -> Array:
     """When launches began; without any, operators."""
-    return _work(trace)[0]
+    return trace.spans["start_ns"].filter(_is_work(trace.spans)).to_numpy()
 
 
 def _work(trace: Trace) -> tuple[Array, Array]:
     """When launches began and ended, in this order; without any, operators."""
-    spans = trace.spans.select("kind", "start_ns", "dur_ns", "launch_id")
-    launches = spans["launch_id"].drop_nulls().unique()
-    work = spans[launches] if len(launches) else spans.filter(pl.col("kind") == "op")
-    work = work.sort("start_ns")
+    work = trace.spans.select("start_ns", "dur_ns").filter(_is_work(trace.spans))
     begins_ns = work["start_ns"].to_numpy()
     return begins_ns, begins_ns + work["dur_ns"].fill_null(0).to_numpy()
+
+
+def _is_work(spans: pl.DataFrame) -> pl.Series:
+    """Which spans are launches; without any, operators."""
+    is_launch = np.zeros(spans.height, bool)
+    is_launch[spans["launch_id"].drop_nulls().to_numpy()] = True
+    return pl.Series(is_launch) if is_launch.any() else spans["kind"] == "op"
 
 
 def _common_name(rows: pl.DataFrame) -> str:

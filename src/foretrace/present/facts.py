@@ -6,6 +6,7 @@ from collections import Counter
 
 from foretrace.analyze.concepts.device.device_time import device_names
 from foretrace.analyze.concepts.device.profiled_kernels import joined
+from foretrace.ingest import totals
 from foretrace.trace import Trace
 from foretrace.units import counted
 
@@ -19,6 +20,9 @@ def facts(trace: Trace) -> list[str]:
             *names,
             f"{trace.profile.height:,} launches of {counted(kernels, 'kernel')} profiled by Nsight Compute",
         ]
+    if listed := totals.stats(trace):
+        rows = sum(len(table) for table in listed.values())
+        return [f"{counted(rows, 'sum')} by name, of nsys stats"]
     shown = [_devices(trace)]
     version = _cuda((trace.meta.get("header") or {}).get("cuda_runtime_version"))
     if version:

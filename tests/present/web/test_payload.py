@@ -16,6 +16,7 @@ import pytest
 from foretrace import analyze
 from foretrace.diagnose import RULES
 from foretrace.diagnose.case import Case
+from foretrace.diagnose.opening import open_case
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.ingest import open_trace
 from foretrace.predict.prediction import predict
@@ -24,6 +25,8 @@ from foretrace.present.web.recording_view import RecordingView, display_name
 from foretrace.present.web.resources import step_time, table
 from tests.builders import Recording
 from tests.corpus import CORPUS, needs_corpus
+from tests.ingest.test_nsys_stats import KERNELS, RANGES
+from tests.ingest.test_nsys_stats import table as table_of_stats
 from tests.present.web.contract import SAMPLES, listed, same_fields
 
 ROOT = Path(__file__).parents[3]
@@ -75,7 +78,7 @@ def test_the_overview_keeps_its_contract(sample: RecordingView) -> None:
 
 @pytest.mark.parametrize(
     ("name", "type_name"),
-    [("waiting", "Waiting"), ("modules", "Trees"), ("memory", "Memory"), ("roofline", "Roofline"), ("ranks", "Ranks"),
+    [("waiting", "Waiting"), ("modules", "Trees"), ("sections", "Sections"), ("memory", "Memory"), ("roofline", "Roofline"), ("ranks", "Ranks"),
      ("compare/run", "Comparison"), ("predict", "WhatIf"), ("whatif", "WhatIfKernels"), ("span/0", "SpanDetail")],
 )  # fmt: skip
 def test_other_resources_keep_their_contract(sample: RecordingView, name: str, type_name: str) -> None:
@@ -84,6 +87,56 @@ def test_other_resources_keep_their_contract(sample: RecordingView, name: str, t
     except MissingDataError:
         return
     same_fields(found, type_name)
+
+
+def test_sections_have_the_breakdown_of_the_run(tmp_path: Path) -> None:
+    """The same rows as `show sections --breakdown`; a recording whose only ranges are steps has none."""
+    recording = Recording()
+    for number in range(3):
+        at = number * 1_000.0
+        recording.step(number, at, at + 1_000).annotation("FORWARD", at + 10, at + 610)
+        recording.annotation("attention", at + 100, at + 400).op("aten::mm", at + 110, at + 200)
+        recording.launch(at + 120, "gemm_kernel", at + 140, at + 300)
+    view = RecordingView(Case(recording.open(tmp_path)))
+    found = plain(view, "sections")
+    same_fields(found, "Sections")
+    assert "sections" not in plain(view, "overview")["missing"]
+    columns = {column["name"]: at for at, column in enumerate(found["breakdown"]["columns"])}
+    cells = [
+        found["breakdown"]["data"][columns[name]]
+        for name in ("part", "metric", "total_ns", "share_pct", "calls_count")
+    ]
+    rows = list(zip(*cells, strict=True))
+    assert rows[0] == ("run", "steps", None, None, 3)
+    assert ("ranges", "FORWARD", 1_800_000, None, 3) in rows
+    assert ("ranges", "FORWARD (exclusive)", 900_000, 50.0, None) in rows
+    assert ("top kernel", "gemm_kernel", 480_000, 100.0, 3) in rows
+    assert found["sections"]["data"][0] == ["FORWARD", "FORWARD / attention"]
+    only_steps = RecordingView(
+        Case(Recording().step(0, 0, 100).op("aten::mm", 1, 50).open(tmp_path, "steps.json"))
+    )
+    assert "no ranges" in plain(only_steps, "overview")["missing"]["sections"].lower()
+
+
+def test_tables_of_nsys_stats_have_sections_and_kernels(tmp_path: Path) -> None:
+    """They hold no timeline: every other page says so, and nothing is said of the GPU or of steps."""
+    ranges = table_of_stats(RANGES, "Instances", "Range", unit="ms", prefix=":")
+    (tmp_path / "nvtx_pushpop_sum.csv").write_text(ranges)
+    (tmp_path / "cuda_gpu_kern_sum.csv").write_text(table_of_stats(KERNELS, "Instances", "Name"))
+    view = RecordingView(open_case(tmp_path / "nvtx_pushpop_sum.csv", of_sums=True))
+    found = plain(view, "overview")
+    same_fields(found, "Overview")
+    assert {"timeline", "findings", "waiting", "operators", "memory"} <= set(found["missing"])
+    assert {"kernels", "sections"}.isdisjoint(found["missing"])
+    assert all("hold no timeline" in says for says in found["missing"].values())
+    assert found["facts"] == [f"{len(RANGES) + len(KERNELS)} sums by name, of nsys stats"]
+    assert (found["trust"]["verdict"], found["checked"], found["findings"]) == ("with care", [], [])
+    shown = plain(view, "sections")
+    assert shown["sections"] is None
+    assert "MHA(total): residual" in shown["breakdown"]["data"][1]
+    assert plain(view, "table/kernels")["rows_count"] == len(KERNELS)
+    with pytest.raises(MissingDataError, match="needs a timeline"):
+        open_case(tmp_path / "nvtx_pushpop_sum.csv")
 
 
 def test_runs_keep_their_contract(sample: RecordingView) -> None:

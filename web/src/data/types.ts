@@ -275,6 +275,13 @@ export interface Tree {
   readonly calls: readonly (number | null)[] // null: not recorded
 }
 
+/** `sections`: the ranges that the program marked. */
+export interface Sections {
+  readonly says: string
+  readonly sections: Table | null // null: sums alone were recorded
+  readonly breakdown: Table | null // the run in one table; null: ranges without time on the host
+}
+
 /** `memory` */
 export interface Memory {
   readonly says: string

@@ -12,6 +12,7 @@ import { Overview } from "./overview"
 import { Profiled } from "./profiled"
 import { Ranks } from "./ranks"
 import { Roofline } from "./roofline"
+import { Sections } from "./sections"
 import { SnapshotPage } from "./snapshot"
 import { Timeline } from "./timeline"
 import { Waiting } from "./waiting"
@@ -31,6 +32,7 @@ export const VIEWS: readonly View[] = [
   { name: "operators", title: "Operators", key: "4", component: Operators },
   { name: "kernels", title: "Kernels", key: "5", component: Kernels },
   { name: "modules", title: "Modules", key: "6", component: Modules },
+  { name: "sections", title: "Sections", key: ";", component: Sections },
   { name: "memory", title: "Memory", key: "7", component: Memory },
   { name: "roofline", title: "Roofline", key: "8", component: Roofline },
   { name: "profiled", title: "Profiled", key: "=", component: Profiled },

@@ -222,7 +222,7 @@ class Library:
         read = partial(self._read_for, run, progress)
         in_folder = any(named in run.path.parents for named in self._named if named.is_dir())
         path = opened_with(run.path, run.path.parent) if in_folder else run.path
-        case = open_case(path, step_ms=self._step_ms, reading=self._reading, read=read)
+        case = open_case(path, step_ms=self._step_ms, reading=self._reading, read=read, of_sums=True)
         run.view = RecordingView(case, run_id=run.id, group=run.group, label=run.label)
         # Measured on large recordings: the other tables and what analyses keep are twice the spans.
         run.size_bytes = 3 * int(case.whole.spans.estimated_size())

@@ -25,6 +25,7 @@ from foretrace.present.web.resources.occurrences import occurrences
 from foretrace.present.web.resources.overview import overview
 from foretrace.present.web.resources.ranks import ranks
 from foretrace.present.web.resources.roofline import roofline
+from foretrace.present.web.resources.sections import sections
 from foretrace.present.web.resources.snapshot import of_run, snapshot
 from foretrace.present.web.resources.snapshot import window as snapshot_window
 from foretrace.present.web.resources.snapshot_compare import snapshot_compare
@@ -72,6 +73,7 @@ RESOURCES: Mapping[str, Callable[[RecordingView, Request], Answer]] = {
     "span/": lambda view, asked: span(view, asked.rest),
     "waiting": lambda view, _: waiting(view),
     "modules": lambda view, _: modules(view),
+    "sections": lambda view, _: sections(view),
     "memory": lambda view, _: memory(view),
     "memory/snapshot": lambda view, _: of_run(view),
     "memory/snapshot/curve": lambda view, asked: snapshot_window(of_recording(view), asked.single),

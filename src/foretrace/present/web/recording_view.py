@@ -21,6 +21,7 @@ from foretrace.diagnose.diagnosis import Diagnosis, Unchecked, diagnose
 from foretrace.diagnose.finding import Finding
 from foretrace.diagnose.step_times import StepTimes, step_times
 from foretrace.errors import MissingDataError
+from foretrace.ingest import totals
 from foretrace.ingest.run import pass_of
 from foretrace.predict.changes import Change
 from foretrace.present.web.kinds import device_kinds
@@ -113,6 +114,8 @@ class RecordingView:
     @_Once
     def diagnosis(self) -> Diagnosis:
         """What is wrong; where nothing can be replayed, no rule could look."""
+        if totals.stats(self.trace):
+            return Diagnosis((), (), (), None)  # no rule is about sums
         if self.not_replayed is not None:
             fitting = (rule for rule in RULES if rule.fits(self.case))
             unchecked = tuple(Unchecked(rule.name, self.not_replayed) for rule in fitting)

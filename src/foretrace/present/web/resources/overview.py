@@ -15,6 +15,7 @@ from foretrace.diagnose import RULES
 from foretrace.diagnose.bound import bound
 from foretrace.diagnose.step_times import worded
 from foretrace.errors import FaultError, MissingDataError, NothingLeftError, contained
+from foretrace.ingest import totals
 from foretrace.predict.changes import Change
 from foretrace.predict.prediction import Prediction, to_dict
 from foretrace.present.facts import facts
@@ -151,7 +152,14 @@ def missing(view: RecordingView) -> dict[str, str]:
             found[page] = "One rank, and no collective recorded: open the recording of a distributed run."
     if view.not_replayed is not None:
         found["findings"] = without_file(view, view.not_replayed)
+    if totals.stats(view.trace):
+        return dict.fromkeys(("timeline", *found), _sums(view.trace))
     return found
+
+
+def _sums(trace: Trace) -> str:
+    where = trace.meta.get("timeline_by") or "`foretrace formats` says what to record instead"
+    return f"Kernels and Sections show what these sums by name tell. They hold no timeline; {where}."
 
 
 _ASKED = {"ranks": "communication", "waiting": "idle"}  # the analysis that a page is made of, by another name
@@ -161,11 +169,13 @@ def _doubtful(trace: Trace) -> list[str]:
     """Views that may have no data: only these are worth an analysis, which then says why."""
     kinds = trace.spans["kind"]
     shapes = trace.ops["shapes"]
+    ranges = trace.spans["name"].filter(kinds == "annotation").unique().cast(pl.String)
     doubts = {
         "waiting": not trace.has_device or bool(trace.device_spans["launch_id"].is_null().all()),
         "operators": not (kinds == "op").any(),
         "kernels": not (kinds == "kernel").any(),
         "modules": trace.modules.is_empty(),
+        "sections": bool(ranges.str.starts_with("ProfilerStep#").all()),
         "memory": trace.allocations.is_empty(),
         "roofline": trace.profile is None
         and (not (kinds == "kernel").any() or shapes.null_count() == len(shapes)),
@@ -212,6 +222,8 @@ def _gains(view: RecordingView, number: int) -> bool:
 
 
 def _caption(view: RecordingView) -> str:
+    if totals.stats(view.trace):
+        return "Tables of nsys stats"
     if view.step_ns is None:
         return "No steps recorded"
     if not view.trace.steps:
@@ -225,6 +237,8 @@ def _listed(numbers: list[int]) -> str:
 
 
 def _without_gain(view: RecordingView) -> dict[str, str]:
+    if totals.stats(view.trace):
+        return {"title": "Sums by name, without a timeline", "says": _sums(view.trace)}
     if view.not_replayed is not None:
         return {
             "title": "Nothing could be predicted from this recording",
