@@ -47,7 +47,9 @@ class Timing:
                 f"how={self.how!r}", self.how, ("back-to-back", "flush", "single"), listed="it is one of"
             )
         if self.device != "auto" and self.device.partition(":")[0] not in ("cpu", "cuda"):
-            kind = self.device.partition(":")[0].replace("gpu", "cuda")  # as torch calls it, NVIDIA's or AMD's
+            kind = self.device.partition(":")[0].replace(
+                "gpu", "cuda"
+            )  # as torch calls it, NVIDIA's or AMD's
             raise unknown(f"no device {self.device!r}", kind, ("auto", "cpu", "cuda", "cuda:N"))
         for name in ("warmup_s", "least_s", "most_s", "precise", "timeout_s"):
             value = getattr(self, name)
