@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <charconv>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <unordered_map>
@@ -70,9 +71,52 @@ namespace {
 
 struct ArrayObject {
   PyObject_HEAD
-  Memory* memory;
+  std::shared_ptr<Memory>* memory;
   Py_ssize_t bytes;
 };
+
+// Arrow's C data interface, as its specification has it.
+struct ArrowSchema {
+  const char *format, *name, *metadata;
+  int64_t flags, n_children;
+  ArrowSchema **children, *dictionary;
+  void (*release)(ArrowSchema*);
+  void* private_data;
+};
+struct ArrowArray {
+  int64_t length, null_count, offset, n_buffers, n_children;
+  const void** buffers;
+  ArrowArray **children, *dictionary;
+  void (*release)(ArrowArray*);
+  void* private_data;
+};
+
+// What a handed-over array keeps alive; given back by any thread, without Python.
+struct Handed {
+  std::shared_ptr<Memory> memory;
+  std::vector<uint8_t> valid;
+  const void* buffers[2];
+};
+
+template <class Struct>
+void free_capsule(PyObject* capsule) {
+  auto* held = static_cast<Struct*>(PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule)));
+  if (held && held->release) held->release(held);
+  delete held;
+}
+
+// One bit for each value that is not null; empty if none is.
+template <class T, class IsNull>
+std::vector<uint8_t> valid_bits(const void* data, size_t count, size_t& nulls, IsNull is_null) {
+  const T* values = static_cast<const T*>(data);
+  nulls = 0;
+  for (size_t i = 0; i < count; ++i) nulls += is_null(values[i]);
+  std::vector<uint8_t> bits;
+  if (!nulls) return bits;
+  bits.assign((count + 7) / 8, 0);
+  for (size_t i = 0; i < count; ++i) bits[i / 8] |= uint8_t(!is_null(values[i])) << (i % 8);
+  return bits;
+}
 
 void array_dealloc(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
@@ -84,11 +128,70 @@ void array_dealloc(PyObject* self) {
 int array_buffer(PyObject* self, Py_buffer* view, int flags) {
   auto* array = reinterpret_cast<ArrayObject*>(self);
   static char nothing[1];
-  void* data = array->bytes ? array->memory->data() : nothing;
+  void* data = array->bytes ? (*array->memory)->data() : nothing;
   return PyBuffer_FillInfo(view, self, data, array->bytes, 0, flags);
 }
 
-PyType_Slot array_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(array_dealloc)},
+// The column as Arrow has it, its null values marked, without a copy: the two capsules of __arrow_c_array__.
+PyObject* array_arrow(PyObject* self, PyObject* args) try {
+  auto* array = reinterpret_cast<ArrayObject*>(self);
+  const char* code;
+  Py_ssize_t bytes;
+  if (!PyArg_ParseTuple(args, "sn", &code, &bytes)) return nullptr;
+  if (bytes != array->bytes) {
+    PyErr_SetString(PyExc_ValueError, "not the whole column");
+    return nullptr;
+  }
+  static constexpr struct {
+    char code[3];
+    char format[2];
+    size_t size;
+  } kTypes[] = {{"u1", "C", 1}, {"u2", "S", 2}, {"u4", "I", 4}, {"i4", "i", 4}, {"u8", "L", 8}, {"i8", "l", 8}, {"f8", "g", 8}};
+  for (const auto& type : kTypes) {
+    if (std::strcmp(type.code, code)) continue;
+    static const uint64_t nothing = 0;
+    auto handed = std::unique_ptr<Handed>(new Handed{*array->memory, {}, {nullptr, nullptr}});
+    const void* data = array->bytes ? static_cast<const void*>(handed->memory->data()) : &nothing;
+    const size_t count = size_t(bytes) / type.size;
+    size_t nulls = 0;
+    const auto mark = [&](auto null) {
+      handed->valid = valid_bits<decltype(null)>(data, count, nulls, [null](auto value) { return value == null; });
+    };
+    if (!std::strcmp(code, "u4")) mark(kNullU32);
+    if (!std::strcmp(code, "i4")) mark(kNullI32);
+    if (!std::strcmp(code, "u8")) mark(kNullU64);
+    if (!std::strcmp(code, "i8")) mark(kNullI64);
+    if (!std::strcmp(code, "f8")) {
+      handed->valid = valid_bits<double>(data, count, nulls, [](double value) { return value != value; });
+    }
+    handed->buffers[0] = nulls ? handed->valid.data() : nullptr;
+    handed->buffers[1] = data;
+    auto* schema = new ArrowSchema{type.format, "", nullptr, 2, 0, nullptr, nullptr, nullptr, nullptr};
+    schema->release = [](ArrowSchema* each) { each->release = nullptr; };
+    auto* out = new ArrowArray{int64_t(count), int64_t(nulls), 0, 2, 0, handed->buffers, nullptr, nullptr, nullptr, nullptr};
+    out->private_data = handed.release();
+    out->release = [](ArrowArray* each) {
+      delete static_cast<Handed*>(each->private_data);
+      each->release = nullptr;
+    };
+    PyObject* first = PyCapsule_New(schema, "arrow_schema", free_capsule<ArrowSchema>);
+    PyObject* second = PyCapsule_New(out, "arrow_array", free_capsule<ArrowArray>);
+    PyObject* both = first && second ? PyTuple_Pack(2, first, second) : nullptr;
+    Py_XDECREF(first);
+    Py_XDECREF(second);
+    return both;
+  }
+  PyErr_SetString(PyExc_ValueError, "no such type of column");
+  return nullptr;
+} catch (const std::bad_alloc&) {
+  return PyErr_NoMemory();
+}
+
+PyMethodDef array_methods[] = {{"arrow", array_arrow, METH_VARARGS, "The column as Arrow's C structures, without a copy."},
+                               {nullptr, nullptr, 0, nullptr}};
+
+PyType_Slot array_slots[] = {{Py_tp_methods, array_methods},
+                             {Py_tp_dealloc, reinterpret_cast<void*>(array_dealloc)},
                              {Py_bf_getbuffer, reinterpret_cast<void*>(array_buffer)},
                              {Py_tp_doc, const_cast<char*>("The memory of one column.")},
                              {0, nullptr}};
@@ -99,7 +202,7 @@ PyObject* array_type = nullptr;
 PyObject* array_of(Memory memory, size_t bytes) {
   auto* array = PyObject_New(ArrayObject, reinterpret_cast<PyTypeObject*>(array_type));
   if (!array) return nullptr;
-  array->memory = new Memory(std::move(memory));
+  array->memory = new std::shared_ptr<Memory>(std::make_shared<Memory>(std::move(memory)));
   array->bytes = Py_ssize_t(bytes);
   return reinterpret_cast<PyObject*>(array);
 }
