@@ -135,4 +135,44 @@ MERGED = b"""{"schemaVersion": 1, "traceEvents": [
   {"ph": "C", "name": "free", "pid": 40, "tid": 40, "ts": 5, "args": {"bytes": 7}}
 ]}"""
 
-SEEDS = (KINETO, COMPACT, BARE_LIST, MERGED)
+
+def _repeated() -> bytes:
+    """The same events over and over, only times and numbers move on: what lies between these is learned by the native scanner."""
+    rounds = [
+        f"""  {{
+    "ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 7, "tid": 8,
+    "ts": {100 + 10 * i}.500, "dur": 4.250,
+    "args": {{
+      "External id": {i + 1},"Record function id": 0, "Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"], "Ev Idx": {i}
+    }}
+  }},
+  {{
+    "ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 7, "tid": 8,
+    "ts": {101 + 10 * i}.500, "dur": 1.000,
+    "args": {{
+      "External id": {i + 1}, "cbid": 211, "correlation": {i + 50}
+    }}
+  }},
+  {{
+    "ph": "s", "id": {i + 50}, "pid": 7, "tid": 8, "ts": {101 + 10 * i}.500, "cat": "ac2g", "name": "ac2g"
+  }},
+  {{
+    "ph": "X", "cat": "kernel", "name": "add_kernel", "pid": 0, "tid": 7,
+    "ts": {103 + 10 * i}.500, "dur": 2.000,
+    "args": {{
+      "External id": {i + 1}, "device": 0, "stream": 7, "correlation": {i + 50}, "grid": [8, 1, 1], "block": [64, 1, 1], "note": "same"
+    }}
+  }},
+  {{
+    "ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 7, "tid": 8, "ts": {104 + 10 * i}.000,
+    "args": {{
+      "Total Allocated": 4096, "Bytes": {512 if i % 2 else -512}, "Addr": 123456, "Device Id": 0, "Device Type": 1
+    }}
+  }}"""
+        for i in range(12)
+    ]
+    return ('{\n  "traceEvents": [\n' + ",\n".join(rounds) + "\n  ]\n}\n").encode()
+
+
+REPEATED = _repeated()
+SEEDS = (KINETO, COMPACT, BARE_LIST, MERGED, REPEATED)

@@ -128,7 +128,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
         with pytest.raises(ValueError, match="do not fit together"):
             column_files.ArrowColumn(*arguments)
     with pytest.raises(ValueError, match="no such type"):
-        column_files.ArrowColumn("f8", values, None, 0)
+        column_files.ArrowColumn("f4", values, None, 0)
 
 
 def test_a_series_outlives_what_it_was_made_of() -> None:

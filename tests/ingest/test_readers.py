@@ -32,6 +32,24 @@ OURS = [SHIPPED, *sorted((Path(__file__).parents[1] / "traces").rglob("*.json.gz
 # FORETRACE_ALL_LAYOUTS=1 has both readers read every layout of every recording.
 SMALL = 1 << 40 if os.environ.get("FORETRACE_ALL_LAYOUTS") else 1_500_000
 SEEDS = {"kineto": samples.KINETO, "compact": samples.COMPACT, "list": samples.BARE_LIST}
+# What may stand where the same text stood before.
+OTHERWISE = (
+    (b'"ph": "X"', b'"ph": "i"'), (b'"ph": "X"', b'"ph": 1'), (b'"ph": "X"', b'"ph":  "X"'), (b'"ph": "s"', b'"ph": "X"'),
+    (b'"cat": "cpu_op"', b'"cat": "kernel"'), (b'"cat": "cpu_op"', b'"cat": "cpu_op'), (b'"cat": "cpu_op"', b'"cat": null'),
+    (b'"cat": "kernel"', b'"cat": "kern\\u0065l"'), (b'"pid": 7', b'"pid": 70'), (b'"pid": 7,', b'"pid": "7" ,'),
+    (b'"tid": 8', b'"tid": 8.5'), (b'"tid": 8,', b'"tid": 8 ,'), (b'"tid": 8,', b'"tid": 8, "tid": 9,'),
+    (b'"name": "aten::add"', b'"name": "aten::ad\\"d"'), (b'"name": "aten::add"', b'"name": "aten::add" '),
+    (b'"name": "aten::add"', b'"name": "aten::add\\'), (b'"name": "aten::add"', b'"name": ["aten::add"]'),
+    (b'"name": "[memory]"', b'"name": "memory"'), (b'"Record function id": 0', b'"Record function id": [0}'),
+    (b'"Record function id": 0', b'"Record function id": NaN'), (b'"Record function id": 0', b'"Record function id": 0.5'),
+    (b'[[2, 3], []]', b'[[2, 3], [}'), (b'[[2, 3], []]', b'[[2, 3]]'), (b'[[2, 3], []]', b'"[[2, 3], []]"'),
+    (b'["float", "Scalar"]', b'["float", "Sca"lar"]'), (b'"cbid": 211', b'"cbid": 211, "correlation": 3'),
+    (b'"device": 0', b'"device": 1'), (b'"device": 0', b'"stream": 0'), (b'[8, 1, 1]', b'[8, 1, true]'),
+    (b'"note": "same"', b'"note": "same", "note": "other"'), (b'"note": "same"', b'"note": {"a": 1}'),
+    (b'"Total Allocated": 4096', b'"Total Allocated": 4096e0'), (b'"Device Type": 1', b'"Device Type": 18446744073709551616'),
+    (b'"args": {', b'"args": {}, "args": {'), (b'"args": {', b'"args": 5, "argz": {'), (b'  },\n', b'  }\n'),
+    (b'  },\n', b'  },,\n'), (b'  },\n', b'  },\x00\n'), (b'  },\n', b'  },\n {},\n'),
+)  # fmt: skip
 
 
 def is_kineto(path: Path) -> bool:
@@ -126,6 +144,17 @@ def test_the_layout_does_not_matter(path: Path, tmp_path: Path) -> None:
         assert_same_tables(original, changed)
         if small:
             assert_same_trace(changed, foretrace.open(copy, reader="python"))
+
+
+@needs_native
+def test_what_was_the_same_for_long_and_then_is_not() -> None:
+    generator = random.Random(5)
+    for old, new in OTHERWISE:
+        places = [match.start() for match in re.finditer(re.escape(old), samples.REPEATED)]
+        assert len(places) > 10, old
+        for place in (places[-1], places[-5], places[5]):
+            data = samples.REPEATED[:place] + new + samples.REPEATED[place + len(old) :]
+            assert fuzz.differences(data, generator) == [], (old, new)
 
 
 @needs_native

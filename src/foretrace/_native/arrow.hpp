@@ -42,6 +42,7 @@ struct ArrowType {
   const char* format;
   int64_t bytes;
 };
-constexpr ArrowType kArrowTypes[] = {{"u1", "C", 1}, {"u2", "S", 2}, {"u4", "I", 4}, {"i4", "i", 4}, {"i8", "l", 8}};
+constexpr ArrowType kArrowTypes[] = {{"u1", "C", 1}, {"u2", "S", 2}, {"u4", "I", 4}, {"i4", "i", 4},
+                                      {"u8", "L", 8}, {"i8", "l", 8}, {"f8", "g", 8}};
 
 }  // namespace foretrace

@@ -5,7 +5,23 @@
 
 namespace foretrace {
 
-inline int category_kind(const Token& category) {
+// The text of a string in which ASCII was written as \u00XX; other escapes stay as they are, since no category has them.
+inline std::string without_escapes(const Token& token) {
+  std::string text;
+  for (uint32_t i = 0; i < token.length; ++i) {
+    const char* p = token.text + i;
+    if (*p == '\\' && token.length - i >= 6 && !std::memcmp(p + 1, "u00", 3) && is_hex(p[4]) && is_hex(p[5]) && p[4] < '8') {
+      text += char(std::stoi(std::string(p + 4, 2), nullptr, 16));
+      i += 5;
+    } else {
+      text += *p;
+      if (*p == '\\' && i + 1 < token.length) text += token.text[++i];
+    }
+  }
+  return text;
+}
+
+inline int category_kind(const std::string& category) {
   static const std::unordered_map<std::string, int> kKinds = {
       {"cpu_op", kOp}, {"Operator", kOp}, {"hpu_op", kOp}, {"privateuse1_op", kOp},
       {"user_annotation", kAnnotation}, {"gpu_user_annotation", kAnnotation}, {"python_function", kPython},
@@ -16,7 +32,7 @@ inline int category_kind(const Token& category) {
       {"gpu_memcpy", kCopy}, {"Memcpy", kCopy},
       {"gpu_memset", kSet}, {"Memset", kSet}, {"cuda_sync", kSync}, {"cuda_event", kSync}, {"xpu_sync", kSync},
       {"overhead", kOverhead}};
-  const auto found = kKinds.find(std::string(category.text, category.length));
+  const auto found = kKinds.find(category);
   return found == kKinds.end() ? int(kAnnotation) : found->second;
 }
 
@@ -50,6 +66,7 @@ inline void to_triple(const Token& token, int32_t (&sizes)[3]) {
 
 // Containers were only skipped so far: each distinct one is looked into once, when it is first seen.
 inline Status Scanner::check_args() {
+  if (!event_.unknown) return Status::kOk;
   for (Argument& argument : event_.args) {
     const Token& token = argument.token;
     if (token.type != Type::kContainer || argument.code != kNullU32) continue;
@@ -64,6 +81,7 @@ inline Status Scanner::check_args() {
 }
 
 inline void Scanner::intern_args() {
+  if (!event_.unknown) return;
   for (Argument& argument : event_.args) {
     const Token& token = argument.token;
     if (token.type != Type::kContainer) continue;
@@ -74,13 +92,13 @@ inline void Scanner::intern_args() {
         raw.text_notes[argument.code] = kBareWord;
       }
     }
-    if (!event_.notes && token.text[0] == '[') containers_[container_slot(token.text)] = argument.code;
+    if (!event_.notes && token.text[0] == '[') containers_[argument.guess] = argument.code;
   }
 }
 
 inline Status Scanner::commit(int64_t offset) {
   if (check_args() != Status::kOk) return Status::kDamaged;
-  drop_repeats();
+  if (event_.repeated) drop_repeats();
   if (event_.notes) {
     if (event_.notes & kBadEscape) raw.repair(kNoteBadEscape, offset);
     if (event_.notes & kBareWord) raw.repair(kNoteBareWord, offset);
@@ -140,6 +158,10 @@ inline Status Scanner::commit(int64_t offset) {
 }
 
 inline uint32_t Scanner::lane_of() {
+  if (last_lane_number_ != kNullU32 && event_.has(kPid) && event_.has(kTid) && last_process_.is(event_.field[kPid]) &&
+      last_thread_.is(event_.field[kTid])) {
+    return last_lane_number_;
+  }
   LaneKey key{0, 0, 0};
   for (int i = 0; i < 2; ++i) {
     const EventKey field = i ? kTid : kPid;
@@ -156,14 +178,15 @@ inline uint32_t Scanner::lane_of() {
     value = raw.texts.intern('s', text ? token.text : "", text ? token.length : 0);
     key.text |= uint8_t(1 << i);
   }
-  if (last_lane_number_ != kNullU32 && key == last_lane_) return last_lane_number_;
+  const Token none{"", 0, Type::kNull};
+  last_process_.set(event_.has(kPid) && event_.field[kPid].type == Type::kInteger ? event_.field[kPid] : none);
+  last_thread_.set(event_.has(kTid) && event_.field[kTid].type == Type::kInteger ? event_.field[kTid] : none);
   const auto added = lane_index_.emplace(key, uint32_t(raw.lanes.size()));
   if (added.second) {
     raw.lanes.push_back(Raw::Lane{{(key.text & 1) != 0, (key.text & 2) != 0}, {key.process, key.thread}});
     raw.lane_device.push_back(kNullI64);
     raw.lane_stream.push_back(kNullI64);
   }
-  last_lane_ = key;
   return last_lane_number_ = added.first->second;
 }
 
@@ -189,7 +212,7 @@ inline uint32_t Scanner::text_code(const Token& token, uint32_t code, bool& soun
 
 // Of a key that was written twice, the last value counts, at the first one's place.
 inline void Scanner::drop_repeats() {
-  std::vector<Argument>& args = event_.args;
+  Arguments& args = event_.args;
   std::unordered_map<uint32_t, size_t> places;  // only for long lists: a short one is searched faster
   const bool many = args.size() > 64;
   size_t kept = 0;
@@ -203,7 +226,7 @@ inline void Scanner::drop_repeats() {
     if (place != i) args[place] = args[i];
     if (place == kept) ++kept;
   }
-  args.resize(kept);
+  args.shorten(kept);
 }
 
 inline void Scanner::argument(uint32_t row, const Argument& argument) {
@@ -258,14 +281,18 @@ inline Status Scanner::commit_memory(int64_t at, uint32_t lane) {
 inline Status Scanner::commit_span(const Token& category, int64_t offset, int64_t at, uint32_t lane) {
   const int64_t dur = duration(offset);
   const uint32_t name = name_code();
+  remember_name(name);
   uint8_t kind = kAnnotation;
   bool gpu_annotation = false;
   if (category.type == Type::kString) {
-    const uint32_t code = raw.categories.intern('s', category.text, category.length);
+    const uint32_t code = last_category_.is(category) ? last_category_code_
+                                                      : raw.categories.intern('s', category.text, category.length);
+    last_category_code_ = code;
+    last_category_.set(category);
     if (code >= category_kind_.size()) {
-      const bool trace = category.length == 5 && !std::memcmp(category.text, "Trace", 5);
-      const bool gpu = category.length == 19 && !std::memcmp(category.text, "gpu_user_annotation", 19);
-      category_kind_.push_back(int16_t(trace ? -1 : gpu ? 0x100 + kAnnotation : category_kind(category)));
+      const std::string plain = without_escapes(category);
+      const bool gpu = plain == "gpu_user_annotation";
+      category_kind_.push_back(int16_t(plain == "Trace" ? -1 : gpu ? 0x100 + kAnnotation : category_kind(plain)));
     }
     if (category_kind_[code] < 0) {
       raw.windows.name.push(name);

@@ -22,6 +22,13 @@ struct Token {
   Type type;
 };
 
+// Part by part: a copy of what was put together elsewhere makes the processor wait for it.
+inline void set(Token& token, const char* text, size_t length, Type type) {
+  token.text = text;
+  token.length = uint32_t(length);
+  token.type = type;
+}
+
 // The phase of an event, a letter or a bracket, also where it is written as an escape; 0 if the value is none.
 inline char phase_letter(const Token& value) {
   unsigned letter = 0;
@@ -87,6 +94,53 @@ inline unsigned first_byte(uint64_t mask) {
 #endif
 }
 
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+constexpr bool kLittleEndian = false;
+#else
+constexpr bool kLittleEndian = true;
+#endif
+
+// How many of the eight bytes are digits before one is not.
+inline unsigned digits_in(uint64_t word) {
+  const uint64_t x = word ^ (kOnes * 0x30);
+  const uint64_t others = ((((x & ~kHighs) + kOnes * 0x76) | x)) & kHighs;
+  return others ? first_byte(others) : 8;
+}
+
+// Behind the digits at `p`. May look at the padding behind the buffer, which holds none.
+inline const char* skip_digits(const char* p) {
+  unsigned count;
+  do {
+    count = digits_in(load8(p));
+    p += count;
+  } while (count == 8);
+  return p;
+}
+
+// The number that the first 1 to 8 bytes spell, all of which are digits.
+inline uint64_t value_of_digits(uint64_t word, unsigned count) {
+  uint64_t x = (word ^ (kOnes * 0x30)) << (8 * (8 - count));
+  x = x * 10 + (x >> 8);
+  return (((x & 0x000000FF000000FFull) * 0x000F424000000064ull) +
+          (((x >> 16) & 0x000000FF000000FFull) * 0x0000271000000001ull)) >> 32;
+}
+
+// The number that 1 to 16 bytes spell; false if one of them is no digit. May look at 8 bytes behind them.
+inline bool few_digits(const char* p, size_t count, uint64_t& value) {
+  static constexpr uint64_t kPowers[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000};
+  const uint64_t word = load8(p);
+  if (count <= 8) {
+    if (digits_in(word) < count) return false;
+    value = value_of_digits(word, unsigned(count));
+    return true;
+  }
+  const uint64_t rest = load8(p + 8);
+  const unsigned more = unsigned(count) - 8;
+  if (digits_in(word) < 8 || digits_in(rest) < more) return false;
+  value = value_of_digits(word, 8) * kPowers[more] + value_of_digits(rest, more);
+  return true;
+}
+
 // The next quote, backslash or control character. May look at the padding behind `end`.
 inline const char* find_stop(const char* p, const char* end) {
   while (p < end) {
@@ -139,7 +193,7 @@ inline Status scan_string(const char*& p, const char* end, uint8_t& notes, Token
       } else if (after >= end) {
         return Status::kIncomplete;
       }
-      if (token) *token = Token{open + 1, uint32_t(at - open - 2), Type::kString};
+      if (token) set(*token, open + 1, size_t(at - open - 2), Type::kString);
       p = at;
       return Status::kOk;
     }
@@ -182,12 +236,10 @@ inline Type classify_word(const char* p, size_t length) {
 }
 
 inline Status scan_word(const char*& p, const char* end, uint8_t& notes, Token* token) {
-  const char* at = p;
-  while (is_digit(*at)) ++at;  // ends in the padding at the latest
+  const char* at = skip_digits(p);
   Type type = Type::kInteger;
   if (*at == '.' && at > p) {
-    ++at;
-    while (is_digit(*at)) ++at;
+    at = skip_digits(at + 1);
     type = Type::kNumber;
   }
   if (kChars.word[uint8_t(*at)] || at == p) {
@@ -198,7 +250,7 @@ inline Status scan_word(const char*& p, const char* end, uint8_t& notes, Token* 
   if (at >= end) return Status::kIncomplete;
   const size_t length = size_t(at - p);
   if (type == Type::kWord) notes |= kBareWord;
-  if (token) *token = Token{p, uint32_t(length), type};
+  if (token) set(*token, p, length, type);
   p = at;
   return Status::kOk;
 }
@@ -252,7 +304,7 @@ inline Status scan_value(const char*& p, const char* end, uint8_t& notes, Token*
     const char* start = p;
     const Status status = skip_container(p, end, notes);
     if (status == Status::kOk && size_t(p - start) > 0xFFFFFFF0u) return Status::kDamaged;
-    if (token) *token = Token{start, uint32_t(p - start), Type::kContainer};
+    if (token) set(*token, start, size_t(p - start), Type::kContainer);
     return status;
   }
   return scan_word(p, end, notes, token);
@@ -303,6 +355,10 @@ inline bool parse_integer(const Token& token, bool& negative, uint64_t& magnitud
   if (token.type != Type::kInteger && token.type != Type::kNumber && token.type != Type::kString) return false;
   const char* p = token.text;
   const char* const end = p + token.length;
+  if (kLittleEndian && token.type == Type::kInteger && token.length <= 16 && few_digits(p, token.length, magnitude)) {
+    negative = false;
+    return true;
+  }
   negative = p < end && *p == '-';
   if (negative) ++p;
   const char* const digits = p;
@@ -348,13 +404,11 @@ inline bool to_nanoseconds(const Token& token, int64_t& result) {
   const char* const end = p + token.length;
   const bool negative = p < end && *p == '-';
   if (negative) ++p;
-  if (token.length <= 17) {  // what Kineto writes: up to 13 digits, a point and three more
-    uint64_t value = 0;
-    const char* q = p;
-    while (q < end && is_digit(*q)) value = value * 10 + uint64_t(*q++ - '0');
-    if (q > p && end - q == 4 && *q == '.' && is_digit(q[1]) && is_digit(q[2]) && is_digit(q[3])) {
-      value = value * 1000 + uint64_t(q[1] - '0') * 100 + uint64_t(q[2] - '0') * 10 + uint64_t(q[3] - '0');
-      result = negative ? -int64_t(value) : int64_t(value);
+  if (kLittleEndian && end - p >= 5 && end - p <= 19 && end[-4] == '.') {  // what Kineto writes: microseconds.nnn
+    uint64_t whole, rest;
+    if (few_digits(p, size_t(end - p) - 4, whole) && few_digits(end - 3, 3, rest)) {
+      result = int64_t(whole * 1000 + rest);
+      if (negative) result = -result;
       return true;
     }
   }

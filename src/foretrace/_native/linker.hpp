@@ -56,6 +56,49 @@ class FlatMap {
   size_t count_ = 0;
 };
 
+// Rows by id, where just one row has it. Ids that lie close together, as a profiler counts them, are the places in a list.
+class IdMap {
+ public:
+  static constexpr uint32_t kSeveral = kNullU32 - 1;
+
+  // `each(add)` calls add(id, row) for every row that has an id, and does so twice.
+  template <class Each>
+  void build(Each each) {
+    uint64_t least = kNullU64, greatest = 0;
+    size_t count = 0;
+    each([&](uint64_t id, uint32_t) {
+      least = std::min(least, id);
+      greatest = std::max(greatest, id);
+      ++count;
+    });
+    if (!count) return;
+    const auto set = [](uint32_t& known, uint32_t row) { known = known == kNullU32 ? row : kSeveral; };
+    if (greatest - least < 4 * uint64_t(count) + 1024) {
+      least_ = least;
+      rows_.fill(size_t(greatest - least) + 1, kNullU32);
+      each([&](uint64_t id, uint32_t row) { set(rows_[size_t(id - least_)], row); });
+    } else {
+      scattered_ = FlatMap(count);
+      each([&](uint64_t id, uint32_t row) { set(scattered_[id], row); });
+    }
+  }
+  // kNullU32 where no row has the id, or several have.
+  uint32_t get(uint64_t id) const {
+    uint32_t row;
+    if (!rows_.empty()) {
+      row = id >= least_ && id - least_ < rows_.size() ? rows_[size_t(id - least_)] : kNullU32;
+    } else {
+      row = scattered_.get(id);
+    }
+    return row == kSeveral ? kNullU32 : row;
+  }
+
+ private:
+  uint64_t least_ = 0;
+  Column<uint32_t> rows_;
+  FlatMap scattered_;
+};
+
 // Paths of names: each node is a name below a parent node.
 class Trie {
  public:
@@ -171,21 +214,11 @@ class Linker {
     find_steps();
     link_runtime();
     link_device();
-    both(
-        [this] {
-          write_kernels();
-          write_copies();
-          write_ops();
-        },
-        [this] {
-          write_python();
-          write_memory();
-          write_args();
-        });
-    stack_.release();
-    module_.release();
-    write_causes();
-    both([this] { write_order(); }, [this] { write_times(); });
+    gather(raw_.kind, out_.spans.kind);
+    write_memory();
+    both([this] { write_kernels(); }, [this] { write_order(); });
+    both([this] { write_ops(); }, [this] { write_args(); });
+    both([this] { write_causes(); }, [this] { write_times(); });
   }
 
  private:
@@ -267,8 +300,17 @@ class Linker {
       is_module[code] = raw_.names.length(code) >= sizeof kPrefix - 1 &&
                         !std::memcmp(raw_.names.text(code), kPrefix, sizeof kPrefix - 1);
     }
-    const FlatMap python_rows = rows_of_python_ids();
-    python_end_.allocate(raw_.python.id.size());
+    IdMap python_rows;
+    python_rows.build([this](auto add) {
+      for (size_t row = 0; row < count_; ++row) {
+        if (raw_.kind[row] != kPython || !kept(row)) continue;
+        const int64_t id = raw_.python.id[place_[row]];
+        if (id != kNullI64) add(uint64_t(id), uint32_t(row));
+      }
+    });
+    raw_.python.id.release();
+    python_end_.allocate(raw_.python.parent.size());
+    caller_.fill(raw_.python.parent.size(), kNullU32);
     struct Open {
       int64_t end;
       uint32_t row;
@@ -297,27 +339,17 @@ class Linker {
         if (!on_device(kind) && kind != kMemory) open.push_back(Open{end, row});
       }
     }
-  }
-
-  // Rows of Python calls by the profiler's id, where just one call has it.
-  FlatMap rows_of_python_ids() const {
-    FlatMap rows(raw_.python.id.size());
-    for (size_t row = 0; row < count_; ++row) {
-      if (raw_.kind[row] != kPython || !kept(row)) continue;
-      const int64_t id = raw_.python.id[place_[row]];
-      if (id == kNullI64) continue;
-      uint32_t& known = rows[uint64_t(id)];
-      known = known == kNullU32 ? uint32_t(row) : kSeveral;
-    }
-    return rows;
+    raw_.python.parent.release();
+    python_end_.release();
   }
 
   // A call whose return was not recorded seems to last to the end: it ends no later than its caller.
-  int64_t end_of_call(uint32_t row, const FlatMap& python_rows) {
+  int64_t end_of_call(uint32_t row, const IdMap& python_rows) {
     int64_t end = raw_.start[row] + dur(row);
     const int64_t parent = raw_.python.parent[place_[row]];
     const uint32_t caller = parent == kNullI64 ? kNullU32 : python_rows.get(uint64_t(parent));
-    if (caller < kSeveral && raw_.lane[caller] == raw_.lane[row] && before(caller, row)) {
+    caller_[place_[row]] = caller;
+    if (caller != kNullU32 && raw_.lane[caller] == raw_.lane[row] && before(caller, row)) {
       const int64_t limit = python_end_[place_[caller]];
       if (limit > raw_.start[row]) end = std::min(end, limit);
     }
@@ -394,23 +426,22 @@ class Linker {
     if (!external || external == kNullU64) return kNullU32;
     if (!externals_ready_) {
       externals_ready_ = true;
-      for (size_t i = 0; i < rows_.size(); ++i) {
-        const uint32_t row = rows_[i];
-        if (raw_.kind[row] != kOp) continue;
-        const uint64_t id = raw_.op.external[place_[row]];
-        if (!id || id == kNullU64) continue;
-        uint32_t& known = externals_[id];
-        known = known == kNullU32 ? row : kNullU32 - 1;  // taken twice: no one's
-      }
+      externals_.build([this](auto add) {
+        for (size_t row = 0; row < count_; ++row) {
+          if (raw_.kind[row] != kOp || !kept(row)) continue;
+          const uint64_t id = raw_.op.external[place_[row]];
+          if (id && id != kNullU64) add(id, uint32_t(row));
+        }
+      });
     }
-    const uint32_t row = externals_.get(external);
-    return row == kNullU32 - 1 ? kNullU32 : row;
+    return externals_.get(external);
   }
 
   // How many of the numbers that the profiler gave to operators are there, and how far these reach; see
   // operator_numbers.py.
   void count_op_ids() {
     std::vector<uint64_t> ids;
+    ids.reserve(raw_.op.external.size());
     for (size_t i = 0; i < rows_.size(); ++i) {
       if (raw_.kind[rows_[i]] != kOp) continue;
       const uint64_t id = raw_.op.external[place_[rows_[i]]];
@@ -485,6 +516,7 @@ class Linker {
       if (launch == kNullU32) keep_correlation(row, raw_.device.correlation[place]);
     }
     calls_ = {};
+    externals_ = IdMap();
     raw_.device.correlation.release();
     raw_.device.external.release();
     raw_.runtime.correlation.release();
@@ -514,16 +546,12 @@ class Linker {
     auto& spans = out_.spans;
     spans.launch.allocate(rows_.size());
     spans.op.allocate(rows_.size());
-    spans.step.allocate(rows_.size());
     for (size_t i = 0; i < rows_.size(); ++i) {
-      const uint32_t row = rows_[i];
-      const uint8_t kind = raw_.kind[row];
-      spans.launch[i] = on_device(kind) ? renamed(launch_[place_[row]]) : kNullU32;
-      spans.op[i] = on_device(kind) || kind == kRuntime ? renamed(op_[row]) : kNullU32;
-      spans.step[i] = on_device(kind) ? device_step_[place_[row]] : step_at(raw_.start[row]);
+      const uint8_t kind = spans.kind[i];
+      spans.launch[i] = on_device(kind) ? renamed(launch_[place_[rows_[i]]]) : kNullU32;
+      spans.op[i] = on_device(kind) || kind == kRuntime ? renamed(op_[rows_[i]]) : kNullU32;
     }
-    for (auto* column : {&launch_, &place_, &op_}) column->release();
-    device_step_.release();
+    for (auto* column : {&launch_, &op_, &new_id_}) column->release();
   }
 
   void write_order() {
@@ -531,36 +559,60 @@ class Linker {
     spans.parent.allocate(rows_.size());
     for (size_t i = 0; i < rows_.size(); ++i) spans.parent[i] = renamed(parent_[rows_[i]]);
     parent_.release();
-    new_id_.release();
     gather(depth_, spans.depth);
     depth_.release();
     gather(raw_.name, spans.name);
     raw_.name.release();
-    gather(raw_.kind, spans.kind);
-    raw_.kind.release();
+    gather(raw_.lane, spans.track);
+    raw_.lane.release();
   }
 
   void write_times() {
     auto& spans = out_.spans;
-    gather(raw_.lane, spans.track);
-    raw_.lane.release();
     gather(raw_.dur, spans.dur);
     raw_.dur.release();
     gather(raw_.start, spans.start);
     raw_.start.release();
+    spans.step.allocate(rows_.size());
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      spans.step[i] = on_device(spans.kind[i]) ? device_step_[place_[rows_[i]]] : step_at(spans.start[i]);
+    }
+    device_step_.release();
   }
 
-  // Calls `write(row, place)` for the rows of a kind, in span order.
-  template <class Write>
-  void each(uint8_t kind, Write write) {
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      if (raw_.kind[rows_[i]] == kind) write(rows_[i], place_[rows_[i]]);
+  // The places, among the rows of a kind, of those that are spans, in span order; `ids` are the spans.
+  template <class IsOne>
+  void list(Column<uint32_t>& ids, Column<uint32_t>& places, IsOne is_one) {
+    size_t count = 0;
+    for (size_t i = 0; i < rows_.size(); ++i) count += is_one(out_.spans.kind[i]);
+    ids.allocate(count);
+    places.allocate(count);
+    for (size_t i = 0, at = 0; i < rows_.size(); ++i) {
+      if (!is_one(out_.spans.kind[i])) continue;
+      ids[at] = uint32_t(i);
+      places[at++] = place_[rows_[i]];
     }
   }
 
+  // A column in another order; where nothing was recorded, none.
+  template <class Source, class Target>
+  static void take(Source& source, Target& target, const Column<uint32_t>& places) {
+    target.allocate(places.size());
+    for (size_t i = 0; i < places.size(); ++i) target[i] = source[places[i]];
+    source.release();
+  }
+  template <class T>
+  static void take(SparseColumn<T>& source, Column<T>& target, const Column<uint32_t>& places) {
+    if (source.recorded()) {
+      target.allocate(places.size());
+      for (size_t i = 0; i < places.size(); ++i) target[i] = source[places[i]];
+    }
+    source.release();
+  }
+
   void write_kernels() {
-    // Device kinds share `place_`; kernels have columns of their own, in the same order.
-    Column<uint32_t> among;
+    // Device kinds share `place_`; kernels, and copies with sets, have columns of their own, in the same order.
+    Column<uint32_t> among, places;
     among.resize(launch_.size());
     uint32_t kernels = 0, copies = 0, device = 0;
     for (size_t row = 0; row < count_; ++row) {
@@ -568,99 +620,92 @@ class Linker {
       if (!on_device(kind)) continue;
       among[device++] = kind == kKernel ? kernels++ : (kind == kCopy || kind == kSet) ? copies++ : 0;
     }
+    raw_.kind.release();
     auto& to = out_.kernels;
     auto& from = raw_.kernel;
-    each(kKernel, [&](uint32_t row, uint32_t place) {
-      const uint32_t at = among[place];
-      to.span.push(new_id_[row]);
-      for (int i = 0; i < 3; ++i) {
-        to.grid[i].push(from.grid[i][at]);
-        to.block[i].push(from.block[i][at]);
-      }
-      to.registers.push(from.registers[at]);
-      to.shared.push(from.shared[at]);
-      to.blocks_per_sm.push(from.blocks_per_sm[at]);
-      to.warps_per_sm.push(from.warps_per_sm[at]);
-      to.occupancy.push(from.occupancy[at]);
-      if (from.graph.recorded()) to.graph.push(from.graph[at]);
-      if (from.graph_node.recorded()) to.graph_node.push(from.graph_node[at]);
-    });
-    among_ = std::move(among);
+    list(to.span, places, [](uint8_t kind) { return kind == kKernel; });
+    for (size_t i = 0; i < places.size(); ++i) places[i] = among[places[i]];
     for (int i = 0; i < 3; ++i) {
-      from.grid[i].release();
-      from.block[i].release();
+      take(from.grid[i], to.grid[i], places);
+      take(from.block[i], to.block[i], places);
     }
-    from.registers.release();
-    from.shared.release();
-    from.blocks_per_sm.release();
-    from.warps_per_sm.release();
-    from.occupancy.release();
-  }
-
-  void write_copies() {
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      const uint8_t kind = raw_.kind[rows_[i]];
-      if (kind != kCopy && kind != kSet) continue;
-      out_.copies.span.push(uint32_t(i));
-      out_.copies.size.push(raw_.copy_size[among_[place_[rows_[i]]]]);
-    }
-    among_.release();
+    take(from.registers, to.registers, places);
+    take(from.shared, to.shared, places);
+    take(from.blocks_per_sm, to.blocks_per_sm, places);
+    take(from.warps_per_sm, to.warps_per_sm, places);
+    take(from.occupancy, to.occupancy, places);
+    take(from.graph, to.graph, places);
+    take(from.graph_node, to.graph_node, places);
+    list(out_.copies.span, places, [](uint8_t kind) { return kind == kCopy || kind == kSet; });
+    for (size_t i = 0; i < places.size(); ++i) places[i] = among[places[i]];
+    take(raw_.copy_size, out_.copies.size, places);
   }
 
   void write_ops() {
     auto& to = out_.ops;
     auto& from = raw_.op;
-    Column<uint32_t> places;
-    each(kOp, [&](uint32_t row, uint32_t place) {
-      to.span.push(new_id_[row]);
-      to.stack.push(stack_[row]);
-      to.module.push(module_[row]);
-      places.push(place);
-    });
-    const auto take = [&](auto& source, auto& target) {
-      target.allocate(places.size());
-      for (size_t i = 0; i < places.size(); ++i) target[i] = source[places[i]];
-      source.release();
-    };
-    take(from.shapes, to.shapes);
-    take(from.dtypes, to.dtypes);
-    take(from.strides, to.strides);
-    take(from.inputs, to.inputs);
-    if (from.flops.recorded()) take(from.flops, to.flops);
-    if (from.call_stack.recorded()) take(from.call_stack, to.call_stack);
-    const bool sequences = from.sequence.recorded();
-    if (sequences) take(from.sequence, to.sequence);
-    if (from.forward_thread.recorded()) take(from.forward_thread, to.forward_thread);
-    if (!sequences) return;
-    FlatMap latest(to.span.size() / 4);
+    Column<uint32_t> places, python_places;
+    auto& python = out_.python;
+    list(to.span, places, [](uint8_t kind) { return kind == kOp; });
+    list(python.span, python_places, [](uint8_t kind) { return kind == kPython; });
+    of_rows(stack_, to.stack, to.span);
+    of_rows(stack_, python.stack, python.span);
+    stack_.release();
+    of_rows(module_, to.module, to.span);
+    of_rows(module_, python.module, python.span);
+    module_.release();
+    take(caller_, python.caller, python_places);
+    for (size_t i = 0; i < python.caller.size(); ++i) python.caller[i] = renamed(python.caller[i]);
+    python_places.release();
+    take(from.shapes, to.shapes, places);
+    take(from.dtypes, to.dtypes, places);
+    take(from.strides, to.strides, places);
+    take(from.inputs, to.inputs, places);
+    take(from.flops, to.flops, places);
+    take(from.call_stack, to.call_stack, places);
+    take(from.sequence, to.sequence, places);
+    take(from.forward_thread, to.forward_thread, places);
+    if (to.sequence.empty()) return;
+    places.release();
     to.forward.fill(to.span.size(), kNullU32);
+    int64_t least = INT64_MAX, greatest = 0;
+    for (size_t i = 0; i < to.sequence.size(); ++i) {
+      if (to.sequence[i] == kNullI64) continue;
+      least = std::min(least, to.sequence[i]);
+      greatest = std::max(greatest, to.sequence[i]);
+    }
+    if (least >= 0 && uint64_t(greatest - least) < 4 * uint64_t(to.span.size()) + 1024) {
+      Column<uint32_t> latest;
+      latest.fill(size_t(greatest - least) + 1, kNullU32);
+      link_forward([&](int64_t sequence, uint32_t span) { latest[size_t(sequence - least)] = span; },
+                   [&](int64_t sequence) { return latest[size_t(sequence - least)]; });
+    } else {
+      FlatMap latest(to.span.size() / 4);
+      link_forward([&](int64_t sequence, uint32_t span) { latest[uint64_t(sequence)] = span; },
+                   [&](int64_t sequence) { return latest.get(uint64_t(sequence)); });
+    }
+  }
+
+  // A backward operator belongs to the last forward one with its sequence number.
+  template <class Set, class Get>
+  void link_forward(Set set, Get get) {
+    auto& to = out_.ops;
     for (size_t i = 0; i < to.span.size(); ++i) {
       const int64_t sequence = to.sequence[i];
       if (sequence == kNullI64) continue;
       const int32_t thread = to.forward_thread.empty() ? kNullI32 : to.forward_thread[i];
       if (thread == 0 || thread == kNullI32) {
-        latest[uint64_t(sequence)] = to.span[i];
+        set(sequence, to.span[i]);
       } else {
-        to.forward[i] = latest.get(uint64_t(sequence));
+        to.forward[i] = get(sequence);
       }
     }
   }
 
-  void write_python() {
-    auto& to = out_.python;
-    const FlatMap row_of = rows_of_python_ids();
-    each(kPython, [&](uint32_t row, uint32_t place) {
-      const int64_t parent = raw_.python.parent[place];
-      uint32_t caller = parent == kNullI64 ? kNullU32 : row_of.get(uint64_t(parent));
-      if (caller == kSeveral) caller = kNullU32;
-      to.span.push(new_id_[row]);
-      to.caller.push(renamed(caller));
-      to.stack.push(stack_[row]);
-      to.module.push(module_[row]);
-    });
-    raw_.python.id.release();
-    raw_.python.parent.release();
-    python_end_.release();
+  // Of a column by row, what spans have of it.
+  void of_rows(const Column<uint32_t>& source, Column<uint32_t>& target, const Column<uint32_t>& spans) {
+    target.allocate(spans.size());
+    for (size_t i = 0; i < spans.size(); ++i) target[i] = source[rows_[spans[i]]];
   }
 
   void write_memory() {
@@ -673,22 +718,23 @@ class Linker {
     });
     auto& to = out_.memory;
     auto& from = raw_.memory;
+    Column<uint32_t> places;
+    for (auto* column : {&places, &to.op, &to.stack, &to.module}) column->allocate(rows.size());
+    to.at.allocate(rows.size());
     for (size_t i = 0; i < rows.size(); ++i) {
-      const uint32_t row = rows[i], place = place_[row];
-      to.at.push(raw_.start[row]);
-      to.bytes.push(from.bytes[place]);
-      to.address.push(from.address[place]);
-      to.device_type.push(from.device_type[place]);
-      to.device_id.push(from.device_id[place]);
-      to.allocated.push(from.allocated[place]);
-      to.reserved.push(from.reserved[place]);
-      to.op.push(renamed(op_[row]));
-      to.stack.push(stack_[row]);
-      to.module.push(module_[row]);
+      const uint32_t row = rows[i];
+      places[i] = place_[row];
+      to.at[i] = raw_.start[row];
+      to.op[i] = renamed(op_[row]);
+      to.stack[i] = stack_[row];
+      to.module[i] = module_[row];
     }
-    from.bytes.release();
-    from.address.release();
-    for (auto* column : {&from.device_type, &from.device_id, &from.allocated, &from.reserved}) column->release();
+    take(from.bytes, to.bytes, places);
+    take(from.address, to.address, places);
+    take(from.device_type, to.device_type, places);
+    take(from.device_id, to.device_id, places);
+    take(from.allocated, to.allocated, places);
+    take(from.reserved, to.reserved, places);
   }
 
   void write_args() {
@@ -722,15 +768,14 @@ class Linker {
   const size_t count_;
   std::vector<uint8_t> dropped_;
   std::vector<size_t> lane_begin_;
-  Column<uint32_t> rows_, spare_, new_id_, place_, parent_, op_, stack_, module_, launch_, among_;
-  static constexpr uint32_t kSeveral = kNullU32 - 1;
+  Column<uint32_t> rows_, spare_, new_id_, place_, parent_, op_, stack_, module_, launch_, caller_;
   Column<int64_t> python_end_;
   Column<uint16_t> depth_;
   Column<int32_t> device_step_;
   std::vector<Call> calls_;
   size_t hint_ = 0;
   static constexpr size_t kLongJumps = 20;  // one in so many
-  FlatMap externals_;
+  IdMap externals_;
   bool externals_ready_ = false;
 };
 

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <unordered_map>
@@ -73,9 +74,38 @@ namespace {
 
 struct ArrayObject {
   PyObject_HEAD
-  Memory* memory;
+  std::shared_ptr<Memory>* memory;
   Py_ssize_t bytes;
 };
+
+// What a handed-over array keeps alive; given back by any thread, without Python.
+struct Handed {
+  std::shared_ptr<Memory> memory;
+  std::vector<uint8_t> valid;
+  const void* buffers[2];
+};
+
+void give_back_schema(ArrowSchema* schema) { schema->release = nullptr; }
+
+template <class Struct>
+void free_capsule(PyObject* capsule) {
+  auto* held = static_cast<Struct*>(PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule)));
+  if (held && held->release) held->release(held);
+  delete held;
+}
+
+// One bit for each value that is not null; empty if none is.
+template <class T, class IsNull>
+std::vector<uint8_t> valid_bits(const void* data, size_t count, size_t& nulls, IsNull is_null) {
+  const T* values = static_cast<const T*>(data);
+  nulls = 0;
+  for (size_t i = 0; i < count; ++i) nulls += is_null(values[i]);
+  std::vector<uint8_t> bits;
+  if (!nulls) return bits;
+  bits.assign((count + 7) / 8, 0);
+  for (size_t i = 0; i < count; ++i) bits[i / 8] |= uint8_t(!is_null(values[i])) << (i % 8);
+  return bits;
+}
 
 void array_dealloc(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
@@ -87,11 +117,64 @@ void array_dealloc(PyObject* self) {
 int array_buffer(PyObject* self, Py_buffer* view, int flags) {
   auto* array = reinterpret_cast<ArrayObject*>(self);
   static char nothing[1];
-  void* data = array->bytes ? array->memory->data() : nothing;
+  void* data = array->bytes ? (*array->memory)->data() : nothing;
   return PyBuffer_FillInfo(view, self, data, array->bytes, 0, flags);
 }
 
-PyType_Slot array_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(array_dealloc)},
+// The column as Arrow has it, its null values marked, without a copy: the two capsules of __arrow_c_array__.
+PyObject* array_arrow(PyObject* self, PyObject* args) try {
+  auto* array = reinterpret_cast<ArrayObject*>(self);
+  const char* code;
+  Py_ssize_t bytes;
+  if (!PyArg_ParseTuple(args, "sn", &code, &bytes)) return nullptr;
+  if (bytes != array->bytes) {
+    PyErr_SetString(PyExc_ValueError, "not the whole column");
+    return nullptr;
+  }
+  for (const ArrowType& type : kArrowTypes) {
+    if (std::strcmp(type.numpy, code)) continue;
+    static const uint64_t nothing = 0;
+    auto handed = std::unique_ptr<Handed>(new Handed{*array->memory, {}, {nullptr, nullptr}});
+    const void* data = array->bytes ? static_cast<const void*>(handed->memory->data()) : &nothing;
+    const size_t count = size_t(bytes / type.bytes);
+    size_t nulls = 0;
+    const auto mark = [&](auto null) {
+      handed->valid = valid_bits<decltype(null)>(data, count, nulls, [null](auto value) { return value == null; });
+    };
+    if (!std::strcmp(code, "u4")) mark(kNullU32);
+    if (!std::strcmp(code, "i4")) mark(kNullI32);
+    if (!std::strcmp(code, "u8")) mark(kNullU64);
+    if (!std::strcmp(code, "i8")) mark(kNullI64);
+    if (!std::strcmp(code, "f8")) {
+      handed->valid = valid_bits<double>(data, count, nulls, [](double value) { return value != value; });
+    }
+    handed->buffers[0] = nulls ? handed->valid.data() : nullptr;
+    handed->buffers[1] = data;
+    auto* schema = new ArrowSchema{type.format, "", nullptr, kArrowNullable, 0, nullptr, nullptr, give_back_schema, nullptr};
+    auto* out = new ArrowArray{int64_t(count), int64_t(nulls), 0, 2, 0, handed->buffers, nullptr, nullptr, nullptr, nullptr};
+    out->private_data = handed.release();
+    out->release = [](ArrowArray* each) {
+      delete static_cast<Handed*>(each->private_data);
+      each->release = nullptr;
+    };
+    PyObject* first = PyCapsule_New(schema, "arrow_schema", free_capsule<ArrowSchema>);
+    PyObject* second = PyCapsule_New(out, "arrow_array", free_capsule<ArrowArray>);
+    PyObject* both = first && second ? PyTuple_Pack(2, first, second) : nullptr;
+    Py_XDECREF(first);
+    Py_XDECREF(second);
+    return both;
+  }
+  PyErr_SetString(PyExc_ValueError, "no such type of column");
+  return nullptr;
+} catch (const std::bad_alloc&) {
+  return PyErr_NoMemory();
+}
+
+PyMethodDef array_methods[] = {{"arrow", array_arrow, METH_VARARGS, "The column as Arrow's C structures, without a copy."},
+                               {nullptr, nullptr, 0, nullptr}};
+
+PyType_Slot array_slots[] = {{Py_tp_methods, array_methods},
+                             {Py_tp_dealloc, reinterpret_cast<void*>(array_dealloc)},
                              {Py_bf_getbuffer, reinterpret_cast<void*>(array_buffer)},
                              {Py_tp_doc, const_cast<char*>("The memory of one column.")},
                              {0, nullptr}};
@@ -102,7 +185,7 @@ PyObject* array_type = nullptr;
 PyObject* array_of(Memory memory, size_t bytes) {
   auto* array = PyObject_New(ArrayObject, reinterpret_cast<PyTypeObject*>(array_type));
   if (!array) return nullptr;
-  array->memory = new Memory(std::move(memory));
+  array->memory = new std::shared_ptr<Memory>(std::make_shared<Memory>(std::move(memory)));
   array->bytes = Py_ssize_t(bytes);
   return reinterpret_cast<PyObject*>(array);
 }
@@ -1068,26 +1151,12 @@ void give_back_array(ArrowArray* array) {
   delete lent;
 }
 
-void give_back_schema(ArrowSchema* schema) { schema->release = nullptr; }
-
-void free_array_capsule(PyObject* capsule) {
-  auto* array = static_cast<ArrowArray*>(PyCapsule_GetPointer(capsule, "arrow_array"));
-  if (array && array->release) array->release(array);
-  delete array;
-}
-
-void free_schema_capsule(PyObject* capsule) {
-  auto* schema = static_cast<ArrowSchema*>(PyCapsule_GetPointer(capsule, "arrow_schema"));
-  if (schema && schema->release) schema->release(schema);
-  delete schema;
-}
-
 PyObject* arrow_lend(PyObject* self, PyObject* args) {
   PyObject* requested = nullptr;  // another type may be wished for, and need not be given
   if (!PyArg_ParseTuple(args, "|O", &requested)) return nullptr;
   auto* object = reinterpret_cast<ArrowObject*>(self);
   auto* schema = new ArrowSchema{object->type->format, "", nullptr, kArrowNullable, 0, nullptr, nullptr, give_back_schema, nullptr};
-  PyObject* first = PyCapsule_New(schema, "arrow_schema", free_schema_capsule);
+  PyObject* first = PyCapsule_New(schema, "arrow_schema", free_capsule<ArrowSchema>);
   if (!first) {
     delete schema;
     return nullptr;
@@ -1096,7 +1165,7 @@ PyObject* arrow_lend(PyObject* self, PyObject* args) {
   auto* lent = new Lent{self, {object->valid.obj ? object->valid.buf : nullptr, object->values.buf}};
   auto* array = new ArrowArray{object->values.len / object->type->bytes, object->null_count, 0, 2, 0, lent->buffers, nullptr,
                                nullptr, give_back_array, lent};
-  PyObject* second = PyCapsule_New(array, "arrow_array", free_array_capsule);
+  PyObject* second = PyCapsule_New(array, "arrow_array", free_capsule<ArrowArray>);
   if (!second) {
     give_back_array(array);
     delete array;

@@ -1,7 +1,9 @@
 // The scanner: bytes of a Kineto file, pushed in pieces, become columns.
 //
 // Kineto writes the same bytes between two values over and over (`, "dur": `). The scanner learns these
-// separators, a few per key, and skips one with a single comparison that also says which value comes next.
+// separators, some per key, and skips one with a single comparison that also says which value comes next.
+// Where a value was the same several times (`"ph": "X"`), a longer separator is learned that holds it, too.
+// Names and lists are first compared with the one that followed the last time.
 // Whatever does not match goes through a plain tokenizer, so any layout works.
 #pragma once
 
@@ -203,34 +205,105 @@ class Scanner {
     uint32_t brace = 0;
     uint32_t length = 0;
   };
-  static constexpr size_t kLongestSeparator = 64;
-  struct Separator {
-    char text[kLongestSeparator];
-    uint64_t tail_mask;  // of the last, partial word
+  static constexpr size_t kLongestSeparator = 256;
+  static constexpr size_t kMostSeparators = 12;  // behind one key
+  static constexpr size_t kMostConstants = 12;   // in one separator
+  static constexpr size_t kLongestConstant = 48;
+  static constexpr uint8_t kSameTimes = 4;     // a value that was the same so often in a row is taken for constant
+  static constexpr uint8_t kOtherTimes = 100;  // one that changed so often is not
+  // A value within a separator, and the step that leads to it.
+  struct Constant {
     Step step;
+    uint32_t offset, length;
+    uint32_t code;  // of a container
+    Type type;
+  };
+  struct Separator {
+    Step step;  // the last one; its length is that of the whole text
+    uint64_t tail = 0;  // the last bytes of the text, if it is that long
+    uint32_t hits = 0;
+    uint8_t same = 0, other = 0, value_length = 0, constants = 0;
+    bool longer = false;  // another one begins with this text
+    char text[kLongestSeparator];
+    char value[kLongestConstant];  // what stood behind it last
+    Constant constant[kMostConstants];
   };
   struct Learned {
-    Separator separator[4];
-    uint8_t count = 0, latest = 0;
+    std::vector<Separator> separators;
   };
 
   struct Argument {
     uint32_t key;
     uint32_t code;  // of a container that was met before
     Token token;
-    uint8_t notes = 0;  // of a container that was not
+    uint32_t guess;  // where the container of this place is remembered
+    uint8_t notes;   // of a container that was not met before
+  };
+  // Arguments are written in place: to copy what was written a moment ago, in other widths, makes the processor wait.
+  class Arguments {
+   public:
+    Argument& add() {
+      if (count_ == all_.size()) all_.resize(all_.empty() ? 64 : 2 * all_.size());
+      return all_[count_++];
+    }
+    void clear() { count_ = 0; }
+    void shorten(size_t count) { count_ = count; }
+    size_t size() const { return count_; }
+    Argument& operator[](size_t i) { return all_[i]; }
+    const Argument& operator[](size_t i) const { return all_[i]; }
+    Argument* begin() { return all_.data(); }
+    Argument* end() { return all_.data() + count_; }
+
+   private:
+    std::vector<Argument> all_;
+    size_t count_ = 0;
   };
   struct Event {
     uint32_t seen = 0;
-    Token field[kEventKeyCount];
-    std::vector<Argument> args;
+    uint32_t name = kNullU32;  // the code of the name, if that is known already
+    uint32_t list = 0;         // the last list among its arguments
+    uint32_t unknown = 0;      // containers among its arguments that were not guessed
+    uint64_t keys = 0;         // of arguments; those that share a bit may be the same
+    bool repeated = false;
     uint8_t notes = 0;
+    Token field[kEventKeyCount];
+    Arguments args;
     void clear() {
       seen = 0;
+      name = kNullU32;
       notes = 0;
+      clear_args();
+    }
+    void clear_args() {
+      list = unknown = 0;
+      keys = 0;
+      repeated = false;
       args.clear();
     }
     bool has(EventKey key) const { return seen & (1u << key); }
+  };
+
+  // The text of a value that is likely to come again.
+  struct Seen {
+    Type type = Type::kNull;
+    uint32_t length = 0;
+    char text[24] = {};
+    bool is(const Token& token) const {
+      if (token.type != type || token.length != length) return false;
+      uint32_t i = 0;
+      for (; i + 8 <= length; i += 8) {
+        if (load8(token.text + i) != load8(text + i)) return false;
+      }
+      for (; i < length; ++i) {
+        if (token.text[i] != text[i]) return false;
+      }
+      return true;
+    }
+    void set(const Token& token) {
+      type = token.length <= sizeof text ? token.type : Type::kNull;
+      length = token.length <= sizeof text ? token.length : 0;
+      std::memcpy(text, token.text, length);
+    }
   };
 
   static constexpr size_t kLargestEvent = size_t(16) << 20;
@@ -386,59 +459,143 @@ class Scanner {
     uint32_t slot = 0;  // 0: before the first value of an event
     bool in_args = false;
     event_.clear();
+    Separator* before = nullptr;  // what led to the last value, if that was learned
+    const Token* value = nullptr;  // the last one
+    uint32_t code = kNullU32;
     for (;;) {
-      Step step;
-      if (!match(slot, q, step)) {
-        const Status status = walk(slot, in_args, q, step);
-        if (status != Status::kOk) return status;
-      }
-      if (step.clears_args && !clear_args()) return Status::kDamaged;
-      if (step.ends_event) {
-        const Status status = commit(offset_of(p));
-        if (status != Status::kOk) return status;
-        event_.clear();
-        if (!step.next_event) {
-          p = q + step.length;
-          return Status::kOk;
+      Step walked;
+      const Step* step = &walked;
+      Separator* const learned = match(slot, q);
+      if (learned) {
+        if (before && before->other < kOtherTimes) {
+          if (const Separator* made = watch(*before, *value, code, *learned)) add(before_slot_, *made, learned);
         }
-        p = q + step.brace;
-      }
-      q = skip_space(q + step.length, end());  // a learned separator may be followed by more space than it had
-      if (q == end()) return Status::kIncomplete;
-      in_args = step.in_args;
-      Token token;
-      if (in_args) {
-        uint32_t code = kNullU32;
-        if (!(*q == '[' && known_container(q, token, code))) {
-          const Status status = scan_value(q, end(), event_.notes, &token);
+        for (uint8_t i = 0; i < learned->constants; ++i) {
+          const Constant& each = learned->constant[i];
+          const Status status = pass(each.step, p, q);
           if (status != Status::kOk) return status;
+          keep(each, q);
         }
-        if (step.key != kDropped) {
-          event_.args.push_back(Argument{step.key, code, token});
-        } else if (token.type == Type::kContainer) {
-          const Status status = check_container(token, 2);
-          if (status != Status::kOk) return status;
-        }
-        slot = 1 + kEventKeyCount + step.key;
+        step = &learned->step;
       } else {
-        const Status status = scan_value(q, end(), event_.notes, &token);
+        const Status status = walk(slot, in_args, q, walked);
         if (status != Status::kOk) return status;
-        if (token.type == Type::kContainer) {
-          const Status sound = check_container(token, 1);
-          if (sound != Status::kOk) return sound;
-        }
-        if (step.key == kArgs && !clear_args()) return Status::kDamaged;
-        event_.field[step.key] = token;
-        event_.seen |= 1u << step.key;
-        slot = 1 + step.key;
       }
+      const Status passed = pass(*step, p, q);
+      if (passed != Status::kOk) return passed;
+      if (step->ends_event && !step->next_event) {
+        p = q + step->length;
+        return Status::kOk;
+      }
+      q = skip_space(q + step->length, end());  // a learned separator may be followed by more space than it had
+      if (q == end()) return Status::kIncomplete;
+      in_args = step->in_args;
+      const uint32_t key = step->key;
+      code = kNullU32;
+      const Status status = in_args ? argument_value(key, q, value, code) : field_value(EventKey(key), q, value);
+      if (status != Status::kOk) return status;
+      before = learned && !event_.notes ? learned : nullptr;
+      before_slot_ = slot;
+      slot = 1 + (in_args ? uint32_t(kEventKeyCount) : 0u) + key;
     }
+  }
+
+  Status any_value(const char*& q, Token& token) {
+    if (is_digit(*q)) return scan_word(q, end(), event_.notes, &token);
+    return scan_value(q, end(), event_.notes, &token);
+  }
+
+  Status argument_value(uint32_t key, const char*& q, const Token*& value, uint32_t& code) {
+    if (key == kDropped) {
+      value = &dropped_;
+      const Status status = any_value(q, dropped_);
+      if (status != Status::kOk || dropped_.type != Type::kContainer) return status;
+      return check_container(dropped_, 2);
+    }
+    Argument& argument = event_.args.add();
+    value = &argument.token;
+    argument.key = key;
+    argument.notes = 0;
+    if (*q == '[') {
+      argument.guess = guess_slot(key);
+      if (!known_container(q, argument.token, code, argument.guess)) {
+        const Status status = scan_value(q, end(), event_.notes, &argument.token);
+        if (status != Status::kOk) return status;
+      }
+    } else {
+      argument.guess = 0;
+      const Status status = any_value(q, argument.token);
+      if (status != Status::kOk) return status;
+    }
+    argument.code = code;
+    note(argument);
+    return Status::kOk;
+  }
+
+  Status field_value(EventKey key, const char*& q, const Token*& value) {
+    Token& token = event_.field[key];
+    value = &token;
+    if (key != kName) {
+      const Status status = any_value(q, token);
+      if (status != Status::kOk) return status;
+    } else if (!(*q == '"' && known_name(q, token))) {
+      const Status status = any_value(q, token);
+      if (status != Status::kOk) return status;
+      event_.name = token.type == Type::kString ? raw.names.find('s', token.text, token.length) : kNullU32;
+    }
+    if (token.type == Type::kContainer) {
+      const Status status = check_container(token, 1);
+      if (status != Status::kOk) return status;
+    }
+    if (key == kArgs && !clear_args()) return Status::kDamaged;
+    event_.seen |= 1u << key;
+    return Status::kOk;
+  }
+
+  // What is known of an argument's key and list besides its value.
+  void note(const Argument& argument) {
+    if (argument.token.type == Type::kContainer) {
+      event_.unknown += argument.code == kNullU32;
+      event_.list = argument.code + 1;
+    }
+    const uint64_t key = uint64_t(1) << (argument.key & 63);
+    event_.repeated |= (event_.keys & key) != 0;
+    event_.keys |= key;
+  }
+
+  // A value within a separator.
+  void keep(const Constant& constant, const char* q) {
+    const uint32_t key = constant.step.key;
+    if (!constant.step.in_args) {
+      set(event_.field[key], q + constant.offset, constant.length, constant.type);
+      event_.seen |= 1u << key;
+      if (key == kName) event_.name = kNullU32;
+    } else if (key != kDropped) {
+      Argument& argument = event_.args.add();
+      argument.key = key;
+      argument.code = constant.code;
+      set(argument.token, q + constant.offset, constant.length, constant.type);
+      argument.guess = 0;
+      argument.notes = 0;
+      note(argument);
+    }
+  }
+
+  // What a step means besides the value that it leads to.
+  Status pass(const Step& step, const char*& p, const char* q) {
+    if (step.clears_args && !clear_args()) return Status::kDamaged;
+    if (!step.ends_event) return Status::kOk;
+    const Status status = commit(offset_of(p));
+    if (status != Status::kOk) return status;
+    event_.clear();
+    if (step.next_event) p = q + step.brace;
+    return Status::kOk;
   }
 
   // Other arguments follow, and the last ones count; those before them must be sound all the same.
   bool clear_args() {
     const bool sound = check_args() == Status::kOk;
-    event_.args.clear();
+    event_.clear_args();
     return sound;
   }
 
@@ -452,63 +609,163 @@ class Scanner {
     return status == Status::kOk ? status : Status::kDamaged;
   }
 
-  // Shapes and types repeat: a list that begins like one met before is compared with it as a whole first.
-  bool known_container(const char*& q, Token& token, uint32_t& code) const {
-    const uint32_t guess = containers_[container_slot(q)];
+  // Where a guess is kept: by the names of this event and of those before it, and by what else tells it.
+  uint32_t place_of(uint64_t names, uint64_t what, unsigned bits) const {
+    uint64_t hash = names * 0x9E3779B97F4A7C15ull ^ what * 0xC2B2AE3D27D4EB4Full;
+    hash ^= hash >> 32;
+    return uint32_t(hash * 0x9FB21C651E98DF25ull >> (64 - bits));
+  }
+
+  // Shapes and types repeat: a list is first compared with the one that stood here the last time.
+  uint32_t guess_slot(uint32_t key) const {
+    return place_of(uint64_t(event_.name) << 32 | (names_before_ & 0xFFFF), uint64_t(event_.list) << 32 | key, kGuessBits);
+  }
+  bool known_container(const char*& q, Token& token, uint32_t& code, uint32_t slot) const {
+    const uint32_t guess = containers_[slot];
     if (guess == kNullU32) return false;
     const size_t length = raw.texts.length(guess) - 1;
     if (size_t(end() - q) <= length || std::memcmp(q, raw.texts.text(guess) + 1, length) != 0) return false;
-    token = Token{q, uint32_t(length), Type::kContainer};
+    set(token, q, length, Type::kContainer);
     code = guess;
     q += length;
     return true;
   }
-  static size_t container_slot(const char* q) {
-    uint64_t hash = (load8(q) * 0x9E3779B97F4A7C15ull) ^ (load8(q + 8) * 0xC2B2AE3D27D4EB4Full);
-    hash ^= hash >> 31;
-    return size_t(hash * 0x9FB21C651E98DF25ull >> 52);
+
+  // A name is first compared with the one that came after the last eight, then with the one after the last two.
+  bool known_name(const char*& q, Token& token) {
+    return same_name(names_after_[place_of(names_before_, 0, kGuessBits)], q, token) ||
+           same_name(names_after_[place_of(names_before_ & 0xFFFF, 1, kGuessBits)], q, token);
+  }
+  bool same_name(uint32_t guess, const char*& q, Token& token) {
+    if (guess == kNullU32) return false;
+    const size_t length = raw.names.length(guess) - 1;
+    if (size_t(end() - q) <= length + 2 || q[length + 1] != '"' || q[length + 2] != ',' ||
+        std::memcmp(q + 1, raw.names.text(guess) + 1, length) != 0) {
+      return false;
+    }
+    set(token, q + 1, length, Type::kString);
+    event_.name = guess;
+    q += length + 2;
+    return true;
+  }
+  void remember_name(uint32_t code) {
+    if (!event_.notes) {
+      names_after_[place_of(names_before_, 0, kGuessBits)] = code;
+      names_after_[place_of(names_before_ & 0xFFFF, 1, kGuessBits)] = code;
+    }
+    names_before_ = names_before_ << 8 | (code * 0x9E3779B1u >> 24);
   }
 
-  bool match(uint32_t slot, const char* q, Step& step) {
-    if (slot >= learned_.size()) return false;
+  // The longest separator that stands at `q`; that which came here the last time is tried first.
+  Separator* match(uint32_t slot, const char* q) {
+    if (slot >= learned_.size()) return nullptr;
     Learned& learned = learned_[slot];
-    if (!learned.count) return false;
-    if (matches(learned.separator[learned.latest], q)) {
-      step = learned.separator[learned.latest].step;
-      return true;
-    }
-    for (uint8_t i = 0; i < learned.count; ++i) {
-      if (i != learned.latest && matches(learned.separator[i], q)) {
-        learned.latest = i;
-        step = learned.separator[i].step;
-        return true;
+    const size_t count = learned.separators.size();
+    if (!count) return nullptr;
+    Separator* const all = learned.separators.data();
+    uint8_t& place = separators_after_[place_of(uint64_t(event_.name) << 32 | (names_before_ & 0xFFFF), slot, kGuessBits)];
+    const size_t guess = place;
+    size_t found = guess < count && matches(all[guess], q) ? guess : count;
+    if (found == count || all[found].longer) {
+      for (size_t i = 0; i < count; ++i) {
+        if (i != guess && (found == count || all[i].step.length > all[found].step.length) && matches(all[i], q)) found = i;
       }
+      if (found == count) return nullptr;
     }
-    return false;
+    place = uint8_t(found);
+    ++all[found].hits;
+    return &all[found];
   }
 
-  // Word by word; the padding behind the buffer is there for this.
   bool matches(const Separator& separator, const char* q) const {
-    const uint32_t length = separator.step.length;
-    uint32_t i = 0;
-    for (; i + 8 <= length; i += 8) {
+    const size_t length = separator.step.length;
+    if (size_t(end() - q) <= length) return false;
+    if (length < 8) return std::memcmp(q, separator.text, length) == 0;
+    if (load8(q + length - 8) != separator.tail) return false;
+    size_t i = 0;
+    for (; i + 8 < length; i += 8) {
       if (load8(q + i) != load8(separator.text + i)) return false;
     }
-    return ((load8(q + i) ^ load8(separator.text + i)) & separator.tail_mask) == 0 && size_t(end() - q) > length;
+    return true;
+  }
+
+  static void set_tail(Separator& separator) {
+    if (separator.step.length >= 8) separator.tail = load8(separator.text + separator.step.length - 8);
   }
 
   void learn(uint32_t slot, const char* q, const Step& step) {
-    if (step.length > kLongestSeparator - 8 || slot >= learned_.size()) return;
+    if (step.length > kLongestSeparator || slot >= learned_.size()) return;
+    made_ = Separator{};
+    std::memcpy(made_.text, q, step.length);
+    made_.step = step;
+    set_tail(made_);
+    add(slot, made_);
+  }
+
+  // Into a free place, else into that of the one which was met least.
+  void add(uint32_t slot, const Separator& made, const Separator* in_use = nullptr) {
     Learned& learned = learned_[slot];
-    const uint8_t at = learned.count < 4 ? learned.count++ : uint8_t((learned.latest + 1) & 3);
-    Separator& separator = learned.separator[at];
-    std::memset(separator.text, 0, sizeof separator.text);
-    std::memcpy(separator.text, q, step.length);
-    char mask[8] = {};
-    std::memset(mask, 0xFF, step.length % 8);
-    separator.tail_mask = load8(mask);
-    separator.step = step;
-    learned.latest = at;
+    std::vector<Separator>& all = learned.separators;
+    size_t at = all.size();
+    if (at < kMostSeparators) {
+      if (all.capacity() < kMostSeparators) all.reserve(kMostSeparators);
+      all.push_back(made);
+    } else {
+      for (size_t i = 0; i < all.size(); ++i) {
+        if (&all[i] != in_use && (at == all.size() || all[i].hits < all[at].hits)) at = i;
+      }
+      for (Separator& each : all) each.hits /= 2;
+      all[at] = made;
+    }
+    all[at].hits = 8;  // it must have the time to be met again
+    for (Separator& each : all) {
+      const auto begins = [](const Separator& a, const Separator& b) {
+        return a.step.length < b.step.length && !std::memcmp(a.text, b.text, a.step.length);
+      };
+      if (begins(all[at], each)) all[at].longer = true;
+      if (begins(each, all[at])) each.longer = true;
+    }
+  }
+
+  // Looks whether the value between two separators is always the same; if so, makes one of the three.
+  const Separator* watch(Separator& before, const Token& value, uint32_t code, const Separator& behind) {
+    const bool text = value.type == Type::kString, list = value.type == Type::kContainer;
+    if (value.length > kLongestConstant || (list && (code == kNullU32 || !before.step.in_args))) {
+      ++before.other;
+      return nullptr;
+    }
+    if (value.length != before.value_length || std::memcmp(value.text, before.value, value.length)) {
+      std::memcpy(before.value, value.text, value.length);
+      before.value_length = uint8_t(value.length);
+      before.same = 0;
+      ++before.other;
+      return nullptr;
+    }
+    if (++before.same < kSameTimes) return nullptr;
+    before.same = before.other = 0;
+    const uint32_t offset = before.step.length + text;                // of the value
+    const uint32_t from = offset + value.length + text;               // of what stands behind it
+    const size_t constants = size_t(before.constants) + 1 + behind.constants;
+    if (from + behind.step.length > kLongestSeparator || constants > kMostConstants) {
+      before.other = kOtherTimes;
+      return nullptr;
+    }
+    made_ = before;
+    made_.constant[made_.constants++] = Constant{before.step, offset, value.length, code, value.type};
+    std::memcpy(made_.text + before.step.length, value.text - text, value.length + 2 * text);
+    std::memcpy(made_.text + from, behind.text, behind.step.length);
+    for (uint8_t i = 0; i < behind.constants; ++i) {
+      Constant& moved = made_.constant[made_.constants++] = behind.constant[i];
+      moved.step.brace += from;
+      moved.offset += from;
+    }
+    made_.step = behind.step;
+    made_.step.brace += from;
+    made_.step.length += from;
+    made_.same = made_.other = made_.value_length = 0;
+    made_.longer = false;
+    set_tail(made_);
+    return &made_;
   }
 
   // The plain tokenizer: from the end of a value, or from an event's brace, to the next value.
@@ -646,6 +903,7 @@ class Scanner {
     return nullptr;
   }
   uint32_t name_code() {
+    if (event_.name != kNullU32) return event_.name;
     if (!event_.has(kName) || event_.field[kName].type != Type::kString) return raw.names.intern('s', "", 0);
     return raw.names.intern('s', event_.field[kName].text, event_.field[kName].length);
   }
@@ -727,8 +985,15 @@ class Scanner {
   State state_ = State::kStart;
   bool bare_ = false;
   Event event_;
-  std::vector<uint32_t> containers_ = std::vector<uint32_t>(4096, kNullU32);  // by how they begin
+  static constexpr unsigned kGuessBits = 13;  // few enough to stay close to the processor
+  std::vector<uint32_t> containers_ = std::vector<uint32_t>(1 << kGuessBits, kNullU32);
+  std::vector<uint32_t> names_after_ = std::vector<uint32_t>(1 << kGuessBits, kNullU32);
+  std::vector<uint8_t> separators_after_ = std::vector<uint8_t>(1 << kGuessBits, 0);
+  uint64_t names_before_ = 0;  // a byte for each of the last eight
   std::vector<Learned> learned_;
+  Separator made_;
+  Token dropped_;  // the last value that no one wants
+  uint32_t before_slot_ = 0;
   std::unordered_map<std::string, uint32_t> other_keys_;
   std::vector<std::string> key_names_;
   std::unordered_map<uint32_t, std::string> raw_key_;
@@ -748,8 +1013,9 @@ class Scanner {
     }
   };
   std::unordered_map<LaneKey, uint32_t, LaneHash> lane_index_;
-  LaneKey last_lane_{};
   uint32_t last_lane_number_ = kNullU32;
+  Seen last_process_, last_thread_, last_category_;
+  uint32_t last_category_code_ = 0;
 
   friend void merge(Scanner& into, Scanner& from);
 };

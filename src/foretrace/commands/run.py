@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from foretrace._version import __version__
-from foretrace.capture import arguments, environment, external, launch
+from foretrace.capture import arguments, external, launch
 from foretrace.capture.options import (
     LIGHT,
     RICH,
@@ -84,6 +84,8 @@ def run(args: argparse.Namespace) -> int:
 
     A program that ended well, and of which nothing was recorded, is no success: then the code says so.
     """
+    from foretrace.capture import environment  # what it needs is slow to load, and `--help` needs none of it
+
     command = program_of(args.command)
     folder = (RunFolder(args.output) if args.output else RunFolder.default(command)).create()
     options = replace(

@@ -77,10 +77,25 @@ class Columns:
     ] = ()  # where there are several: the one that was read, then the others
 
 
+class _Handed:
+    """A column of the native scanner, which polars takes over without a copy."""
+
+    def __init__(self, capsules: tuple[object, object]) -> None:
+        self._capsules = capsules
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return self._capsules
+
+
 def nullable(values: Array) -> pl.Series:
     """A series with real nulls where the array has its type's NULL."""
+    arrow = getattr(values.base, "arrow", None)
+    if arrow is not None:
+        return pl.Series(_Handed(arrow(values.dtype.str[1:], values.nbytes)))
     series = pl.Series(values)
     if values.dtype.kind == "f":
         return series.fill_nan(None)
+    if values.dtype.str[1:] not in NULLS:
+        return series
     null = values == NULLS[values.dtype.str[1:]]
     return series.set(pl.Series(null), None) if null.any() else series

@@ -24,11 +24,11 @@ def completed(
 ) -> dict[str, pl.DataFrame]:
     """The tables with grids in blocks, blocks per unit, and sizes of copies; unchanged where no call of HIP was recorded."""
     spans = frames["spans"]
-    calls = spans.filter(
-        (pl.col("kind") == "runtime") & pl.col("name").cast(pl.String).str.starts_with("hip")
-    )
-    if calls.is_empty():
+    named = spans.filter(pl.col("kind") == "runtime")["name"].unique()
+    named = named.filter(named.cast(pl.String).str.starts_with("hip"))
+    if named.is_empty():
         return frames
+    calls = spans.filter((pl.col("kind") == "runtime") & pl.col("name").is_in(named.implode()))
     told = _told(frames["args"], calls)
     kernels = _with_blocks(_joined(frames["kernels"], spans, told))
     kernels = _per_unit(kernels, spans, frames["tracks"], devices)

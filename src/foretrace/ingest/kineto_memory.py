@@ -24,6 +24,9 @@ DEVICE_TYPES = {
 }
 
 
+_FEW = 16  # values that are told apart without a sort
+
+
 def counter_table(
     columns: Columns, names: pl.Series, texts: pl.Series, tracks: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -31,11 +34,12 @@ def counter_table(
     group, memory = columns.groups.pop("counters"), columns.groups["memory"]
     devices, which = _memory_devices(memory)
     columns_of = (("allocated", "allocated_bytes"), ("reserved", "reserved_bytes"))
-    known = [np.flatnonzero(memory[column] != NULL_I64) for column, _ in columns_of]
+    known = [np.flatnonzero(memory[column] != NULL_I64).astype(np.uint32) for column, _ in columns_of]
     rows = np.concatenate(known)
-    series = np.repeat(np.arange(len(known)), [len(each) for each in known])
+    series = np.repeat(np.arange(len(known), dtype=np.uint8), [len(each) for each in known])
     order = np.lexsort((series, which[rows]))  # stable: within a series, in order of time
     rows, series = rows[order], series[order]
+    del order
     used, place = np.unique(which[rows], return_inverse=True)
     label = pl.Series([name for _, name in columns_of], dtype=schema.TEXT)
     totals = pl.DataFrame(
@@ -74,9 +78,32 @@ def _memory_devices(memory: dict[str, Array]) -> tuple[list[str], Array]:
     pairs = (
         memory["device_type"] * np.int64(1 << 32) + memory["device_id"]
     )  # a null wraps round, alike each time
-    _, first, which = np.unique(pairs, return_index=True, return_inverse=True)
+    first, which = _distinct(pairs)
     names = [_device_name(int(memory["device_type"][at]), int(memory["device_id"][at])) for at in first]
     return names, which
+
+
+def _distinct(values: Array) -> tuple[list[int], Array]:
+    """For each distinct value, in order, where it first stands, and for each value which one it is.
+
+    As np.unique, without a sort where there are few.
+    """
+    found: list[tuple[int, int]] = []
+    which = np.zeros(len(values), np.uint32)
+    left = np.ones(len(values), bool)
+    while len(found) < _FEW and left.any():
+        at = int(left.argmax())
+        same = values == values[at]
+        which[same] = len(found)
+        left &= ~same
+        found.append((int(values[at]), at))
+    if left.any():
+        _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+        return first.tolist(), inverse.astype(np.uint32)
+    order = sorted(range(len(found)), key=found.__getitem__)
+    place = np.empty(max(len(found), 1), np.uint32)
+    place[order] = np.arange(len(found), dtype=np.uint32)
+    return [found[index][1] for index in order], place[which]
 
 
 def _device_name(kind: int, index: int) -> str:

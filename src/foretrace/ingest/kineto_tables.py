@@ -69,12 +69,12 @@ def _spans(group: dict[str, Array], names: pl.Series) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "id": np.arange(count, dtype=np.uint32),
-            "track_id": group.pop("track"),
+            "track_id": nullable(group.pop("track")),
             "kind": kinds.gather(group.pop("kind")),
             "name": names.gather(group.pop("name")),
-            "start_ns": group.pop("start"),
+            "start_ns": nullable(group.pop("start")),
             "dur_ns": nullable(group.pop("dur")),
-            "depth": group.pop("depth"),
+            "depth": nullable(group.pop("depth")),
             "parent_id": nullable(group.pop("parent")),
             "launch_id": nullable(group.pop("launch")),
             "op_id": nullable(group.pop("op")),
@@ -86,26 +86,26 @@ def _spans(group: dict[str, Array], names: pl.Series) -> pl.DataFrame:
 def _kernels(group: dict[str, Array]) -> pl.DataFrame:
     renamed = {"span": "span_id", "shared": "shared_bytes", "occupancy": "occupancy_pct", "graph": "graph_id",
                "graph_node": "graph_node_id"}  # fmt: skip
-    return pl.DataFrame({renamed.get(name, name): nullable(values) for name, values in group.items()})
+    return pl.DataFrame({renamed.get(name, name): nullable(group.pop(name)) for name in list(group)})
 
 
 def _ops(group: dict[str, Array], texts: pl.Series, call_stacks: dict[int, int]) -> pl.DataFrame:
-    stack = nullable(group["stack"])
+    stack = nullable(group.pop("stack"))
     if call_stacks:
-        recorded = nullable(group["call_stack"]).replace_strict(
+        recorded = nullable(group.pop("call_stack")).replace_strict(
             list(call_stacks), list(call_stacks.values()), default=None, return_dtype=pl.UInt32
         )
         stack = pl.select(pl.coalesce(stack, recorded)).to_series()
     return pl.DataFrame(
         {
-            "span_id": group["span"],
-            **{name: _coded(texts, group[name]) for name in ("shapes", "dtypes", "strides", "inputs")},
-            "sequence": nullable(group["sequence"]),
-            "forward_thread": nullable(group["forward_thread"]),
-            "forward_id": nullable(group["forward"]),
-            "flops": nullable(group["flops"]),
+            "span_id": nullable(group.pop("span")),
+            **{name: _coded(texts, group.pop(name)) for name in ("shapes", "dtypes", "strides", "inputs")},
+            "sequence": nullable(group.pop("sequence")),
+            "forward_thread": nullable(group.pop("forward_thread")),
+            "forward_id": nullable(group.pop("forward")),
+            "flops": nullable(group.pop("flops")),
             "stack_id": stack,
-            "module_id": nullable(group["module"]),
+            "module_id": nullable(group.pop("module")),
         }
     )
 
@@ -113,7 +113,7 @@ def _ops(group: dict[str, Array], texts: pl.Series, call_stacks: dict[int, int])
 def _python(group: dict[str, Array]) -> pl.DataFrame:
     return pl.DataFrame(
         {
-            "span_id": group["span"],
+            "span_id": nullable(group["span"]),
             "caller_id": nullable(group["caller"]),
             "stack_id": nullable(group["stack"]),
             "module_id": nullable(group["module"]),
