@@ -36,8 +36,9 @@ def of_trace(trace: Trace, *, rank: int | None = None) -> Summary:
     if not isinstance(own, int):
         raise MissingDataError(f"{trace.path.name}: no rank in it, nor in its name")
     steps = trace.steps or (Step(0, 0, trace.duration_ns),)
-    calls = _calls(trace)
+    calls = _calls(trace, own)
     groups, codes = _groups(trace, calls, own)
+    calls = _paired(calls, groups, codes, own)
     activity = leads.Activity.of(trace)
     rows, waiting = leads.rows(calls.with_columns(group=pl.Series(codes, dtype=pl.Int32)), activity, steps)
     devices = trace.meta.get("devices") or [{}]
@@ -57,31 +58,51 @@ def of_trace(trace: Trace, *, rank: int | None = None) -> Summary:
     )
 
 
-def _calls(trace: Trace) -> pl.DataFrame:
+def _calls(trace: Trace, own: int) -> pl.DataFrame:
     """Communications that were seen to run, in order of start, with the stream and when they were launched."""
     calls = collective_calls.find(trace).filter((pl.col("on") != "call") & pl.col("dur_ns").is_not_null())
     if trace.steps:
+        calls = calls.with_columns(leads.step_of(trace, calls))
         calls = calls.filter(pl.col("step").is_not_null())
     spans = trace.spans.select("track_id", "launch_id")[calls["id"]]
     launched = trace.spans["start_ns"].gather(spans["launch_id"])
-    directed = (
-        pl.when(pl.col("collective") == "send_recv")
-        .then(
-            pl.when(pl.col("destination").is_not_null())
-            .then(pl.lit("send"))
-            .when(pl.col("source").is_not_null())
-            .then(pl.lit("recv"))
-            .otherwise("collective")
-        )
-        .otherwise("collective")
+    source, destination = pl.col("source"), pl.col("destination")
+    # Where both ends are told, the rank's own number says which it is; else the name does; else what is told.
+    direction = (
+        pl.when((source == own) & (destination != own))
+        .then(pl.lit("send"))
+        .when((destination == own) & (source != own))
+        .then(pl.lit("recv"))
+        .when(source.is_null() & destination.is_not_null())
+        .then(pl.lit("send"))
+        .when(destination.is_null() & source.is_not_null())
+        .then(pl.lit("recv"))
+        .otherwise("direction")
     )
+    paired = pl.col("collective") == "send_recv"
+    directed = pl.when(paired).then(pl.coalesce(direction, "collective")).otherwise("collective")
     return calls.with_columns(
         spans["track_id"],
         launched.alias("launched_ns"),
         pl.col("step").fill_null(0),
         kind=directed.replace_strict(KIND_CODE, default=KIND_CODE["unknown"], return_dtype=pl.UInt8),
-        peer=pl.coalesce("destination", "source").fill_null(NOBODY).cast(pl.Int32),
+        peer=pl.when(directed == "recv")
+        .then(pl.coalesce("source", "destination"))
+        .otherwise(pl.coalesce("destination", "source"))
+        .fill_null(NOBODY)
+        .cast(pl.Int32),
     )
+
+
+def _paired(calls: pl.DataFrame, groups: tuple[Group, ...], codes: list[int], own: int) -> pl.DataFrame:
+    """Sends and receives of groups of two, whose other end is not told: it is the other member."""
+    others = [
+        group.members[group.members[0] == own] if len(group.members) == 2 and own in group.members else NOBODY
+        for group in groups
+    ]
+    other = pl.Series([others[code] for code in codes], dtype=pl.Int32)
+    unknown = pl.col("kind").is_in((KIND_CODE["send"], KIND_CODE["recv"])) & (pl.col("peer") < 0)
+    return calls.with_columns(peer=pl.when(unknown).then(other).otherwise("peer"))
 
 
 def _groups(trace: Trace, calls: pl.DataFrame, own: int) -> tuple[tuple[Group, ...], list[int]]:
