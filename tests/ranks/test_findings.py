@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.ranks.layouts import data_parallel, experts, sharded, three_d
 from benchmarks.ranks.recordings import Style
-from benchmarks.ranks.simulate import Fault, Job
+from benchmarks.ranks.simulate import Fault, Job, simulate
 from tests.ranks.jobs import made, named, true_saving_us
 
 SMALL = {"steps": 4, "kernels": 2}
@@ -86,6 +87,36 @@ def test_nothing_is_found_in_a_healthy_job(name: str, numbered: bool, tmp_path: 
     assert ranks.findings == ()
     assert ranks.judged.combined_ns == 0
     assert ranks.matches.whole[ranks.matches.number][ranks.job.group >= 0].all()
+
+
+@pytest.mark.parametrize("style", [Style(launched=False, ends="both"), Style(numbered=False, ends="none")])
+def test_faults_are_named_whatever_the_recording_leaves_out(style: Style, tmp_path: Path) -> None:
+    """Without launches work is in the step that it starts in; messages are paired by both ends, or by their group of two."""
+    job = JOBS["3d"]
+    simulated, ranks = made(job, tmp_path, style)
+    assert named(ranks) == {(fault.what, f"{WHO[fault.what]} {fault.who}") for fault in job.faults}
+    for finding in ranks.findings:
+        true_us = true_saving_us(simulated, finding.what)
+        assert finding.worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
+
+
+@pytest.mark.parametrize("name", ["3d", "ddp"])
+def test_steps_that_scatter_are_no_slow_ranks(name: str, tmp_path: Path) -> None:
+    """Each rank's steps differ by 4 %: of a few steps and ranks some are last more often than others, by chance."""
+    for seed in range(3):
+        job = replace(HEALTHY[name], jitter=0.04, seed=seed)
+        _, ranks = made(job, tmp_path / str(seed))
+        assert named(ranks) == set()
+
+
+def test_input_that_a_node_waits_for_is_one_finding(tmp_path: Path) -> None:
+    """Of four ranks that wait in the same steps none alone would save anything."""
+    late = tuple(Fault("late-input", rank, late_us=9_000, steps=(1, 3)) for rank in (4, 5, 6, 7))
+    job = three_d(tensor=2, pipeline=1, data=4, per_node=4, faults=late, **SMALL)
+    simulated, ranks = made(job, tmp_path)
+    assert named(ranks) == {("late-input", "node 1")}
+    true_us = simulated.step_us - simulate(replace(job, faults=())).step_us
+    assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
 
 
 def test_a_node_whose_ranks_all_compute_slowly_is_one_finding(tmp_path: Path) -> None:
