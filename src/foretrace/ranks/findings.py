@@ -59,9 +59,16 @@ class Judged:
 
 
 def judge(
-    job: Gathered, matches: Matches, waits: Waits, roles: Roles, replay: Replay, *, step_ns: float
+    job: Gathered,
+    matches: Matches,
+    waits: Waits,
+    roles: Roles,
+    replay: Replay,
+    *,
+    step_ns: float,
+    at_least: bool = False,
 ) -> Judged:
-    """What holds the job up."""
+    """What holds the job up; `at_least` where not all of it was read."""
     leads = excess.leads_per_step(job)
     causes = [
         *_slow_ranks(job, roles, leads["other"], lateness(job, matches, waits), step_ns),
@@ -72,7 +79,6 @@ def judge(
     steps = max(len(job.steps), 1)
     experts = excess.expert_rows(job)
     as_it_is = replay.run().total_ns
-    missing = len(job.ranks) < job.world
 
     def saved_ns(relief: Relief) -> float:
         change = as_change(relief, job, waits.transfer_ns, experts)
@@ -90,7 +96,7 @@ def judge(
             tuple(int(job.ranks[place]) for place in cause.members),
             cause.says,
             worth,
-            missing,
+            at_least,
             not cause.once,
         )
         for cause, worth in zip(causes, worths, strict=True)
@@ -230,11 +236,7 @@ def _exposed_share(job: Gathered, matches: Matches, waits: Waits, step_ns: float
 def named(ranks: Sequence[int]) -> str:
     """rank 5; ranks 4 and 5; ranks 4, 5 and 6."""
     numbers = [str(rank) for rank in ranks]
-    return (
-        f"rank {numbers[0]}"
-        if len(numbers) == 1
-        else f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
-    )
+    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
 
 
 def _all_kept(job: Gathered) -> Array:
