@@ -16,8 +16,10 @@ LEAST_STAGE = Share(0.05, "the computation of the median stage, by which a stage
 LEAST_OTHER = Share(0.03, "the step, by which a rank does nothing longer than its role", JUDGEMENT)
 LEAST_LATE = Share(0.01, "the step, by which input comes later than elsewhere in the role", JUDGEMENT)
 LEAST_ONCE = Share(0.05, "the step, by which a rank takes longer in single steps", JUDGEMENT)
+MOST_STEPS = Share(0.67, "the steps, in which a rank takes longer where that is usual for it", JUDGEMENT)
 LEAST_EXCESS = Share(0.003, "all steps, that a cause takes in sum", JUDGEMENT)
 SPREADS = Factor(6, "robust standard deviations beyond which a rank differs from its role", JUDGEMENT)
+SURE = Factor(5, "standard errors of a rank's usual step, beyond which it differs from its role", JUDGEMENT)
 _NORMAL = 1.4826  # standard deviation over median absolute deviation
 _OF_MEDIAN = 1.2533  # standard error of the median over that of the mean
 _LOWER_SIXTH_PCT = 15.87  # one standard deviation below the mean
@@ -59,10 +61,10 @@ def _spread(deviations: Array) -> float:
     return max(by_median, float(middle - np.percentile(known, _LOWER_SIXTH_PCT)))
 
 
-def _standard_error(judged: Array, usual: Array) -> Array:
-    """How well the usual value of each rank is known: by how all ranks' steps scatter, and by how its own do."""
+def _by_chance(judged: Array, usual: Array) -> Array:
+    """How far a rank's usual step may be off by chance: by how all ranks' steps scatter, and by how its own do."""
     own = _NORMAL * _median(np.abs(judged - usual[:, None]))
-    error: Array = np.maximum(_OF_MEDIAN * _scatter(judged), own) / np.sqrt(judged.shape[1])
+    error: Array = SURE * np.maximum(_OF_MEDIAN * _scatter(judged), own) / np.sqrt(judged.shape[1])
     return error
 
 
@@ -86,7 +88,7 @@ def _beyond_roles(table: Array, roles: Roles) -> Array:
 
 def _judged(values: Array) -> Array:
     """Without the first step, where there are enough of them: what is only then is not the rank's."""
-    return values[:, 1:] if values.shape[1] > 2 else values
+    return values[:, 1:] if values.shape[1] > 3 else values
 
 
 def leads_per_step(job: Gathered) -> dict[str, Array]:
@@ -121,8 +123,8 @@ def slow_computation(job: Gathered, roles: Roles, step_ns: float) -> list[Slow]:
             ratios = np.where(norm > 0, table[members] / norm, np.nan)
         judged = _judged(ratios)
         usual = _median(judged)
-        spread = np.maximum(_spread(usual), _standard_error(judged, usual))
-        limit = 1 + np.maximum(LEAST_SLOWER, SPREADS * spread)
+        spread = np.maximum(SPREADS * _spread(usual), _by_chance(judged, usual))
+        limit = 1 + np.maximum(LEAST_SLOWER, spread)
         for place in np.flatnonzero(usual > limit):
             excess = float(np.nanmean((usual[place] - 1) * norm))
             left = np.full(table.shape[1], 1 / usual[place])
@@ -144,12 +146,13 @@ def slow_otherwise(table: Array, roles: Roles, step_ns: float) -> list[Slow]:
         more = table[members] - norm
         judged = _judged(more)
         usual = _median(judged)
-        spread = np.maximum(_spread(usual), _standard_error(judged, usual))
-        limit = np.maximum(LEAST_OTHER * step_ns, SPREADS * spread)
+        spread = np.maximum(SPREADS * _spread(usual), _by_chance(judged, usual))
+        limit = np.maximum(LEAST_OTHER * step_ns, spread)
         for place in np.flatnonzero(usual > limit):
             left = _left(table[members[place]], np.maximum(more[place], 0.0))
             excess = float(np.nanmean(np.maximum(more[place], 0.0)))
-            found.append(Slow(int(members[place]), "other", left, excess, 1 + excess / step_ns))
+            in_turn = float(np.nanmean(judged[place] > limit[place])) < MOST_STEPS
+            found.append(Slow(int(members[place]), "other", left, excess, 1 + excess / step_ns, in_turn))
         found += _in_single_steps(table, members[~(usual > limit)], norm, "other", step_ns, scatter)
     return [each for each in found if each.excess_ns >= LEAST_EXCESS * step_ns]
 
@@ -204,7 +207,7 @@ def slow_stages(job: Gathered, roles: Roles, step_ns: float) -> list[tuple[int, 
     known = usual > 0
     sizes = np.maximum(np.bincount(roles.stage, minlength=roles.stages_count) * table.shape[1], 1)
     scatter = _OF_MEDIAN * _scatter(table[known] / usual[known, None]) / np.sqrt(sizes)
-    limit = 1 + np.maximum(LEAST_STAGE, SPREADS * scatter)
+    limit = 1 + np.maximum(LEAST_STAGE, SURE * scatter)
     return [
         (stage, float(each[stage] / norm))
         for stage in np.flatnonzero(each > limit * norm).tolist()

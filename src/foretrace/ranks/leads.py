@@ -109,17 +109,20 @@ class Activity:
         )
 
     def idle_since(self, at_ns: Array) -> Array:
-        """When computation had last ended, for times at which nothing computes; else the time itself."""
+        """When computation had last ended, for times at which nothing computes; else the time itself.
+
+        What starts at that very time, by a clock of so many nanoseconds, does not count: it starts because of what ended then.
+        """
         if not len(self.busy.start):
             return np.zeros_like(at_ns)
-        place = np.searchsorted(self.busy.start, at_ns, side="right") - 1
+        place = np.searchsorted(self.busy.start, at_ns - _CLOCK_NS, side="right") - 1
         ended = np.where(place >= 0, self.busy.end[np.maximum(place, 0)], 0)
         return np.where(ended < at_ns, ended, at_ns)
 
     def busy_again(self, at_ns: Array) -> Array:
         """When computation next begins."""
         starts = np.append(self.busy.start, np.iinfo(np.int64).max)
-        return starts[np.searchsorted(self.busy.start, at_ns, side="left")]
+        return starts[np.searchsorted(self.busy.start, at_ns - _CLOCK_NS, side="left")]
 
 
 def step_of(trace: Trace, spans: pl.DataFrame) -> pl.Series:
@@ -299,7 +302,10 @@ def _before(at: Array, stalls: Array, end: Array, begin: int) -> tuple[Array, Ar
     """For each time the last communication that the device had stood still for by then, and when that had ended."""
     if not len(stalls):
         return np.full(len(at), NOBODY, np.int64), np.minimum(np.full(len(at), begin, np.int64), at)
-    place = np.searchsorted(end[stalls], at + 1, side="left") - 1
+    place = np.searchsorted(end[stalls], at + _CLOCK_NS, side="right") - 1
+    # One that is over as soon as it starts does not come before itself.
+    itself = (place >= 0) & (stalls[np.maximum(place, 0)] == np.arange(len(at)))
+    place = np.where(itself, place - 1, place)
     before = np.where(place >= 0, stalls[np.maximum(place, 0)], NOBODY)
     since = np.where(place >= 0, end[np.maximum(before, 0)], begin)
     return before, np.minimum(since, at)
