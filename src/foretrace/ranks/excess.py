@@ -151,7 +151,7 @@ def slow_otherwise(table: Array, roles: Roles, step_ns: float) -> list[Slow]:
         for place in np.flatnonzero(usual > limit):
             left = _left(table[members[place]], np.maximum(more[place], 0.0))
             excess = float(np.nanmean(np.maximum(more[place], 0.0)))
-            in_turn = float(np.nanmean(judged[place] > limit[place])) < MOST_STEPS
+            in_turn = float(np.nanmean(judged[place] > limit[place] / 2)) < MOST_STEPS
             found.append(Slow(int(members[place]), "other", left, excess, 1 + excess / step_ns, in_turn))
         found += _in_single_steps(table, members[~(usual > limit)], norm, "other", step_ns, scatter)
     return [each for each in found if each.excess_ns >= LEAST_EXCESS * step_ns]
