@@ -13,8 +13,9 @@ import numpy as np
 import polars as pl
 
 from foretrace.analyze.concepts.device import collective_calls
-from foretrace.errors import MissingDataError
+from foretrace.errors import ForetraceError, MissingDataError
 from foretrace.ingest import open_trace
+from foretrace.ingest.run import read_facts
 from foretrace.intervals import Intervals
 from foretrace.ranks import leads
 from foretrace.ranks.summary import KIND_CODE, NOBODY, STEPS, Group, Summary, runs_of
@@ -27,17 +28,26 @@ _CUT = re.compile(r",\s*\.\.\.\s*\]$")
 def summarise(path: str | os.PathLike[str], *, rank: int | None = None) -> Summary:
     """The Summary of the rank that a recording is of; `rank` says which, where the recording does not."""
     trace = open_trace(Path(path), cache=False)
-    return of_trace(trace, rank=rank)
+    return of_trace(trace, rank=rank, facts=_beside(Path(path)))
 
 
-def of_trace(trace: Trace, *, rank: int | None = None) -> Summary:
-    """The Summary of a recording that was read already."""
+def _beside(path: Path) -> Mapping[str, Any]:
+    """What `foretrace run` wrote down of the rank beside its recording; nothing where that is not one of a Run."""
+    try:
+        return read_facts(path.parent / "rank.json")
+    except ForetraceError:
+        return {}
+
+
+def of_trace(trace: Trace, *, rank: int | None = None, facts: Mapping[str, Any] | None = None) -> Summary:
+    """The Summary of a recording that was read already; `facts` are those of its rank in a Run."""
+    facts = _beside(trace.path) if facts is None else facts
     own = trace.meta.get("rank") if rank is None else rank
     if not isinstance(own, int):
         raise MissingDataError(f"{trace.path.name}: no rank in it, nor in its name")
     steps = trace.steps or (Step(0, 0, trace.duration_ns),)
     calls = _calls(trace, own)
-    groups, codes = _groups(trace, calls, own)
+    groups, codes = _groups(trace, calls, own, facts)
     calls = _paired(calls, groups, codes, own)
     activity = leads.Activity.of(trace)
     rows, waiting = leads.rows(calls.with_columns(group=pl.Series(codes, dtype=pl.Int32)), activity, steps)
@@ -46,11 +56,12 @@ def of_trace(trace: Trace, *, rank: int | None = None) -> Summary:
         rank=own,
         world=trace.meta.get("world_size"),
         source=trace.path.name,
-        host=match["host"] if (match := _HOST_IN_NAME.fullmatch(trace.path.name)) else None,
+        host=_host(trace, facts),
         device=_device(calls),
         device_name=devices[0].get("name") if isinstance(devices[0].get("name"), str) else None,
         epoch_ns=int(trace.meta["epoch_ns"]),
         begin_ns=steps[0].start_ns,
+        **_host_clock(trace, facts),
         groups=groups,
         repairs=tuple((repair.code, repair.count) for repair in trace.repairs),
         rows=rows,
@@ -105,9 +116,29 @@ def _paired(calls: pl.DataFrame, groups: tuple[Group, ...], codes: list[int], ow
     return calls.with_columns(peer=pl.when(unknown).then(other).otherwise("peer"))
 
 
-def _groups(trace: Trace, calls: pl.DataFrame, own: int) -> tuple[tuple[Group, ...], list[int]]:
+def _host(trace: Trace, facts: Mapping[str, Any]) -> str | None:
+    told = facts.get("host")
+    if isinstance(told, str) and told:
+        return told
+    match = _HOST_IN_NAME.fullmatch(trace.path.name)
+    return match["host"] if match else None
+
+
+def _host_clock(trace: Trace, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The host's own clock, which no date is set on: ranks of one host share it, whatever their recordings say of the date."""
+    clock = facts.get("clock")
+    told = clock if isinstance(clock, Mapping) else {}
+    boot, at, date = told.get("boot"), told.get("monotonic_ns"), told.get("epoch_ns")
+    if not isinstance(boot, str) or not isinstance(at, int) or not isinstance(date, int):
+        return {"boot": None, "host_zero_ns": None}
+    return {"boot": boot, "host_zero_ns": int(trace.meta["epoch_ns"]) - date + at}
+
+
+def _groups(
+    trace: Trace, calls: pl.DataFrame, own: int, facts: Mapping[str, Any]
+) -> tuple[tuple[Group, ...], list[int]]:
     """The groups of the calls, and for each call which one it is of."""
-    configured = _configured(trace)
+    configured = {**_by_name(facts.get("groups")), **_configured(trace)}
     world = trace.meta.get("world_size")
     known: dict[tuple[Any, ...], int] = {}
     groups: list[Group] = []
@@ -148,7 +179,10 @@ def _group(
 
 def _configured(trace: Trace) -> dict[str, Mapping[str, Any]]:
     about = trace.meta.get("distributed")
-    groups = about.get("pg_config") if isinstance(about, Mapping) else None
+    return _by_name(about.get("pg_config") if isinstance(about, Mapping) else None)
+
+
+def _by_name(groups: object) -> dict[str, Mapping[str, Any]]:
     return {
         str(group.get("pg_name")): group
         for group in (groups if isinstance(groups, list) else ())
