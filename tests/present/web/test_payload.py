@@ -451,8 +451,10 @@ def test_ranks_of_one_run_stand_side_by_side() -> None:
     assert isinstance(found, dict)
     assert found["ranks"] == [0, 1, 2, 3]
     assert found["table"]["rows_count"] == 4
-    assert found["says"].startswith("4 ranks, 59.2 ms a step: rank 2 arrives 7.59 ms late")  # it sleeps 8 ms a step
-    assert [finding[:2] for finding in found["findings"]][0] == ["slow-rank", "rank 2"]
+    assert found["says"].startswith(
+        "4 ranks, 59.2 ms a step: rank 2 arrives 7.59 ms late"
+    )  # it sleeps 8 ms a step
+    assert next(finding[:2] for finding in found["findings"]) == ["slow-rank", "rank 2"]
     # Of one rank alone, with the others beside its file: the same answer, and the names of their runs.
     others = [each.trace for each in ranks[1:]]
     one = RecordingView(Case(ranks[0].trace, open_ranks=lambda: others), group="gloo")
