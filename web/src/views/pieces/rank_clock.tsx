@@ -9,6 +9,7 @@ import "./rank_clock.css"
 
 const MOST_PX = 420 // of the map, whatever the number of ranks
 const ROW_PX = 14 // of a rank, where there are few
+const MOST_CAUSES = 12
 const LEFT_PX = 44
 const STRIP_PX = 96
 const PATH_PX = 120
@@ -36,12 +37,13 @@ function Causes(props: { readonly value: Ranks }): JSX.Element | null {
   if (findings.length === 0) return null
   return (
     <ul class="causes">
-      {findings.map(([what, who, says, worth, atLeast]) => (
+      {findings.slice(0, MOST_CAUSES).map(([what, who, says, worth, atLeast]) => (
         <li key={`${what} ${who}`}>
           <b>{what}</b> {says}: {atLeast && "at least "}
           {formatNs(worth)} a step
         </li>
       ))}
+      {findings.length > MOST_CAUSES && <li class="quiet">and {findings.length - MOST_CAUSES} more, worth less: foretrace ranks lists all</li>}
     </ul>
   )
 }
