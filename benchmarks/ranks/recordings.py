@@ -38,6 +38,8 @@ class Style:
     compressed: bool = False
     operators: int = 1  # nested around each kernel: makes the recording larger
     device_is_local: bool = False
+    launched: bool = True  # launches of kernels are recorded
+    ends: str = "other"  # of a send or receive: its other end, both, or none
 
 
 def write(simulated: Simulated, folder: Path, style: Style = Style(), *, missing: Iterable[int] = ()) -> Path:  # noqa: B008
@@ -117,7 +119,8 @@ def _events(
             yield _host(
                 "cpu_op", name, launch - 1.0 + inset, launch + 2.6 - inset, process, number + (depth << 24)
             )
-        yield _launch(launch, number, process)
+        if style.launched:
+            yield _launch(launch, number, process)
         yield _kernel(kernel.name, at(kernel.start_us), at(kernel.end_us), 7, number, device)
     for row in rank.rows:
         number += 1
@@ -125,7 +128,8 @@ def _events(
         told = _metadata(row, groups, style)
         inner = json.dumps(told)[1:-1]
         yield _host("cpu_op", "record_param_comms", launch - 0.5, launch + 2.4, process, number, inner)
-        yield _launch(launch, number, process)
+        if style.launched:
+            yield _launch(launch, number, process)
         assert row.start_us is not None
         assert row.end_us is not None
         yield _kernel(
@@ -136,9 +140,9 @@ def _events(
 
 def _metadata(row: Row, groups: dict[tuple[tuple[int, ...], str], str], style: Style) -> dict[str, Any]:
     op = row.op
-    count, own = len(op.members), op.size_bytes // 2
-    sent = own // count if op.kind == "all_gather" else own
-    received = own // count if op.kind == "reduce_scatter" else round(own * row.received)
+    count, whole = len(op.members), op.size_bytes // 2
+    sent = whole // count if op.kind == "all_gather" else whole
+    received = whole // count if op.kind == "reduce_scatter" else round(whole * row.received)
     listed = ", ".join(map(str, op.members[:_LISTED])) + (", ..." if count > _LISTED else "")
     told: dict[str, Any] = {
         "Collective name": _NAMES[op.kind], "In msg nelems": sent, "Out msg nelems": received, "Group size": count,
@@ -146,9 +150,10 @@ def _metadata(row: Row, groups: dict[tuple[tuple[int, ...], str], str], style: S
         "Process Group Name": groups[op.members, op.description], "Process Group Description": op.description,
         "Process Group Ranks": f"[{listed}]",
     }  # fmt: skip
-    if op.kind == "send":
+    own = {"other": op.kind, "both": "both"}.get(style.ends) if op.source >= 0 else None
+    if own in ("send", "both"):
         told["Dst Rank"] = op.destination
-    elif op.kind == "recv":
+    if own in ("recv", "both"):
         told["Src Rank"] = op.source
     if style.numbered:
         told["Seq"] = row.seq

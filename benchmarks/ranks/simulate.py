@@ -86,6 +86,7 @@ class Job:
     per_node: int = 8
     faults: tuple[Fault, ...] = ()
     noise: float = 0.01
+    jitter: float = 0.0  # by which whole steps of a rank differ
     offset_us: float = 5_000.0
     drift_ppm: float = 50.0
     seed: int = 1
@@ -214,11 +215,12 @@ class _Simulation:
         expert = np.prod([f.factor for f in job.faults if f.what == "imbalance" and f.who == number] or [1.0])
         for step in range(job.steps):
             random = np.random.default_rng((job.seed, number, step))
+            pace = np.random.default_rng((job.seed, number, step, 1)).lognormal(0.0, job.jitter)
             tagged: dict[str, list[Row]] = {}
             begin = self.host_us[number]
             for op in job.program(number, step):
                 if isinstance(op, Compute):
-                    slow = float(factor * (expert if op.expert else 1.0))
+                    slow = float(factor * pace * (expert if op.expert else 1.0))
                     self._compute(rank, op, slow, random)
                 elif isinstance(op, Send):
                     row = self._send(rank, step, op, expert)

@@ -40,7 +40,7 @@ def __getattr__(name: str) -> object:
         return importlib.import_module("foretrace.trace").Trace
     if name in ("memory", "sql"):
         return getattr(importlib.import_module("foretrace.api"), name)
-    if name in ("profile", "ranks", "region", "step"):
+    if name in ("profile", "region", "step"):
         return getattr(importlib.import_module("foretrace.capture.api"), name)
     if name == "callbacks":
         return importlib.import_module("foretrace.capture.callbacks")

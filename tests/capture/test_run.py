@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import foretrace
 from foretrace.capture.run_folder import RunFolder
 from foretrace.errors import InputError
 from foretrace.ingest.run import find_recorded
@@ -375,17 +376,32 @@ def test_two_ranks_record_the_same_steps(tmp_path: Path, record: Callable[..., D
     script = write(tmp_path, "ddp.py", MODEL, loop)
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     options = (*QUICK, "--stop-after-capture")
-    done = record(*launch, script, "forever", options=options)
+    done = record(*launch, script, "forever", options=(*options, "--rich-ranks", "1"))
     assert done.code == 0, done.err
     ranks = [done.rank(number) for number in range(2)]
+    assert [kinds(rank) for rank in ranks] == [["light"], ["light", "rich"]], (
+        "all lightly, and one richly too"
+    )
     assert [each["status"] for each in ranks] == ["complete", "complete"], ranks
     assert [each["world_size"] for each in ranks] == [2, 2]
     windows = [
-        [(each["kind"], each["first_step"], each["steps"]) for each in rank["passes"]] for rank in ranks
+        [(each["first_step"], each["steps"]) for each in rank["passes"] if each["kind"] == "light"]
+        for rank in ranks
     ]
     late = [note for rank in ranks for note in rank["notes"] if "late" in note]
     assert windows[0] == windows[1] or late
     assert step_names(done.path / "rank0" / "light.json")
+
+    for rank in ranks:  # all members, and how many collectives there were: torch.distributed's own tables
+        (group,) = rank["groups"]
+        assert (group["pg_name"], group["ranks"], group["pg_size"]) == ("0", [0, 1], 2)
+        assert group["seq"] is None or group["seq"] > 0
+        assert abs(rank["clock"]["epoch_ns"] - time.time_ns()) < 3_600 * 10**9
+    assert ranks[0]["clock"]["boot"] == ranks[1]["clock"]["boot"]
+    job = foretrace.ranks(done.path)
+    assert (job.job.world, job.job.ranks.tolist()) == (2, [0, 1])
+    assert {group.members for group in job.job.groups} == {(0, 1)}
+    assert job.matches.whole[job.matches.number][job.job.group >= 0].mean() > 0.9
 
     done = record(*launch, script, "forever", options=(*options, "--ranks", "1"))
     assert done.code == 0, done.err

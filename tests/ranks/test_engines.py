@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -156,3 +158,12 @@ def test_ray_makes_the_same_summaries_and_survives_a_killed_worker(
     }
     assert outcomes[str(bad)].summary is None
     assert "rank9.json" in outcomes[str(bad)].reason
+
+
+def test_ranks_are_asked_from_python_as_documented(folder: Path) -> None:
+    """In a process that imported nothing else: the name is looked up when first used."""
+    code = "import sys, foretrace; print(foretrace.ranks(sys.argv[1]).to_dict()['ranks_read'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.strip(), done.returncode) == ("6", 0), done.stderr

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.ranks.layouts import data_parallel, experts, sharded, three_d
-from benchmarks.ranks.recordings import Style
-from benchmarks.ranks.simulate import Fault, Job
+from benchmarks.ranks.recordings import Style, write
+from benchmarks.ranks.simulate import Fault, Job, simulate
+from foretrace.ranks.reduce import Ranks, reduce
+from foretrace.ranks.summarise import summarise
 from tests.ranks.jobs import made, named, true_saving_us
 
 SMALL = {"steps": 4, "kernels": 2}
@@ -88,12 +91,80 @@ def test_nothing_is_found_in_a_healthy_job(name: str, numbered: bool, tmp_path: 
     assert ranks.matches.whole[ranks.matches.number][ranks.job.group >= 0].all()
 
 
+@pytest.mark.parametrize("style", [Style(launched=False, ends="both"), Style(numbered=False, ends="none")])
+def test_faults_are_named_whatever_the_recording_leaves_out(style: Style, tmp_path: Path) -> None:
+    """Without launches work is in the step that it starts in; messages are paired by both ends, or by their group of two."""
+    job = JOBS["3d"]
+    simulated, ranks = made(job, tmp_path, style)
+    assert named(ranks) == {(fault.what, f"{WHO[fault.what]} {fault.who}") for fault in job.faults}
+    for finding in ranks.findings:
+        true_us = true_saving_us(simulated, finding.what)
+        assert finding.worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
+
+
+@pytest.mark.parametrize("name", ["3d", "ddp"])
+def test_steps_that_scatter_are_no_slow_ranks(name: str, tmp_path: Path) -> None:
+    """Each rank's steps differ by 4 %: of a few steps and ranks some are last more often than others, by chance."""
+    for seed in range(3):
+        job = replace(HEALTHY[name], jitter=0.04, seed=seed)
+        _, ranks = made(job, tmp_path / str(seed))
+        assert named(ranks) == set()
+
+
+def test_input_that_a_node_waits_for_is_one_finding(tmp_path: Path) -> None:
+    """Of four ranks that wait in the same steps none alone would save anything."""
+    late = tuple(Fault("late-input", rank, late_us=9_000, steps=(1, 3)) for rank in (4, 5, 6, 7))
+    job = three_d(tensor=2, pipeline=1, data=4, per_node=4, faults=late, **SMALL)
+    simulated, ranks = made(job, tmp_path)
+    assert named(ranks) == {("late-input", "node 1")}
+    true_us = simulated.step_us - simulate(replace(job, faults=())).step_us
+    assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
+
+
 def test_a_node_whose_ranks_all_compute_slowly_is_one_finding(tmp_path: Path) -> None:
     job = three_d(tensor=2, pipeline=1, data=8, per_node=4, faults=(Fault("hot-node", 2, 1.1),), **SMALL)
     simulated, ranks = made(job, tmp_path)
     assert named(ranks) == {("slow-node", "node 2")}
     true_us = true_saving_us(simulated, "hot-node")
     assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
+
+
+def test_missing_and_cut_off_ranks_are_rebuilt_from_their_neighbours(tmp_path: Path) -> None:
+    """3 of 64: waiting for them would look like transfer, and worths fall to less than half."""
+    faults = (
+        Fault("slow-rank", 41, 1.3),
+        Fault("slow-node", 1, 3.0),
+        Fault("slow-stage", 3, 1.15),
+        Fault("late-input", 2, late_us=20_000, steps=(1, 3)),
+    )
+    job = three_d(tensor=4, pipeline=4, data=4, micro=2, layers=1, steps=4, kernels=1, faults=faults)
+    simulated = simulate(job)
+    write(simulated, tmp_path)
+    whole = [summarise(path) for path in sorted(tmp_path.iterdir())]
+    true_us = {fault.what: true_saving_us(simulated, fault.what) for fault in faults}
+    told = {(fault.what, f"{WHO[fault.what]} {fault.who}") for fault in faults}
+
+    def agrees(ranks: Ranks) -> None:
+        assert named(ranks) == told
+        for finding in ranks.findings:
+            assert finding.at_least
+            assert finding.worth_ns / 1e3 == pytest.approx(
+                true_us[finding.what], abs=0.005 * simulated.step_us
+            )
+
+    for missing in ((0, 17, 40), (3, 22, 61), (9, 10, 35)):
+        ranks = reduce([each for each in whole if each.rank not in missing], ranks_per_node=8)
+        agrees(ranks)
+        assert ranks.to_dict()["missing"] == list(missing)
+        assert ranks.to_dict()["ranks_read"] == 61
+    cut = {}
+    for rank in (9, 41, 50):  # the slow one too: its first steps are whole
+        lines = (tmp_path / f"rank{rank}.json").read_text().splitlines(keepends=True)
+        lines[1:-1] = sorted(lines[1:-1], key=lambda line: float(line.split('"ts": ')[1].split(",")[0]))
+        text = "".join(line if line.endswith(",\n") else line.rstrip("\n") + ",\n" for line in lines[1:-1])
+        (tmp_path / f"rank{rank}.json").write_text(lines[0] + text[: len(text) * 3 // 4])
+        cut[rank] = summarise(tmp_path / f"rank{rank}.json")
+    agrees(reduce([cut.get(each.rank, each) for each in whole], ranks_per_node=8))
 
 
 def test_missing_ranks_make_worths_lower_bounds(tmp_path: Path) -> None:

@@ -333,7 +333,7 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
         )
     if switches:
         given["rich"] = replace(given.get("rich", CaptureOptions(output="").rich), **switches)
-    for name in ("passes", "ranks"):
+    for name in ("passes", "ranks", "rich_ranks"):
         if given.get(name) is not None:
             given[name] = (given[name],) if isinstance(given[name], (str, int)) else tuple(given[name])
     if MEMORY in given.get("passes", ()):

@@ -44,6 +44,7 @@ def options(args: argparse.Namespace, *, output: str) -> CaptureOptions:
         active=args.active,
         repeat=args.repeat,
         ranks=args.ranks,
+        rich_ranks=args.rich_ranks,
         step_function=args.step_function,
         labels=args.labels,
         memory=args.memory or MEMORY in args.passes,
@@ -60,6 +61,8 @@ def options(args: argparse.Namespace, *, output: str) -> CaptureOptions:
 def _add_steps(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("step detection (automatic by default)")
     group.add_argument("--ranks", type=_ranks, metavar="0,7", help="record only these ranks (default: all)")
+    says = "record only these ranks richly, and the others lightly (default: all)"
+    group.add_argument("--rich-ranks", type=_ranks, metavar="0,8", help=says)
     group.add_argument(
         "--step-function",
         metavar="MODULE:NAME",

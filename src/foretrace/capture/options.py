@@ -48,6 +48,7 @@ class CaptureOptions:
     active: int | None = None  # steps recorded in each pass
     repeat: int = 1  # how often each pass is recorded
     ranks: tuple[int, ...] | None = None  # `None`: every rank
+    rich_ranks: tuple[int, ...] | None = None  # of these only the rich pass too; `None`: of every rank
     step_function: str | None = None  # module:qualname
     labels: bool = False  # module names as NVTX ranges and annotations in the rich pass
     launch_blocking: bool = False  # CUDA_LAUNCH_BLOCKING=1: readable, but its times are not the program's
@@ -86,7 +87,7 @@ class CaptureOptions:
         for name in (LIGHT, RICH):
             if isinstance(values.get(name), dict):
                 values[name] = Switches(**values[name])
-        for name in ("passes", "ranks"):
+        for name in ("passes", "ranks", "rich_ranks"):
             if isinstance(values.get(name), list):
                 values[name] = tuple(values[name])
         return CaptureOptions(**values)
@@ -98,3 +99,7 @@ class CaptureOptions:
     def wants_rank(self, rank: int) -> bool:
         """Whether this rank is to be recorded."""
         return self.ranks is None or rank in self.ranks
+
+    def wants_rich(self, rank: int) -> bool:
+        """Whether this rank is to be recorded richly too."""
+        return self.rich_ranks is None or rank in self.rich_ranks

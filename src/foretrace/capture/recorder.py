@@ -15,13 +15,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from foretrace.capture import environment
+from foretrace.capture import environment, process_groups
 from foretrace.capture.early import EarlyPasses
 from foretrace.capture.first_timing import FirstTiming
 from foretrace.capture.kept_passes import KeptPasses
-from foretrace.capture.options import CaptureOptions
+from foretrace.capture.options import RICH, CaptureOptions
 from foretrace.capture.out_of_memory import OutOfMemory
 from foretrace.capture.passes import peak_host_bytes
 from foretrace.capture.plan import Plan, make_plan, read_plan, timed_again, write_plan
@@ -77,9 +78,15 @@ class Recorder:
             notes=self.notes,
             facts=self._facts_in_trace,
             save=self._save,
+            rich=options.wants_rich(rank),
+        )
+        own = (
+            options
+            if options.wants_rich(rank)
+            else replace(options, passes=tuple(kind for kind in options.passes if kind != RICH))
         )
         self._early = EarlyPasses(
-            options, self._kept, notes=self.notes, facts=self._facts_in_trace, save=self._save
+            own, self._kept, notes=self.notes, facts=self._facts_in_trace, save=self._save
         )
         self._timings = self._recording.timings
         self._cost_ns = 0
@@ -87,6 +94,7 @@ class Recorder:
         self._foreign_steps = 0  # steps in which the program's own profiler ran
         self._phase: Callable[[], None] = self._time
         self._process: dict[str, Any] = {}
+        self._described: list[dict[str, Any]] | None = None
         self._oom = oom
         if oom is not None:
             oom.join(step=lambda: None if self.done else max(self._count, 0) + 1, save=self._save)
@@ -305,6 +313,11 @@ class Recorder:
             self._process = environment.describe_process()
             self._save()
 
+    def _groups(self) -> list[dict[str, Any]] | None:
+        """As they were when last there were any: a program may take them down before it ends."""
+        self._described = process_groups.describe() or self._described
+        return self._described
+
     def _facts_in_trace(self) -> str:
         times = self._timings.to_dict()["unprofiled"]
         return json.dumps({"rank": self.rank, "step_source": self.step_source, "unprofiled": times})
@@ -355,6 +368,8 @@ class Recorder:
         facts = {
             **self._process,
             "world_size": self._world_size,
+            "groups": self._groups(),
+            "clock": process_groups.clock(),
             "step_source": self.step_source,
             **self._timings.to_dict(),
             "device_time": device_time.to_dict() if device_time else None,

@@ -10,7 +10,7 @@ from typing import Any
 from foretrace.capture.device_pass import DeviceTime
 from foretrace.capture.kept_passes import KeptPasses, slowed_s
 from foretrace.capture.memory_pass import MemoryPass, history_is_on
-from foretrace.capture.options import AGAIN, DEVICE, LIGHT, MEMORY, CaptureOptions
+from foretrace.capture.options import AGAIN, DEVICE, LIGHT, MEMORY, RICH, CaptureOptions
 from foretrace.capture.passes import Pass, open_pass
 from foretrace.capture.plan import Plan, PlannedPass, recorded_anew
 from foretrace.capture.rich_size import size_of, too_large
@@ -36,6 +36,7 @@ class Recording:
         notes: list[str],
         facts: Callable[[], str],
         save: Callable[[], None],
+        rich: bool = True,
     ) -> None:
         self.plan: Plan | None = None
         self.timings, self.kept = Timings(), kept
@@ -47,6 +48,9 @@ class Recording:
             facts,
             save,
         )  # what a trace says of the rank; writes down what there is so far
+        self._leaves_out: frozenset[str] = (
+            frozenset() if rich else frozenset({RICH})
+        )  # other ranks record these
         self._count = 0
         self._next = 0  # the planned pass that comes, or is open
         self._pass: Pass | None = None
@@ -67,7 +71,7 @@ class Recording:
     def missing(self) -> set[str]:
         """Kinds that were to be recorded and were not."""
         planned = self.plan.passes if self.plan is not None else ()
-        return {wanted.kind for wanted in planned if not wanted.extra} - self.kept.kinds
+        return {wanted.kind for wanted in planned if not wanted.extra} - self.kept.kinds - self._leaves_out
 
     def add(self, *more: PlannedPass) -> None:
         """Further passes, behind those of the plan."""
@@ -115,9 +119,12 @@ class Recording:
             self._notes.append(f"{type(second).__name__}: {second}")
 
     def _maybe_begin(self, planned: PlannedPass) -> None:
-        if self._count < planned.start or self._silent:
-            if self._silent and self._count >= planned.closes:
+        passed_by = self._silent or planned.kind in self._leaves_out
+        if self._count < planned.start or passed_by:
+            if passed_by and self._count >= planned.closes:
                 self._next += 1
+                if self.left:  # what follows begins where it does on ranks that recorded this one
+                    self._maybe_begin(self.left[0])
             return
         skipped = self._why_not(planned)
         if skipped:

@@ -16,9 +16,13 @@ LEAST_STAGE = Share(0.05, "the computation of the median stage, by which a stage
 LEAST_OTHER = Share(0.03, "the step, by which a rank does nothing longer than its role", JUDGEMENT)
 LEAST_LATE = Share(0.01, "the step, by which input comes later than elsewhere in the role", JUDGEMENT)
 LEAST_ONCE = Share(0.05, "the step, by which a rank takes longer in single steps", JUDGEMENT)
+MOST_STEPS = Share(0.67, "the steps, in which a rank takes longer where that is usual for it", JUDGEMENT)
 LEAST_EXCESS = Share(0.003, "all steps, that a cause takes in sum", JUDGEMENT)
 SPREADS = Factor(6, "robust standard deviations beyond which a rank differs from its role", JUDGEMENT)
+SURE = Factor(5, "standard errors of a rank's usual step, beyond which it differs from its role", JUDGEMENT)
 _NORMAL = 1.4826  # standard deviation over median absolute deviation
+_OF_MEDIAN = 1.2533  # standard error of the median over that of the mean
+_LOWER_SIXTH_PCT = 15.87  # one standard deviation below the mean
 _ALL_TO_ALL = KIND_CODE["all_to_all"]
 
 
@@ -43,17 +47,48 @@ def lower_median(values: Array, axis: int = 0) -> Array:
 
 
 def _spread(deviations: Array) -> float:
-    """A robust standard deviation from those at or below the middle, so that slow ones do not hide themselves."""
+    """A robust standard deviation from those at or below the middle, so that slow ones do not hide themselves.
+
+    Each step's norm is one of the values, and so differs from itself by nothing: with few ranks those zeros are many, and
+    the distance to the lower sixth tells more than the median of the distances.
+    """
     known = np.sort(deviations[~np.isnan(deviations)])
     if len(known) < 4:
         return 0.0
+    middle = known[(len(known) - 1) // 2]
     below = known[: (len(known) + 1) // 2]
-    return _NORMAL * float(np.median(np.abs(below - known[(len(known) - 1) // 2])))
+    by_median = _NORMAL * float(np.median(np.abs(below - middle)))
+    return max(by_median, float(middle - np.percentile(known, _LOWER_SIXTH_PCT)))
+
+
+def _by_chance(judged: Array, usual: Array) -> Array:
+    """How far a rank's usual step may be off by chance: by how all ranks' steps scatter, and by how its own do."""
+    own = _NORMAL * _median(np.abs(judged - usual[:, None]))
+    error: Array = SURE * np.maximum(_OF_MEDIAN * _scatter(judged), own) / np.sqrt(judged.shape[1])
+    return error
+
+
+def _scatter(judged: Array) -> float:
+    """The robust standard deviation of single steps about the usual one of their rank."""
+    steps = judged.shape[1]
+    away = np.abs(judged - _median(judged)[:, None])
+    if steps < 2 or np.isnan(away).all():
+        return 0.0
+    return float(np.sqrt(steps / (steps - 1)) * _NORMAL * np.nanmedian(away))
+
+
+def _beyond_roles(table: Array, roles: Roles) -> Array:
+    """By how much each rank and step is above the norm of its role."""
+    more = np.full_like(table, np.nan)
+    for role in np.unique(roles.role):
+        members = roles.members(role)
+        more[members] = table[members] - lower_median(table[members])
+    return more
 
 
 def _judged(values: Array) -> Array:
     """Without the first step, where there are enough of them: what is only then is not the rank's."""
-    return values[:, 1:] if values.shape[1] > 2 else values
+    return values[:, 1:] if values.shape[1] > 3 else values
 
 
 def leads_per_step(job: Gathered) -> dict[str, Array]:
@@ -77,6 +112,7 @@ def leads_per_step(job: Gathered) -> dict[str, Array]:
 def slow_computation(job: Gathered, roles: Roles, step_ns: float) -> list[Slow]:
     """Ranks whose computation takes longer than that of their role in most steps, or much longer in some."""
     table = job.per_step["computation_ns"]
+    scatter = _scatter(_judged(_beyond_roles(table, roles)))
     found = []
     for role in np.unique(roles.role):
         members = roles.members(role)
@@ -87,19 +123,20 @@ def slow_computation(job: Gathered, roles: Roles, step_ns: float) -> list[Slow]:
             ratios = np.where(norm > 0, table[members] / norm, np.nan)
         judged = _judged(ratios)
         usual = _median(judged)
-        over_steps = _NORMAL * _median(np.abs(judged - usual[:, None])) / np.sqrt(judged.shape[1])
-        limit = 1 + np.maximum(LEAST_SLOWER, SPREADS * np.maximum(_spread(usual), over_steps))
+        spread = np.maximum(SPREADS * _spread(usual), _by_chance(judged, usual))
+        limit = 1 + np.maximum(LEAST_SLOWER, spread)
         for place in np.flatnonzero(usual > limit):
             excess = float(np.nanmean((usual[place] - 1) * norm))
             left = np.full(table.shape[1], 1 / usual[place])
             found.append(Slow(int(members[place]), "computation", left, excess, float(usual[place])))
         usual_members = np.flatnonzero(~(usual > limit))
-        found += _in_single_steps(table, members[usual_members], norm, "computation", step_ns)
+        found += _in_single_steps(table, members[usual_members], norm, "computation", step_ns, scatter)
     return [each for each in found if each.excess_ns >= LEAST_EXCESS * step_ns]
 
 
 def slow_otherwise(table: Array, roles: Roles, step_ns: float) -> list[Slow]:
     """Ranks whose device is idle for longer than elsewhere in their role, and not for input or communication."""
+    scatter = _scatter(_judged(_beyond_roles(table, roles)))
     found = []
     for role in np.unique(roles.role):
         members = roles.members(role)
@@ -109,13 +146,14 @@ def slow_otherwise(table: Array, roles: Roles, step_ns: float) -> list[Slow]:
         more = table[members] - norm
         judged = _judged(more)
         usual = _median(judged)
-        over_steps = _NORMAL * _median(np.abs(judged - usual[:, None])) / np.sqrt(judged.shape[1])
-        limit = np.maximum(LEAST_OTHER * step_ns, SPREADS * np.maximum(_spread(usual), over_steps))
+        spread = np.maximum(SPREADS * _spread(usual), _by_chance(judged, usual))
+        limit = np.maximum(LEAST_OTHER * step_ns, spread)
         for place in np.flatnonzero(usual > limit):
             left = _left(table[members[place]], np.maximum(more[place], 0.0))
             excess = float(np.nanmean(np.maximum(more[place], 0.0)))
-            found.append(Slow(int(members[place]), "other", left, excess, 1 + excess / step_ns))
-        found += _in_single_steps(table, members[~(usual > limit)], norm, "other", step_ns)
+            in_turn = float(np.nanmean(judged[place] > limit[place] / 2)) < MOST_STEPS
+            found.append(Slow(int(members[place]), "other", left, excess, 1 + excess / step_ns, in_turn))
+        found += _in_single_steps(table, members[~(usual > limit)], norm, "other", step_ns, scatter)
     return [each for each in found if each.excess_ns >= LEAST_EXCESS * step_ns]
 
 
@@ -165,9 +203,14 @@ def slow_stages(job: Gathered, roles: Roles, step_ns: float) -> list[tuple[int, 
     norm = float(lower_median(each))
     if not norm > 0:
         return []
+    usual = _median(table)
+    known = usual > 0
+    sizes = np.maximum(np.bincount(roles.stage, minlength=roles.stages_count) * table.shape[1], 1)
+    scatter = _OF_MEDIAN * _scatter(table[known] / usual[known, None]) / np.sqrt(sizes)
+    limit = 1 + np.maximum(LEAST_STAGE, SURE * scatter)
     return [
         (stage, float(each[stage] / norm))
-        for stage in np.flatnonzero(each > (1 + LEAST_STAGE) * norm).tolist()
+        for stage in np.flatnonzero(each > limit * norm).tolist()
         if each[stage] - norm >= LEAST_EXCESS * step_ns
     ]
 
@@ -208,13 +251,15 @@ def _lead_ratio(job: Gathered, members: Array, own: int, rows: Array) -> float |
     return float(sums[members == own][0]) / norm if norm > 0 else None
 
 
-def _in_single_steps(table: Array, members: Array, norm: Array, part: str, step_ns: float) -> list[Slow]:
-    """Ranks of a role that take much longer in some steps only."""
+def _in_single_steps(
+    table: Array, members: Array, norm: Array, part: str, step_ns: float, scatter_ns: float
+) -> list[Slow]:
+    """Ranks of a role that take much longer in some steps only, beyond what steps of all ranks scatter by."""
     if not len(members):
         return []
     more = table[members] - norm
     more[:, 0] = np.where(table.shape[1] > 2, 0.0, more[:, 0])
-    limit = max(LEAST_ONCE * step_ns, SPREADS * _spread(more.ravel()))
+    limit = max(LEAST_ONCE * step_ns, SPREADS * max(_spread(_judged(more).ravel()), scatter_ns))
     late = np.where(more > limit, more, 0.0)
     found = []
     for place in np.flatnonzero(late.sum(axis=1) > 0):

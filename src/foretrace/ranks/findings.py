@@ -23,7 +23,7 @@ MOST_EXPOSED = Share(0.4, "the step, in which ranks stand still for transfers", 
 _WORDS = {
     "computation": "computes {slower:.0f} % longer than other ranks of its role",
     "other": "arrives {late:.3g} ms late: its device is idle for {more:.3g} ms a step longer than those of its role",
-    "input": "waits {more:.3g} ms a step longer for input than other ranks of its role",
+    "input": "{verb} {more:.3g} ms a step longer for input than other ranks of its role",
 }
 
 
@@ -59,9 +59,16 @@ class Judged:
 
 
 def judge(
-    job: Gathered, matches: Matches, waits: Waits, roles: Roles, replay: Replay, *, step_ns: float
+    job: Gathered,
+    matches: Matches,
+    waits: Waits,
+    roles: Roles,
+    replay: Replay,
+    *,
+    step_ns: float,
+    at_least: bool = False,
 ) -> Judged:
-    """What holds the job up."""
+    """What holds the job up; `at_least` where not all of it was read."""
     leads = excess.leads_per_step(job)
     causes = [
         *_slow_ranks(job, roles, leads["other"], lateness(job, matches, waits), step_ns),
@@ -72,7 +79,6 @@ def judge(
     steps = max(len(job.steps), 1)
     experts = excess.expert_rows(job)
     as_it_is = replay.run().total_ns
-    missing = len(job.ranks) < job.world
 
     def saved_ns(relief: Relief) -> float:
         change = as_change(relief, job, waits.transfer_ns, experts)
@@ -90,7 +96,7 @@ def judge(
             tuple(int(job.ranks[place]) for place in cause.members),
             cause.says,
             worth,
-            missing,
+            at_least,
             not cause.once,
         )
         for cause, worth in zip(causes, worths, strict=True)
@@ -158,11 +164,18 @@ def _whole_nodes(job: Gathered, roles: Roles, slow: Sequence[Slow]) -> tuple[lis
 
 def _late_inputs(job: Gathered, roles: Roles, input_ns: Array, step_ns: float) -> list[_Cause]:
     causes = []
+    # Ranks of one node that wait in the same steps wait for the same thing: one alone would save nothing.
+    together: dict[tuple[int, bytes], list[Slow]] = {}
     for each in excess.late_input(input_ns, roles, step_ns):
-        who = f"rank {job.ranks[each.member]}"
-        causes.append(
-            _Cause("late-input", who, (each.member,), f"{who} {_words(each)}", _relief(job, [each]))
-        )
+        together.setdefault((int(roles.node[each.member]), (each.left < 1).tobytes()), []).append(each)
+    for (node, _), late in together.items():
+        members = tuple(each.member for each in late)
+        numbers = tuple(int(job.ranks[member]) for member in members)
+        whole = len(late) > 1 and len(late) == int((roles.node == node).sum())
+        who = f"node {node}" if whole else named(numbers)
+        longest = max(late, key=lambda each: each.excess_ns)
+        says = f"{who} {_words(longest, verb='wait' if len(late) > 1 and not whole else 'waits')}"
+        causes.append(_Cause("late-input", who, members, says, _relief(job, late)))
     shared = excess.late_for_all(input_ns, step_ns)
     if shared is not None:
         left = np.broadcast_to(shared.left, input_ns.shape)
@@ -220,6 +233,12 @@ def _exposed_share(job: Gathered, matches: Matches, waits: Waits, step_ns: float
     return float(taken.sum()) / (len(job.ranks) * len(job.steps) * step_ns)
 
 
+def named(ranks: Sequence[int]) -> str:
+    """rank 5; ranks 4 and 5; ranks 4, 5 and 6."""
+    numbers = [str(rank) for rank in ranks]
+    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
+
+
 def _all_kept(job: Gathered) -> Array:
     return np.ones((len(job.ranks), len(job.steps)))
 
@@ -232,7 +251,7 @@ def _relief(job: Gathered, slow: Sequence[Slow]) -> Relief:
     return Relief(parts)
 
 
-def _words(slow: Slow, late_ns: float = 0.0) -> str:
+def _words(slow: Slow, late_ns: float = 0.0, verb: str = "waits") -> str:
     return _WORDS[slow.part].format(
-        slower=100 * (slow.ratio - 1), more=slow.excess_ns / 1e6, late=late_ns / 1e6
+        slower=100 * (slow.ratio - 1), more=slow.excess_ns / 1e6, late=late_ns / 1e6, verb=verb
     )

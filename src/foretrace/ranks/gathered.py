@@ -130,7 +130,16 @@ def gather(summaries: Sequence[Summary]) -> Gathered:
 
 
 def _zeros(summaries: Sequence[Summary]) -> Array:
-    """What to add to each rank's times: its clock as it stands, or its begin at 0 where clocks have nothing in common."""
+    """What to add to each rank's times: its clock as it stands, or its begin at 0 where clocks have nothing in common.
+
+    Ranks that all ran since one start of one host have that host's clock in common, which no date is set on.
+    """
+    hosts = [each.host_zero_ns for each in summaries]
+    if len({each.boot for each in summaries}) == 1 and all(zero is not None for zero in hosts):
+        first = min(
+            zero + each.begin_ns for zero, each in zip(hosts, summaries, strict=True) if zero is not None
+        )
+        return np.array([zero - first for zero in hosts if zero is not None], np.float64)
     begins = [each.epoch_ns + each.begin_ns for each in summaries]
     if max(begins) - min(begins) > _SAME_CLOCK_NS:
         return np.array([-each.begin_ns for each in summaries], np.float64)

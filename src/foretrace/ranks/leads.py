@@ -30,8 +30,11 @@ _CLOCK_NS = 2_000  # by which ends and starts of one device may be out of order
 # torch's own annotation, and what people call theirs.
 _LOADING = (
     runtime_calls.DATA_LOADING
-    + r"|(?i)data_?load|load_?data|(?:get|next|load|fetch|read)[_ ]?(?:a[_ ])?batch|input_?pipeline"
+    + r"|(?i)data[_ ]?(?:load|wait|fetch|iter)|(?:load|wait|fetch|next|read)(?:ing)?[_ ]?(?:for[_ ])?(?:the[_ ])?(?:data|input)"
+    + r"|(?:get|next|load|fetch|read|wait)(?:[_ ]for)?[_ ]?(?:a[_ ])?batch|input[_ ]?(?:pipeline|load|wait|fetch|queue)"
+    + r"|^\W*(?:input|data)\W*$"
 )
+_MARK = r"^ProfilerStep#(\d{1,9})$"
 # Operators of the communication libraries do not count as computation.
 _NO_COMPUTATION = r"^c10d::|^record_param_comms|^_c10d_functional|^(?:nccl|rccl|xccl|gloo|mpi|ucc):"
 
@@ -67,7 +70,9 @@ class Activity:
             intervals.subtract(device_time.covered(loads), busy),
             at[order],
             np.maximum.accumulate(launched["end_ns"].to_numpy()[order]),
-            work["step"].fill_null(NOBODY).to_numpy() if trace.steps else np.zeros(work.height, np.int32),
+            step_of(trace, work).fill_null(NOBODY).to_numpy()
+            if trace.steps
+            else np.zeros(work.height, np.int32),
             work["start_ns"].to_numpy(),
             work["dur_ns"].to_numpy(),
         )
@@ -104,17 +109,48 @@ class Activity:
         )
 
     def idle_since(self, at_ns: Array) -> Array:
-        """When computation had last ended, for times at which nothing computes; else the time itself."""
+        """When computation had last ended, for times at which nothing computes; else the time itself.
+
+        What starts at that very time, by a clock of so many nanoseconds, does not count: it starts because of what ended then.
+        """
         if not len(self.busy.start):
             return np.zeros_like(at_ns)
-        place = np.searchsorted(self.busy.start, at_ns, side="right") - 1
+        place = np.searchsorted(self.busy.start, at_ns - _CLOCK_NS, side="right") - 1
         ended = np.where(place >= 0, self.busy.end[np.maximum(place, 0)], 0)
         return np.where(ended < at_ns, ended, at_ns)
 
     def busy_again(self, at_ns: Array) -> Array:
         """When computation next begins."""
         starts = np.append(self.busy.start, np.iinfo(np.int64).max)
-        return starts[np.searchsorted(self.busy.start, at_ns, side="left")]
+        return starts[np.searchsorted(self.busy.start, at_ns - _CLOCK_NS, side="left")]
+
+
+def step_of(trace: Trace, spans: pl.DataFrame) -> pl.Series:
+    """The step of each span: that of its launch; where no launch was recorded, the one on the device's clock that it starts in.
+
+    The device's own marks of steps tell that, else the host's; work that starts after the last mark belongs to it.
+    """
+    device = trace.device_spans
+    if device.is_empty() or device["launch_id"].null_count() < device.height or not trace.steps:
+        return spans["step"]
+    starts = _device_marks(trace) or {step.number: step.start_ns for step in trace.steps}
+    numbers = np.array(sorted(starts, key=lambda number: starts[number]), np.int32)
+    place = np.searchsorted([starts[number] for number in numbers], spans["start_ns"].to_numpy(), "right") - 1
+    found = pl.Series("step", numbers[np.maximum(place, 0)], pl.Int32)
+    return pl.select(pl.when(pl.Series(place >= 0)).then(found).alias("step")).to_series()
+
+
+def _device_marks(trace: Trace) -> dict[int, int]:
+    """When the device's work of each step began, where the recording marks that; empty where not of all steps."""
+    on_device = trace.tracks.filter(pl.col("device").is_not_null())["id"]
+    marks = trace.spans.filter(
+        (pl.col("kind") == "annotation") & pl.col("track_id").is_in(on_device.implode())
+    ).select(pl.col("name").cast(pl.String).str.extract(_MARK).cast(pl.Int64, strict=False), "start_ns")
+    begins = dict(marks.drop_nulls().sort("start_ns", descending=True).iter_rows())
+    known: dict[int, int] = {
+        step.number: begins[step.number] for step in trace.steps if step.number in begins
+    }
+    return known if len(known) == len(trace.steps) else {}
 
 
 def _device_work(trace: Trace) -> pl.DataFrame:
@@ -266,7 +302,10 @@ def _before(at: Array, stalls: Array, end: Array, begin: int) -> tuple[Array, Ar
     """For each time the last communication that the device had stood still for by then, and when that had ended."""
     if not len(stalls):
         return np.full(len(at), NOBODY, np.int64), np.minimum(np.full(len(at), begin, np.int64), at)
-    place = np.searchsorted(end[stalls], at + 1, side="left") - 1
+    place = np.searchsorted(end[stalls], at + _CLOCK_NS, side="right") - 1
+    # One that is over as soon as it starts does not come before itself.
+    itself = (place >= 0) & (stalls[np.maximum(place, 0)] == np.arange(len(at)))
+    place = np.where(itself, place - 1, place)
     before = np.where(place >= 0, stalls[np.maximum(place, 0)], NOBODY)
     since = np.where(place >= 0, end[np.maximum(before, 0)], begin)
     return before, np.minimum(since, at)

@@ -91,6 +91,9 @@ def slow_links(transfers: Transfers | None, roles: Roles, job: Gathered, count: 
     for who, covered in _explained(nodes, slow & crossing, known & crossing):
         name = f"node {who[0]}" if len(who) == 1 else "nodes " + " and ".join(map(str, who))
         what = "slow-node" if len(who) == 1 else "slow-link"
+        # What is slow within the node has the same cause.
+        inside = np.array([members <= set(who) for members in nodes], bool)
+        covered = covered | (slow & inside & ~crossing)
         found.append(_link(what, name, covered, transfers, slowness, count))
         slow = slow & ~covered
     places = [set(members) for members in transfers.members]

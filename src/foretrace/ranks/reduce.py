@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 import polars as pl
 
 from foretrace.ranks import clocks as clocks_of
-from foretrace.ranks import findings, matching, roles, tables, waits
+from foretrace.ranks import findings, matching, rebuild, roles, tables, waits
 from foretrace.ranks.clocks import Clocks
 from foretrace.ranks.findings import Judged, RankFinding
 from foretrace.ranks.gathered import Gathered, gather
 from foretrace.ranks.matching import Matches
+from foretrace.ranks.rebuild import Whole
 from foretrace.ranks.replay import Replay
 from foretrace.ranks.roles import Roles
 from foretrace.ranks.summary import STEP, Summary
@@ -23,6 +24,7 @@ from foretrace.ranks.waits import Waits
 from foretrace.sourced import JUDGEMENT, Share
 
 RANKS_SCHEMA = 1
+TRUNCATED = "truncated"  # the repair of a recording that ends too early
 MOST_RESIDUAL = Share(
     0.05,
     "the step, that moments of leaving may differ by: with more, collectives are not matched rightly",
@@ -131,8 +133,30 @@ def reduce(
     marks = job.kind == STEP
     total_ns = float(measured.leave_ns[marks].max() - measured.begin_ns.min()) if np.any(marks) else 0.0
     step_ns = total_ns / max(len(job.steps), 1)
-    replay = Replay(job, matches, measured)
     judged = Judged((), 0.0)
+    cut = [each.rank for each in summaries if TRUNCATED in dict(each.repairs)]
+    if cut and len(cut) < len(summaries):
+        read = [each for each in summaries if each.rank not in cut]
+        rebuilt = _rebuilt(replace(gather(read), world=job.world), job, ranks_per_node)
+    else:
+        rebuilt = rebuild.whole(job, matches, measured, found)
+    replay = Replay(rebuilt.job, rebuilt.matches, rebuilt.waits)
     if aligned.residual_ns <= MOST_RESIDUAL * step_ns:
-        judged = findings.judge(job, matches, measured, found, replay, step_ns=step_ns)
+        judged = findings.judge(
+            rebuilt.job,
+            rebuilt.matches,
+            rebuilt.waits,
+            rebuilt.roles,
+            replay,
+            step_ns=step_ns,
+            at_least=bool(cut or job.missing),
+        )
     return Ranks(job, matches, aligned, measured, found, replay, judged, step_ns, dict(unread or {}))
+
+
+def _rebuilt(job: Gathered, partly: Gathered, ranks_per_node: int | None) -> Whole:
+    """The job without ranks whose recordings are cut off, and these rebuilt."""
+    matches = matching.match(job)
+    measured = waits.measure(job, matches, clocks_of.align(job, matches))
+    found = roles.find(job, measured, ranks_per_node=ranks_per_node)
+    return rebuild.whole(job, matches, measured, found, partly=partly)

@@ -31,7 +31,7 @@ class Roles:
 
 def find(job: Gathered, waits: Waits, *, ranks_per_node: int | None) -> Roles:
     """The roles of a job's ranks."""
-    stage = _stages(job, waits)
+    stage = stages_of_world(job, waits)[job.ranks]
     signature = _signatures(job)
     both = np.unique(np.stack((stage, signature)), axis=1, return_inverse=True)[1]
     role = np.asarray(both).reshape(-1)
@@ -41,8 +41,8 @@ def find(job: Gathered, waits: Waits, *, ranks_per_node: int | None) -> Roles:
     return Roles(stage, int(stage.max()) + 1, role, _nodes(job, ranks_per_node))
 
 
-def _stages(job: Gathered, waits: Waits) -> Array:
-    """Along the first messages of a step: those that send before they receive are stage 0, who they send to is stage 1.
+def stages_of_world(job: Gathered, waits: Waits) -> Array:
+    """Of each rank of the job, read or not. Along the first messages of a step: those that send before they receive are stage 0, who they send to is stage 1.
 
     Ranks that were not read have their place too: those who talk to them tell it.
     """
@@ -50,7 +50,7 @@ def _stages(job: Gathered, waits: Waits) -> Array:
     peer = partners(job)[rows]
     rows, peer = rows[peer >= 0], peer[peer >= 0]
     if not len(rows):
-        return np.zeros(len(job.ranks), np.int64)
+        return np.zeros(job.world, np.int64)
     own = job.ranks[job.member[rows]]
     source = np.where(job.kind[rows] == SEND, own, peer)
     destination = np.where(job.kind[rows] == SEND, peer, own)
@@ -70,7 +70,7 @@ def _stages(job: Gathered, waits: Waits) -> Array:
         if np.array_equal(reached, stage):
             break
         stage = reached
-    return np.where(stage >= far, 0, stage)[job.ranks]
+    return np.where(stage >= far, 0, stage)
 
 
 def _first_is_send(job: Gathered, waits: Waits, ranks: int) -> Array:

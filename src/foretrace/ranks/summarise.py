@@ -12,8 +12,9 @@ import numpy as np
 import polars as pl
 
 from foretrace.analyze.concepts.device import collective_calls
-from foretrace.errors import MissingDataError
+from foretrace.errors import ForetraceError, MissingDataError
 from foretrace.ingest import open_trace
+from foretrace.ingest.run import read_facts
 from foretrace.intervals import Intervals
 from foretrace.ranks import leads
 from foretrace.ranks.summary import KIND_CODE, NOBODY, STEPS, Group, Summary, runs_of
@@ -26,18 +27,28 @@ _CUT = re.compile(r",\s*\.\.\.\s*\]$")
 
 def summarise(path: str | os.PathLike[str], *, rank: int | None = None) -> Summary:
     """The Summary of the rank that a recording is of; `rank` says which, where the recording does not."""
-    trace = open_trace(located(path), cache=False)
-    return of_trace(trace, rank=rank)
+    place = located(path)
+    return of_trace(open_trace(place, cache=False), rank=rank, facts=_beside(place))
 
 
-def of_trace(trace: Trace, *, rank: int | None = None) -> Summary:
-    """The Summary of a recording that was read already."""
+def _beside(path: Path) -> Mapping[str, Any]:
+    """What `foretrace run` wrote down of the rank beside its recording; nothing where that is not one of a Run."""
+    try:
+        return read_facts(path.parent / "rank.json")
+    except ForetraceError:
+        return {}
+
+
+def of_trace(trace: Trace, *, rank: int | None = None, facts: Mapping[str, Any] | None = None) -> Summary:
+    """The Summary of a recording that was read already; `facts` are those of its rank in a Run."""
+    facts = _beside(trace.path) if facts is None else facts
     own = trace.meta.get("rank") if rank is None else rank
     if not isinstance(own, int):
         raise MissingDataError(f"{trace.path.name}: no rank in it, nor in its name")
     steps = trace.steps or (Step(0, 0, trace.duration_ns),)
-    calls = _calls(trace)
-    groups, codes = _groups(trace, calls, own)
+    calls = _calls(trace, own)
+    groups, codes = _groups(trace, calls, own, facts)
+    calls = _paired(calls, groups, codes, own)
     activity = leads.Activity.of(trace)
     rows, waiting = leads.rows(calls.with_columns(group=pl.Series(codes, dtype=pl.Int32)), activity, steps)
     devices = trace.meta.get("devices") or [{}]
@@ -45,11 +56,12 @@ def of_trace(trace: Trace, *, rank: int | None = None) -> Summary:
         rank=own,
         world=trace.meta.get("world_size"),
         source=trace.path.name,
-        host=match["host"] if (match := _HOST_IN_NAME.fullmatch(trace.path.name)) else None,
+        host=_host(trace, facts),
         device=_device(calls),
         device_name=devices[0].get("name") if isinstance(devices[0].get("name"), str) else None,
         epoch_ns=int(trace.meta["epoch_ns"]),
         begin_ns=steps[0].start_ns,
+        **_host_clock(trace, facts),
         groups=groups,
         repairs=tuple((repair.code, repair.count) for repair in trace.repairs),
         rows=rows,
@@ -57,36 +69,76 @@ def of_trace(trace: Trace, *, rank: int | None = None) -> Summary:
     )
 
 
-def _calls(trace: Trace) -> pl.DataFrame:
+def _calls(trace: Trace, own: int) -> pl.DataFrame:
     """Communications that were seen to run, in order of start, with the stream and when they were launched."""
     calls = collective_calls.find(trace).filter((pl.col("on") != "call") & pl.col("dur_ns").is_not_null())
     if trace.steps:
+        calls = calls.with_columns(leads.step_of(trace, calls))
         calls = calls.filter(pl.col("step").is_not_null())
     spans = trace.spans.select("track_id", "launch_id")[calls["id"]]
     launched = trace.spans["start_ns"].gather(spans["launch_id"])
-    directed = (
-        pl.when(pl.col("collective") == "send_recv")
-        .then(
-            pl.when(pl.col("destination").is_not_null())
-            .then(pl.lit("send"))
-            .when(pl.col("source").is_not_null())
-            .then(pl.lit("recv"))
-            .otherwise("collective")
-        )
-        .otherwise("collective")
+    source, destination = pl.col("source"), pl.col("destination")
+    # Where both ends are told, the rank's own number says which it is; else the name does; else what is told.
+    direction = (
+        pl.when((source == own) & (destination != own))
+        .then(pl.lit("send"))
+        .when((destination == own) & (source != own))
+        .then(pl.lit("recv"))
+        .when(source.is_null() & destination.is_not_null())
+        .then(pl.lit("send"))
+        .when(destination.is_null() & source.is_not_null())
+        .then(pl.lit("recv"))
+        .otherwise("direction")
     )
+    paired = pl.col("collective") == "send_recv"
+    directed = pl.when(paired).then(pl.coalesce(direction, "collective")).otherwise("collective")
     return calls.with_columns(
         spans["track_id"],
         launched.alias("launched_ns"),
         pl.col("step").fill_null(0),
         kind=directed.replace_strict(KIND_CODE, default=KIND_CODE["unknown"], return_dtype=pl.UInt8),
-        peer=pl.coalesce("destination", "source").fill_null(NOBODY).cast(pl.Int32),
+        peer=pl.when(directed == "recv")
+        .then(pl.coalesce("source", "destination"))
+        .otherwise(pl.coalesce("destination", "source"))
+        .fill_null(NOBODY)
+        .cast(pl.Int32),
     )
 
 
-def _groups(trace: Trace, calls: pl.DataFrame, own: int) -> tuple[tuple[Group, ...], list[int]]:
+def _paired(calls: pl.DataFrame, groups: tuple[Group, ...], codes: list[int], own: int) -> pl.DataFrame:
+    """Sends and receives of groups of two, whose other end is not told: it is the other member."""
+    others = [
+        group.members[group.members[0] == own] if len(group.members) == 2 and own in group.members else NOBODY
+        for group in groups
+    ]
+    other = pl.Series([others[code] for code in codes], dtype=pl.Int32)
+    unknown = pl.col("kind").is_in((KIND_CODE["send"], KIND_CODE["recv"])) & (pl.col("peer") < 0)
+    return calls.with_columns(peer=pl.when(unknown).then(other).otherwise("peer"))
+
+
+def _host(trace: Trace, facts: Mapping[str, Any]) -> str | None:
+    told = facts.get("host")
+    if isinstance(told, str) and told:
+        return told
+    match = _HOST_IN_NAME.fullmatch(trace.path.name)
+    return match["host"] if match else None
+
+
+def _host_clock(trace: Trace, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The host's own clock, which no date is set on: ranks of one host share it, whatever their recordings say of the date."""
+    clock = facts.get("clock")
+    told = clock if isinstance(clock, Mapping) else {}
+    boot, at, date = told.get("boot"), told.get("monotonic_ns"), told.get("epoch_ns")
+    if not isinstance(boot, str) or not isinstance(at, int) or not isinstance(date, int):
+        return {"boot": None, "host_zero_ns": None}
+    return {"boot": boot, "host_zero_ns": int(trace.meta["epoch_ns"]) - date + at}
+
+
+def _groups(
+    trace: Trace, calls: pl.DataFrame, own: int, facts: Mapping[str, Any]
+) -> tuple[tuple[Group, ...], list[int]]:
     """The groups of the calls, and for each call which one it is of."""
-    configured = _configured(trace)
+    configured = {**_by_name(facts.get("groups")), **_configured(trace)}
     world = trace.meta.get("world_size")
     known: dict[tuple[Any, ...], int] = {}
     groups: list[Group] = []
@@ -127,7 +179,10 @@ def _group(
 
 def _configured(trace: Trace) -> dict[str, Mapping[str, Any]]:
     about = trace.meta.get("distributed")
-    groups = about.get("pg_config") if isinstance(about, Mapping) else None
+    return _by_name(about.get("pg_config") if isinstance(about, Mapping) else None)
+
+
+def _by_name(groups: object) -> dict[str, Mapping[str, Any]]:
     return {
         str(group.get("pg_name")): group
         for group in (groups if isinstance(groups, list) else ())

@@ -21,7 +21,7 @@ import zstandard
 from foretrace.deflate import stream
 from foretrace.errors import FormatError, InputError
 
-SUMMARY_SCHEMA = 1
+SUMMARY_SCHEMA = 2
 SUFFIX = ".ranksummary"
 KINDS = (
     "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "barrier", "reduce", "send_recv", "gather",
@@ -92,6 +92,8 @@ class Summary:
     device_name: str | None
     epoch_ns: int  # what the rank's clock showed when its times were 0
     begin_ns: int
+    boot: str | None  # which start of the host its own clock counts from
+    host_zero_ns: int | None  # what that clock showed when the rank's times were 0
     groups: tuple[Group, ...]
     repairs: tuple[tuple[str, int], ...]
     rows: pl.DataFrame
@@ -138,7 +140,18 @@ class Summary:
         )
 
 
-_PLAIN = ("rank", "world", "source", "host", "device", "device_name", "epoch_ns", "begin_ns")
+_PLAIN = (
+    "rank",
+    "world",
+    "source",
+    "host",
+    "device",
+    "device_name",
+    "epoch_ns",
+    "begin_ns",
+    "boot",
+    "host_zero_ns",
+)
 
 
 def read_summary(path: Path) -> Summary:

@@ -35,7 +35,11 @@ def measure(job: Gathered, matches: Matches, clocks: Clocks) -> Waits:
     arrive = clocks.true_ns(job.member, job.start_ns)
     leave = clocks.true_ns(job.member, job.end_ns)
     members = np.arange(len(job.ranks))
-    begin = clocks.true_ns(members, job.begin_ns)
+    return of_times(matches, arrive, leave, clocks.true_ns(members, job.begin_ns))
+
+
+def of_times(matches: Matches, arrive: Array, leave: Array, begin: Array) -> Waits:
+    """Waits from arrivals and leavings on the common clock."""
     order, first = matches.order, matches.first
     if not len(first):
         return Waits(arrive, leave, np.zeros(0), begin, np.zeros(0), np.zeros(0), np.zeros(0, np.int64))

@@ -504,7 +504,17 @@ def test_ranks_of_one_run_stand_side_by_side() -> None:
     assert isinstance(found, dict)
     assert found["ranks"] == [0, 1, 2, 3]
     assert found["table"]["rows_count"] == 4
-    assert found["says"].startswith("4 ranks; rank 2 is late")  # it sleeps 8 ms a step
+    assert found["says"].startswith(
+        "4 ranks, 59.2 ms a step: rank 2 arrives 7.59 ms late"
+    )  # it sleeps 8 ms a step
+    assert next(finding[:2] for finding in found["findings"]) == ["slow-rank", "rank 2"]
+    # Of one rank alone, with the others beside its file: the same answer, and the names of their runs.
+    others = [each.trace for each in ranks[1:]]
+    one = RecordingView(Case(ranks[0].trace, open_ranks=lambda: others), group="gloo")
+    of_folder = payload.resource(one, "ranks")
+    assert isinstance(of_folder, dict)
+    assert (of_folder["says"], of_folder["job"], of_folder["ranks"]) == (found["says"], [0, 1, 2, 3], [0])
+    assert len(set(of_folder["runs"])) == 4
     # Collectives run on the host: what the GPU waits for is communication in the bars, as it is in the table.
     shares = dict(zip(found["parts"], zip(*found["share_pct"], strict=True), strict=True))
     assert min(shares["exposed communication"]) > 70

@@ -308,10 +308,11 @@ export interface Ranks {
   readonly share_pct: readonly (readonly number[])[] // rank, part
   readonly steps: readonly number[] // of the ranks on one clock; empty where they could not be put on one
   readonly late_ns: readonly (readonly (number | null)[])[] // rank, step: the most by which it arrived after the median member
-  readonly runs: readonly string[] // ids of the ranks' runs
+  readonly job: readonly number[] // the ranks that are on it: more than are shown by themselves
+  readonly runs: readonly string[] // ids of their runs; a report may not hold them all
   readonly arrivals: RankArrivals | null
   readonly path: readonly (readonly [number, string, number, number])[] // rank, what, start and end in ns
-  readonly findings: readonly (readonly [string, string, string, number])[] // what, who, in words, worth in ns
+  readonly findings: readonly (readonly [string, string, string, number, boolean])[] // what, who, in words, worth in ns, at least that
   readonly table: Table
 }
 

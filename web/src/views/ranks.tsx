@@ -32,7 +32,7 @@ function Found(props: { readonly missing: string | undefined }): JSX.Element {
   const resource = useResource<RanksData>("ranks")
   if (resource.state === "loading") return <Loading what="Loading ranks …" />
   if (resource.state === "failed") return <Failed what="The ranks could not be loaded" says={resource.says} />
-  if (resource.value.ranks.length < 2 && props.missing !== undefined) return <Empty title="Ranks" says={props.missing} />
+  if (resource.value.ranks.length < 2 && resource.value.job.length < 2 && props.missing !== undefined) return <Empty title="Ranks" says={props.missing} />
   return <RanksPage value={resource.value} />
 }
 
@@ -41,7 +41,7 @@ function RanksPage(props: { readonly value: RanksData }): JSX.Element {
   return (
     <div class="page ranks">
       <PageTop says={value.says} />
-      {value.ranks.length < 2 && <p class="quiet">{ALONE}</p>}
+      {value.job.length < 2 && value.ranks.length < 2 && <p class="quiet">{ALONE}</p>}
       {value.steps.length > 0 && <RankClock value={value} />}
       <div class="heat-and-overlap">
         <HeatMap value={value} />
@@ -56,7 +56,7 @@ function RanksPage(props: { readonly value: RanksData }): JSX.Element {
 /** The larger its share, the darker a cell: from nothing to the largest share of the table. */
 function HeatMap(props: { readonly value: RanksData }): JSX.Element {
   const { ranks, parts, share_pct: share } = props.value
-  const most = Math.max(1, ...share.flat())
+  const most = share.reduce((high, row) => row.reduce((a, b) => Math.max(a, b), high), 1)
   return (
     <section>
       <h2>Device time by rank</h2>

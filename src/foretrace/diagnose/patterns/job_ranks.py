@@ -39,7 +39,16 @@ def names_other(ranks: Ranks | None, rank: int) -> bool:
     return bool(causes) and not any(rank in finding.ranks for finding in causes)
 
 
+def names(ranks: Ranks | None, rank: int) -> bool:
+    """Whether this rank is one of those that hold the job up."""
+    return any(rank in finding.ranks for finding in _of_one_rank(ranks))
+
+
 def worthiest(ranks: Ranks | None) -> RankFinding | None:
-    """The rank that costs the job most; None where it is no single rank."""
+    """The rank that costs the job most, in most steps; None where it is no single rank."""
+    return next(iter(_of_one_rank(ranks)), None)
+
+
+def _of_one_rank(ranks: Ranks | None) -> list[RankFinding]:
     found = ranks.findings if ranks is not None else ()
-    return next((finding for finding in found if finding.what in OF_ONE_RANK), None)
+    return [finding for finding in found if finding.what in OF_ONE_RANK and finding.steady]

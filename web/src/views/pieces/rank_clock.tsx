@@ -1,14 +1,15 @@
 /** The ranks on one clock: how late each was in each step, who arrived when at one collective, and the path across ranks. */
 import type { JSX } from "preact"
-import { useEffect, useRef, useState } from "preact/hooks"
+import { useEffect, useMemo, useRef, useState } from "preact/hooks"
 import { formatNs } from "../../base/format"
 import { contextOf, useWidth } from "../../components/canvas"
-import { go } from "../../data/state"
+import { go, runs, valueOf } from "../../data/state"
 import type { Ranks } from "../../data/types"
 import "./rank_clock.css"
 
 const MOST_PX = 420 // of the map, whatever the number of ranks
 const ROW_PX = 14 // of a rank, where there are few
+const MOST_CAUSES = 12
 const LEFT_PX = 44
 const STRIP_PX = 96
 const PATH_PX = 120
@@ -36,23 +37,28 @@ function Causes(props: { readonly value: Ranks }): JSX.Element | null {
   if (findings.length === 0) return null
   return (
     <ul class="causes">
-      {findings.map(([what, who, says, worth]) => (
+      {findings.slice(0, MOST_CAUSES).map(([what, who, says, worth, atLeast]) => (
         <li key={`${what} ${who}`}>
-          <b>{what}</b> {says}: {formatNs(worth)} a step
+          <b>{what}</b> {says}: {atLeast && "at least "}
+          {formatNs(worth)} a step
         </li>
       ))}
+      {findings.length > MOST_CAUSES && <li class="quiet">and {findings.length - MOST_CAUSES} more, worth less: foretrace ranks lists all</li>}
     </ul>
   )
 }
 
 /** One drawing into a picture of one pixel per rank and step, stretched: as quick for ten thousand ranks as for ten. */
 function LateMap(props: { readonly value: Ranks }): JSX.Element {
-  const { late_ns: late, steps, runs } = props.value
+  const { late_ns: late, steps, runs: ids } = props.value
   const canvas = useRef<HTMLCanvasElement>(null)
   const width = useWidth(canvas)
   const height = Math.min(MOST_PX, late.length * ROW_PX)
   const [at, setAt] = useState<Cell | null>(null)
   const numbers = ranksOf(props.value)
+  const listed = valueOf(runs.value)?.runs
+  const here = useMemo(() => new Set(listed?.map((run) => run.id)), [listed])
+  const rest = useMemo(() => `The stronger the colour, the later: up to ${formatNs(mostOf(late))} after the median rank. ${clickSays(props.value, here)}`, [late, here])
   useEffect(() => {
     if (!canvas.current || width === 0) return
     const context = contextOf(canvas.current, width, height)
@@ -67,15 +73,22 @@ function LateMap(props: { readonly value: Ranks }): JSX.Element {
   }
   const open = (event: MouseEvent): void => {
     const cell = cellAt(event)
-    const run = cell ? runs[cell.rank] : undefined
-    if (run !== undefined) go({ run, view: "timeline" })
+    const run = cell ? ids[cell.rank] : undefined
+    if (run !== undefined && here.has(run)) go({ run, view: "timeline" })
   }
   return (
     <>
       <canvas ref={canvas} class="late-map" style={{ height: `${height}px` }} role="img" aria-label="Lateness by rank and step" onPointerMove={(event) => setAt(cellAt(event))} onPointerLeave={() => setAt(null)} onClick={open} />
-      <p class="quiet">{at ? told(props.value, at) : `The darker, the later: up to ${formatNs(mostOf(late))} after the median rank. A click opens the rank's own page.`}</p>
+      <p class="quiet">{at ? told(props.value, at) : rest}</p>
     </>
   )
+}
+
+/** What a click does: in a report, which holds some of the ranks, perhaps nothing. */
+function clickSays(value: Ranks, here: ReadonlySet<string>): string {
+  const some = value.job.filter((_, at) => here.has(value.runs[at] ?? ""))
+  if (some.length === value.job.length) return "A click opens the rank's own page."
+  return `This page holds rank ${some.join(", ")}; foretrace serve with the folder has a page for each.`
 }
 
 function told(value: Ranks, at: Cell): string {
@@ -84,7 +97,7 @@ function told(value: Ranks, at: Cell): string {
 }
 
 function ranksOf(value: Ranks): readonly number[] {
-  return value.ranks
+  return value.job
 }
 
 function mostOf(late: Ranks["late_ns"]): number {
@@ -135,7 +148,7 @@ function Arrivals(props: { readonly value: Ranks }): JSX.Element | null {
   const arrivals = props.value.arrivals
   const canvas = useRef<HTMLCanvasElement>(null)
   const width = useWidth(canvas)
-  const most = arrivals ? Math.max(1, ...arrivals.after_ns) : 1
+  const most = arrivals ? arrivals.after_ns.reduce((a, b) => Math.max(a, b), 1) : 1
   useEffect(() => {
     if (!canvas.current || !arrivals || width === 0) return
     const context = contextOf(canvas.current, width, STRIP_PX)
@@ -163,7 +176,7 @@ function Arrivals(props: { readonly value: Ranks }): JSX.Element | null {
 
 /** What the job's time consists of at its end: each stretch at the height of the rank that it lies on. */
 function Path(props: { readonly value: Ranks }): JSX.Element {
-  const { path, ranks } = props.value
+  const { path, job: ranks } = props.value
   const canvas = useRef<HTMLCanvasElement>(null)
   const width = useWidth(canvas)
   const from = path[0]?.[2] ?? 0
@@ -175,10 +188,11 @@ function Path(props: { readonly value: Ranks }): JSX.Element {
     const style = getComputedStyle(canvas.current)
     const colours: Readonly<Record<string, string>> = { computation: "--c-gemm", input: "--bad", other: "--c-wait" }
     const high = Math.max(2, PATH_PX / Math.max(1, ranks.length))
+    const place = new Map(ranks.map((rank, at) => [rank, at]))
     for (const [rank, what, start, end] of path) {
       context.fillStyle = style.getPropertyValue(colours[what] ?? "--c-comm")
       const x = LEFT_PX + ((start - from) / (until - from)) * (width - LEFT_PX)
-      const y = (Math.max(0, ranks.indexOf(rank)) / Math.max(1, ranks.length)) * (PATH_PX - high)
+      const y = ((place.get(rank) ?? 0) / Math.max(1, ranks.length)) * (PATH_PX - high)
       context.fillRect(x, y, Math.max(1, ((end - start) / (until - from)) * (width - LEFT_PX)), high)
     }
   }, [path, width])

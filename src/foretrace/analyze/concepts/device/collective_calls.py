@@ -52,7 +52,7 @@ _COLUMNS = {
     "on": pl.String, "device": pl.Int32, "step": pl.Int32, "start_ns": pl.Int64, "dur_ns": pl.Int64,
     "collective": pl.String, "group": pl.String, "ranks_count": pl.Int64, "dtype": pl.String,
     "algorithm": pl.String, "size_bytes": pl.Int64, "id": pl.UInt32, "ranks": pl.String, "seq": pl.Int64,
-    "source": pl.Int64, "destination": pl.Int64, "received_bytes": pl.Int64,
+    "source": pl.Int64, "destination": pl.Int64, "received_bytes": pl.Int64, "direction": pl.String,
 }  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def find(trace: Trace) -> pl.DataFrame:
     """All collectives, in order of start: `on` (device, host or call), `dur_ns` (null for a call) and what is known.
 
     `id` is the span of the kernel or transfer, null for a call; `seq` counts within a group, and `ranks` names its members;
-    `source` or `destination` is the other rank of a receive or a send.
+    `source` or `destination` is the other rank of a receive or a send, and `direction` says which it is, where a name tells.
     A "call" is one whose transfer was seen on no device or thread. Kernels launched before the recording began
     are left out.
     """
@@ -97,6 +97,7 @@ def _metadata(trace: Trace) -> pl.DataFrame:
         ranks="ranks",
         seq="seq",
         received_bytes=received * element,
+        direction=_direction(pl.col("collective")),
     ).join(_partners(trace), on="span_id", how="left", maintain_order="left")
 
 
@@ -111,6 +112,13 @@ def _partners(trace: Trace) -> pl.DataFrame:
         for key, name in _PARTNERS.items()
     ]
     return found[0].join(found[1], on="span_id", how="full", coalesce=True)
+
+
+def _direction(text: pl.Expr) -> pl.Expr:
+    """send or recv; null where the text names neither, or both."""
+    lower = text.str.to_lowercase()
+    sends, receives = lower.str.contains("send"), lower.str.contains("recv|receive")
+    return pl.when(sends & ~receives).then(pl.lit("send")).when(receives & ~sends).then(pl.lit("recv"))
 
 
 def _collective(text: pl.Expr) -> pl.Expr:
@@ -147,6 +155,7 @@ def _of_kernels(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
             dtype=pl.coalesce("dtype", "input_dtype"),
             size_bytes=pl.coalesce("size_bytes", _message(trace, named)),
             algorithm=algorithm,
+            direction=pl.coalesce("direction", _direction(pl.col("label"))),
         )
     )
 
@@ -186,6 +195,7 @@ def _of_transfers(trace: Trace, transfers: pl.DataFrame) -> pl.DataFrame:
             collective=pl.coalesce(_collective(label), label),
             dtype="input_dtype",
             size_bytes=_message(trace, _collective(label)),
+            direction=_direction(label),
         )
     )
 

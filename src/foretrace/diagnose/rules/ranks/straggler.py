@@ -63,8 +63,8 @@ def straggler(case: Case) -> Iterator[Finding]:
 
     Speaks if the same rank is the last in {MOST_STEPS} of the steps, and at least {LEAST_SHARE} of the step would be saved
     if it came with the last of the others. Waiting that computation hides does not count. With less than {LEAST_RANKS} of
-    the ranks recorded, nothing is said. Where `foretrace ranks` names another rank, or the only one, that is the one: with
-    tensor and pipeline parallelism only neighbours wait for a slow rank.
+    the ranks recorded, nothing is said. The rank is the one that `foretrace ranks` names, by replay across all ranks; where
+    that names none, or finds the collectives not to match, nothing is said.
 
     Slow
         if rank == 0:
@@ -104,11 +104,13 @@ def straggler(case: Case) -> Iterator[Finding]:
         raise MissingDataError(
             f"{case.trace.path.name}: the ranks have one step in common; record a few more"
         )
+    ranks = job_ranks.find(cases)
+    worst = job_ranks.worthiest(ranks)
+    if worst is None:
+        return
     late = late_ranks.find(case, cases, matches)
-    job = job_ranks.find(cases)
-    if late is None or job_ranks.names_other(job, late.rank):
-        worst = job_ranks.worthiest(job)
-        if worst and not too_little(case, worst.says, worst.worth_ns / case.step_ns, LEAST_SHARE):
+    if late is None or not job_ranks.names(ranks, late.rank) or job_ranks.names_other(ranks, late.rank):
+        if not too_little(case, worst.says, worst.worth_ns / case.step_ns, LEAST_SHARE):
             yield _of_job(worst, len(cases), matches)
         return
     if too_little(case, f"rank {late.rank} is late", late.saved_ns / case.step_ns, LEAST_SHARE):

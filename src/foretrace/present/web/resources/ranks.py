@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from foretrace.diagnose.patterns import collective_arrivals, job_ranks, late_ranks
-from foretrace.diagnose.patterns.late_ranks import LateRank
+from foretrace.diagnose.case import Case
+from foretrace.diagnose.patterns import job_ranks
 from foretrace.errors import MissingDataError
+from foretrace.present.text import ranks as words
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources import table
+from foretrace.present.web.run_files import identity
 from foretrace.ranks.reduce import Ranks
 from foretrace.ranks.waits import lateness
 from foretrace.units import counted, format_value
@@ -46,34 +48,61 @@ def ranks(view: RecordingView, peers: Sequence[RecordingView] = ()) -> dict[str,
             f"{view.trace.path.name}: no GPU work recorded; record with ProfilerActivity.CUDA"
         )
     frame = pl.DataFrame([_row(each) for each in ordered], infer_schema_length=None)
-    job = job_ranks.find({number: members[number].case for number in members}) if len(members) > 1 else None
+    cases = _cases(view, members)
+    job = job_ranks.find(cases) if len(cases) > 1 else None
+    says = _says(view, ordered, job)
     return {
-        "says": _says(view, ordered),
-        **_together(job, members),
+        "says": says,
+        **_together(job, members, cases),
         "ranks": sorted(members),
         "parts": list(_PARTS.values()),
         "share_pct": [share or [0.0] * len(_PARTS) for share in shares],
-        "table": {"name": "ranks", "says": _says(view, ordered), **table.of_frame(frame, _SAYS), "values": [],
+        "table": {"name": "ranks", "says": says, **table.of_frame(frame, _SAYS), "values": [],
                   "notes": []},
     }  # fmt: skip
 
 
-def _together(job: Ranks | None, members: dict[int, RecordingView]) -> dict[str, Any]:
+def _cases(view: RecordingView, members: Mapping[int, RecordingView]) -> dict[int, Case]:
+    """Of all ranks of the job: those that are shown, and those whose recordings lie beside this one."""
+    cases = {number: member.case for number, member in members.items()}
+    world = view.trace.meta.get("world_size")
+    if len(cases) == world:
+        return cases
+    try:
+        for other in view.case.other_ranks():
+            number = other.trace.meta.get("rank")
+            if isinstance(number, int):
+                cases.setdefault(number, other)
+    except MissingDataError:
+        return cases  # those that are shown are compared all the same
+    return dict(sorted(cases.items()))
+
+
+def _together(
+    job: Ranks | None, members: Mapping[int, RecordingView], cases: Mapping[int, Case]
+) -> dict[str, Any]:
     """The ranks on one clock: lateness by step, the arrivals at the collective with most skew, and the path across ranks."""
     if job is None:
-        return {"steps": [], "late_ns": [], "runs": [], "arrivals": None, "path": [], "findings": []}
+        nothing: dict[str, Any] = {"arrivals": None}
+        return nothing | {name: [] for name in ("job", "steps", "late_ns", "runs", "path", "findings")}
+    shown = {number: member.id for number, member in members.items()}
     late = lateness(job.job, job.matches, job.measured)
     hops = job.path.tail(_MOST_HOPS)
     return {
+        "job": job.job.ranks.tolist(),
         "steps": job.job.steps.tolist(),
         "late_ns": [[None if np.isnan(value) else round(float(value)) for value in row] for row in late],
-        "runs": [members[number].id for number in job.job.ranks.tolist()],
+        "runs": [
+            shown.get(number) or identity(cases[number].trace.path) for number in job.job.ranks.tolist()
+        ],
         "arrivals": _arrivals(job),
         "path": [
             [hop["rank"], hop["what"], round(hop["start_ns"]), round(hop["end_ns"])]
             for hop in hops.to_dicts()
         ],
-        "findings": [[each.what, each.who, each.says, round(each.worth_ns)] for each in job.findings],
+        "findings": [
+            [each.what, each.who, each.says, round(each.worth_ns), each.at_least] for each in job.findings
+        ],
     }
 
 
@@ -82,7 +111,9 @@ def _arrivals(job: Ranks) -> dict[str, Any] | None:
     table = job.collectives
     if table.is_empty():
         return None
-    worst = table.sort("skew_ns", descending=True).row(0, named=True)
+    # Of two members one waits for the other: an arrival strip tells more of larger groups.
+    many = table.filter(pl.col("recorded_count") > 2)
+    worst = (table if many.is_empty() else many).sort("skew_ns", descending=True).row(0, named=True)
     rows = np.flatnonzero(job.matches.number == worst["communication"])
     first = float(job.measured.arrive_ns[rows].min())
     return {
@@ -135,27 +166,15 @@ def _row(view: RecordingView) -> dict[str, Any]:
     }
 
 
-def _says(view: RecordingView, ordered: list[RecordingView]) -> str:
+def _says(view: RecordingView, ordered: list[RecordingView], job: Ranks | None) -> str:
     size = view.trace.meta.get("world_size")
-    if len(ordered) == 1:
+    if job is None and len(ordered) == 1:
         of = f" of {size}" if size else ""
         return f"rank {_rank(view)}{of}: open the recordings of the other ranks beside it to compare them"
-    late = _late_rank(view, ordered)
-    if late is not None:
-        saved = format_value("_ns", late.saved_ns)
-        return f"{counted(len(ordered), 'rank')}; rank {late.rank} is late: without that a step would take {saved} less"
+    if job is not None:
+        return words.headline(job)
     most, where = max((_exposed_ns(each), _rank(each)) for each in ordered)
     return (
-        f"{counted(len(ordered), 'rank')}, none of which is late in most steps; rank {where} has the most exposed "
+        f"{counted(len(ordered), 'rank')}, whose collectives cannot be compared; rank {where} has the most exposed "
         f"communication, {format_value('_ns', most)}"
     )
-
-
-def _late_rank(view: RecordingView, ordered: Sequence[RecordingView]) -> LateRank | None:
-    """The rank that the others wait for in most steps."""
-    cases = {_rank(each): each.case for each in ordered}
-    try:
-        matches = collective_arrivals.match({rank: case.trace for rank, case in cases.items()})
-    except MissingDataError:  # no collectives to compare the ranks by
-        return None
-    return late_ranks.find(view.case, cases, matches)
