@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import polars as pl
 
 # Part of the cache key: raise it whenever a table, a column or the meaning of a value changes.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 KINDS = ("op", "python", "annotation", "runtime", "kernel", "copy", "set", "sync", "overhead")
 DEVICE_KINDS = ("kernel", "copy", "set")

@@ -242,6 +242,8 @@ def test_the_command_prints_the_time_per_item(tmp_path: Path, capsys: pytest.Cap
     assert main(["predict", str(path), "--change", "scale batch 2", "--no-cache", "--format", "json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert set(printed) == {
+        "schema",
+        "foretrace",
         "path",
         "changes",
         "verdict",
