@@ -144,6 +144,12 @@ def test_the_same_name_in_two_places(tmp_path: Path) -> None:
     assert flat["norm"]["host_pct"] == pytest.approx(20)
 
 
+def test_an_argument_named_scope_is_no_scope_of_proton(tmp_path: Path) -> None:
+    """torch.compile's events have one."""
+    recording = Recording().annotation("forward", 0, 100).op("aten::mm", 10, 20, scope="FUNCTION")
+    assert analyze.run(recording.open(tmp_path), "sections").table["section"].to_list() == ["forward"]
+
+
 def test_without_ranges(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match="record_function"):
         analyze.run(Recording().step(1, 0, 10).op("aten::mm", 0, 10).open(tmp_path), "sections")

@@ -20,6 +20,7 @@ const CONTENT = {
   operators: { says: /./, at_least: { "table tbody tr": 1 } },
   kernels: { says: /./, at_least: { "table tbody tr": 1 } },
   modules: { says: /./, at_least: { "svg, canvas, table tbody tr": 1 } },
+  sections: { says: /./, at_least: { "table tbody tr": 1 } },
   memory: { says: /./, at_least: { "svg, canvas": 1 } },
   roofline: { says: /./, at_least: { "svg, canvas": 1 } },
   ranks: { says: /./, at_least: { "table tbody tr": 1 } },

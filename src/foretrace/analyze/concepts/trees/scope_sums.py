@@ -22,8 +22,8 @@ _DTYPES = {"flops8": "fp8", "flops16": "fp16", "flops32": "fp32"}
 
 
 def has_scopes(trace: Trace) -> bool:
-    """Whether the spans tell the scopes that they are of, or the file holds sums only."""
-    return bool(trace.meta.get("totals")) or trace.args.filter(pl.col("key") == totals.SCOPE).height > 0
+    """Whether the spans tell the scopes that they are of, or the file holds sums only. torch has arguments of that name too."""
+    return bool(trace.meta.get("totals")) or trace.format.startswith("proton")
 
 
 def scope_sums(trace: Trace) -> Result:
