@@ -87,6 +87,8 @@ describe("report from file://, offline", () => {
 
   test("ranks and runs that it holds stand beside one another", () => on(`#/ranks?run=${OURS.length + 1}`, async (page) => {
     assert.equal(await page.locator("table.heat tbody tr").count(), 2)
+    assert.deepEqual(await page.locator(".rank-stack li a").allInnerTexts(), ["0", "1"])
+    assert.match(await page.locator(".stack-says").innerText(), /^Framed: all_reduce, at which rank 1 arrived last, 1\.00 ms after rank 0/)
     await page.keyboard.press("0")
     await shown(page)
     assert.match(await page.locator("main select").first().innerText(), /made_rank1/)

@@ -508,6 +508,9 @@ def test_ranks_of_one_run_stand_side_by_side() -> None:
         "4 ranks, 59.2 ms a step: rank 2 arrives 7.59 ms late"
     )  # it sleeps 8 ms a step
     assert next(finding[:2] for finding in found["findings"]) == ["slow-rank", "rank 2"]
+    assert (found["stack"]["longest"]["last_rank"], found["stack"]["ranks"]) == (2, [0, 1, 2, 3])
+    step = {"step": str(found["stack"]["step"])}
+    assert payload.resource(ranks[1], "ranks/stack", step, peers=ranks) == found["stack"]
     # Of one rank alone, with the others beside its file: the same answer, and the names of their runs.
     others = [each.trace for each in ranks[1:]]
     one = RecordingView(Case(ranks[0].trace, open_ranks=lambda: others), group="gloo")

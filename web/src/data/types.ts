@@ -311,6 +311,7 @@ export interface Ranks {
   readonly job: readonly number[] // the ranks that are on it: more than are shown by themselves
   readonly runs: readonly string[] // ids of their runs; a report may not hold them all
   readonly arrivals: RankArrivals | null
+  readonly stack: RankStack | null // of the step in which a rank was latest
   readonly path: readonly (readonly [number, string, number, number])[] // rank, what, start and end in ns
   readonly findings: readonly (readonly [string, string, string, number, boolean])[] // what, who, in words, worth in ns, at least that
   readonly table: Table
@@ -323,6 +324,22 @@ export interface RankArrivals {
   readonly ranks: readonly number[]
   readonly after_ns: readonly number[]
 }
+
+/** `ranks/stack`: one step of several ranks; times in ns on the common clock, from the earliest begin among them. */
+export interface RankStack {
+  readonly step: number
+  readonly ranks: readonly number[]
+  readonly left_out: readonly number[] // would have been too much to draw
+  readonly end_ns: number
+  readonly parts: readonly string[]
+  readonly kinds: readonly string[]
+  readonly spans: readonly (readonly RankSpan[])[] // of each rank, one after the other
+  readonly calls: readonly (readonly RankCall[])[]
+  readonly longest: { readonly communication: number; readonly kind: string; readonly rank: number; readonly wait_ns: number; readonly last_rank: number } | null
+}
+
+export type RankSpan = readonly [part: number, start: number, end: number, communication: number]
+export type RankCall = readonly [communication: number, kind: number, arrive: number, latest: number, leave: number, last: number]
 
 /** `compare/OTHER` */
 export interface DifferenceFrame {

@@ -23,7 +23,7 @@ from foretrace.present.web.resources.memory import memory
 from foretrace.present.web.resources.modules import modules
 from foretrace.present.web.resources.occurrences import occurrences
 from foretrace.present.web.resources.overview import overview
-from foretrace.present.web.resources.ranks import ranks
+from foretrace.present.web.resources.ranks import ranks, stack
 from foretrace.present.web.resources.roofline import roofline
 from foretrace.present.web.resources.sections import sections
 from foretrace.present.web.resources.snapshot import of_run, snapshot
@@ -79,6 +79,7 @@ RESOURCES: Mapping[str, Callable[[RecordingView, Request], Answer]] = {
     "memory/snapshot/curve": lambda view, asked: snapshot_window(of_recording(view), asked.single),
     "roofline": lambda view, _: roofline(view),
     "ranks": lambda view, asked: ranks(view, asked.peers),
+    "ranks/stack": lambda view, asked: stack(view, asked.peers, asked.single),
     "compare/": lambda view, asked: compare(view, _of_same_sort(view, asked)),
     "predict": lambda view, asked: predict(view, asked.query),
     "whatif": lambda view, _: whatif(view),
@@ -95,7 +96,16 @@ SNAPSHOT_RESOURCES: Mapping[str, Callable[[SnapshotView, Request], Answer]] = {
     "compare/": lambda view, asked: snapshot_compare(view, _of_same_sort(view, asked)),
 }
 # Asked for while the view moves, or made from another run: not part of a report as they stand.
-LIVE = ("timeline/window", "memory/snapshot/curve", "predict", "span/", "finding/", "table/", "compare/")
+LIVE = (
+    "timeline/window",
+    "memory/snapshot/curve",
+    "ranks/stack",
+    "predict",
+    "span/",
+    "finding/",
+    "table/",
+    "compare/",
+)
 
 # Made from the diagnosis; the first three also without it: `findings=no`.
 DIAGNOSED = ("overview", "timeline", "timeline/window", "predict", "whatif")

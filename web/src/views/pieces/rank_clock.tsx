@@ -3,13 +3,15 @@ import type { JSX } from "preact"
 import { useEffect, useMemo, useRef, useState } from "preact/hooks"
 import { formatNs } from "../../base/format"
 import { contextOf, useWidth } from "../../components/canvas"
-import { go, runs, valueOf } from "../../data/state"
+import { go, runs, source, valueOf } from "../../data/state"
 import type { Ranks } from "../../data/types"
+import { RankStack, type Picked } from "./rank_stack"
 import "./rank_clock.css"
 
 const MOST_PX = 420 // of the map, whatever the number of ranks
 const ROW_PX = 14 // of a rank, where there are few
 const MOST_CAUSES = 12
+const MOST_PICKED = 12 // ranks; the latest ones stay beside them
 const LEFT_PX = 44
 const STRIP_PX = 96
 const PATH_PX = 120
@@ -21,11 +23,17 @@ interface Cell {
 
 export function RankClock(props: { readonly value: Ranks }): JSX.Element {
   const { value } = props
+  const [picked, setPicked] = useState<Picked | null>(null)
+  const listed = valueOf(runs.value)?.runs
+  const here = useMemo(() => new Set(listed?.map((run) => run.id)), [listed])
+  const live = source.value?.live === true && value.stack !== null
+  const pick = (rank: number, step: number): void => setPicked((before) => ({ step, ranks: [...(before?.ranks ?? []).filter((each) => each !== rank), rank].slice(-MOST_PICKED) }))
   return (
     <section class="rank-clock">
       <Causes value={value} />
       <h2>Lateness by rank and step</h2>
-      <LateMap value={value} />
+      <LateMap value={value} here={here} pick={live ? pick : null} />
+      {value.stack && <RankStack value={value} first={value.stack} here={here} picked={picked} setPicked={live ? setPicked : null} />}
       {value.arrivals && <Arrivals value={value} />}
       {value.path.length > 0 && <Path value={value} />}
     </section>
@@ -49,16 +57,16 @@ function Causes(props: { readonly value: Ranks }): JSX.Element | null {
 }
 
 /** One drawing into a picture of one pixel per rank and step, stretched: as quick for ten thousand ranks as for ten. */
-function LateMap(props: { readonly value: Ranks }): JSX.Element {
-  const { late_ns: late, steps, runs: ids } = props.value
+function LateMap(props: { readonly value: Ranks; readonly here: ReadonlySet<string>; readonly pick: ((rank: number, step: number) => void) | null }): JSX.Element {
+  const { here, pick } = props
+  const { late_ns: late, steps, runs: ids, job } = props.value
   const canvas = useRef<HTMLCanvasElement>(null)
   const width = useWidth(canvas)
   const height = Math.min(MOST_PX, late.length * ROW_PX)
   const [at, setAt] = useState<Cell | null>(null)
   const numbers = ranksOf(props.value)
-  const listed = valueOf(runs.value)?.runs
-  const here = useMemo(() => new Set(listed?.map((run) => run.id)), [listed])
-  const rest = useMemo(() => `The stronger the colour, the later: up to ${formatNs(mostOf(late))} after the median rank. ${clickSays(props.value, here)}`, [late, here])
+  const click = pick ? "A click stacks the rank with others in that step, below." : clickSays(props.value, here)
+  const rest = useMemo(() => `The stronger the colour, the later: up to ${formatNs(mostOf(late))} after the median rank. ${click}`, [late, click])
   useEffect(() => {
     if (!canvas.current || width === 0) return
     const context = contextOf(canvas.current, width, height)
@@ -73,6 +81,10 @@ function LateMap(props: { readonly value: Ranks }): JSX.Element {
   }
   const open = (event: MouseEvent): void => {
     const cell = cellAt(event)
+    if (pick) {
+      if (cell) pick(job[cell.rank] ?? 0, steps[cell.step] ?? 0)
+      return
+    }
     const run = cell ? ids[cell.rank] : undefined
     if (run !== undefined && here.has(run)) go({ run, view: "timeline" })
   }

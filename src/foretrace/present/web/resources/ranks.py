@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,8 +14,9 @@ from foretrace.diagnose.patterns import job_ranks
 from foretrace.errors import MissingDataError
 from foretrace.present.text import ranks as words
 from foretrace.present.web.recording_view import RecordingView
-from foretrace.present.web.resources import table
+from foretrace.present.web.resources import rank_stack, table
 from foretrace.present.web.run_files import identity
+from foretrace.ranks import stacked
 from foretrace.ranks.reduce import Ranks
 from foretrace.ranks.waits import lateness
 from foretrace.units import counted, format_value
@@ -37,10 +39,7 @@ _SAYS = {
 
 def ranks(view: RecordingView, peers: Sequence[RecordingView] = ()) -> dict[str, Any]:
     """This run's rank, with those of its peers: runs of the same group with other ranks."""
-    members: dict[int, RecordingView] = {_rank(view): view}
-    for peer in peers:
-        if peer.group == view.group:
-            members.setdefault(_rank(peer), peer)
+    members = _members(view, peers)
     ordered = [members[number] for number in sorted(members)]
     shares = [_shares(each) for each in ordered]
     if not any(shares):
@@ -48,18 +47,48 @@ def ranks(view: RecordingView, peers: Sequence[RecordingView] = ()) -> dict[str,
             f"{view.trace.path.name}: no GPU work recorded; record with ProfilerActivity.CUDA"
         )
     frame = pl.DataFrame([_row(each) for each in ordered], infer_schema_length=None)
-    cases = _cases(view, members)
-    job = job_ranks.find(cases) if len(cases) > 1 else None
+    job, runs = _job(view, members)
     says = _says(view, ordered, job)
     return {
         "says": says,
-        **_together(job, members, cases),
+        **_together(job, runs, _rank(view)),
         "ranks": sorted(members),
         "parts": list(_PARTS.values()),
         "share_pct": [share or [0.0] * len(_PARTS) for share in shares],
         "table": {"name": "ranks", "says": says, **table.of_frame(frame, _SAYS), "values": [],
                   "notes": []},
     }  # fmt: skip
+
+
+def stack(view: RecordingView, peers: Sequence[RecordingView], query: Mapping[str, str]) -> dict[str, Any]:
+    """One step of several of these ranks on the common clock."""
+    job, _ = _job(view, _members(view, peers))
+    if job is None:
+        raise MissingDataError(f"{view.trace.path.name}: its ranks could not be put on one clock")
+    return rank_stack.of_query(job, query)
+
+
+def _members(view: RecordingView, peers: Sequence[RecordingView]) -> dict[int, RecordingView]:
+    members: dict[int, RecordingView] = {_rank(view): view}
+    for peer in peers:
+        if peer.group == view.group:
+            members.setdefault(_rank(peer), peer)
+    return members
+
+
+def _job(view: RecordingView, members: Mapping[int, RecordingView]) -> tuple[Ranks | None, dict[int, str]]:
+    """The job and the id of each rank's run; kept, for every step that is looked at is asked for by itself."""
+    kept: list[Any] = view.keep("job of ranks", list)
+    of = [members[number] for number in sorted(members)]
+    for refs, job, runs in tuple(kept):
+        if len(refs) == len(of) and all(ref() is member for ref, member in zip(refs, of, strict=True)):
+            return job, runs
+    cases = _cases(view, members)
+    job = job_ranks.find(cases) if len(cases) > 1 else None
+    runs = {number: identity(case.trace.path) for number, case in cases.items()}
+    runs |= {number: member.id for number, member in members.items()}
+    kept[:] = [([weakref.ref(member) for member in of], job, runs)]
+    return job, runs
 
 
 def _cases(view: RecordingView, members: Mapping[int, RecordingView]) -> dict[int, Case]:
@@ -78,24 +107,20 @@ def _cases(view: RecordingView, members: Mapping[int, RecordingView]) -> dict[in
     return dict(sorted(cases.items()))
 
 
-def _together(
-    job: Ranks | None, members: Mapping[int, RecordingView], cases: Mapping[int, Case]
-) -> dict[str, Any]:
+def _together(job: Ranks | None, runs: Mapping[int, str], own: int) -> dict[str, Any]:
     """The ranks on one clock: lateness by step, the arrivals at the collective with most skew, and the path across ranks."""
     if job is None:
-        nothing: dict[str, Any] = {"arrivals": None}
+        nothing: dict[str, Any] = {"arrivals": None, "stack": None}
         return nothing | {name: [] for name in ("job", "steps", "late_ns", "runs", "path", "findings")}
-    shown = {number: member.id for number, member in members.items()}
     late = lateness(job.job, job.matches, job.measured)
     hops = job.path.tail(_MOST_HOPS)
     return {
         "job": job.job.ranks.tolist(),
         "steps": job.job.steps.tolist(),
         "late_ns": [[None if np.isnan(value) else round(float(value)) for value in row] for row in late],
-        "runs": [
-            shown.get(number) or identity(cases[number].trace.path) for number in job.job.ranks.tolist()
-        ],
+        "runs": [runs[number] for number in job.job.ranks.tolist()],
         "arrivals": _arrivals(job),
+        "stack": rank_stack.of_step(job, stacked.worst_step(job), [own]) if len(job.job.steps) else None,
         "path": [
             [hop["rank"], hop["what"], round(hop["start_ns"]), round(hop["end_ns"])]
             for hop in hops.to_dicts()
