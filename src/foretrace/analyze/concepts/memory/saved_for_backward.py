@@ -140,13 +140,19 @@ class Saved:
         left = left[size[left] >= _LEAST_OUTPUT * size[left].max(initial=0)]
         if not len(left):
             return None
-        op = self.memory.blocks["op_id"][int(left[-1])]
+        op = self._made_by[int(left[-1])]
         if op is None:
             return int(left[-1])
-        outer = self._outermost(int(op))
+        outer = self._outermost(op)
         last = left[self.memory.start_ns[left] >= self._start[outer]]
         # Of several that are as large, such as dropout's mask and its result, the result comes last.
         return int(last[::-1][int(np.argmax(size[last][::-1]))])
+
+    @cached_property
+    def _made_by(self) -> list[int | None]:
+        """The operator that allocated each block; None where that is not known."""
+        made_by: list[int | None] = self.memory.blocks["op_id"].to_list()
+        return made_by
 
     def _outermost(self, op: int) -> int:
         """The outermost operator around an operator."""
