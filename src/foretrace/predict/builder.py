@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -323,10 +324,17 @@ class _Builder:
 
     def _last_ends(self, call: int) -> Times:
         """For each stream, when the last work launched before this call ended."""
-        count = np.searchsorted(self.call_of, call)
-        ends = self._stream_free()
-        np.maximum.at(ends, self.stream_of[:count], self.task_end[:count])
-        return ends
+        return np.array([ends[np.searchsorted(calls, call)] for calls, ends in self._ended], np.int64)
+
+    @cached_property
+    def _ended(self) -> list[tuple[Times, Times]]:
+        """For each stream, the calls that launched its tasks, and when what was launched before each, and in all, ended."""
+        ended = []
+        for stream, free in enumerate(self._stream_free().tolist()):
+            tasks = np.flatnonzero(self.stream_of == stream)
+            ends = np.maximum.accumulate(np.append(free, self.task_end[tasks]))
+            ended.append((self.call_of[tasks], ends))
+        return ended
 
     def _copies(self, kind: Any, base: Times, wake: Times, launches: NDArray[np.bool_]) -> None:
         """Copies whose call returns only when the data is there."""
@@ -371,15 +379,11 @@ class _Builder:
         """How closely the target's work follows the source's at each wait; None if it ever runs ahead of it."""
         if source == target:
             return None
-        slacks = []
-        for wait in waits.tolist():
-            at = np.searchsorted(records, wait) - 1
-            after = np.flatnonzero((self.call_of > wait) & (self.stream_of == target))
-            if at < 0 or not len(after):
-                continue
-            done = self._last_ends(int(records[at]))[source]
-            slack = self.task_start[after[0]] - done
-            if slack < 0:
-                return None
-            slacks.append(slack)
-        return float(np.median(slacks)) if slacks else None
+        calls, ends = self._ended[source]
+        following = np.flatnonzero(self.stream_of == target)
+        at = np.searchsorted(records, waits) - 1
+        after = np.searchsorted(self.call_of[following], waits, side="right")
+        known = (at >= 0) & (after < len(following))
+        done = ends[np.searchsorted(calls, records[at[known]])]
+        slacks = self.task_start[following[after[known]]] - done
+        return float(np.median(slacks)) if len(slacks) and (slacks >= 0).all() else None

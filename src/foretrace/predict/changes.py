@@ -340,9 +340,11 @@ _EDITS: dict[str, Callable[[_Chosen, str | None, str], Edit]] = {
 def with_times_scaled(change: Change, *, durations: float, host: float) -> Change:
     """The change with its modelled durations this much longer, and the host work that it adds."""
     edit = change.edit
-    scaled = {
-        task: round(dur * durations) if task in edit.modelled else dur
-        for task, dur in edit.durations_ns.items()
-    }
-    added = {call: round(extra * host) if extra > 0 else extra for call, extra in edit.added_host_ns.items()}
+    scaled, added = edit.durations_ns, edit.added_host_ns
+    if durations != 1:
+        scaled = {
+            task: round(dur * durations) if task in edit.modelled else dur for task, dur in scaled.items()
+        }
+    if host != 1:
+        added = {call: round(extra * host) if extra > 0 else extra for call, extra in added.items()}
     return replace(change, edit=replace(edit, durations_ns=scaled, added_host_ns=added))

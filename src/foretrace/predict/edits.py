@@ -6,8 +6,9 @@ them is simulated, and savings are never added up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +51,8 @@ class Edit:
 def merge(edits: Iterable[Edit]) -> Edit:
     """All edits as one; where two give a task a duration, the shorter counts, and what one removes another cannot fuse."""
     listed = list(edits)
+    if len(listed) == 1:
+        return _tidied(listed[0])
     gone = [set(edit.removed_tasks.tolist()) for edit in listed]
     listed = [
         _left_to_fuse(edit, set().union(*gone[:place], *gone[place + 1 :])) if edit.fused else edit
@@ -67,8 +70,11 @@ def merge(edits: Iterable[Edit]) -> Edit:
     stretched: dict[int, float] = {}
     for edit in listed:
         others = free - {*edit.captured_calls.tolist(), *edit.removed_calls.tolist()}
-        for task, dur in edit.durations_ns.items():
-            durations[task] = min(dur, durations.get(task, dur))
+        if durations:
+            for task, dur in edit.durations_ns.items():
+                durations[task] = min(dur, durations.get(task, dur))
+        else:
+            durations = dict(edit.durations_ns)
         for call, extra in edit.added_host_ns.items():
             if call not in others:
                 added[call] = added.get(call, 0) + extra
@@ -89,14 +95,28 @@ def merge(edits: Iterable[Edit]) -> Edit:
     )
 
 
+def _tidied(edit: Edit) -> Edit:
+    """The edit with its calls and tasks in order, each once."""
+    return replace(
+        edit,
+        removed_host=joined(NO_TIME, edit.removed_host),
+        removed_calls=Calls(_together((edit.removed_calls,))),
+        removed_tasks=Tasks(_together((edit.removed_tasks,))),
+        unwaited_calls=Calls(_together((edit.unwaited_calls,))),
+        captured_calls=Calls(_together((edit.captured_calls,))),
+    )
+
+
 def _left_to_fuse(edit: Edit, gone: set[int]) -> Edit:
     """The edit where others remove tasks: of two or more that are left the last stands for the run, one stays as it is."""
+    if not gone:
+        return edit
     removed, durations = set(edit.removed_tasks.tolist()), dict(edit.durations_ns)
     modelled, fused = set(edit.modelled), dict(edit.fused)
     for last, run in edit.fused.items():
-        left = tuple(task for task in run if task not in gone)
-        if len(left) == len(run):
+        if gone.isdisjoint(run):
             continue
+        left = tuple(task for task in run if task not in gone)
         removed -= set(run)
         dur, sure = durations.pop(last), last not in modelled
         modelled.discard(last)
@@ -118,13 +138,19 @@ def _together(numbers: Iterable[Array]) -> Array:
     return np.unique(np.concatenate([NO_CALLS, *numbers]))
 
 
+def _columns(values: Mapping[int, float], dtype: type = np.int64) -> tuple[Array, NDArray[Any]]:
+    """The keys and the values of a dictionary, in its order."""
+    count = len(values)
+    return np.fromiter(values.keys(), np.int64, count), np.fromiter(values.values(), dtype, count)
+
+
 def apply(program: Program, edit: Edit) -> Program:
     """The program with the edit made."""
     dur = program.task_dur_ns.copy()
-    for task, new in edit.durations_ns.items():
-        dur[task] = new
-    for task, factor in edit.stretched.items():
-        dur[task] = round(int(dur[task]) * factor)
+    tasks, new_ns = _columns(edit.durations_ns)
+    dur[tasks] = new_ns
+    tasks, factors = _columns(edit.stretched, np.float64)
+    dur[tasks] = np.rint(dur[tasks] * factors)
     stream = program.task_stream.copy()
     for task, target in edit.moved_tasks.items():
         stream[task] = target
@@ -155,9 +181,9 @@ def _gaps(program: Program, edit: Edit) -> NDArray[np.int64]:
     captured = edit.captured_calls
     gap[captured] = np.maximum(gap[captured] - dense_ns(program)[captured], 0)
     emptied = emptied_calls(program, edit)
-    for call, extra in edit.added_host_ns.items():
-        if not emptied[call]:
-            gap[call] = max(gap[call] + extra, 0)
+    calls, extra = _columns(edit.added_host_ns)
+    calls, extra = calls[~emptied[calls]], extra[~emptied[calls]]
+    gap[calls] = np.maximum(gap[calls] + extra, 0)
     return gap
 
 

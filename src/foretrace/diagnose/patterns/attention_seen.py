@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -195,8 +196,9 @@ def _texts(text: str | None) -> list[str]:
     return [str(value) for value in _listed(text)]
 
 
+@lru_cache(maxsize=4096)
 def _listed(text: str | None) -> list[Any]:
-    """A recorded list; empty where the text is damaged."""
+    """A recorded list, not to be changed; empty where the text is damaged."""
     try:
         listed = json.loads(text or "[]")
     except (ValueError, RecursionError):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretrace.analyze.concepts.memory.saved_for_backward import Call
 from foretrace.diagnose.case import Case
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import checkpointing
 from foretrace.predict.edits import Edit
+from foretrace.predict.program import Program
 
 
 def computed_again(case: Case, calls: Iterable[Call]) -> Change:
@@ -19,43 +21,56 @@ def computed_again(case: Case, calls: Iterable[Call]) -> Change:
     The GPU's work for it is laid on the tasks of the block's backward, which take longer by as much; the host's time for it,
     and that of checkpoint() itself, comes before the backward's first call.
     """
-    listed = list(calls)
+    stretched, again = _device_and_host(case, calls)
     factors = (checkpointing.OVERHEAD, checkpointing.OVERHEAD_LEAST, checkpointing.OVERHEAD_MOST)
-    edit, *others = (_edit(case, listed, overhead=factor) for factor in factors)
+    edit, *others = (Edit(stretched=stretched, added_host_ns=_added(again, factor)) for factor in factors)
     return Change("blocks computed again in the backward pass", edit, others=tuple(others))
 
 
-def _edit(case: Case, calls: list[Call], *, overhead: float) -> Edit:
+def _added(again: list[tuple[int, int]], overhead: float) -> dict[int, int]:
+    added: dict[int, int] = {}
+    for back, host in again:
+        added[back] = added.get(back, 0) + round(host * (1 + overhead))
+    return added
+
+
+def _device_and_host(case: Case, calls: Iterable[Call]) -> tuple[dict[int, float], list[tuple[int, int]]]:
+    """By what factor tasks of the backward take longer; and calls that it begins with, each with host time to come before."""
     program = case.program
     dur = program.task_dur_ns
     more = np.zeros(len(dur))
-    added: dict[int, int] = {}
+    again: list[tuple[int, int]] = []
+    reach = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)[:-1]))
     for call in calls:
         first, last = _calls_within(case, call.start_ns, call.end_ns)
         back, back_last = _calls_within(case, call.back_ns, call.back_end_ns)
         if first == last or back == back_last:
             continue
-        host = _host_ns(case, call.start_ns, call.end_ns)
+        again.append((back, _host_ns(program, reach, call.start_ns, call.end_ns)))
         forward = slice(program.task_from[first], program.task_from[last])
         backward = slice(program.task_from[back], program.task_from[back_last])
-        added[back] = added.get(back, 0) + round(host * (1 + overhead))
         taken = int(dur[backward].sum())
         if taken:
             more[backward] += dur[backward] * (int(dur[forward].sum()) / taken)
     longer = np.flatnonzero(more)
-    stretched = {int(task): 1 + float(more[task]) / int(dur[task]) for task in longer}
-    return Edit(stretched=stretched, added_host_ns=added)
+    factors = 1 + more[longer] / dur[longer]
+    return dict(zip(longer.tolist(), factors.tolist(), strict=True)), again
 
 
-def _host_ns(case: Case, start_ns: int, end_ns: int) -> int:
-    """What the host does in this time of the recording, as it takes without a profiler."""
-    program = case.program
-    begin = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)[:-1]))
+def _host_ns(program: Program, reach: NDArray[np.int64], start_ns: int, end_ns: int) -> int:
+    """What the host does in this time of the recording, as it takes without a profiler.
+
+    `reach` is when the calls before each had ended. It is in order, and so are the calls.
+    """
     low, high = start_ns - program.start_ns, end_ns - program.start_ns
-    inside = np.minimum(program.call_start_ns, high) - np.maximum(begin, low)
-    share = np.clip(inside, 0, None) / np.maximum(program.call_start_ns - begin, 1)
-    called = (program.call_start_ns >= low) & (program.call_start_ns < high)
-    return round(float((program.gap_ns * np.minimum(share, 1.0)).sum()) + int(program.base_ns[called].sum()))
+    first, behind = np.searchsorted(program.call_start_ns, (low, high))
+    near = slice(first, max(behind, np.searchsorted(reach, high)))
+    start, begin = program.call_start_ns[near], reach[near]
+    inside = np.minimum(start, high) - np.maximum(begin, low)
+    share = np.clip(inside, 0, None) / np.maximum(start - begin, 1)
+    called = (start >= low) & (start < high)
+    gaps = float((program.gap_ns[near] * np.minimum(share, 1.0)).sum())
+    return round(gaps + int(program.base_ns[near][called].sum()))
 
 
 def _calls_within(case: Case, start_ns: int, end_ns: int) -> tuple[int, int]:

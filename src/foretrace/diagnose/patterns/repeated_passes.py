@@ -199,8 +199,18 @@ def of_backward(case: Case, loop: Repeat) -> bool:
 
 def differentiated(case: Case, loop: Repeat) -> bool:
     """Whether a pass calls operators that have a backward."""
-    forward = _backward(case)["forward_id"].to_numpy()
-    return bool(np.isin(loop.ops(0, 1), forward).any())
+    return bool(_has_backward(case)[loop.ops(0, 1)].any())
+
+
+def _has_backward(case: Case) -> NDArray[np.bool_]:
+    """For each span, whether it is an operator that has a backward."""
+
+    def marked() -> NDArray[np.bool_]:
+        flags = np.zeros(len(case.host.start_ns), bool)
+        flags[_backward(case)["forward_id"].to_numpy()] = True
+        return flags
+
+    return case.keep("has a backward", marked)
 
 
 def updates(case: Case, loop: Repeat) -> bool:
@@ -299,6 +309,10 @@ def _functions_of(backward: pl.DataFrame, ops: NDArray[np.int64]) -> NDArray[np.
 
 def _backward(case: Case) -> pl.DataFrame:
     """Autograd's functions with the operator of the forward pass, outermost, that each belongs to."""
+    return case.keep("functions of autograd", lambda: _find_backward(case))
+
+
+def _find_backward(case: Case) -> pl.DataFrame:
     host = case.host
     nodes = case.trace.ops.select("span_id", "forward_id").drop_nulls()
     spans = host.outermost(nodes["span_id"].cast(pl.Int64).to_numpy(), host.named(_BACKWARD, "op"))

@@ -42,10 +42,11 @@ class Compilation:
                     found.append(replace(kernel, dur_ns=between, launches=max(kernel.launches, 1)))
         return found
 
-    @property
+    @cached_property
     def recorded_ns(self) -> int:
         """What the kernels' tasks take as they are, in all steps."""
-        return sum(int(self.program.task_dur_ns[list(kernel.tasks)].sum()) for kernel in self.kernels)
+        tasks = np.array([task for kernel in self.kernels for task in kernel.tasks], np.int64)
+        return int(self.program.task_dur_ns[tasks].sum())
 
     @property
     def fused_ns(self) -> int:
@@ -122,6 +123,15 @@ class Compilation:
         place = int(np.searchsorted(self._launching, call))
         return int(self._launching[place]) if place < len(self._launching) else call
 
+    @cached_property
+    def _launched_at(self) -> list[tuple[int, int]]:
+        """Calls at which operators of compiled code are launched, and how many: fused ones, then those that stay."""
+        computing = [kernel for kernel in self.kernels if kernel.computes]
+        first = [tasks[0] for step in self.steps for tasks in step.kept]
+        tasks = np.array([*(kernel.tasks[-1] for kernel in computing), *first], np.int64)
+        launches = [*(kernel.launches for kernel in computing), *[1] * len(first)]
+        return list(zip(self.program.task_call[tasks].tolist(), launches, strict=True))
+
     def default(self, cost: float = compiled.OPERATOR_COST) -> Edit:
         """Fewer operators for the host, each at `cost` times what one takes now."""
         program, inside = self.program, self._dispatched
@@ -134,15 +144,8 @@ class Compilation:
         )
         each_ns = cost * self.operator_ns
         added: dict[int, float] = {}
-        owner = program.task_call
-        for kernel in self.kernels:
-            if kernel.computes:
-                call = int(owner[kernel.tasks[-1]])
-                added[call] = added.get(call, 0.0) + kernel.launches * each_ns
-        for step in self.steps:
-            for tasks in step.kept:
-                call = int(owner[tasks[0]])
-                added[call] = added.get(call, 0.0) + each_ns
+        for call, launches in self._launched_at:
+            added[call] = added.get(call, 0.0) + launches * each_ns
         graphs = max((step.graphs for step in self.steps), default=0)
         for call in program.step_calls:
             if call < len(program.kind):

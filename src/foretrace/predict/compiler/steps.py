@@ -79,14 +79,29 @@ def compiled_steps(
     """Each recorded step, compiled; `masks`: compiled, it makes masks for attention that now goes without."""
     tasks = task_table(trace, program)
     converts = frozenset(tasks.filter(pl.col("name").cast(pl.String).str.contains(CONVERSIONS))["task"])
-    compiled, known = [], {}
+    compiled, known, number = [], {}, _Numbers()
     for nodes in _steps(_work(trace, tasks)):
-        alike = tuple((node.op, node.shape, len(node.tasks), node.backward) for node in nodes)
+        alike = tuple((node.op, number(node.shape), len(node.tasks), node.backward) for node in nodes)
         if alike not in known:
             known[alike] = (_plan(nodes, device), _loss(nodes), _one_layout(nodes))
         step = _compiled(nodes, *known[alike], converts)
         compiled.append(replace(step, masking=_masking(nodes, device)) if masks else step)
     return compiled
+
+
+class _Numbers:
+    """Numbers for shapes, the same for equal ones: a shape is long to hash, and most come again as they are."""
+
+    def __init__(self) -> None:
+        self._of_equal: dict[Shape, int] = {}
+        self._of_object: dict[int, tuple[Shape, int]] = {}  # by address, with the shape: it keeps its address
+
+    def __call__(self, shape: Shape) -> int:
+        if (known := self._of_object.get(id(shape))) is not None:
+            return known[1]
+        number = self._of_equal.setdefault(shape, len(self._of_equal))
+        self._of_object[id(shape)] = (shape, number)
+        return number
 
 
 def _work(trace: Trace, tasks: pl.DataFrame) -> pl.DataFrame:

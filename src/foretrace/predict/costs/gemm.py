@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, gcd, prod
 
 from foretrace import hardware
@@ -62,6 +63,7 @@ class Size:
         return self.batch * item_bytes * (self.m * self.k + self.k * self.n + self.m * self.n)
 
 
+@lru_cache(maxsize=16384)
 def size(op: str, shapes: str | None, strides: str | None = None) -> Size | None:
     """What an operator multiplied; None where it is no product or its shapes were not recorded."""
     first = FIRST.get(op)

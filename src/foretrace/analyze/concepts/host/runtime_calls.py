@@ -27,6 +27,7 @@ class HostSpans:
 
     def __init__(self, trace: Trace) -> None:
         self.spans = trace.spans
+        self._named: dict[tuple[str, ...], Flags] = {}
         self.start_ns: Ids = self.spans["start_ns"].to_numpy()
         self.end_ns: Ids = self.start_ns + self.spans["dur_ns"].fill_null(0).to_numpy()
 
@@ -45,13 +46,20 @@ class HostSpans:
         )
 
     def named(self, pattern: str, *kinds: str) -> Flags:
-        """For each span, whether it is of one of these kinds and has such a name."""
+        """For each span, whether it is of one of these kinds and has such a name; not to be changed."""
+        asked = (pattern, *kinds)
+        if asked not in self._named:
+            self._named[asked] = self._with_name(pattern, kinds)
+        return self._named[asked]
+
+    def _with_name(self, pattern: str, kinds: tuple[str, ...]) -> Flags:
         of_kind = self._names.filter(pl.col("kind").is_in(kinds))
         names = of_kind.filter(pl.col("text").str.contains(pattern))["name"]
         if names.is_empty():
             return np.zeros(len(self.start_ns), bool)
         chosen = pl.col("kind").is_in(kinds) & pl.col("name").is_in(names.implode())
         flags: Flags = self.spans.select(chosen).to_series().to_numpy()
+        flags.flags.writeable = False
         return flags
 
     def calls_that(self, *wanted: Effect) -> Flags:

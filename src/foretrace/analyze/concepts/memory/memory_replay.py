@@ -142,10 +142,11 @@ class Memory:
         end = np.minimum(np.concatenate([gone.end_ns for gone in absent]), self.end_ns[rows])
         there = end > start
         order = np.lexsort((start[there], rows[there]))
+        rows, start, end = (values[there][order] for values in (rows, start, end))
+        if not ((rows[1:] == rows[:-1]) & (start[1:] <= end[:-1])).any():
+            return Pieces(rows, start, end)
         kept: list[list[int]] = []
-        for row, begin, until in zip(
-            *(values[there][order].tolist() for values in (rows, start, end)), strict=True
-        ):
+        for row, begin, until in zip(rows.tolist(), start.tolist(), end.tolist(), strict=True):
             if kept and kept[-1][0] == row and begin <= kept[-1][2]:
                 kept[-1][2] = max(kept[-1][2], until)
             else:

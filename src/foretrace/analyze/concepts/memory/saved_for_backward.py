@@ -93,7 +93,6 @@ class Saved:
         self._is_op = (trace.spans["kind"] == "op").to_numpy()
         self._start = trace.spans["start_ns"].to_numpy()
         self._forward, self._back, self._back_end = _backwards(trace)
-        self._in_backward = np.sort(self._back)
 
     @cached_property
     def calls(self) -> tuple[Call, ...]:
@@ -101,38 +100,42 @@ class Saved:
         spans = np.flatnonzero(
             (self.tree.carried >= 0) & (self.tree.carried < len(self.tree.names)) & ~self._is_op
         )
-        found = (self._call(int(span)) for span in spans)
-        return tuple(call for call in found if call is not None)
+        start, end = self._start[spans], self._nested.end_ns[spans]
+        low, high = np.searchsorted(self._forward, start), np.searchsorted(self._forward, end)
+        there = low < high
+        spans, start, end, low, high = (each[there] for each in (spans, start, end, low, high))
+        if not len(spans):
+            return ()
+        back = _of_ranges(np.minimum, self._back, low, high)
+        back_end = _of_ranges(np.maximum, self._back_end, low, high)
+        # When the backward pass is over that a module's backward is in: before the next forward.
+        following = np.append(self._forward, np.iinfo(np.int64).max // 4 - 1)
+        pass_end = following[np.searchsorted(self._forward, back_end)]
+        made, made_end = (np.searchsorted(self.memory.start_ns, at) for at in (start, end))
+        columns = (self.tree.carried[spans], start, end, back, back_end, pass_end, made, made_end)
+        calls = zip(*(column[back >= end].tolist() for column in columns), strict=True)
+        return tuple(self._call(*call) for call in calls)
 
-    def _call(self, span: int) -> Call | None:
-        start, end = int(self._start[span]), int(self._nested.end_ns[span])
-        low, high = np.searchsorted(self._forward, (start, end))
-        if low == high:
-            return None
-        back, back_end = int(self._back[low:high].min()), int(self._back_end[low:high].max())
-        if back < end:
-            return None
-        memory, made = self.memory, self.memory.within(start, end)
-        left = made[memory.end_ns[made] > end]
+    def _call(
+        self,
+        module: int,
+        start: int,
+        end: int,
+        back: int,
+        back_end: int,
+        pass_end: int,
+        made: int,
+        made_end: int,
+    ) -> Call:
+        """One call, of a module whose blocks are the rows from `made` on."""
+        until = self.memory.end_ns
+        left = np.flatnonzero(until[made:made_end] > end) + made
         output = self._output(left)
-        saved = left[(memory.end_ns[left] >= back) & (left != output)]
+        saved = left[(until[left] >= back) & (left != output)]
         # What outlives the whole backward is no activation: a cache, or what the caller keeps.
-        saved = saved[memory.end_ns[saved] <= self._pass_end(back_end)]
-        return Call(
-            int(self.tree.carried[span]),
-            start,
-            end,
-            back,
-            back_end,
-            saved,
-            output,
-            _highest_ns(memory, made, end),
-        )
-
-    def _pass_end(self, back_end: int) -> int:
-        """When the backward pass is over that a module's backward is in: before the next forward."""
-        place = int(np.searchsorted(self._forward, back_end))
-        return int(self._forward[place]) if place < len(self._forward) else np.iinfo(np.int64).max // 4 - 1
+        saved = saved[until[saved] <= pass_end]
+        highest = _highest_ns(self.memory, slice(made, made_end), end)
+        return Call(module, start, end, back, back_end, saved, output, highest)
 
     def _output(self, left: Times) -> int | None:
         """The last block of some size that is left, or a larger one of the same operator: no norm's mean and variance."""
@@ -140,13 +143,19 @@ class Saved:
         left = left[size[left] >= _LEAST_OUTPUT * size[left].max(initial=0)]
         if not len(left):
             return None
-        op = self.memory.blocks["op_id"][int(left[-1])]
+        op = self._made_by[int(left[-1])]
         if op is None:
             return int(left[-1])
-        outer = self._outermost(int(op))
+        outer = self._outermost(op)
         last = left[self.memory.start_ns[left] >= self._start[outer]]
         # Of several that are as large, such as dropout's mask and its result, the result comes last.
         return int(last[::-1][int(np.argmax(size[last][::-1]))])
+
+    @cached_property
+    def _made_by(self) -> list[int | None]:
+        """The operator that allocated each block; None where that is not known."""
+        made_by: list[int | None] = self.memory.blocks["op_id"].to_list()
+        return made_by
 
     def _outermost(self, op: int) -> int:
         """The outermost operator around an operator."""
@@ -189,7 +198,14 @@ def _backwards(trace: Trace) -> tuple[Times, Times, Times]:
     return forward[order], start[order], end[order]
 
 
-def _highest_ns(memory: Memory, made: Times, end_ns: int) -> int:
+def _of_ranges(ufunc: np.ufunc, values: Times, low: Times, high: Times) -> Times:
+    """The least or the greatest of the values from each `low` to before each `high`, which is above it."""
+    bounds = np.stack((low, high), axis=1).ravel()
+    found: Times = ufunc.reduceat(np.append(values, values[-1]), bounds)[::2]
+    return found
+
+
+def _highest_ns(memory: Memory, made: slice, end_ns: int) -> int:
     """When the blocks that a call allocated were most, while it ran."""
     at = np.concatenate((memory.start_ns[made], memory.end_ns[made]))
     size = np.concatenate((memory.size_bytes[made], -memory.size_bytes[made]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from math import prod
 
 import polars as pl
@@ -43,6 +44,7 @@ def of_a_step(trace: Trace) -> pl.DataFrame:
     return every.filter(pl.col("step").eq_missing(steps["step"][0]))
 
 
+@lru_cache(maxsize=16384)
 def _elements(shapes: str) -> int:
     try:
         listed = json.loads(shapes)
@@ -51,6 +53,7 @@ def _elements(shapes: str) -> int:
         return 0
 
 
+@lru_cache(maxsize=1024)
 def _item_bytes(dtypes: str) -> int:
     try:
         listed = json.loads(dtypes)

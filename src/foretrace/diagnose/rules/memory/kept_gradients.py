@@ -85,15 +85,15 @@ def _zeroed(trace: Trace) -> MemoryChange | None:
     zeroes = ops.filter(ops["name"].cast(str).str.contains(_ZEROES))["start_ns"].to_numpy()
     begin, end = zeroing["start_ns"].to_numpy(), (zeroing["start_ns"] + zeroing["dur_ns"]).to_numpy()
     with_zeroes = np.searchsorted(zeroes, end) > np.searchsorted(zeroes, begin)
-    steps = np.array([until for _, until in batch_bytes.optimizer_steps(trace)], np.int64)
-    stretches = []
-    for start, size in trained_parameters.gradients(trace).select("start_ns", "size_bytes").iter_rows():
-        before = int(np.searchsorted(end, start)) - 1
-        if before < 0 or not with_zeroes[before]:
-            continue
-        stepped = steps[steps <= begin[before]]
-        since = int(stepped.max()) if len(stepped) else 0  # the step before was not recorded
-        stretches.append(Stretch(since, int(start), -int(size)))
+    steps = np.sort(np.array([until for _, until in batch_bytes.optimizer_steps(trace)], np.int64))
+    gradients = trained_parameters.gradients(trace)
+    added, size = gradients["start_ns"].to_numpy(), gradients["size_bytes"].to_numpy()
+    before = np.searchsorted(end, added) - 1
+    zeroed = (before >= 0) & np.append(with_zeroes, False)[before]
+    stepped = np.searchsorted(steps, begin[before[zeroed]], side="right")
+    since = np.append(0, steps)[stepped]  # 0 where the step before was not recorded
+    columns = (since.tolist(), added[zeroed].tolist(), (-size[zeroed]).tolist())
+    stretches = [Stretch(*row) for row in zip(*columns, strict=True)]
     return MemoryChange("gradients not kept", stretches=tuple(stretches)) if stretches else None
 
 

@@ -69,7 +69,8 @@ def _slowdown(case: Case) -> float | None:
     """The recorded steps, replayed as they were, against the measured step; None where that is not known."""
     if case.measured_step_ns is None or not case.calibration.representative:
         return None
-    return step_ns(build(case.trace)) / case.measured_step_ns
+    program = case.keep("built", lambda: build(case.trace))
+    return step_ns(program) / case.measured_step_ns
 
 
 def _busy_share(case: Case) -> float:
