@@ -134,10 +134,10 @@ def test_options_of_profile_are_typed() -> None:
     kept.pop("output")
     assert set(typed) == set(kept)
     # A list, or one alone, becomes the tuple that is kept.
-    looser = {"passes", "ranks"}
+    looser = {"passes", "ranks", "rich_ranks"}
     assert {name: typed[name] for name in typed if name not in looser} == {
         name: kept[name] for name in kept if name not in looser
     }
     options = inspect.signature(foretrace.profile).parameters["options"]
     assert "ProfileOptions" in str(options.annotation)
-    foretrace.profile(passes="light", ranks=[0, 1], active=3, with_stack=False)
+    foretrace.profile(passes="light", ranks=[0, 1], rich_ranks=0, active=3, with_stack=False)

@@ -188,7 +188,7 @@ def test_the_program_opens_the_window_of_a_tool(tool: str, tmp_path: Path) -> No
 def test_what_is_missing_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stand_in: Path, light: Path
 ) -> None:
-    with pytest.raises(UsageError, match="--with vtune: there is nsys and ncu"):
+    with pytest.raises(UsageError, match="--with vtune; there are: nsys, ncu"):
         external.plan("vtune", PROGRAM, tmp_path)
     with pytest.raises(UsageError, match="no program"):
         external.plan("nsys", (), tmp_path)

@@ -100,7 +100,9 @@ def test_a_connection_that_always_breaks_is_truncated_told_and_not_kept(with_ran
         trace = foretrace.open(f"{served.url}/a.json")
         told = {repair.code: repair for repair in trace.repairs}
         assert "the connection broke off" in told["broken-stream"].says
-        assert 3_000_000 - ranges._SMALLEST_BYTES < (told["broken-stream"].offset or 0) <= 3_000_000
+        # Without ranges, what the machine had received and not handed on yet is lost with the connection.
+        least = 3_000_000 - ranges._SMALLEST_BYTES if with_ranges else 0
+        assert least < (told["broken-stream"].offset or 0) <= 3_000_000
         served.breaks_at = None
         assert foretrace.open(f"{served.url}/a.json").spans.height == 60_000
 

@@ -27,7 +27,7 @@ def describe() -> list[dict[str, Any]] | None:
             return None
         world: Any = sys.modules["torch.distributed.distributed_c10d"]._world
         return [_described(group, world) for group in list(world.pg_map)]
-    except Exception:  # torch's own tables are not promised to stay; describing must never fail the program
+    except (AttributeError, KeyError, TypeError, ValueError):  # torch's own tables are not promised to stay
         return None
 
 
@@ -46,7 +46,7 @@ def _sequence(group: Any) -> int | None:
     """How many collectives the group has had; not every backend counts."""
     try:
         return int(group._get_sequence_number_for_group())
-    except Exception:
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError):
         return None
 
 

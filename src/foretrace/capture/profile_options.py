@@ -21,6 +21,9 @@ class ProfileOptions(TypedDict, total=False):
     active: Annotated[int | None, "steps recorded in each pass; by default, by time"]
     repeat: Annotated[int, "how often each pass is recorded"]
     ranks: Annotated[int | Sequence[int] | None, "ranks to record; by default, every one"]
+    rich_ranks: Annotated[
+        int | Sequence[int] | None, "ranks whose rich pass is recorded; by default, every one"
+    ]
     step_function: Annotated[str | None, "the function whose calls are the steps, as module:qualname"]
     labels: Annotated[bool, "module names as annotations and NVTX ranges in the rich pass"]
     launch_blocking: Annotated[
