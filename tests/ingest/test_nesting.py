@@ -9,6 +9,7 @@ import pytest
 
 from foretrace.ingest.columns import NULL_I64, NULL_U32
 from foretrace.ingest.nesting import ancestor, nest, nested
+from tests.ingest.comparison import needs_native
 
 pytestmark = pytest.mark.fast
 
@@ -40,6 +41,7 @@ def test_any_spans_nest_by_the_rule(seed: int) -> None:
     assert (depth.tolist(), parent.tolist()) == one_by_one(track.tolist(), start.tolist(), dur.tolist())
 
 
+@needs_native
 @pytest.mark.parametrize("seed", range(30))
 def test_the_extension_nests_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with rows of devices between, durations that are not known, and block after block."""
