@@ -280,7 +280,7 @@ def _server_steps(trace: Trace, host: pl.LazyFrame) -> Marks | None:
     for is_mark in SERVER_MARKS:
         rows = _named(ranges, is_mark)
         steps = marked = _steps(rows)
-        if is_mark is not ANYBODYS_MARK:
+        if steps and is_mark is not ANYBODYS_MARK:
             steps = _with_work_after(trace, steps)
         if steps and _share_inside(trace, steps) >= LEAST_WORK:
             in_order = tuple(replace(step, number=place) for place, step in enumerate(steps))
