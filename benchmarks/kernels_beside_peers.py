@@ -3,8 +3,8 @@
 torch's Timer reads the host's clock around many calls in a row, and waits for the device once at the end: beside it stands
 `how="back-to-back"`. do_bench puts two events around one call after writing 256 MB to empty L2: beside it stands `how="flush"`.
 All four take turns in an order that turns round, so that a GPU that grows hot does so for all; a figure is the median over the turns
-of the medians, a ratio the median of the ratios within a turn. A kernel of a few microseconds takes its turn three times as often: events
-tick every half microsecond, which is a tenth of it, and the host's time for a call scatters.
+of the medians, a ratio the median of the ratios within a turn. A kernel of a few microseconds takes shorter turns, and
+more of them: events tick every half microsecond, which is a tenth of it, and the host's speed changes from one second to the next.
 
     python benchmarks/kernels_beside_peers.py                  # on a GPU; exit code 1 with --gate where one is off by over 2 %
     python benchmarks/kernels_beside_peers.py --device cpu     # beside torch's Timer alone, with small tensors
@@ -27,7 +27,8 @@ from foretrace import bench
 
 BAR = 0.02
 SHORT = ("tiny add",)  # a few microseconds
-SHORT_TURNS = 3  # times as many
+SHORT_TURNS = 15  # times as many, of a fifth of the time
+SHORT_SHARE = 0.2
 _MS = 1e3
 Function = Callable[[], object]
 
@@ -136,9 +137,13 @@ def main() -> int:
     for name, function in kernels(args.device).items():
         if args.only and name not in args.only:
             continue
-        turns = args.turns * (SHORT_TURNS if name in SHORT else 1)
+        more, share = (SHORT_TURNS, SHORT_SHARE) if name in SHORT else (1, 1.0)
         row = rows[name] = beside(
-            function, args.device, turns=turns, seconds=args.seconds, triton=reason is None
+            function,
+            args.device,
+            turns=args.turns * more,
+            seconds=args.seconds * share,
+            triton=reason is None,
         )
         columns = ("back_to_back_ms", "timer_ms", "timer_ratio", "flush_ms", "do_bench_ms", "do_bench_ratio")
         shown = [f"{row[key]:.{3 if 'ratio' in key else 5}f}" if key in row else "–" for key in columns]

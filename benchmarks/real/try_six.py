@@ -1,6 +1,6 @@
 """`foretrace try` on the six public programs, beside what their changes brought by hand: run on a machine with a GPU.
 
-    python benchmarks/real/try_six.py --out DIR [--only NAME,...] [--budget 390]
+    python benchmarks/real/try_six.py --out DIR [--only NAME,...] [--budget 1200]
 
 Needs ../shared or shared/ (recordings, truth.json, three of the programs), the wheel of timm in benchmarks/real/wheels, and in
 benchmarks/real/wheels/sources the others as they are published: nanoGPT/ (train.py, model.py, configurator.py),
@@ -8,10 +8,11 @@ imagenet/main.py and word_language_model/ (main.py, data.py, model.py) of pytorc
 is tried.
 
 First every variant that compiles runs a few steps, all at once, to fill the compiler's caches. Then each program has the machine
-for itself: twice as it is, then once with each change that truth.json knows and that needs no edit. With --by-hand it is first
-timed in the same minute as truth.json's programs were (../shared/real/time_steps.py), as it is, with each change, as it is: a program
-that follows its host gains more or less from one machine to the next. DIR gets NAME.json of each, six.json and six.md: truth.json's
-speed-up and that of today beside the measured one.
+for itself: `try` runs it as it is and with each change that truth.json knows and that needs no edit, each change in two processes or
+more. With --by-hand the same changes are also timed as truth.json's were (../shared/real/time_steps.py), in the same minutes: as it is
+and with each change before `try`, and in the other order after it. A program that follows its host gains more or less from one machine,
+and from one process, to the next. DIR gets NAME.json of each, six.json and six.md: truth.json's speed-up and that of today beside the
+measured one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -48,6 +50,7 @@ PROGRAMS = SHARED / "real" / "programs"
 NEAR = 0.05  # of the range in truth.json: so near a measured speed-up should be
 TOKENS, TOKEN_BYTES = 4_000_000, 2  # that nanoGPT draws its batches from
 WORDS = 33_277  # different ones in WikiText-2, beside the end of a line
+BLOCKS_BY_HAND = 12  # of 0.4 s: steps of wav2vec differ by the layers that are dropped
 FILL_S = 150.0  # the longest that filling the caches may take
 
 
@@ -114,11 +117,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"[{time.monotonic() - began:6.1f} s] caches are filled", flush=True)
     documents: dict[str, Any] = {}
     hand: dict[str, dict[str, list[float]]] = {}
+    by_hand: dict[str, dict[str, list[float]]] = {}  # milliseconds of each process
     for place_, name in enumerate(there):
+        now = time.monotonic()
+        share_s = (began + options.budget - now) / (len(there) - place_)
+        times = by_hand.setdefault(name, {})
         if name in options.by_hand:
-            hand[name] = _time_by_hand(name, scratch)
-        left_s = (began + options.budget - time.monotonic()) / (len(there) - place_)
-        documents[name] = _try(name, scratch, options.out, left_s)
+            _time_by_hand(name, scratch, times)
+        documents[name] = _try(name, scratch, options.out, share_s - 2 * (time.monotonic() - now))
+        if name in options.by_hand:
+            _time_by_hand(name, scratch, times)
+            hand[name] = _speedups(times)
+            (options.out / "by_hand_ms.json").write_text(json.dumps(by_hand, indent=1) + "\n")
         rows = rows_of(documents, hand)
         (options.out / "six.json").write_text(json.dumps(rows, indent=1) + "\n")
         (options.out / "six.md").write_text(to_markdown(rows))
@@ -139,8 +149,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="NAME,...",
         help="these programs alone",
     )
-    says = "for all: a program gets its share of what is left (default: 390)"
-    parser.add_argument("--budget", type=float, default=390, metavar="S", help=says)
+    says = "for all: a program gets its share of what is left (default: 1200)"
+    parser.add_argument("--budget", type=float, default=1200, metavar="S", help=says)
     parser.add_argument(
         "--by-hand",
         nargs="?",
@@ -153,25 +163,32 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _time_by_hand(name: str, scratch: Path) -> dict[str, list[float]]:
-    """The speed-up of each change that FIX or a word of the command makes: from the lowest to the highest."""
+def _time_by_hand(name: str, scratch: Path, times: dict[str, list[float]]) -> None:
+    """Adds a step time, in milliseconds, of the program as it is and with each change that FIX or a word of the command makes."""
     six = SIX[name]
-    changes = list(six.changes if six.by_hand is None else six.by_hand)
-    times: dict[str, list[float]] = {}
-    for change in ["", *changes, ""] if changes else []:
+    changes = [
+        change for change in (six.changes if six.by_hand is None else six.by_hand) if six.changes[change]
+    ]
+    variants = ["", *changes] if changes else []
+    for change in reversed(variants) if times else variants:
         old, new = (six.by_hand or {}).get(change, ("", ""))
         out = scratch / f"hand-{name}-{change}-{len(times.get(change, []))}.json"
         made = subprocess.run(
             [sys.executable, str(SHARED / "real" / "time_steps.py"), str(out), "optimizer",
              *(new if old and word == old else word for word in six.words)],
-            cwd=six.folder, env={**os.environ, "FIX": change}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+            cwd=six.folder, env={**os.environ, "FIX": change, "BLOCKS": str(BLOCKS_BY_HAND)}, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, check=False,
         )  # fmt: skip
         if not made.returncode and out.is_file():
             times.setdefault(change, []).append(json.loads(out.read_text())["step_ms"])
         print(f"{name} {change or 'base'} by hand: {times.get(change, ['failed'])[-1]} ms", flush=True)
+
+
+def _speedups(times: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """Of each change, from the lowest to the highest."""
     if "" not in times:
         return {}
-    return {change: speedup_range(times[""], times[change]) for change in changes if change in times}
+    return {change: speedup_range(times[""], made) for change, made in times.items() if change}
 
 
 def _environment(place: Place) -> dict[str, str]:
@@ -235,29 +252,10 @@ def _try(name: str, scratch: Path, out: Path, budget_s: float) -> dict[str, Any]
     with tarfile.open(SHARED / "corpus" / "real" / f"{name}.tar.xz") as packed:
         packed.extractall(scratch, filter="data")
     command = [
-        sys.executable,
-        "-m",
-        "foretrace",
-        "try",
-        "--from",
-        str(scratch / name),
-        "-o",
-        str(scratch / f"try-{name}"),
-    ]
-    command += [
-        "--base-every",
-        "0",
-        "--blocks",
-        "8",
-        "--settle",
-        "1.5",
-        "--no-together",
-        "--timeout",
-        "120",
-        "--format",
-        "json",
-    ]
-    command += ["--budget", f"{max(budget_s, 20):.0f}", "--ledger", str(out / "ledger.jsonl")]
+        sys.executable, "-m", "foretrace", "try", "--from", str(scratch / name), "-o", str(scratch / f"try-{name}"),
+        "--rounds", "2", "--base-every", "2", "--settle", "1.5", "--no-together", "--timeout", "120", "--format", "json",
+        "--budget", f"{max(budget_s, 20):.0f}", "--ledger", str(out / "ledger.jsonl"),
+    ]  # fmt: skip
     for change in six.tried:
         command += ["--only", change]
     done = subprocess.run(
@@ -271,6 +269,7 @@ def _try(name: str, scratch: Path, out: Path, budget_s: float) -> dict[str, Any]
         print(f"{name}: exit code {done.returncode}", flush=True)
         return None
     (out / f"{name}.json").write_text(done.stdout)
+    shutil.copy(scratch / f"try-{name}" / "try.json", out / f"{name}.processes.json")
     document: dict[str, Any] = json.loads(done.stdout)
     return document
 

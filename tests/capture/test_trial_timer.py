@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -44,6 +45,16 @@ def test_the_number_of_steps_can_be_given() -> None:
     timer, _ = timed([50] * 100, TrialOptions(output="", settle_s=0.2, block_steps=7, blocks=2))
     assert timer.block_steps == 7
     assert len(timer.blocks_ns) == 2
+
+
+def test_every_variant_lets_the_same_steps_by() -> None:
+    """Ten steps of 50 ms were let by in the first run: one of 20 ms steps, or with a long start, begins at the same step."""
+    first, waits = timed([50] * 100)
+    assert waits[0] == first.to_dict()["let_by"] == 10
+    same = replace(SETTLED, let_by=10, block_steps=4)
+    assert timed([20] * 100, same)[1] == timed([5_000, 400, *[50] * 100], same)[1] == waits
+    again = [*[50] * 8, 3_000, *[50] * 100]  # compiles again shortly before: that is let by too
+    assert timed(again, same)[1][0] > 10
 
 
 def test_batches_that_lie_ready_are_used_up_first() -> None:

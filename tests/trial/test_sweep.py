@@ -12,7 +12,7 @@ import pytest
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.present.text import trials
 from foretrace.trial import candidates, process, report
-from foretrace.trial.sweep import Settings, Sweep, Swept
+from foretrace.trial.sweep import MOST_ROUNDS, Settings, Sweep, Swept
 from tests import schemas
 
 # What a step takes with each change, in milliseconds.
@@ -34,7 +34,7 @@ def outcome(changes: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
         step_ms *= STEPS.get(name, 100.0) / 100
     return {
         "status": process.MEASURED, "error": "", "problem": "", "took_s": 1.0, "changes": dict(changes),
-        "blocks_ns": [step_ms * 1e6 * (1 + 0.001 * (number % 3)) for number in range(10)], "block_steps": 2,
+        "blocks_ns": [step_ms * 1e6 * (1 + 0.001 * (number % 3)) for number in range(10)], "block_steps": 2, "let_by": 9,
         "stopped_because": "all blocks were timed", "step_source": "optimizer.step() of SGD", "start_s": 1.0,
         "proofs": {name: {"applied": True, "says": f"{name} is on"} for name in changes},
         "results": {"losses": [1.0, 0.5], "gradient_norms": [], "outputs": [], "draws_in_model": False, "draws_in_data": False},
@@ -139,16 +139,55 @@ def test_it_stops_in_time_and_goes_on_where_it_stopped(
         sweep(tmp_path, ("compile",))
 
 
-def test_all_variants_take_the_same_number_of_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int | None] = []
+def test_what_one_process_leaves_open_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes scatter by 2 %: TF32, which is worth 3 %, needs more than one; workers, which halve the step, do not."""
+    scatter = iter([1.0, 1.02, 1.01, 0.99, 1.0, 1.01, 1.0, 1.015, 0.995, 1.005])
+    monkeypatch.setitem(STEPS, "tf32", 97.0)
+
+    def make(changes: Mapping[str, Any]) -> dict[str, Any]:
+        made, share = outcome(changes), next(scatter)
+        return {**made, "blocks_ns": [block * share for block in made["blocks_ns"]]}
+
+    ran = pretend(monkeypatch, make)
+    _, made = sweep(tmp_path, ("workers", "tf32"), together=False)
+    assert ran[:6] == ["base", "base", "workers", "base", "tf32", "base"]
+    assert ran[6:8] == ["tf32", "base"]
+    assert ran.count("workers") == 1
+    assert ran.count("tf32") <= MOST_ROUNDS
+    rows = {row.change: row for row in made.rows}
+    assert rows["tf32"].runs == ran.count("tf32")
+    assert f"from {rows['tf32'].runs} processes" in trials.behind(rows["tf32"])
+
+
+def test_rounds_can_be_asked_for(tmp_path: Path, processes: list[str]) -> None:
+    sweep(tmp_path, ("workers", "tf32"), rounds=2, base_every=2, together=False)
+    assert processes == ["base", "base", "workers", "tf32", "base", "workers", "tf32", "base"]
+
+
+def test_a_process_that_fails_later_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = iter(range(10))
+
+    def make(changes: Mapping[str, Any]) -> dict[str, Any]:
+        if changes and next(count):
+            return {"status": process.FAILED, "error": "out of memory", "took_s": 1.0}
+        return outcome(changes)
+
+    pretend(monkeypatch, make)
+    _, made = sweep(tmp_path, ("workers",), rounds=2, together=False)
+    assert made.rows[0].runs == 1
+    assert "one process with workers does not count: out of memory" in made.notes
+
+
+def test_all_variants_time_the_same_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int | None, int | None]] = []
 
     def run(command: list[str], options: Any, **_: Any) -> dict[str, Any]:
-        asked.append(options.block_steps)
+        asked.append((options.let_by, options.block_steps))
         return outcome(options.changes)
 
     monkeypatch.setattr(process, "run", run)
     sweep(tmp_path, ("workers",), base_every=0)
-    assert asked == [None, 2, 2]
+    assert asked == [(None, None), (9, 2), (9, 2)]
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ class TrialOptions:
     values: int = 5  # losses, gradient norms and outputs that are written down, from the first on
     settle_s: float = 1.0  # steps that belong to the start: at least so long ...
     settle_steps: int = 4  # ... and so many
+    let_by: int | None = None  # ... or so many, however long: the same steps are timed in every variant
     block_s: float = 0.2  # a block of steps lasts so long ...
     block_steps: int | None = None  # ... or has so many
     blocks: int = 10  # that are timed

@@ -80,7 +80,10 @@ class TrialTimer:
         elapsed_s = (now - self._ends[0]) / 1e9
         if elapsed_s > _LIMIT * self._options.settle_s:
             return True
-        if len(steps_ns) < self._least or elapsed_s < self._options.settle_s:
+        let_by = self._options.let_by
+        if len(steps_ns) < max(self._least, let_by or 0):
+            return False
+        if let_by is None and elapsed_s < self._options.settle_s:
             return False
         count = min(_RECENT, len(steps_ns) // 2)
         before, recent = sum(steps_ns[-2 * count : -count]), sum(steps_ns[-count:])
@@ -113,5 +116,6 @@ class TrialTimer:
         return {
             "blocks_ns": self.blocks_ns,
             "block_steps": self.block_steps,
+            "let_by": len(self._steps_ns()),
             "stopped_because": self._stopped_because or "all blocks were timed",
         }

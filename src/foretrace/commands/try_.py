@@ -102,6 +102,13 @@ def _add_how(how: argparse._ArgumentGroup) -> None:
         help="changes between two runs of the program as it is (default: 1; 0: only at the beginning)",
     )
     how.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes for each change (default: 1, and up to 3 where these leave open whether it is faster)",
+    )
+    how.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of torch, NumPy and random (default: 0)"
     )
     how.add_argument("--step-function", metavar="MODULE:NAME", help="the function that makes a step")
@@ -196,8 +203,10 @@ def _settings(args: argparse.Namespace) -> Any:
     from foretrace.trial.process import Limits
     from foretrace.trial.sweep import Settings
 
-    if args.blocks < _LEAST_BLOCKS or args.base_every < 0:
-        raise UsageError(f"--blocks is at least {_LEAST_BLOCKS}, and --base-every at least 0")
+    if args.blocks < _LEAST_BLOCKS or args.base_every < 0 or args.rounds < 1:
+        raise UsageError(
+            f"--blocks is at least {_LEAST_BLOCKS}, --base-every at least 0, and --rounds at least 1"
+        )
     options = TrialOptions(
         output="",
         seed=args.seed,
@@ -208,7 +217,13 @@ def _settings(args: argparse.Namespace) -> Any:
     )
     limits = Limits(args.timeout, args.memory)
     return Settings(
-        options, limits, args.budget, args.base_every, in_place=args.in_place, together=not args.no_together
+        options,
+        limits,
+        args.budget,
+        args.base_every,
+        args.rounds,
+        in_place=args.in_place,
+        together=not args.no_together,
     )
 
 

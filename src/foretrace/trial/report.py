@@ -34,6 +34,7 @@ class Row:
     verdict: str = ""  # faster, slower, same, inconclusive
     step_ns: float | None = None
     speedup: Interval | None = None
+    runs: int = 0  # processes that were measured
     results: ResultsKept | None = None
     peak_bytes: int | None = None
     start_extra_s: float | None = (
@@ -107,7 +108,6 @@ def make(
     base = swept.base
     other = recorded_on if recorded_on != base[0]["device"] else ""
     notes = [f"the recording is of another device ({other}): so are its predictions"] if other else []
-    bursts = judgement.waits_for_workers(base)
     rows = [_row(swept, proposal.name, proposal) for proposal in proposals]
     together = swept.of(TOGETHER)
     if together is not None:
@@ -116,7 +116,7 @@ def make(
     return Report(
         program,
         base[0]["device"],
-        judgement.base_of(base, bursts=bursts),
+        judgement.base_of(base),
         _peak(base[0]),
         base[0]["step_source"],
         tuple(rows),
@@ -146,7 +146,7 @@ def _row(swept: Swept, variant: str, proposal: Proposal) -> Row:
     if not sweep.applied(run):
         wrong = [proof["says"] for proof in run["proofs"].values() if not proof["applied"]]
         return Row(**row, status=NOT_APPLIED, error="; ".join(wrong))
-    told = judgement.measure(swept.base, run)
+    told = swept.measured(variant)
     extra_s = _start_extra_s(swept, run)
     return Row(
         **row,
@@ -154,6 +154,7 @@ def _row(swept: Swept, variant: str, proposal: Proposal) -> Row:
         verdict=told.verdict,
         step_ns=told.step_ns,
         speedup=told.speedup,
+        runs=len(swept.counted(variant)),
         results=sweep.kept_results(swept.base, run, proposal),
         peak_bytes=_peak(run),
         start_extra_s=extra_s,
@@ -180,7 +181,7 @@ def _peak(run: Mapping[str, Any]) -> int | None:
 
 def _notes(swept: Swept) -> list[str]:
     notes = []
-    base = judgement.base_of(swept.base, bursts=judgement.waits_for_workers(swept.base))
+    base = judgement.base_of(swept.base)
     if base.noisy:
         notes.append(
             f"too noisy to rank: runs of the program as it is differ by {100 * base.floor:.0f} %; what is said here of "
@@ -193,6 +194,11 @@ def _notes(swept: Swept) -> list[str]:
         notes.append(
             f"the time was spent before: {', '.join(swept.not_tried)}; the same command goes on with them"
         )
+    notes += [
+        f"one process with {run['variant']} does not count: {run['error'] or 'the change was not applied'}"
+        for run in swept.runs
+        if not sweep.counts(run) and swept.counted(run["variant"])
+    ]
     effects = [run["side_effects"] for run in swept.runs if run.get("side_effects")]
     for kind, says in (
         ("redirected", "saved into the scratch folder instead of where the program wanted"),
@@ -209,17 +215,15 @@ def _notes(swept: Swept) -> list[str]:
         swept.of(TOGETHER),
         [run for run in swept.runs if run["variant"] not in ("base", TOGETHER)],
     )
-    if together is not None and together["status"] == MEASURED:
-        best = min(
-            (
-                run
-                for run in singles
-                if run["status"] == MEASURED and set(run["changes"]) <= set(together["changes"])
-            ),
-            key=lambda run: judgement.measure(swept.base, run).step_ns,
-        )
-        if judgement.measure(swept.base, together).step_ns >= judgement.measure(swept.base, best).step_ns:
-            notes.append(f"together they are no faster than {best['variant']} alone: keep that")
+    if together is not None and sweep.counts(together):
+        made = [
+            run["variant"]
+            for run in singles
+            if sweep.counts(run) and set(run["changes"]) <= set(together["changes"])
+        ]
+        best = min(made, key=lambda variant: swept.measured(variant).step_ns)
+        if swept.measured(TOGETHER).step_ns >= swept.measured(best).step_ns:
+            notes.append(f"together they are no faster than {best} alone: keep that")
     return notes
 
 
@@ -237,6 +241,7 @@ def _row_dict(row: Row) -> dict[str, Any]:
         "verdict": row.verdict or None,
         "step_ms": None if row.step_ns is None else row.step_ns / 1e6,
         "speedup": None if row.speedup is None else asdict(row.speedup),
+        "runs": row.runs,
         "inside_prediction": row.inside,
         "results": None if row.results is None else asdict(row.results),
         "peak_bytes": row.peak_bytes,

@@ -1,5 +1,7 @@
 """The Sweep: a program as it is twice, then each change in turn with the program as it is between, then the best together.
 
+What one process leaves open is run again, in further rounds.
+
 What was run is kept in try.json, after every process anew: the same command in the same folder goes on where it stopped.
 """
 
@@ -8,20 +10,22 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from foretrace.capture.trial_options import TrialOptions
 from foretrace.errors import MissingDataError, UsageError
+from foretrace.sourced import JUDGEMENT, Count
 from foretrace.trial import judgement, process, results, scratch
 from foretrace.trial.candidates import Proposal, together
 from foretrace.trial.process import MEASURED, Limits
 
 STATE = "try.json"
 BASE, TOGETHER = "base", "together"
-_SAVED = 1  # the version of the state file
+MOST_ROUNDS = Count(3, "processes of a change, where fewer leave open whether it is faster", JUDGEMENT)
+_SAVED = 2  # the version of the state file
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     budget_s: float | None = None  # no process is started that would end later
     base_every: int = 1  # changes between two runs of the program as it is; 0: only at the beginning
+    rounds: int = 1  # processes of each change; more where these leave it open
     in_place: bool = False  # run in the program's own folder, not in a scratch folder
     together: bool = True  # measure the best changes together
 
@@ -46,11 +51,19 @@ class Swept:
     @property
     def base(self) -> list[Mapping[str, Any]]:
         """The runs of the program as it is that were measured."""
-        return [run for run in self.runs if run["variant"] == BASE and run["status"] == MEASURED]
+        return self.counted(BASE)
 
     def of(self, variant: str) -> Mapping[str, Any] | None:
-        """The run of a variant."""
+        """The first run of a variant."""
         return next((run for run in self.runs if run["variant"] == variant), None)
+
+    def counted(self, variant: str) -> list[Mapping[str, Any]]:
+        """The runs of a variant that were measured with the change in effect."""
+        return [run for run in self.runs if run["variant"] == variant and counts(run)]
+
+    def measured(self, variant: str) -> judgement.Measured:
+        """What a variant brings."""
+        return judgement.measure(self.base, self.counted(variant))
 
 
 class Sweep:
@@ -81,22 +94,35 @@ class Sweep:
         for _ in range(2):
             left += [] if self._turn(BASE, {}) else [BASE]
             self._check_base()
-        for number, proposal in enumerate(self.proposals, 1):
+        done = 0  # changes that were measured
+        for proposal in self._in_rounds():
             if left or not self._turn(proposal.name, proposal.changes):
                 left.append(proposal.name)
                 continue
+            done += counts(self._runs[-1])
             every = self.settings.base_every
-            if (
-                every
-                and number % every == 0
-                and self._runs[-1]["status"] == MEASURED
-                and applied(self._runs[-1])
-            ):
+            if every and counts(self._runs[-1]) and done % every == 0:
                 self._turn(BASE, {})
         best = self._best() if not left and self.settings.together else []
         if len(best) > 1 and not self._turn(TOGETHER, together(best, "").changes):
             left.append(TOGETHER)
-        return Swept(tuple(self._runs), tuple(dict.fromkeys(name for name in left if name != BASE)))
+        swept = Swept(tuple(self._runs))
+        return replace(swept, not_tried=tuple(name for name in dict.fromkeys(left) if swept.of(name) is None))
+
+    def _in_rounds(self) -> Iterator[Proposal]:
+        """Each change, then again those that the settings or what was measured so far ask for."""
+        for number in range(max(self.settings.rounds, MOST_ROUNDS)):
+            for proposal in self.proposals:
+                if not number or self._again(proposal.name, number):
+                    yield proposal
+
+    def _again(self, variant: str, rounds: int) -> bool:
+        """Whether a change that was run so often is run once more."""
+        swept = Swept(tuple(self._runs))
+        run = swept.of(variant)
+        if run is None or not counts(run):
+            return False
+        return rounds < self.settings.rounds or swept.measured(variant).verdict == "inconclusive"
 
     def _turn(self, variant: str, changes: Mapping[str, Any]) -> bool:
         """Takes the run from before, or makes it; whether there was time."""
@@ -120,11 +146,7 @@ class Sweep:
             place = scratch.linked(place, work / "here", leave_out=self.folder)
         work.mkdir(parents=True, exist_ok=True)
         options = replace(
-            self.settings.options,
-            output=str(self.folder / f"{label}.json"),
-            changes=changes,
-            scratch=str(work),
-            block_steps=self._block_steps(),
+            self._same_steps(), output=str(self.folder / f"{label}.json"), changes=changes, scratch=str(work)
         )
         run = process.run(
             self.command,
@@ -139,10 +161,13 @@ class Sweep:
         self._save()
         self._say(f"{variant}: {said(run)}")
 
-    def _block_steps(self) -> int | None:
-        """The same number of steps in all variants: that of the first run."""
+    def _same_steps(self) -> TrialOptions:
+        """The same steps are timed in all variants: those of the first run."""
         first = next((run for run in self._runs if run["status"] == MEASURED), None)
-        return first["block_steps"] if first else self.settings.options.block_steps
+        options = self.settings.options
+        return (
+            replace(options, block_steps=first["block_steps"], let_by=first["let_by"]) if first else options
+        )
 
     def _check_base(self) -> None:
         """Without the program as it is there is nothing to compare with."""
@@ -169,9 +194,9 @@ class Sweep:
         fast: list[tuple[float, Proposal]] = []
         for proposal in self.proposals:
             run = swept.of(proposal.name)
-            if run is None or run["status"] != MEASURED or not applied(run):
+            if run is None or not counts(run):
                 continue
-            told = judgement.measure(swept.base, run)
+            told = swept.measured(proposal.name)
             kept = kept_results(swept.base, run, proposal)
             if told.verdict == "faster" and kept.verdict != "diverges":
                 fast.append((told.speedup.point, proposal))
@@ -192,6 +217,7 @@ class Sweep:
             "command": [os.path.basename(self.command[0]), *self.command[1:]],
             "changes": {proposal.name: proposal.changes for proposal in self.proposals},
             "base_every": self.settings.base_every,
+            "rounds": self.settings.rounds,
             "seed": self.settings.options.seed,
             "blocks": self.settings.options.blocks,
         }
@@ -225,6 +251,11 @@ def applied(run: Mapping[str, Any]) -> bool:
     return all(proof["applied"] for proof in run["proofs"].values())
 
 
+def counts(run: Mapping[str, Any]) -> bool:
+    """Whether a run was measured with all of its changes in effect."""
+    return run["status"] == MEASURED and applied(run)
+
+
 def kept_results(
     base: Sequence[Mapping[str, Any]], run: Mapping[str, Any], proposal: Proposal
 ) -> results.ResultsKept:
@@ -247,6 +278,6 @@ def said(run: Mapping[str, Any]) -> str:
     """One run in a few words."""
     if run["status"] != MEASURED:
         return f"{run['status']}: {run['error']}"
-    step_ms = judgement.step_of(run, bursts=judgement.waits_for_workers([run])) / 1e6
+    step_ms = judgement.step_of(run, mean=judgement.uneven([run])) / 1e6
     wrong = [proof["says"] for proof in run["proofs"].values() if not proof["applied"]]
     return f"step {step_ms:.4g} ms in {run['took_s']:.1f} s" + (f"; not applied: {wrong[0]}" if wrong else "")

@@ -100,6 +100,8 @@ def behind(row: Row) -> str:
     assert row.results is not None
     word = {"same": "no difference", "inconclusive": f"inconclusive: {row.unsure}"}
     parts = [word.get(row.verdict, row.verdict), row.proof, row.results.says]
+    if row.runs > 1:
+        parts.insert(1, f"from {row.runs} processes")
     if row.start_extra_s is not None:
         start = f"the start takes {row.start_extra_s:.1f} s longer"
         pays = (
@@ -131,6 +133,7 @@ def frame(report: Report) -> pl.DataFrame:
                 "speedup_low": row.speedup.low if row.speedup else None,
                 "speedup": row.speedup.point if row.speedup else None,
                 "speedup_high": row.speedup.high if row.speedup else None,
+                "runs": row.runs,
                 "step_ns": row.step_ns,
                 "base_step_ns": report.base.step_ns,
                 "results": row.results.verdict if row.results else None,
