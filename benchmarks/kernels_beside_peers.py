@@ -3,7 +3,8 @@
 torch's Timer reads the host's clock around many calls in a row, and waits for the device once at the end: beside it stands
 `how="back-to-back"`. do_bench puts two events around one call after writing 256 MB to empty L2: beside it stands `how="flush"`.
 All four take turns in an order that turns round, so that a GPU that grows hot does so for all; a figure is the median over the turns
-of the medians, a ratio the median of the ratios within a turn. A kernel of a few microseconds takes shorter turns, and
+of the medians, a ratio the median of the ratios within a turn. Beside Timer stands the mean: its blocks are so long that there are
+one or two in a turn, and the host is now faster, now slower. A kernel of a few microseconds takes shorter turns, and
 more of them: events tick every half microsecond, which is a tenth of it, and the host's speed changes from one second to the next.
 
     python benchmarks/kernels_beside_peers.py                  # on a GPU; exit code 1 with --gate where one is off by over 2 %
@@ -67,13 +68,14 @@ def kernels(device: str) -> dict[str, Function]:
 def ours(function: Function, device: str, how: str, seconds: float) -> float:
     """Milliseconds of a call."""
     timing = bench.Timing(device=device, how=how, warmup_s=0.025, least_s=seconds, most_s=4 * seconds)  # type: ignore[arg-type]
-    return bench.time(function, timing).median_ms.point
+    measured = bench.time(function, timing)
+    return measured.mean_ms if how == "back-to-back" else measured.median_ms.point
 
 
 def timer(function: Function, seconds: float) -> float:
     """torch.utils.benchmark's, in milliseconds."""
     measured = Timer("function()", globals={"function": function}).blocked_autorange(min_run_time=seconds)
-    return float(measured.median) * _MS
+    return float(measured.mean) * _MS
 
 
 def do_bench(function: Function, seconds: float) -> float:
