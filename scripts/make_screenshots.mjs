@@ -2,7 +2,8 @@
 /**
  * Pictures of `foretrace serve`, 1440 × 900 in 256 colours. Needs Chromium, node, `npm ci` in web/, and a foretrace with its page:
  *
- *   node scripts/make_screenshots.mjs                    # docs/images/page/: those that the documents show
+ *   node scripts/make_screenshots.mjs                    # docs/images/page/: those that the documents show. Those of naive_attention
+ *                                                        # are of the sample, whose numbers `foretrace demo` prints
  *   node scripts/make_screenshots.mjs FOLDER [PAGE...]   # every page, for two recordings of the shared corpus, light and dark
  */
 import { mkdirSync, statSync, writeFileSync } from "node:fs"
@@ -50,24 +51,28 @@ const isWanted = (view, name) => (folder ? wanted.length === 0 || wanted.include
 mkdirSync(OUT, { recursive: true })
 const names = Object.values(RECORDINGS).flatMap((each) => [each.run, each.other])
 const paths = [...names.map((name) => join(CORPUS, "h200", `${name}.json.gz`)), join(CORPUS, RANKS.files)]
-const server = await startServer((process.env.FORETRACE ?? "foretrace").split(" "), paths)
+const foretrace = (process.env.FORETRACE ?? "foretrace").split(" ")
+const server = await startServer(foretrace, paths)
+const ofSample = folder ? null : await startServer(foretrace, [])
 const browser = await launch()
 let bytes = 0
 try {
   const runs = await server.ready()
+  const sample = ofSample ? Object.values(await ofSample.ready())[0] : null
   await new Promise((resolve) => setTimeout(resolve, 5000)) // the list of runs gets their step times a little later
   for (const theme of ["light", "dark"]) {
     const context = await browser.newContext({ viewport: SIZE, colorScheme: theme, reducedMotion: "reduce" })
     const page = await context.newPage()
     // A fresh page each time: only the fragment would change otherwise, and what was chosen before would stay.
-    const open = async (fragment) => {
+    const open = async (fragment, from = server) => {
       await page.goto("about:blank")
-      await page.goto(`${server.url}${fragment}`)
+      await page.goto(`${from.url}${fragment}`)
     }
     for (const [recording, { run, other, timeline, ...span }] of Object.entries(RECORDINGS)) {
       for (const { name } of PAGES.filter((each) => isWanted(each.name, `${each.name}-${recording}-${theme}`))) {
         const query = name === "timeline" ? `${timeline}&` : name === "compare" ? `other=${runs[other]}&` : ""
-        await open(`#/${name}?${query}run=${runs[run]}`)
+        if (ofSample && recording === "naive_attention") await open(`#/${name}?run=${sample}`, ofSample)
+        else await open(`#/${name}?${query}run=${runs[run]}`)
         if (name === "timeline") await clickSpan(page, span)
         bytes += await takePicture(page, `${name}-${recording}-${theme}`)
       }
@@ -82,4 +87,5 @@ try {
 } finally {
   await browser.close()
   server.stop()
+  ofSample?.stop()
 }

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import foretrace
+from tests.ingest.comparison import needs_native
 
 pytestmark = pytest.mark.slow
 
@@ -86,6 +87,7 @@ def without(module: str, *arguments: str, cache: Path, prepare: str = "pass") ->
 SAMPLE = next(Path(foretrace.__file__).parent.joinpath("samples").glob("*.json.gz"))
 
 
+@needs_native  # or there is nothing to take away
 def test_what_isal_and_the_extension_do_works_without_them(tmp_path: Path) -> None:
     """Windows on ARM has no isal, free-threaded Python no extension: both print what the others print."""
     diagnose = ("diagnose", str(SAMPLE), "--format", "json")

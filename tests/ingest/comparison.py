@@ -13,7 +13,9 @@ from foretrace.ingest import kineto_native
 needs_native = pytest.mark.skipif(
     kineto_native.missing is not None, reason=f"the extension is not built ({kineto_native.missing})"
 )
-READERS = (pytest.param("native", marks=needs_native), "python")
+# The Python reader, asked for by name, is the same with the extension and without.
+names_python_reader = pytest.mark.names_python_reader
+READERS = (pytest.param("native", marks=needs_native), pytest.param("python", marks=names_python_reader))
 # What a Trace says about its file rather than about the recording.
 OF_THE_FILE = ("file_bytes", "compression")
 

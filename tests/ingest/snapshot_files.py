@@ -12,11 +12,12 @@ import pytest
 from foretrace.errors import InputError
 from foretrace.ingest import snapshot_native
 from foretrace.ingest.snapshots import read_snapshot
+from tests.ingest.comparison import names_python_reader
 
 needs_native = pytest.mark.skipif(
     snapshot_native.missing is not None, reason=f"not built ({snapshot_native.missing})"
 )
-READERS = (pytest.param("native", marks=needs_native), "python")
+READERS = (pytest.param("native", marks=needs_native), pytest.param("python", marks=names_python_reader))
 both_readers = pytest.mark.parametrize("reader", READERS)
 INNER = {"filename": "net.py", "line": 7, "name": "forward"}
 OUTER = {"filename": "träin.py", "line": 40, "name": "<module>", "fx_node_op": "call"}
