@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from foretrace.analyze import run
 from foretrace.analyze.concepts.memory import memory_replay, saved_for_backward
-from foretrace.analyze.concepts.memory.memory_replay import MemoryChange, Stretch, pieces
+from foretrace.analyze.concepts.memory.memory_replay import MemoryChange, Stretch, factors, pieces
 from foretrace.errors import MissingDataError, UsageError
 from tests.diagnose.loops import H200
 from tests.diagnose.memory_steps import UNIT, Training
@@ -107,6 +108,6 @@ def test_changes_of_the_curve(tmp_path: Path) -> None:
         "once more", again=pieces(live, [memory.peak_at_ns] * len(live), memory.end_ns[live])
     )
     assert memory.peak_with([again]) == 38 * UNIT
-    halved = MemoryChange("half", factors=dict.fromkeys(range(len(memory.size_bytes)), 0.5))
+    halved = MemoryChange("half", factors=factors(np.arange(len(memory.size_bytes)), 0.5))
     assert memory.peak_with([halved]) == 17 * UNIT
     assert memory.peak_with([halved, again]) == 24 * UNIT

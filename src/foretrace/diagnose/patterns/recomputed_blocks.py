@@ -39,10 +39,11 @@ def _device_and_host(case: Case, calls: Calls) -> tuple[dict[int, float], list[t
     more = np.zeros(len(dur))
     again: list[tuple[int, int]] = []
     reach = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)[:-1]))
-    columns = (calls.start_ns, calls.end_ns, calls.back_ns, calls.back_end_ns)
-    for start_ns, end_ns, back_ns, back_end_ns in zip(*(each.tolist() for each in columns), strict=True):
-        first, last = _calls_within(case, start_ns, end_ns)
-        back, back_last = _calls_within(case, back_ns, back_end_ns)
+    times = (calls.start_ns, calls.end_ns, calls.back_ns, calls.back_end_ns)
+    # The program's calls that begin in the forward and in the backward: the first, and the one behind the last.
+    places = (np.searchsorted(program.call_start_ns, each - program.start_ns) for each in times)
+    columns = (each.tolist() for each in (calls.start_ns, calls.end_ns, *places))
+    for start_ns, end_ns, first, last, back, back_last in zip(*columns, strict=True):
         if first == last or back == back_last:
             continue
         again.append((back, _host_ns(program, reach, start_ns, end_ns)))
@@ -70,10 +71,3 @@ def _host_ns(program: Program, reach: NDArray[np.int64], start_ns: int, end_ns: 
     called = (start >= low) & (start < high)
     gaps = float((program.gap_ns[near] * np.minimum(share, 1.0)).sum())
     return round(gaps + int(program.base_ns[near][called].sum()))
-
-
-def _calls_within(case: Case, start_ns: int, end_ns: int) -> tuple[int, int]:
-    """The program's calls that begin in this time of the recording: the first, and the one behind the last."""
-    start = case.program.call_start_ns
-    low, high = np.searchsorted(start, (start_ns - case.program.start_ns, end_ns - case.program.start_ns))
-    return int(low), int(high)
