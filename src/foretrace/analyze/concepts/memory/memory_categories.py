@@ -132,16 +132,16 @@ def _passes(trace: Trace, work: Intervals) -> Intervals:
     """Backward passes: backward work with no forward operator in between."""
     if not len(work.start):
         return work
-    forward = trace.ops.filter((pl.col("forward_thread") == 0) & pl.col("sequence").is_not_null())["span_id"]
-    linked = trace.ops["forward_id"].drop_nulls()
-    spans = trace.spans.select("track_id", "start_ns")
+    ops = trace.ops.select("span_id", "forward_id", "forward_thread", "sequence")
+    forward = ops["span_id"].filter((ops["forward_thread"] == 0) & ops["sequence"].is_not_null()).to_numpy()
+    linked = ops["forward_id"].drop_nulls().to_numpy()
     if len(linked):
         # A loader's thread runs operators too, at any time.
-        tracks = spans["track_id"].gather(linked).unique().implode()
-        rows = spans[forward.to_numpy()].filter(pl.col("track_id").is_in(tracks))
-    else:
-        rows = spans[forward.to_numpy()]
-    starts = np.sort(rows["start_ns"].to_numpy())
+        track = trace.spans["track_id"].to_numpy()
+        known = np.zeros(int(track.max()) + 1, bool)
+        known[track[linked]] = True
+        forward = forward[known[track[forward]]]
+    starts = np.sort(trace.spans["start_ns"].to_numpy()[forward])
     apart = np.searchsorted(starts, work.start[1:]) > np.searchsorted(starts, work.end[:-1])
     return Intervals(work.start[np.append(True, apart)], work.end[np.append(apart, True)])
 

@@ -130,7 +130,9 @@ class Memory:
         # Behind the last event of the same moment: what goes then is gone.
         last = np.append(at[1:] != at[:-1], True)[: len(at)]
         at, running = at[last], running[last]
-        first = np.searchsorted(self.at_ns, at)  # of the points that the event counts for, up to the next event's
+        first = np.searchsorted(
+            self.at_ns, at
+        )  # of the points that the event counts for, up to the next event's
         highest = float(self.total_bytes[: first[0] if len(first) else None].max(initial=0))
         until = np.append(first[1:], len(self.at_ns))[: len(first)]
         some = first < until

@@ -8,8 +8,7 @@ block that outlives the module among those of its last operator that leaves one 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -30,7 +29,9 @@ _NUMBER = re.compile(r"_\d+$")
 _LEAST_OUTPUT = Share(
     0.02, "the largest block that a module leaves, as large as its output is at least", JUDGEMENT
 )
-_AT_ONCE = 1 << 18  # blocks of calls that are looked at together: a block counts once for each module around it
+_AT_ONCE = (
+    1 << 18
+)  # blocks of calls that are looked at together: a block counts once for each module around it
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,10 @@ class Calls:
 
     def chosen(self, calls: Times) -> Calls:
         """Some of the calls."""
-        columns = {each.name: getattr(self, each.name) for each in fields(self)}
+        times = (self.module, self.start_ns, self.end_ns, self.back_ns, self.back_end_ns, self.output)
+        chosen = (column[calls] for column in times)
         return Calls(
-            **{
-                name: column.of_calls(calls) if isinstance(column, Blocks) else column[calls]
-                for name, column in columns.items()
-            }
+            *chosen, saved=self.saved.of_calls(calls), live_at_most=self.live_at_most.of_calls(calls)
         )
 
     def saved_bytes(self, memory: Memory) -> Times:
@@ -173,7 +172,8 @@ def _calls(trace: Trace, memory: Memory, tree: ModuleTree) -> Calls:
     allocated = _Allocated(memory, since)
     made, made_end = (np.searchsorted(memory.start_ns, at) for at in (start, end))
     upto = np.cumsum(made_end - made)
-    parts, done = [], 0
+    parts: list[tuple[Times, Blocks, Blocks]] = []
+    done = 0
     while done < len(module) or not parts:
         before = int(upto[done - 1]) if done else 0
         until = max(int(np.searchsorted(upto, before + _AT_ONCE, side="right")), done + 1)
@@ -190,9 +190,7 @@ def _joined(parts: tuple[Blocks, ...]) -> Blocks:
     )
 
 
-def _operators_start(
-    memory: Memory, parent: Times, is_op: NDArray[np.bool_], started: Times
-) -> Times:
+def _operators_start(memory: Memory, parent: Times, is_op: NDArray[np.bool_], started: Times) -> Times:
     """For each block, when the outermost operator began in which it was allocated; never, where that is not known."""
     op = memory.blocks["op_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()
     ops, place = np.unique(op, return_inverse=True)
@@ -232,9 +230,8 @@ class _Allocated:
         saved = stays & (until >= back[call]) & (until <= pass_end[call]) & (row != output[call])
         highest = self._highest_ns(call, row, ~stays, end)
         live = (until > highest[call]) & (memory.start_ns[row] <= highest[call])
-        return output, *(
-            Blocks(np.bincount(call[which], minlength=len(made)), row[which]) for which in (saved, live)
-        )
+        found = [Blocks(np.bincount(call[which], minlength=len(made)), row[which]) for which in (saved, live)]
+        return output, found[0], found[1]
 
     def _output(self, call: Times, row: Times, count: int) -> Times:
         """The last block of some size that is left, or a larger one of the same operator: no norm's mean and variance."""
@@ -266,7 +263,8 @@ class _Allocated:
 def _each(first: Times, count: Times) -> Times:
     """The numbers from each first on, as many as counted."""
     before = np.cumsum(count) - count
-    return np.arange(int(count.sum())) + np.repeat(first - before, count)
+    numbers: Times = np.arange(int(count.sum())) + np.repeat(first - before, count)
+    return numbers
 
 
 def _of_calls(ufunc: np.ufunc, values: Times, call: Times, count: int) -> Times:
