@@ -73,10 +73,15 @@ class Calls:
 
     def chosen(self, calls: Times) -> Calls:
         """Some of the calls."""
-        times = (self.module, self.start_ns, self.end_ns, self.back_ns, self.back_end_ns, self.output)
-        chosen = (column[calls] for column in times)
         return Calls(
-            *chosen, saved=self.saved.of_calls(calls), live_at_most=self.live_at_most.of_calls(calls)
+            module=self.module[calls],
+            start_ns=self.start_ns[calls],
+            end_ns=self.end_ns[calls],
+            back_ns=self.back_ns[calls],
+            back_end_ns=self.back_end_ns[calls],
+            output=self.output[calls],
+            saved=self.saved.of_calls(calls),
+            live_at_most=self.live_at_most.of_calls(calls),
         )
 
     def saved_bytes(self, memory: Memory) -> Times:
