@@ -46,9 +46,26 @@ from foretrace.urls import is_url
 Kept = TypeVar("Kept")
 
 LONGEST_WALK = 64  # operators around an operator
+_NO_CODE = 2**32 - 1  # more than there are texts
 _NAMED_OPS = 2_000  # enough to tell which line of a function called them
 # About the recording as it began, or at its fullest: not to be told from some of its steps.
 _OF_THE_WHOLE = ("cold-start", "memory", "memory-fit", "saved-activations")
+
+
+class _Texts:
+    """The texts of a column, one by one: of many rows there are few, and each is made once. Empty where there is none."""
+
+    def __init__(self, column: pl.Series) -> None:
+        self._column = column
+        self._codes = column.to_physical().fill_null(_NO_CODE).to_numpy()
+        self._known: dict[int, str] = {_NO_CODE: ""}
+
+    def __getitem__(self, row: int) -> str:
+        code = int(self._codes[row])
+        text = self._known.get(code)
+        if text is None:
+            text = self._known[code] = str(self._column[row])
+        return text
 
 
 class Case:
@@ -114,16 +131,21 @@ class Case:
         """The names of all spans, as text."""
         return self.trace.spans["name"].cast(pl.String)
 
+    def name(self, span: int) -> str:
+        """The name of a span."""
+        return self.keep("texts of names", lambda: _Texts(self.trace.spans["name"]))[span]
+
     @cached_property
-    def _op_rows(self) -> dict[int, int]:
-        return {op: row for row, op in enumerate(self.trace.ops["span_id"].to_list())}
+    def _op_rows(self) -> NDArray[np.int32]:
+        ids = self.trace.ops["span_id"].to_numpy()
+        rows = np.full(self.trace.spans.height, -1, np.int32)
+        rows[ids] = np.arange(len(ids), dtype=np.int32)
+        return rows
 
     def argument(self, op_id: int, column: str) -> str:
         """What is recorded of an operator's arguments, such as its `shapes`; empty where nothing is."""
-        row = self._op_rows.get(op_id)
-        return (
-            "" if row is None else self.keep(f"argument {column}", lambda: self.trace.ops[column])[row] or ""
-        )
+        row = int(self._op_rows[op_id])
+        return "" if row < 0 else self.keep(f"texts of {column}", lambda: _Texts(self.trace.ops[column]))[row]
 
     @property
     def copies(self) -> pl.DataFrame:
@@ -304,8 +326,8 @@ class Case:
             pl.col("span_id").alias("op_id"), pl.col("shapes", "dtypes", "strides", "inputs").cast(pl.String)
         )
 
-    def op_names(self, op_ids: pl.Series) -> pl.Series:
-        """The names of operators; null where there is none."""
+    def op_names(self, op_ids: pl.Series | list[int] | NDArray[Any]) -> pl.Series:
+        """The names of operators, or other spans; null where there is none."""
         return self.trace.spans["name"].gather(op_ids).cast(pl.String)
 
     def device_work(self, *predicates: pl.Expr) -> DeviceWork:
@@ -353,7 +375,7 @@ class Case:
         stacks = self.trace.stacks
         known = ops.drop_nulls("stack_id")
         if known.is_empty() or stacks.is_empty():
-            counted = self.names.gather(list(op_ids)).value_counts(sort=True)
+            counted = self.op_names(list(op_ids)).value_counts(sort=True)
             return tuple(Place(None, None, name) for name in counted["name"].head(limit))
         times: Counter[Place] = Counter()
         for stack, count in known["stack_id"].value_counts(sort=True).iter_rows():

@@ -39,7 +39,7 @@ def islands(case: Case, *, widest: int) -> list[Island]:
     copies = passing_copies(case).rows.select("task", "source", "target", "op_id")
     casts: dict[int, _Cast] = {}
     for task, source, target, op in copies.iter_rows():
-        outer = case.names[case.callers(op)[-1]]
+        outer = case.name(case.callers(op)[-1])
         casts[task] = _Cast(source, target, outer in ASKED, BACKWARD in outer)
     ops, streams = case.tasks["op_id"].to_list(), case.tasks["stream"].to_list()
     listed: list[Island] = []
@@ -70,7 +70,8 @@ def _island_from(
             continue
         inner.append(task)
         if cast.target == up.source and (cast.backward if up.backward else cast.asked):
-            multiplies = case.op_names(case.tasks["op_id"].gather(between)).is_in(_MULTIPLIES).any()
+            known = (ops[task] for task in between)
+            multiplies = any(op is not None and case.name(op) in _MULTIPLIES for op in known)
             return Island(inner, between, up.backward) if multiplies else None
     return None
 

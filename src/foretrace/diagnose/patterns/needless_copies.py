@@ -93,7 +93,7 @@ def _attention_of_one_query(copies: DeviceWork) -> dict[int, int]:
 def _without(case: Case, op: int, shapes: str | None, strides: str | None) -> _Without:
     """Whether the program asked for this copy itself and what follows can do without."""
     outermost = case.callers(op)[-1]
-    asked = case.names[outermost]
+    asked = case.name(outermost)
     layouts = copy_readers.tensors(shapes, strides)
     original = layouts[1] if len(layouts) > 1 else None
     repeats = original is not None and bool(original.repeated)

@@ -107,7 +107,7 @@ def _casts_weight(case: Case, ops: list[int]) -> list[bool]:
         _is_weight(
             case.argument(op, "shapes"),
             case.argument(around, "shapes"),
-            WEIGHTS_AT.get(case.names[around], ()),
+            WEIGHTS_AT.get(case.name(around), ()),
         )
         for op, around in zip(ops, outer, strict=True)
     ]

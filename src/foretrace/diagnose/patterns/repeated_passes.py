@@ -223,7 +223,7 @@ def updates(case: Case, loop: Repeat) -> bool:
 def products(case: Case, loop: Repeat) -> bool:
     """Whether a loop multiplies matrices or convolves."""
     tasks = case.tasks.filter(pl.col("call").is_in(loop.calls()))["op_id"].drop_nulls().unique()
-    names = case.names.gather(tasks).unique()
+    names = case.op_names(tasks).unique()
     families = {known[0] for name in names if (known := work_models.find(name)) is not None}
     return not families.isdisjoint(work_models.MATRIX_FAMILIES)
 

@@ -127,12 +127,14 @@ def _hooks(work: DeviceWork, again: DeviceWork, *, saved: int) -> ProgramTime:
 
 def _repeats(work: DeviceWork) -> pl.Series:
     """Whether the forward pass called the same before: what a backward that is differentiated calls, it did not."""
-    case, names = work.case, work.case.names
+    case = work.case
     forward = case.keep("calls of the forward", lambda: _forward_calls(case))
     repeated: dict[int, bool] = {}
     for op in work.rows["op_id"].drop_nulls().unique():
-        in_node = list(takewhile(lambda caller: not _NODE.search(names[caller]), case.callers(op)))
-        repeated[op] = bool(in_node) and (names[in_node[-1]], case.argument(in_node[-1], "shapes")) in forward
+        in_node = list(takewhile(lambda caller: not _NODE.search(case.name(caller)), case.callers(op)))
+        repeated[op] = (
+            bool(in_node) and (case.name(in_node[-1]), case.argument(in_node[-1], "shapes")) in forward
+        )
     return pl.Series([repeated.get(op, True) for op in work.rows["op_id"]], dtype=pl.Boolean)
 
 
