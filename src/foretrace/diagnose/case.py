@@ -17,6 +17,7 @@ from foretrace import analyze, intervals
 from foretrace.analyze.concepts.device import device_roles
 from foretrace.analyze.concepts.host.cpu_program import computes_on_cpu
 from foretrace.analyze.concepts.host.runtime_calls import HostSpans
+from foretrace.analyze.concepts.names.named_spans import ids_where
 from foretrace.analyze.result import Result, require_timeline
 from foretrace.diagnose import replayable
 from foretrace.diagnose.device_work import DeviceWork
@@ -46,6 +47,7 @@ from foretrace.urls import is_url
 Kept = TypeVar("Kept")
 
 LONGEST_WALK = 64  # operators around an operator
+_ARGUMENTS = ("shapes", "dtypes", "strides", "inputs")
 _NO_CODE = 2**32 - 1  # more than there are texts
 _NAMED_OPS = 2_000  # enough to tell which line of a function called them
 # About the recording as it began, or at its fullest: not to be told from some of its steps.
@@ -322,9 +324,34 @@ class Case:
     @cached_property
     def arguments(self) -> pl.DataFrame:
         """What is recorded of the operators' arguments, as text: `op_id`, shapes, dtypes, strides and inputs."""
-        return self.trace.ops.select(
-            pl.col("span_id").alias("op_id"), pl.col("shapes", "dtypes", "strides", "inputs").cast(pl.String)
+        return self.trace.ops.select(pl.col("span_id").alias("op_id"), pl.col(*_ARGUMENTS).cast(pl.String))
+
+    def with_arguments(self, rows: pl.DataFrame, *columns: str) -> pl.DataFrame:
+        """The rows with what is recorded of the arguments of their `op_id`, as text; null where nothing is."""
+        ops = rows["op_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+        place = np.where(ops < 0, -1, self._op_rows[ops]) if len(self._op_rows) else np.full(len(ops), -1)
+        given = self.trace.ops.select(*(columns or _ARGUMENTS))
+        taken = given.select(
+            pl.all().gather(pl.Series(place).set(pl.Series(place < 0), None)).cast(pl.String)
         )
+        return rows.hstack(taken)
+
+    def numbers(self, spans: NDArray[np.int64], *, shapes: bool) -> NDArray[np.int64]:
+        """For each of these spans a number, the same for those of the same name, and on the same `shapes` if that counts."""
+        key = self.trace.spans["name"].to_physical().to_numpy()[spans].astype(np.int64)
+        if shapes and self.trace.ops.height:
+            codes = self.trace.ops["shapes"].to_physical().fill_null(_NO_CODE).to_numpy()
+            rows = self._op_rows[spans]
+            key = key << 32 | np.where(rows < 0, _NO_CODE, codes[rows])
+        numbers: NDArray[np.int64] = np.unique(key, return_inverse=True)[1]
+        return numbers
+
+    def calls_named(self, *names: str) -> pl.DataFrame:
+        """The operators of these names, in order, with `op_id`, `name` and their arguments."""
+        ids = ids_where(self.trace, "op", lambda texts: texts.is_in(names).to_numpy())
+        ids = ids[self._op_rows[ids] >= 0]
+        calls = pl.DataFrame({"op_id": pl.Series(ids, dtype=pl.UInt32)})
+        return self.with_arguments(calls.with_columns(name=self.op_names(ids)))
 
     def op_names(self, op_ids: pl.Series | list[int] | NDArray[Any]) -> pl.Series:
         """The names of operators, or other spans; null where there is none."""

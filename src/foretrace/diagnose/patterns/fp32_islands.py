@@ -78,7 +78,7 @@ def _island_from(
 
 def in_half(case: Case, tasks: list[int]) -> dict[int, int]:
     """How long kernels take that compute in half precision: products on tensor cores, others on half the bytes."""
-    work = case.tasks[tasks].join(case.arguments, on="op_id", how="left", maintain_order="left")
+    work = case.with_arguments(case.tasks[tasks])
     work = work.with_columns(
         op=case.op_names(work["op_id"]),
         of_op_ns=pl.col("dur_ns").sum().over("op_id"),

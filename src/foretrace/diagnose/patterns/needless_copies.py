@@ -131,8 +131,8 @@ def _formatted(case: Case) -> set[int]:
 
 
 def _all_formatted(case: Case) -> set[int]:
-    calls = case.arguments.filter(pl.col("inputs").str.contains(r'^\["", "[1-9]"\]$'))
-    return set(calls.filter(case.op_names(calls["op_id"]) == "aten::contiguous")["op_id"])
+    calls = case.calls_named("aten::contiguous")
+    return set(calls.filter(pl.col("inputs").str.contains(r'^\["", "[1-9]"\]$'))["op_id"])
 
 
 def _inside(case: Case, op: int) -> str:

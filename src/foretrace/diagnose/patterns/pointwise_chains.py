@@ -156,7 +156,7 @@ def _candidates(case: Case) -> pl.DataFrame:
     """All tasks in order, with role, op, `fusable`, and the segment that they lie in: what may be fused together."""
     roles = case.roles.select("id", "role", "phase", "moves")
     work = case.tasks.join(roles, on="id", how="left", maintain_order="left")
-    work = work.join(case.arguments, on="op_id", how="left", maintain_order="left")
+    work = case.with_arguments(work)
     work = work.with_columns(op=case.op_names(work["op_id"]))
     distinct = work["op"].drop_nulls().unique()
     fuses = [op for op in distinct if (work_models.find(op) or ("",))[0] in fusion.FAMILIES]
