@@ -12,7 +12,7 @@ import polars as pl
 from foretrace.analyze.concepts.memory import batch_bytes, memory_replay, trained_parameters
 from foretrace.analyze.concepts.memory.memory_replay import Factors, MemoryChange, Times, factors
 from foretrace.analyze.concepts.names.named_spans import operator_rows
-from foretrace.analyze.concepts.names.per_name import by_name
+from foretrace.analyze.concepts.names.per_name import by_name, distinct_rows
 from foretrace.analyze.concepts.trees import attribution
 from foretrace.analyze.concepts.trees.call_tree import NOBODY
 from foretrace.predict.costs import gemm
@@ -72,7 +72,7 @@ def _sizes(trace: Trace, rows: Times, ops: Times, size_bytes: Times) -> tuple[Fa
     known = np.append(taken.to_numpy(), False)[places]
     calls = trace.ops.select("shapes", "dtypes")[places[known]]
     calls = calls.with_columns(name=trace.spans["name"].gather(ops[known]))
-    kinds, kind = _distinct(calls.select("name", "shapes", "dtypes"))
+    kinds, kind = distinct_rows(calls.select("name", "shapes", "dtypes"))
     told = [_told(*each) for each in kinds.cast(pl.String).iter_rows()]
     smallest = np.array([size for size, _ in told], np.int64)[kind]
     made = np.array([made for _, made in told], np.float64).reshape(-1, 3)[kind]
@@ -80,16 +80,6 @@ def _sizes(trace: Trace, rows: Times, ops: Times, size_bytes: Times) -> tuple[Fa
     rows, made = rows[known][fits], made[fits]
     least, point, most = (Factors(rows, made[:, column]) for column in range(3))
     return least, point, most
-
-
-def _distinct(calls: pl.DataFrame) -> tuple[pl.DataFrame, Times]:
-    """The rows that differ, and for each row which of these it is."""
-    which = np.zeros(calls.height, np.int64)
-    first = which
-    for column in calls.columns:
-        codes = calls[column].to_physical().to_numpy().astype(np.int64)
-        _, first, which = np.unique(which << 32 | codes, return_index=True, return_inverse=True)
-    return calls[first], which
 
 
 def _working(trace: Trace, ops: Times) -> Times:

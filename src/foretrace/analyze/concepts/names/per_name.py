@@ -9,6 +9,18 @@ import polars as pl
 
 from foretrace.analyze.concepts.trees.call_tree import Array
 
+_NONE = 2**32 - 1  # more than any code
+
+
+def distinct_rows(table: pl.DataFrame) -> tuple[pl.DataFrame, Array]:
+    """The rows of a table of texts that differ, and for each row which of these it is."""
+    which = np.zeros(table.height, np.int64)
+    first = which[:1]
+    for column in table.columns:
+        codes = table[column].to_physical().cast(pl.Int64).fill_null(_NONE).to_numpy()
+        _, first, which = np.unique(which << 32 | codes, return_index=True, return_inverse=True)
+    return table[first], which
+
 
 def by_name(names: pl.Series, value: Callable[[pl.Series], Array]) -> Array:
     """For each name its value, computed once per distinct name; `value` maps distinct names to an array."""
