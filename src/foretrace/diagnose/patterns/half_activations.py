@@ -30,12 +30,12 @@ _WIDE = re.compile(
     r"|linalg_vector_norm|softplus|add|add_|sub|embedding|index_select|index|cat|gather)$"
 )
 _ALLOCATES = r"^aten::(?:empty|new_empty|resize|_resize)"
-_MOST_ELEMENTS = 1 << 48  # more is no size of a tensor
 SOFTMAX = Factor(
     1.5,
     "the bytes of a softmax in fp32, kept under autocast: for itself, and in half for the product behind",
     JUDGEMENT,
 )
+_ENDS = ("least", "point", "most")  # of what is freed
 COPIES = "bf16 copies of the parameters"
 _LEAST_FP32 = Share(0.9, "the products that take fp32, where autocast is not on yet", JUDGEMENT)
 
@@ -75,10 +75,10 @@ def _sizes(trace: Trace, rows: Times, ops: Times, size_bytes: Times) -> tuple[Fa
     kinds, kind = distinct_rows(calls.select("name", "shapes", "dtypes"))
     told = [_told(*each) for each in kinds.cast(pl.String).iter_rows()]
     smallest = np.array([size for size, _ in told], np.int64)[kind]
-    made = np.array([made for _, made in told], np.float64).reshape(-1, 3)[kind]
     fits = size_bytes[known] >= smallest
-    rows, made = rows[known][fits], made[fits]
-    least, point, most = (Factors(rows, made[:, column]) for column in range(3))
+    rows, kind = rows[known][fits], kind[fits]
+    made = [np.array(end, np.float64) for end in zip(*(each for _, each in told), strict=True)]
+    least, point, most = (Factors(rows, end[kind]) for end in made) if made else (Factors(),) * len(_ENDS)
     return least, point, most
 
 
@@ -117,7 +117,9 @@ def _taken(shapes: str, dtypes: str) -> tuple[int, bool]:
         pairs = list(zip(json.loads(shapes), json.loads(dtypes), strict=False))
         tensors = [prod(shape) for shape, dtype in pairs if dtype == "float" and shape]
         kinds = [dtype for shape, dtype in pairs if shape and dtype]
-        return min(max(tensors, default=0), _MOST_ELEMENTS), bool(kinds) and kinds[0] == "float"
+        return min(max(tensors, default=0), trained_parameters.MOST_ELEMENTS), bool(kinds) and kinds[
+            0
+        ] == "float"
     except (ValueError, TypeError):
         return 0, False
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from foretrace.analyze.concepts.memory import memory_replay
 from foretrace.analyze.concepts.memory.memory_replay import Memory, MemoryChange, Pieces, Times
+from foretrace.analyze.concepts.names.named_spans import of_kind
 from foretrace.analyze.concepts.trees import attribution, module_tree
 from foretrace.analyze.concepts.trees.call_tree import NOBODY
 from foretrace.analyze.concepts.trees.module_tree import ModuleTree
@@ -125,7 +126,9 @@ class Saved:
     def __init__(self, trace: Trace, memory: Memory) -> None:
         tree = module_tree.find(trace, "modules")
         self.memory, self.names, self.parent, self.paths = memory, tree.names, tree.parent, tree.paths
-        self.calls = _calls(trace, memory, tree)
+        ran = _ran(trace, tree)
+        del tree  # it holds a number for every span, and is needed no more
+        self.calls = _calls(trace, memory, *ran)
 
     @cached_property
     def repeated(self) -> tuple[Repeated, ...]:
@@ -156,25 +159,30 @@ def find(trace: Trace) -> Saved:
     return Saved(trace, memory)
 
 
-def _calls(trace: Trace, memory: Memory, tree: ModuleTree) -> Calls:
-    """The calls of modules whose backward was recorded."""
-    is_op = (trace.spans["kind"] == "op").to_numpy()
-    nested = attribution.nesting(trace)
-    started = trace.spans["start_ns"].to_numpy()
+def _ran(trace: Trace, tree: ModuleTree) -> tuple[Times, Times, Times]:
+    """All calls of modules in order: the module, when it starts and when it ends."""
+    carried = (tree.carried >= 0) & (tree.carried < len(tree.names))
+    spans = np.flatnonzero(carried & ~of_kind(trace, "op"))
+    return (
+        tree.carried[spans],
+        trace.spans["start_ns"].to_numpy()[spans],
+        attribution.nesting(trace).end_ns[spans],
+    )
+
+
+def _calls(trace: Trace, memory: Memory, module: Times, start: Times, end: Times) -> Calls:
+    """Those of the calls whose backward was recorded."""
     forward, backward, backward_end = _backwards(trace)
-    spans = np.flatnonzero((tree.carried >= 0) & (tree.carried < len(tree.names)) & ~is_op)
-    start, end = started[spans], nested.end_ns[spans]
     low, high = np.searchsorted(forward, start), np.searchsorted(forward, end)
     there = low < high
-    spans, start, end, low, high = (each[there] for each in (spans, start, end, low, high))
+    module, start, end, low, high = (each[there] for each in (module, start, end, low, high))
     back = _of_ranges(np.minimum, backward, low, high)
     back_end = _of_ranges(np.maximum, backward_end, low, high)
     # When the backward pass is over that a module's backward is in: before the next forward.
     following = np.append(forward, np.iinfo(np.int64).max // 4 - 1)
-    columns = (tree.carried[spans], start, end, back, back_end, following[np.searchsorted(forward, back_end)])
+    columns = (module, start, end, back, back_end, following[np.searchsorted(forward, back_end)])
     module, start, end, back, back_end, pass_end = (column[back >= end] for column in columns)
-    since = _operators_start(memory, nested.parent, is_op, started)
-    allocated = _Allocated(memory, since)
+    allocated = _Allocated(memory, _operators_start(trace, memory))
     made, made_end = (np.searchsorted(memory.start_ns, at) for at in (start, end))
     upto = np.cumsum(made_end - made)
     parts: list[tuple[Times, Blocks, Blocks]] = []
@@ -195,8 +203,10 @@ def _joined(parts: tuple[Blocks, ...]) -> Blocks:
     )
 
 
-def _operators_start(memory: Memory, parent: Times, is_op: NDArray[np.bool_], started: Times) -> Times:
+def _operators_start(trace: Trace, memory: Memory) -> Times:
     """For each block, when the outermost operator began in which it was allocated; never, where that is not known."""
+    parent, is_op = attribution.parents(trace), of_kind(trace, "op")
+    started = trace.spans["start_ns"].to_numpy()
     op = memory.blocks["op_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()
     ops, place = np.unique(op, return_inverse=True)
     outermost, rows = ops.copy(), np.flatnonzero(ops != NOBODY)

@@ -15,7 +15,7 @@ from foretrace.analyze.concepts.names.per_name import by_name
 from foretrace.trace import Trace, once_per_trace
 
 ACCUMULATES = r"^torch::autograd::AccumulateGrad$"
-_MOST_ELEMENTS = 1 << 48  # more is no size of a tensor
+MOST_ELEMENTS = 1 << 48  # more is no size of a tensor
 ITEM_BYTES = {"float": 4, "double": 8, "c10::BFloat16": 2, "c10::Half": 2}
 
 
@@ -51,7 +51,7 @@ def _elements(shapes: str) -> int:
     try:
         listed = json.loads(shapes)
         elements = prod(int(extent) for extent in listed[0]) if listed and isinstance(listed[0], list) else 0
-        return elements if abs(elements) < _MOST_ELEMENTS else 0
+        return elements if abs(elements) < MOST_ELEMENTS else 0
     except (ValueError, TypeError):
         return 0
 

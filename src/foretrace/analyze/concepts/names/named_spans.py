@@ -90,8 +90,11 @@ def _wanted(kinds: tuple[str, ...]) -> NDArray[np.bool_]:
 
 def of_kind(trace: Trace, kinds: str | tuple[str, ...]) -> NDArray[np.bool_]:
     """For each span, whether it is of one of these kinds."""
-    wanted = _wanted((kinds,) if isinstance(kinds, str) else kinds)
-    chosen: NDArray[np.bool_] = wanted[trace.spans["kind"].to_physical().to_numpy()]
+    codes = trace.spans["kind"].to_physical().to_numpy()
+    first, *others = (kinds,) if isinstance(kinds, str) else kinds
+    chosen: NDArray[np.bool_] = codes == schema.KINDS.index(first)
+    for kind in others:
+        chosen |= codes == schema.KINDS.index(kind)
     return chosen
 
 

@@ -24,11 +24,16 @@ def distinct_rows(table: pl.DataFrame) -> tuple[pl.DataFrame, Array]:
 
 def by_name(names: pl.Series, value: Callable[[pl.Series], Array]) -> Array:
     """For each name its value, computed once per distinct name; `value` maps distinct names to an array."""
-    distinct = names.unique().drop_nulls()
-    codes = distinct.to_physical().to_numpy().astype(np.int64)
-    of_name = value(distinct.cast(pl.String))
-    table = np.zeros(int(codes.max(initial=-1)) + 2, of_name.dtype)
-    table[codes] = of_name
+    physical = names.to_physical()
+    known = physical.drop_nulls().to_numpy()
+    last = int(known.max()) + 1 if len(known) else 0
     # Rows without a name take the last place, which stays empty.
-    values: Array = table[names.to_physical().fill_null(len(table) - 1).to_numpy()]
+    every = physical.fill_null(last).to_numpy()
+    example = np.full(last + 1, -1, np.int64)
+    example[every] = np.arange(len(every))
+    codes = np.flatnonzero(example[:last] >= 0)
+    of_name = value(names.gather(example[codes]).cast(pl.String))
+    table = np.zeros(last + 1, of_name.dtype)
+    table[codes] = of_name
+    values: Array = table[every]
     return values
