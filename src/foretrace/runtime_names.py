@@ -93,8 +93,16 @@ def does(name: str, *wanted: Effect) -> bool:
 
 def calls_that(names: pl.Series, *wanted: Effect) -> NDArray[np.bool_]:
     """For each name, whether a call of that name does one of these things; looked up once per name."""
-    distinct = names.unique().drop_nulls()
-    matching = [does(name, *wanted) for name in distinct.cast(pl.String)]
-    chosen = distinct.filter(pl.Series(matching, dtype=pl.Boolean))
-    flags: NDArray[np.bool_] = names.is_in(chosen.implode()).fill_null(value=False).to_numpy()
+    if names.dtype != pl.Categorical:
+        names = names.cast(pl.Categorical)
+    codes = names.to_physical()
+    known = codes.drop_nulls().to_numpy()
+    last = int(known.max()) + 1 if len(known) else 0
+    every = codes.fill_null(last).to_numpy()  # those without a name have the last place
+    example = np.full(last + 1, -1, np.int64)
+    example[every] = np.arange(len(every))
+    there = np.flatnonzero(example[:last] >= 0)
+    matches = np.zeros(last + 1, bool)
+    matches[there] = [does(name, *wanted) for name in names.gather(example[there]).cast(pl.String)]
+    flags: NDArray[np.bool_] = matches[every]
     return flags

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from foretrace.analyze import run
 from foretrace.analyze.concepts.memory import memory_replay, saved_for_backward
-from foretrace.analyze.concepts.memory.memory_replay import MemoryChange, Stretch, pieces
+from foretrace.analyze.concepts.memory.memory_replay import Factors, MemoryChange, Stretch, factors, pieces
 from foretrace.errors import MissingDataError, UsageError
 from tests.diagnose.loops import H200
 from tests.diagnose.memory_steps import UNIT, Training
@@ -107,6 +108,30 @@ def test_changes_of_the_curve(tmp_path: Path) -> None:
         "once more", again=pieces(live, [memory.peak_at_ns] * len(live), memory.end_ns[live])
     )
     assert memory.peak_with([again]) == 38 * UNIT
-    halved = MemoryChange("half", factors=dict.fromkeys(range(len(memory.size_bytes)), 0.5))
+    halved = MemoryChange("half", factors=factors(np.arange(len(memory.size_bytes)), 0.5))
     assert memory.peak_with([halved]) == 17 * UNIT
     assert memory.peak_with([halved, again]) == 24 * UNIT
+
+
+def test_the_peak_of_a_changed_curve_is_its_highest_moment(tmp_path: Path) -> None:
+    """Beside the curve evaluated at every moment at which anything changes."""
+    memory = memory_replay.find(Training().open(tmp_path))
+    moments = np.unique(np.concatenate((memory.at_ns, memory.start_ns, memory.end_ns)))
+    random = np.random.default_rng(7)
+    for _ in range(30):
+        rows = np.sort(random.choice(len(memory.size_bytes), random.integers(0, 9), replace=False))
+        values = random.choice((0.0, 0.25, 0.5, 1.5, 3.0), len(rows))
+        start, end = np.sort(random.integers(0, int(memory.at_ns[-1]), 2)).tolist()
+        stretch = Stretch(start, end, int(random.integers(-9, 9)) * UNIT)
+        change = MemoryChange("some", factors=Factors(rows, values), stretches=(stretch,))
+        highest = 0.0
+        for at in sorted({*moments.tolist(), start, end}):
+            before = max(int(np.searchsorted(memory.at_ns, at, side="right")) - 1, 0)
+            live = (memory.start_ns[rows] <= at) & (memory.end_ns[rows] > at)
+            more = (memory.size_bytes[rows] * (values - 1))[live].sum()
+            more += stretch.size_bytes if start <= at < end else 0
+            highest = max(highest, float(memory.total_bytes[before] + more))
+        assert memory.peak_with([change]) == round(highest)
+    inside = memory.within([(0, 0), (int(memory.start_ns[3]), int(memory.start_ns[6]))])
+    first, last = memory.start_ns[3], memory.start_ns[6]
+    assert inside.tolist() == [bool(first <= at < last) for at in memory.start_ns]

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from foretrace import intervals
 from foretrace.analyze.concepts.device import device_time
+from foretrace.analyze.concepts.names import named_spans
+from foretrace.analyze.concepts.names.named_spans import Ids
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.analyze.steps import measured_window, step_windows
 from foretrace.errors import MissingDataError
@@ -30,6 +33,7 @@ _SET_UP = (
     r"GetDeviceProperties|StreamCreate|EventCreate|Occupancy|DeviceGetStreamPriorityRange|GetDeviceCount|Init)"
     r"|^cu(?:Init|CtxCreate|DevicePrimaryCtxRetain|DeviceGet)|^(?:cublas|cudnn|cusparse|cusolver|hipblas|rocblas|miopen)\w*Create"
 )
+_NOT_A_LABEL = r"^ProfilerStep#|^## |_data: |compile_id="
 _WARM_CALL_NS = 50_000
 COLD_RATIO = Factor(1.5, "times the other steps, on either clock", JUDGEMENT)
 _COMPARED = (
@@ -102,25 +106,21 @@ def _steps(trace: Trace) -> list[Step]:
 
 def _signs(trace: Trace) -> dict[str, Intervals]:
     """When each sign was seen; time with several signs belongs to the first."""
-    on_host = trace.tracks.filter(pl.col("device").is_null() & pl.col("stream").is_null())["id"]
-    host = trace.spans.lazy().filter(pl.col("kind").is_in(("op", "annotation", "runtime", "overhead")))
-    host = host.filter(pl.col("dur_ns") > 0).select("id", "track_id", "kind", "name", "start_ns", "dur_ns")
-    spans = host.with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns")).collect()
-    spans = spans.filter(pl.col("track_id").is_in(on_host.implode()))
+    host = named_spans.on_host(trace) & (trace.spans["dur_ns"] > 0).fill_null(value=False).to_numpy()
 
     def like(pattern: str, *kinds: str) -> pl.DataFrame:
-        some = spans.filter(pl.col("kind").is_in(kinds))
-        return some.filter(pl.col("name").is_in(device_time.names_like(some, pattern)))
+        ids = named_spans.ids_like(trace, kinds, pattern)
+        return _rows(trace, ids[host[ids]])
 
     def calls(wanted: Effect) -> pl.DataFrame:
-        some = spans.filter(pl.col("kind") == "runtime")
-        return some.filter(pl.Series(calls_that(some["name"], wanted)))
+        ids = named_spans.ids_where(trace, "runtime", lambda names: calls_that(names, wanted))
+        return _rows(trace, ids[host[ids]])
 
     long = pl.col("dur_ns") >= _WARM_CALL_NS
     columns = ("start_ns", "end_ns")
     loading = pl.concat(
         each.select(columns)
-        for each in (like(_LOADING, "overhead"), calls(Effect.LOAD), _first_launches(trace, spans))
+        for each in (like(_LOADING, "overhead"), calls(Effect.LOAD), _first_launches(trace, host))
     )
     seen = {
         "profiler": device_time.covered(like(_PROFILER, "overhead")),
@@ -128,7 +128,7 @@ def _signs(trace: Trace) -> dict[str, Intervals]:
         "loading": device_time.covered(loading),
         "initialisation": device_time.covered(like(_SET_UP, "runtime").filter(long)),
         "allocation": device_time.covered(calls(Effect.ALLOCATE)),
-        "label_gap": _label_gaps(spans),
+        "label_gap": _label_gaps(trace, host),
     }
     return _exclusive(seen)
 
@@ -145,32 +145,51 @@ def _exclusive(signs: Mapping[str, Intervals]) -> dict[str, Intervals]:
     return parts
 
 
-def _first_launches(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
+def _rows(trace: Trace, ids: Ids) -> pl.DataFrame:
+    """Some spans of sound duration."""
+    spans = trace.spans.select("id", "track_id", "kind", "start_ns", "dur_ns")[ids]
+    return spans.with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+
+
+def _first_launches(trace: Trace, host: NDArray[np.bool_]) -> pl.DataFrame:
     """Long launch calls that launch a kernel for the first time, onto an idle stream."""
-    work = trace.device_spans.filter(pl.col("kind") == "kernel").drop_nulls("launch_id")
+    work = trace.device_spans.select("kind", "name", "launch_id", "start_ns")
+    work = work.filter((pl.col("kind") == "kernel") & pl.col("launch_id").is_not_null())
     first = work.group_by("name").agg(
         pl.col("launch_id").first(), pl.col("start_ns").first().alias("begun_ns")
     )
-    calls = spans.filter((pl.col("kind") == "runtime") & (pl.col("dur_ns") >= _WARM_CALL_NS)).drop("name")
+    called = np.unique(first["launch_id"].to_numpy())
+    called = called[host[called] & named_spans.of_kind(trace, "runtime")[called]]
+    calls = _rows(trace, called).filter(pl.col("dur_ns") >= _WARM_CALL_NS)
     joined = calls.join(first, left_on="id", right_on="launch_id", how="inner")
     # A launch into a full queue is long too, but then its kernel starts long after the call.
     return joined.filter(pl.col("begun_ns") - pl.col("end_ns") < _WARM_CALL_NS)
 
 
-def _label_gaps(spans: pl.DataFrame) -> Intervals:
+def _label_gaps(trace: Trace, host: NDArray[np.bool_]) -> Intervals:
     """From the start of each annotation of the program to the first operator or call inside it."""
-    labels = spans.filter(pl.col("kind") == "annotation")
-    own = labels["name"].unique()
-    own = own.filter(~own.cast(pl.String).str.contains(r"^ProfilerStep#|^## |_data: |compile_id="))
-    labels = labels.filter(pl.col("name").is_in(own.implode())).select("track_id", "end_ns", at_ns="start_ns")
-    begins = spans.filter(pl.col("kind") != "annotation").select(
-        "track_id", first_ns="start_ns", at_ns="start_ns"
+    labels = named_spans.ids_where(
+        trace, "annotation", lambda names: ~names.str.contains(_NOT_A_LABEL).to_numpy()
     )
-    joined = labels.sort("at_ns").join_asof(
-        begins.sort("at_ns"), on="at_ns", by="track_id", strategy="forward", check_sortedness=False
-    )
-    inside = joined.filter(pl.col("first_ns") <= pl.col("end_ns"))
-    return intervals.union(inside["at_ns"].to_numpy(), inside["first_ns"].to_numpy())
+    labels = labels[host[labels]]
+    if not len(labels):
+        return intervals.EMPTY
+    track, start = trace.spans["track_id"].to_numpy(), trace.spans["start_ns"].to_numpy()
+    labelled = np.zeros(int(track.max()) + 1, bool)
+    labelled[track[labels]] = True
+    begins = host & named_spans.of_kind(trace, ("op", "runtime", "overhead")) & labelled[track]
+    order = np.flatnonzero(begins)
+    order = order[np.argsort(track[order], kind="stable")]
+    at, first = start[labels], np.full(len(labels), np.iinfo(np.int64).max)
+    of_track = track[order]
+    for number in np.unique(track[labels]):
+        mine = track[labels] == number
+        begun = start[
+            order[np.searchsorted(of_track, number) : np.searchsorted(of_track, number, side="right")]
+        ]
+        first[mine] = np.append(begun, np.iinfo(np.int64).max)[np.searchsorted(begun, at[mine])]
+    inside = first <= at + trace.spans["dur_ns"].gather(labels).to_numpy()
+    return intervals.union(at[inside], first[inside])
 
 
 def _table(trace: Trace, steps: list[Step], signs: Mapping[str, Intervals]) -> pl.DataFrame:

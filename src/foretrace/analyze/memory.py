@@ -206,7 +206,7 @@ def _by_op(trace: Trace, curves: list[Curve]) -> pl.DataFrame:
 def _op_calls(trace: Trace) -> dict[str, Any]:
     """Operators that do more than allocate, or have no caller: their ids, callers, names and times."""
     spans = trace.spans
-    parent = attribution.nesting(trace).parent
+    parent = attribution.parents(trace)
     is_op = (spans["kind"] == "op").to_numpy()
     names = spans["name"].unique()
     only_allocates = spans["name"].is_in(names.filter(names.cast(pl.String).is_in(_ALLOCATORS)).implode())

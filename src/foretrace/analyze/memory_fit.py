@@ -10,7 +10,7 @@ import polars as pl
 
 from foretrace.analyze.concepts.memory import allocator_replay, batch_bytes, device_memory, memory_replay
 from foretrace.analyze.concepts.memory.allocator_replay import Requests, held_bytes
-from foretrace.analyze.concepts.memory.memory_replay import Memory, MemoryChange
+from foretrace.analyze.concepts.memory.memory_replay import Memory, MemoryChange, factors
 from foretrace.analyze.concepts.work import batch_size
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError, UsageError
@@ -127,10 +127,10 @@ def _largest(fits: Callable[[float], bool]) -> float:
 def _by_curve(
     trace: Trace, memory: Memory, available_bytes: float, *, slope: float = 1.0
 ) -> Callable[[float], bool]:
-    rows = batch_bytes.growing(trace).tolist()
+    rows = batch_bytes.growing(trace)
 
     def fits(times: float) -> bool:
-        grown = dict.fromkeys(rows, max(1 + (times - 1) * slope, 0.0))
+        grown = factors(rows, max(1 + (times - 1) * slope, 0.0))
         return memory.peak_with([MemoryChange("a larger batch", factors=grown)]) <= available_bytes
 
     return fits

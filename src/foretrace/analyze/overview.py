@@ -163,7 +163,10 @@ def _of_window(work: pl.DataFrame, window: MeasuredPeriod) -> dict[str, float | 
     """What of the window nothing runs in, and what moves data with nothing beside it."""
     if window.length_ns <= 0:
         return dict.fromkeys(_OF_WINDOW)
-    inside = work.with_columns(
+    inside = work.select(
+        "kind",
+        "communication",
+        "orphan",
         start_ns=pl.col("start_ns").clip(lower_bound=window.start_ns),
         end_ns=pl.col("end_ns").clip(upper_bound=window.end_ns),
     ).filter(pl.col("end_ns") > pl.col("start_ns"))

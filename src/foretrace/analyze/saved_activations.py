@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
+import numpy as np
 import polars as pl
 
 from foretrace.analyze.concepts.memory import saved_for_backward
-from foretrace.analyze.concepts.memory.saved_for_backward import Call, Repeated, Saved
+from foretrace.analyze.concepts.memory.saved_for_backward import Repeated, Saved
+from foretrace.analyze.concepts.trees.call_tree import NOBODY
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace
@@ -45,7 +45,7 @@ def saved_activations(trace: Trace) -> Result:
     of its last operator that allocates any.
     """
     saved = saved_for_backward.find(trace)
-    if not saved.calls:
+    if not len(saved.calls):
         raise MissingDataError(f"{trace.path.name}: no module whose backward was recorded")
     best = saved_for_backward.best_to_checkpoint(saved)
     table = _table(saved)
@@ -54,22 +54,19 @@ def saved_activations(trace: Trace) -> Result:
 
 
 def _table(saved: Saved) -> pl.DataFrame:
-    memory, paths = saved.memory, saved.tree.paths
-    by_module: dict[int, list[Call]] = defaultdict(list)
-    for call in saved.calls:
-        by_module[call.module].append(call)
-    live = set(memory.live_at(memory.peak_at_ns).tolist())
+    memory, calls = saved.memory, saved.calls
+    size = calls.saved_bytes(memory)
+    there = np.zeros(len(memory.size_bytes), np.int64)
+    live = memory.live_at(memory.peak_at_ns)
+    there[live] = memory.size_bytes[live]
+    at_peak = calls.saved.sums(there)
     rows = []
-    for module, calls in by_module.items():
-        most = max(calls, key=lambda call: call.saved_bytes(memory))
-        at_peak = sum(
-            int(memory.size_bytes[row]) for call in calls for row in call.saved.tolist() if row in live
-        )
-        output = None if most.output is None else int(memory.size_bytes[most.output])
-        size = most.saved_bytes(memory)
-        rows.append(
-            (paths[module], size, 100 * size / max(memory.peak_bytes, 1), at_peak, output, len(calls))
-        )
+    for module in dict.fromkeys(calls.module.tolist()):
+        mine = np.flatnonzero(calls.module == module)
+        most = mine[int(np.argmax(size[mine]))]
+        output = None if calls.output[most] == NOBODY else int(memory.size_bytes[calls.output[most]])
+        kept, share = int(size[most]), 100 * int(size[most]) / max(memory.peak_bytes, 1)
+        rows.append((saved.paths[module], kept, share, int(at_peak[mine].sum()), output, len(mine)))
     schema = {
         "module": pl.String, "saved_bytes": pl.Int64, "saved_pct": pl.Float64, "at_peak_bytes": pl.Int64,
         "output_bytes": pl.Int64, "calls_count": pl.Int64,

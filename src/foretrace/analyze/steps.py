@@ -25,6 +25,8 @@ import polars as pl
 from foretrace import intervals
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.device.device_time import MeasuredPeriod
+from foretrace.analyze.concepts.names import named_spans
+from foretrace.analyze.concepts.names.named_spans import Ids
 from foretrace.analyze.concepts.work import throughput
 from foretrace.analyze.result import Result, Value, analysis
 from foretrace.errors import MissingDataError
@@ -39,6 +41,7 @@ _COLLECTIVE_CALL = r"^(?:nccl|rccl|gloo|mpi|ucc|xccl):"
 _STEP_MARK = r"^ProfilerStep#\d+$"
 # The plugin's: a last step with less device work than this share of the one before was cut off.
 _CUT_OFF_BELOW = 0.8
+_AT_ONCE = 1 << 17  # spans whose times are copied at once
 
 
 @dataclass(frozen=True)
@@ -290,46 +293,55 @@ def _table(trace: Trace, windows: tuple[StepWindow, ...]) -> pl.DataFrame:
 def _role_intervals(trace: Trace) -> dict[str, Intervals]:
     """When each role was active, on any device or thread; all but `other`."""
     work = device_time.device_work(trace)
-    talks = pl.col("communication")
-    kind = pl.col("kind")
-    on_host = trace.tracks.filter(pl.col("device").is_null() & pl.col("stream").is_null())["id"]
-    host = (
-        trace.spans.lazy()
-        .filter(
-            # Python frames cover a thread's whole time, including waits: they would leave nothing for `other`.
-            kind.is_in(("op", "annotation", "runtime"))
-            & (pl.col("dur_ns") > 0)
-            & pl.col("track_id").is_in(on_host.implode())
-        )
-        .select("kind", "name", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
-        .collect()
-    )
-    calls = host.filter(kind != "runtime").join(
-        # Ranges that are the steps themselves cover all of them.
-        pl.DataFrame(
-            [(step.start_ns, step.end_ns, "annotation") for step in trace.steps],
-            schema={"start_ns": pl.Int64, "end_ns": pl.Int64, "kind": host.schema["kind"]},
-            orient="row",
-        ),
-        on=("start_ns", "end_ns", "kind"),
-        how="anti",
-        maintain_order="left",
-    )
+    work = work.select("kind", "communication", "start_ns", "end_ns")
+    talks, kind = pl.col("communication"), pl.col("kind")
+    spans = trace.spans.select("start_ns", "dur_ns")
+
+    def covered(ids: Ids) -> Intervals:
+        parts = [intervals.EMPTY]
+        for first in range(0, len(ids), _AT_ONCE):
+            some = ids[first : first + _AT_ONCE]
+            start = spans["start_ns"].to_numpy()[some]
+            # Without a sound duration, nothing.
+            parts.append(intervals.union(start, start + spans["dur_ns"].gather(some).fill_null(0).to_numpy()))
+        starts, ends = zip(*parts, strict=True)
+        return intervals.union(np.concatenate(starts), np.concatenate(ends))
+
+    # Python frames cover a thread's whole time, including waits: they would leave nothing for `other`.
+    host = named_spans.on_host(trace)
+    calls = host & named_spans.of_kind(trace, ("op", "annotation"))
+    calls[_step_ranges(trace)] = False
     collective, loading, mark = (
-        pl.col("name").is_in(device_time.names_like(calls, pattern))
+        named_spans.ids_like(trace, ("op", "annotation"), pattern)
         for pattern in (_COLLECTIVE_CALL, _LOADING, _STEP_MARK)
     )
-    columns = ("start_ns", "end_ns")
-    communication = pl.concat((work.filter(talks).select(columns), calls.filter(collective).select(columns)))
+    at_work = calls.copy()
+    for ids in (collective, loading, mark):
+        at_work[ids] = False
+    talking = device_time.covered(work.filter(talks))
+    calling = covered(collective[calls[collective]])
     return {
         "kernel": device_time.covered(work.filter((kind == "kernel") & ~talks)),
         "memcpy": device_time.covered(work.filter(kind == "copy")),
         "memset": device_time.covered(work.filter(kind == "set")),
-        "communication": device_time.covered(communication),
-        "runtime": device_time.covered(host.filter(kind == "runtime")),
-        "dataloader": device_time.covered(calls.filter(loading)),
-        "cpu_exec": device_time.covered(calls.filter(~(collective | loading | mark))),
+        "communication": intervals.union(
+            np.concatenate((talking.start, calling.start)), np.concatenate((talking.end, calling.end))
+        ),
+        "runtime": covered(np.flatnonzero(host & named_spans.of_kind(trace, "runtime"))),
+        "dataloader": covered(loading[calls[loading]]),
+        "cpu_exec": covered(np.flatnonzero(at_work)),
     }
+
+
+def _step_ranges(trace: Trace) -> Ids:
+    """Ids of the annotations that are the steps themselves: they cover all of them."""
+    ids = np.flatnonzero(named_spans.of_kind(trace, "annotation"))
+    ranges = trace.spans.select("start_ns", "dur_ns")[ids].drop_nulls()
+    known = trace.spans["dur_ns"].is_not_null().to_numpy()[ids]
+    steps = {(step.start_ns, step.end_ns) for step in trace.steps}
+    same = [(start, start + dur) in steps for start, dur in ranges.iter_rows()]
+    found: Ids = ids[known][np.array(same, bool)]
+    return found
 
 
 def _says(values: dict[str, Value], windows: tuple[StepWindow, ...]) -> str:

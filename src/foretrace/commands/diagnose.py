@@ -128,6 +128,9 @@ def print_diagnosis(
         summary.print_page(trace, form)
         terminal.show_note("findings", str(reason))
         return
+    # What is told of the whole recording comes first: while the rules' tables are not there yet, it finds more room.
+    at_hand = case.result if case.trace is trace else None
+    results, missing = summary.analyse(trace, parts, run=at_hand) if form == "table" else ([], {})
     diagnosis = diagnose(case, RULES)
     came_true = _came_true(case, diagnosis)
     if form == "json":
@@ -137,8 +140,6 @@ def print_diagnosis(
     elif form == "md":
         _output.print_text(findings.to_markdown(diagnosis, step_times(case), trace.path.name))
     else:
-        at_hand = case.result if case.trace is trace else None
-        results, missing = summary.analyse(trace, parts, run=at_hand)
         terminal.show_diagnosis(trace, results, missing, diagnosis, step_times(case))
         if came_true:
             terminal.show_note("ledger", "; ".join(map(ledger.sentence, came_true)))

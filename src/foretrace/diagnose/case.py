@@ -17,6 +17,7 @@ from foretrace import analyze, intervals
 from foretrace.analyze.concepts.device import device_roles
 from foretrace.analyze.concepts.host.cpu_program import computes_on_cpu
 from foretrace.analyze.concepts.host.runtime_calls import HostSpans
+from foretrace.analyze.concepts.names.named_spans import ids_where
 from foretrace.analyze.result import Result, require_timeline
 from foretrace.diagnose import replayable
 from foretrace.diagnose.device_work import DeviceWork
@@ -46,9 +47,27 @@ from foretrace.urls import is_url
 Kept = TypeVar("Kept")
 
 LONGEST_WALK = 64  # operators around an operator
+_ARGUMENTS = ("shapes", "dtypes", "strides", "inputs")
+_NO_CODE = 2**32 - 1  # more than there are texts
 _NAMED_OPS = 2_000  # enough to tell which line of a function called them
 # About the recording as it began, or at its fullest: not to be told from some of its steps.
 _OF_THE_WHOLE = ("cold-start", "memory", "memory-fit", "saved-activations")
+
+
+class _Texts:
+    """The texts of a column, one by one: of many rows there are few, and each is made once. Empty where there is none."""
+
+    def __init__(self, column: pl.Series) -> None:
+        self._column = column
+        self._codes = column.to_physical().fill_null(_NO_CODE).to_numpy()
+        self._known: dict[int, str] = {_NO_CODE: ""}
+
+    def __getitem__(self, row: int) -> str:
+        code = int(self._codes[row])
+        text = self._known.get(code)
+        if text is None:
+            text = self._known[code] = str(self._column[row])
+        return text
 
 
 class Case:
@@ -114,16 +133,21 @@ class Case:
         """The names of all spans, as text."""
         return self.trace.spans["name"].cast(pl.String)
 
+    def name(self, span: int) -> str:
+        """The name of a span."""
+        return self.keep("texts of names", lambda: _Texts(self.trace.spans["name"]))[span]
+
     @cached_property
-    def _op_rows(self) -> dict[int, int]:
-        return {op: row for row, op in enumerate(self.trace.ops["span_id"].to_list())}
+    def _op_rows(self) -> NDArray[np.int32]:
+        ids = self.trace.ops["span_id"].to_numpy()
+        rows = np.full(self.trace.spans.height, -1, np.int32)
+        rows[ids] = np.arange(len(ids), dtype=np.int32)
+        return rows
 
     def argument(self, op_id: int, column: str) -> str:
         """What is recorded of an operator's arguments, such as its `shapes`; empty where nothing is."""
-        row = self._op_rows.get(op_id)
-        return (
-            "" if row is None else self.keep(f"argument {column}", lambda: self.trace.ops[column])[row] or ""
-        )
+        row = int(self._op_rows[op_id])
+        return "" if row < 0 else self.keep(f"texts of {column}", lambda: _Texts(self.trace.ops[column]))[row]
 
     @property
     def copies(self) -> pl.DataFrame:
@@ -300,12 +324,37 @@ class Case:
     @cached_property
     def arguments(self) -> pl.DataFrame:
         """What is recorded of the operators' arguments, as text: `op_id`, shapes, dtypes, strides and inputs."""
-        return self.trace.ops.select(
-            pl.col("span_id").alias("op_id"), pl.col("shapes", "dtypes", "strides", "inputs").cast(pl.String)
-        )
+        return self.trace.ops.select(pl.col("span_id").alias("op_id"), pl.col(*_ARGUMENTS).cast(pl.String))
 
-    def op_names(self, op_ids: pl.Series) -> pl.Series:
-        """The names of operators; null where there is none."""
+    def with_arguments(self, rows: pl.DataFrame, *columns: str) -> pl.DataFrame:
+        """The rows with what is recorded of the arguments of their `op_id`, as text; null where nothing is."""
+        ops = rows["op_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+        place = np.where(ops < 0, -1, self._op_rows[ops]) if len(self._op_rows) else np.full(len(ops), -1)
+        given = self.trace.ops.select(*(columns or _ARGUMENTS))
+        taken = given.select(
+            pl.all().gather(pl.Series(place).set(pl.Series(place < 0), None)).cast(pl.String)
+        )
+        return rows.hstack(taken)
+
+    def numbers(self, spans: NDArray[np.int64], *, shapes: bool) -> NDArray[np.int64]:
+        """For each of these spans a number, the same for those of the same name, and on the same `shapes` if that counts."""
+        key = self.trace.spans["name"].to_physical().to_numpy()[spans].astype(np.int64)
+        if shapes and self.trace.ops.height:
+            codes = self.trace.ops["shapes"].to_physical().fill_null(_NO_CODE).to_numpy()
+            rows = self._op_rows[spans]
+            key = key << 32 | np.where(rows < 0, _NO_CODE, codes[rows])
+        numbers: NDArray[np.int64] = np.unique(key, return_inverse=True)[1]
+        return numbers
+
+    def calls_named(self, *names: str) -> pl.DataFrame:
+        """The operators of these names, in order, with `op_id`, `name` and their arguments."""
+        ids = ids_where(self.trace, "op", lambda texts: texts.is_in(names).to_numpy())
+        ids = ids[self._op_rows[ids] >= 0]
+        calls = pl.DataFrame({"op_id": pl.Series(ids, dtype=pl.UInt32)})
+        return self.with_arguments(calls.with_columns(name=self.op_names(ids)))
+
+    def op_names(self, op_ids: pl.Series | list[int] | NDArray[Any]) -> pl.Series:
+        """The names of operators, or other spans; null where there is none."""
         return self.trace.spans["name"].gather(op_ids).cast(pl.String)
 
     def device_work(self, *predicates: pl.Expr) -> DeviceWork:
@@ -353,7 +402,7 @@ class Case:
         stacks = self.trace.stacks
         known = ops.drop_nulls("stack_id")
         if known.is_empty() or stacks.is_empty():
-            counted = self.names.gather(list(op_ids)).value_counts(sort=True)
+            counted = self.op_names(list(op_ids)).value_counts(sort=True)
             return tuple(Place(None, None, name) for name in counted["name"].head(limit))
         times: Counter[Place] = Counter()
         for stack, count in known["stack_id"].value_counts(sort=True).iter_rows():

@@ -106,5 +106,4 @@ class DeviceWork:
 
     def with_arguments(self) -> DeviceWork:
         """The same work, with what is recorded of its operators' arguments: the columns of `case.arguments`."""
-        rows = self.rows.join(self.case.arguments, on="op_id", how="left", maintain_order="left")
-        return DeviceWork(self.case, rows)
+        return DeviceWork(self.case, self.case.with_arguments(self.rows))

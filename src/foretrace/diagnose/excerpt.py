@@ -16,6 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace import schema
+from foretrace.analyze.concepts.names.named_spans import of_kind
 from foretrace.analyze.steps import step_windows
 from foretrace.trace import Step, Trace
 
@@ -73,8 +74,8 @@ def excerpt(trace: Trace, steps: tuple[Step, ...]) -> Excerpt:
     """The trace of these steps alone, which follow one another."""
     start, end = steps[0].start_ns, steps[-1].end_ns
     rows = _rows(trace, start, end)
-    place = np.full(trace.spans.height, -1, np.int64)
-    place[rows] = np.arange(len(rows))
+    place = np.full(trace.spans.height, -1, np.int32)
+    place[rows] = np.arange(len(rows), dtype=np.int32)
     frames: dict[str, pl.DataFrame] = {}
 
     def load(name: str) -> pl.DataFrame:
@@ -89,23 +90,23 @@ def excerpt(trace: Trace, steps: tuple[Step, ...]) -> Excerpt:
 
 def _rows(trace: Trace, start: int, end: int) -> NDArray[np.uint32]:
     """Ids of the spans of the window: what overlaps it, and the device work that was launched in it."""
-    spans = trace.spans
-    begin = pl.col("start_ns")
-    until = begin + pl.col("dur_ns").fill_null(0)
-    overlaps = (begin < end) & ((until > start) | (begin >= start))
-    in_window = spans.select(overlaps & ~pl.col("kind").is_in(schema.DEVICE_KINDS)).to_series().to_numpy()
-    device = spans.select("id", "launch_id", over=overlaps).filter(spans["kind"].is_in(schema.DEVICE_KINDS))
-    launch = device["launch_id"].fill_null(0).to_numpy()
-    known = device["launch_id"].is_not_null().to_numpy()
-    called = spans["start_ns"].to_numpy()[launch] if len(launch) else launch
-    mine = np.where(known & (called >= start), called < end, device["over"].to_numpy())
-    kept = in_window.copy()
-    kept[device["id"].to_numpy()[mine]] = True
+    begin = trace.spans["start_ns"].to_numpy()
+    first, behind = np.searchsorted(begin, (start, end))  # spans are in order of start
+    kept = np.zeros(len(begin), bool)
+    kept[first:behind] = True
+    earlier = trace.spans["dur_ns"].head(int(first)).fill_null(0).to_numpy()
+    kept[:first] = begin[:first] + earlier > start
+    kept[behind:] = False  # of a window that ends before it begins
+    device = np.flatnonzero(of_kind(trace, schema.DEVICE_KINDS))
+    launch = trace.spans["launch_id"].gather(device)
+    called = begin[launch.fill_null(0).to_numpy()]
+    known = launch.is_not_null().to_numpy() & (called >= start)
+    kept[device] = np.where(known, called < end, kept[device])
     return np.flatnonzero(kept).astype(np.uint32)
 
 
 def _cut(
-    trace: Trace, name: str, rows: NDArray[np.uint32], place: NDArray[np.int64], start: int, end: int
+    trace: Trace, name: str, rows: NDArray[np.uint32], place: NDArray[np.int32], start: int, end: int
 ) -> pl.DataFrame:
     """One table of the window, with the ids of the excerpt."""
     frame = trace.table(name)
@@ -123,9 +124,9 @@ def _cut(
     return frame.with_columns(_moved(frame[column], place) for column in _REFERENCES.get(name, ()))
 
 
-def _moved(ids: pl.Series, place: NDArray[np.int64]) -> pl.Series:
+def _moved(ids: pl.Series, place: NDArray[np.int32]) -> pl.Series:
     """Ids of the whole recording as those of the excerpt; null where the span is not in it."""
-    there = place[ids.fill_null(0).to_numpy()] if len(place) else np.empty(0, np.int64)
+    there = place[ids.fill_null(0).to_numpy()] if len(place) else np.empty(0, np.int32)
     found = ids.is_not_null() & pl.Series(there >= 0)
     return (
         pl.select(pl.when(found).then(pl.Series(np.maximum(there, 0))))

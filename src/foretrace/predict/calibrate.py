@@ -9,7 +9,7 @@ step tells how fast both were together, unless the device hides them; then the h
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import exp, log
 from statistics import NormalDist
 
@@ -63,6 +63,16 @@ class Calibration:
     dense_told: bool = True  # whether the step says how fast the dense host is: where it is most of it
     host_told: bool = False  # whether its own measured time says so, where the device hides it
     scatter: float = 0.0  # how far two timings of the same program differ, as a share of the step
+    _kept: dict[float, tuple[Program, float]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def replayed(self, host: float = 1.0) -> tuple[Program, float]:
+        """The program on a host this much slower, and how long a step of it takes; replayed once."""
+        if host not in self._kept:
+            program = self.program if host == 1 else scaled_host(self.program, host)
+            self._kept[host] = program, steady_step_ns(program)
+        return self._kept[host]
 
 
 def calibrate(

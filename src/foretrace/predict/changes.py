@@ -337,14 +337,20 @@ _EDITS: dict[str, Callable[[_Chosen, str | None, str], Edit]] = {
 }  # fmt: skip
 
 
+def _valued(keys: dict[int, int], values: NDArray[np.float64]) -> dict[int, int]:
+    """The same keys with these values."""
+    return dict(zip(keys, values.astype(np.int64).tolist(), strict=True))
+
+
 def with_times_scaled(change: Change, *, durations: float, host: float) -> Change:
     """The change with its modelled durations this much longer, and the host work that it adds."""
     edit = change.edit
     scaled, added = edit.durations_ns, edit.added_host_ns
     if durations != 1:
-        scaled = {
-            task: round(dur * durations) if task in edit.modelled else dur for task, dur in scaled.items()
-        }
+        known = np.fromiter(scaled.values(), np.float64, len(scaled))
+        modelled = np.fromiter(map(edit.modelled.__contains__, scaled), bool, len(scaled))
+        scaled = _valued(scaled, np.where(modelled, np.rint(known * durations), known))
     if host != 1:
-        added = {call: round(extra * host) if extra > 0 else extra for call, extra in added.items()}
+        extra = np.fromiter(added.values(), np.float64, len(added))
+        added = _valued(added, np.where(extra > 0, np.rint(extra * host), extra))
     return replace(change, edit=replace(edit, durations_ns=scaled, added_host_ns=added))

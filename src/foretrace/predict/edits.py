@@ -135,7 +135,12 @@ def _left_to_fuse(edit: Edit, gone: set[int]) -> Edit:
 
 
 def _together(numbers: Iterable[Array]) -> Array:
-    return np.unique(np.concatenate([NO_CALLS, *numbers]))
+    """All of the numbers in order, each once."""
+    listed = np.concatenate([NO_CALLS, *numbers])
+    if (listed[1:] <= listed[:-1]).any():
+        listed = np.sort(listed)
+        listed = listed[np.append(True, listed[1:] != listed[:-1])]
+    return listed
 
 
 def _columns(values: Mapping[int, float], dtype: type = np.int64) -> tuple[Array, NDArray[Any]]:
@@ -179,7 +184,8 @@ def _gaps(program: Program, edit: Edit) -> NDArray[np.int64]:
     gone = intervals.covered_ns(edit.removed_host, begin, np.maximum(program.call_start_ns, begin))
     gap = (program.gap_ns * (1 - gone / recorded)).astype(np.int64)
     captured = edit.captured_calls
-    gap[captured] = np.maximum(gap[captured] - dense_ns(program)[captured], 0)
+    if len(captured):
+        gap[captured] = np.maximum(gap[captured] - dense_ns(program)[captured], 0)
     emptied = emptied_calls(program, edit)
     calls, extra = _columns(edit.added_host_ns)
     calls, extra = calls[~emptied[calls]], extra[~emptied[calls]]
@@ -244,9 +250,11 @@ def _without(program: Program, edit: Edit) -> Program:
     owner = program.task_call
     keep = np.ones(len(owner), bool)
     keep[edit.removed_tasks] = False
-    keep &= ~np.isin(owner, edit.removed_calls)
+    gone = np.zeros(len(program.kind), bool)
+    gone[edit.removed_calls] = True
+    keep &= ~gone[owner]
     counts = np.bincount(owner[keep], minlength=len(program.kind))
-    emptied = (counts == 0) & np.isin(program.kind, (LAUNCH, BLOCKING_COPY))
+    emptied = (counts == 0) & ((program.kind == LAUNCH) | (program.kind == BLOCKING_COPY))
     kind = program.kind.copy()
     kind[emptied] = NONE
     stream = program.stream.copy()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from foretrace.errors import NothingLeftError
-from foretrace.predict.calibrate import Calibration, scaled_host
+from foretrace.predict.calibrate import Calibration
 from foretrace.predict.changes import Change, apply, with_times_scaled
 from foretrace.predict.costs.measured_on import Model
 from foretrace.predict.program import Program
@@ -65,11 +65,11 @@ MEASURED = Model()
 def predict(calibration: Calibration, changes: tuple[Change, ...], model: Model = MEASURED) -> Prediction:
     """What the changes, made together, would make of the step."""
     items = prod(change.items for change in changes)
-    before = items * step_ns(calibration.program)
+    before = items * calibration.replayed()[1]
     point = before / _after_ns(calibration.program, changes)
     unknown = [
-        [_ratio(calibration.program, changes, items, host=host) for host in host_ends(calibration)],
-        [_ratio(calibration.program, changes, items, durations=1 + way * model.off) for way in (-1, 1)],
+        [_ratio(calibration, changes, items, host=host) for host in host_ends(calibration)],
+        [_ratio(calibration, changes, items, durations=1 + way * model.off) for way in (-1, 1)],
         [before / _after_ns(calibration.program, tried) for tried in _at_ends(changes)],
         [point * exp(way * calibration.scatter) for way in (-1, 1)],
     ]
@@ -110,8 +110,8 @@ def host_ends(calibration: Calibration) -> tuple[float, float]:
         return 1 - HOST_KNOWN, 1 + HOST_KNOWN
     if not followed:
         return 1 - HOST_UNKNOWN, 1 + HOST_UNKNOWN
-    fastest, shorter = 1 - HOST_KNOWN, (1 - STEP_KNOWN) * step_ns(calibration.program)
-    while fastest > 1 - HOST_UNKNOWN and step_ns(scaled_host(calibration.program, fastest)) > shorter:
+    fastest, shorter = 1 - HOST_KNOWN, (1 - STEP_KNOWN) * calibration.replayed()[1]
+    while fastest > 1 - HOST_UNKNOWN and calibration.replayed(fastest)[1] > shorter:
         fastest -= _TRIED
     return fastest, 1 + HOST_KNOWN
 
@@ -135,12 +135,17 @@ def at_most(prediction: Prediction, most: float, why: str) -> Prediction:
 
 
 def _ratio(
-    program: Program, changes: tuple[Change, ...], items: float, *, host: float = 1.0, durations: float = 1.0
+    calibration: Calibration,
+    changes: tuple[Change, ...],
+    items: float,
+    *,
+    host: float = 1.0,
+    durations: float = 1.0,
 ) -> float:
     """The speed-up, if the host or what is modelled took this much longer."""
-    slower = scaled_host(program, host)
+    slower, slower_ns = calibration.replayed(host)
     tried = tuple(with_times_scaled(change, durations=durations, host=host) for change in changes)
-    return items * step_ns(slower) / _after_ns(slower, tried)
+    return items * slower_ns / _after_ns(slower, tried)
 
 
 def _off(point: float, ratios: list[float], slack: float) -> float:

@@ -30,7 +30,8 @@ def settled(program: Program) -> Program:
 
 def launching(program: Program) -> NDArray[np.bool_]:
     """Which calls take a place in the launch queue."""
-    return np.isin(program.kind, (LAUNCH, BLOCKING_COPY))
+    takes_place: NDArray[np.bool_] = (program.kind == LAUNCH) | (program.kind == BLOCKING_COPY)
+    return takes_place
 
 
 def host_step_ns(program: Program) -> float:

@@ -62,8 +62,7 @@ def device_work(case: Case) -> DeviceWork:
         case.roles.select("id", backward=pl.col("phase") == PHASES.index(BACKWARD)),
         on="id", how="left", maintain_order="left",
     )  # fmt: skip
-    arguments = case.arguments.select("op_id", "shapes", "dtypes")
-    rows = rows.join(arguments, on="op_id", how="left", maintain_order="left")
+    rows = case.with_arguments(rows, "shapes", "dtypes")
     part = pl.Series(pieces(case.trace, rows["op_id"].to_numpy()))
     return DeviceWork(case, rows.with_columns(op=case.op_names(rows["op_id"]), part=part))
 

@@ -87,7 +87,7 @@ def under_autocast(case: Case) -> Autocast:
     for task, op, step in rows.select("task", "op_id", "step").iter_rows():
         flow.begin(step)
         around = case.callers(op)
-        names = [str(case.names[span]) for span in around]
+        names = [str(case.name(span)) for span in around]
         if any(name.startswith(_OPTIMIZER) for name in names):
             continue
         node = next((span for span in around if span in forward), None)

@@ -124,9 +124,9 @@ def _around_one(case: Case, copies: pl.DataFrame, gone: set[int]) -> dict[int, l
         back = casts.get(end)
         if back is None or not between or not _is_back(cast, back) or ops[task + 1] is None:
             continue
-        if not _WIDE_INSIDE.match(case.names[ops[task + 1]]):
+        if not _WIDE_INSIDE.match(case.name(ops[task + 1])):
             continue
-        outer = [case.names[case.callers(op)[-1]] for op in (cast.op, back.op)]
+        outer = [case.name(case.callers(op)[-1]) for op in (cast.op, back.op)]
         if all(name in ASKED for name in outer):
             counts.add(cast.elements)
             forward |= {task: between, end: between}

@@ -257,7 +257,7 @@ def _outermost(case: Case) -> tuple[dict[int, list[Call]], dict[int, tuple[int, 
     outer = spans.filter(is_op & ~within_op).select(pl.col("id").alias("op_id"), "track_id", "start_ns")
     outer = outer.sort("start_ns", maintain_order=True)
     outer = outer.with_columns(name=case.op_names(outer["op_id"]))
-    outer = outer.join(case.arguments, on="op_id", how="left", maintain_order="left")
+    outer = case.with_arguments(outer, "shapes", "strides", "inputs")
     calls: dict[int, list[Call]] = {}
     places: dict[int, tuple[int, int]] = {}
     columns = ("track_id", "op_id", "name", "shapes", "strides", "inputs")

@@ -63,7 +63,7 @@ def without_copies(copies: DeviceWork) -> Edit:
     case = copies.case
     outer = set()
     for op in copies.ops:
-        around = list(takewhile(lambda caller: _COPIES.match(case.names[caller]), case.callers(op)))
+        around = list(takewhile(lambda caller: _COPIES.match(case.name(caller)), case.callers(op)))
         outer.update(around[-1:])
     host = case.during(case.trace.spans[sorted(outer)])
     return Edit(removed_host=host, removed_tasks=copies.tasks)

@@ -39,7 +39,7 @@ def islands(case: Case, *, widest: int) -> list[Island]:
     copies = passing_copies(case).rows.select("task", "source", "target", "op_id")
     casts: dict[int, _Cast] = {}
     for task, source, target, op in copies.iter_rows():
-        outer = case.names[case.callers(op)[-1]]
+        outer = case.name(case.callers(op)[-1])
         casts[task] = _Cast(source, target, outer in ASKED, BACKWARD in outer)
     ops, streams = case.tasks["op_id"].to_list(), case.tasks["stream"].to_list()
     listed: list[Island] = []
@@ -70,14 +70,15 @@ def _island_from(
             continue
         inner.append(task)
         if cast.target == up.source and (cast.backward if up.backward else cast.asked):
-            multiplies = case.op_names(case.tasks["op_id"].gather(between)).is_in(_MULTIPLIES).any()
+            known = (ops[task] for task in between)
+            multiplies = any(op is not None and case.name(op) in _MULTIPLIES for op in known)
             return Island(inner, between, up.backward) if multiplies else None
     return None
 
 
 def in_half(case: Case, tasks: list[int]) -> dict[int, int]:
     """How long kernels take that compute in half precision: products on tensor cores, others on half the bytes."""
-    work = case.tasks[tasks].join(case.arguments, on="op_id", how="left", maintain_order="left")
+    work = case.with_arguments(case.tasks[tasks])
     work = work.with_columns(
         op=case.op_names(work["op_id"]),
         of_op_ns=pl.col("dur_ns").sum().over("op_id"),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import polars as pl
-
 from foretrace.analyze.concepts.memory import device_memory, memory_replay
 from foretrace.analyze.concepts.memory.memory_replay import Memory
+from foretrace.analyze.concepts.names.named_spans import any_like
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.freed import Freed
 from foretrace.diagnose.rule import Need
@@ -33,8 +32,7 @@ def memory_of(case: Case) -> Memory:
 
 def names_there(case: Case, pattern: str) -> bool:
     """Whether a span of the recording has such a name."""
-    names = case.keep("names of spans", lambda: case.whole.spans["name"].unique().cast(pl.String))
-    return bool(names.str.contains(pattern).any())
+    return any_like(case.whole, pattern)
 
 
 def held_share(case: Case) -> float | None:

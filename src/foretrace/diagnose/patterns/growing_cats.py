@@ -78,7 +78,7 @@ def _is_window(case: Case, op: int, growth: _Growth) -> bool:
 
 def _slices(case: Case) -> dict[int, str]:
     """The shapes that each slice was given, by its span."""
-    slices = case.arguments.filter(case.op_names(case.arguments["op_id"]) == "aten::slice")
+    slices = case.calls_named("aten::slice")
     return dict(slices.select("op_id", "shapes").drop_nulls().iter_rows())
 
 

@@ -6,16 +6,19 @@ import json
 import re
 from math import prod
 
+import numpy as np
 import polars as pl
 
 from foretrace.analyze.concepts.memory import batch_bytes, memory_replay, trained_parameters
-from foretrace.analyze.concepts.memory.memory_replay import MemoryChange
+from foretrace.analyze.concepts.memory.memory_replay import Factors, MemoryChange, Times, factors
+from foretrace.analyze.concepts.names.named_spans import operator_rows
+from foretrace.analyze.concepts.names.per_name import by_name, distinct_rows
 from foretrace.analyze.concepts.trees import attribution
 from foretrace.analyze.concepts.trees.call_tree import NOBODY
 from foretrace.predict.costs import gemm
 from foretrace.predict.costs.precision import ITEM_BYTES
 from foretrace.sourced import JUDGEMENT, Factor, Share
-from foretrace.trace import Trace
+from foretrace.trace import Trace, once_per_trace
 
 _HALF = ITEM_BYTES["bf16"] / ITEM_BYTES["fp32"]
 _PRODUCT = re.compile(r"convolution|conv_depthwise|_attention_forward|_scaled_dot_product|_attention$")
@@ -26,16 +29,18 @@ _WIDE = re.compile(
     r"^aten::(?:_log_softmax|log_softmax|nll_loss.*|.*_loss.*|pow|exp|log|sum|prod|cumsum|rsqrt|reciprocal|norm"
     r"|linalg_vector_norm|softplus|add|add_|sub|embedding|index_select|index|cat|gather)$"
 )
-_ALLOCATES = re.compile(r"^aten::(?:empty|new_empty|resize|_resize)")
+_ALLOCATES = r"^aten::(?:empty|new_empty|resize|_resize)"
 SOFTMAX = Factor(
     1.5,
     "the bytes of a softmax in fp32, kept under autocast: for itself, and in half for the product behind",
     JUDGEMENT,
 )
+_ENDS = ("least", "point", "most")  # of what is freed
 COPIES = "bf16 copies of the parameters"
 _LEAST_FP32 = Share(0.9, "the products that take fp32, where autocast is not on yet", JUDGEMENT)
 
 
+@once_per_trace
 def narrowed(trace: Trace) -> tuple[MemoryChange, MemoryChange, MemoryChange] | None:
     """The curve under autocast: as expected, with the least freed, and with the most; None where products are not fp32.
 
@@ -44,75 +49,79 @@ def narrowed(trace: Trace) -> tuple[MemoryChange, MemoryChange, MemoryChange] | 
     if not _products_in_fp32(trace):
         return None
     memory = memory_replay.find(trace)
-    kinds = batch_bytes.category(trace).to_numpy()
-    operators = _Operators(trace)
-    point: dict[int, float] = {}
-    least: dict[int, float] = {}
-    most: dict[int, float] = {}
-    for row in batch_bytes.growing(trace).tolist():
-        if kinds[row] == "autograd":
-            point[row], most[row] = _HALF, _HALF
-            continue
-        if kinds[row] != "activation":
-            continue
-        factors = operators.factors(memory.blocks["op_id"][row], int(memory.size_bytes[row]))
-        if factors is not None:
-            least[row], point[row], most[row] = factors
+    rows = batch_bytes.growing(trace)
+    kinds = batch_bytes.category(trace).gather(rows)
+    backward = factors(rows[(kinds == "autograd").to_numpy()], _HALF)
+    rows = rows[(kinds == "activation").to_numpy()]
+    ops = memory.blocks["op_id"].gather(rows).cast(pl.Int64).fill_null(NOBODY).to_numpy()
+    least, point, most = _sizes(trace, rows, ops, memory.size_bytes[rows])
     copies = round(_HALF * int(trained_parameters.of_a_step(trace)["size_bytes"].sum()))
     says = "activations in bf16 under autocast"
     return (
-        MemoryChange(says, factors=point, always_bytes={COPIES: copies}),
+        MemoryChange(says, factors=backward.but(point), always_bytes={COPIES: copies}),
         MemoryChange(says, factors=least, always_bytes={COPIES: copies}),
-        MemoryChange(says, factors=most, always_bytes={COPIES: 0}),
+        MemoryChange(says, factors=backward.but(most), always_bytes={COPIES: 0}),
     )
 
 
-class _Operators:
-    """The operators that allocate, by what autocast makes of their results."""
+def _sizes(trace: Trace, rows: Times, ops: Times, size_bytes: Times) -> tuple[Factors, Factors, Factors]:
+    """What autocast makes of results, by the operators that allocated them: at most, as expected, and at least."""
+    ops = _working(trace, ops)
+    places = operator_rows(trace, ops)
+    taken = trace.ops.select(pl.col("shapes").is_not_null() & pl.col("dtypes").is_not_null()).to_series()
+    known = np.append(taken.to_numpy(), False)[places]
+    calls = trace.ops.select("shapes", "dtypes")[places[known]]
+    calls = calls.with_columns(name=trace.spans["name"].gather(ops[known]))
+    kinds, kind = distinct_rows(calls.select("name", "shapes", "dtypes"))
+    told = [_told(*each) for each in kinds.cast(pl.String).iter_rows()]
+    smallest = np.array([size for size, _ in told], np.int64)[kind]
+    fits = size_bytes[known] >= smallest
+    rows, kind = rows[known][fits], kind[fits]
+    made = [np.array(end, np.float64) for end in zip(*(each for _, each in told), strict=True)]
+    least, point, most = (Factors(rows, end[kind]) for end in made) if made else (Factors(),) * len(_ENDS)
+    return least, point, most
 
-    def __init__(self, trace: Trace) -> None:
-        self._names = trace.spans["name"]
-        self._parent = attribution.nesting(trace).parent
-        arguments = trace.ops.select("span_id", pl.col("shapes", "dtypes").cast(pl.String)).drop_nulls()
-        self._arguments = {op: (shapes, dtypes) for op, shapes, dtypes in arguments.iter_rows()}
 
-    def factors(self, op: int | None, size_bytes: int) -> tuple[float, float, float] | None:
-        """The size of a result under autocast: at most, as expected, at least; None where it is not of fp32."""
-        op = self._working(op)
-        if op is None:
-            return None
-        name, elements, fp32 = str(self._names[op]), *self._taken(op)
-        if not fp32:
-            return None
-        if _is_product(name):
-            return _HALF, _HALF, _HALF
-        if size_bytes < ITEM_BYTES["fp32"] * elements:
-            return None  # a mask, or a norm's mean and variance
-        if _NORM.search(name):
-            return 1.0, _HALF, _HALF
-        if _SOFTMAX.search(name):
-            return SOFTMAX, SOFTMAX, 1.0
-        if _WIDE.search(name):
-            return 1.0, 1.0, _HALF
-        return (1.0 + _HALF) / 2, _HALF, _HALF
+def _working(trace: Trace, ops: Times) -> Times:
+    """The operators, or those around them where they only allocate; NOBODY where there are none."""
+    parent, names, ops = attribution.parents(trace), trace.spans["name"], ops.copy()
+    rows = np.flatnonzero(ops != NOBODY)
+    while len(rows):
+        only = by_name(names.gather(ops[rows]), lambda texts: texts.str.contains(_ALLOCATES).to_numpy())
+        rows = rows[only]
+        ops[rows] = parent[ops[rows]]
+        rows = rows[ops[rows] != NOBODY]
+    return ops
 
-    def _working(self, op: int | None) -> int | None:
-        """The operator, or the one around it where it only allocates."""
-        while op is not None and _ALLOCATES.search(str(self._names[op])):
-            above = int(self._parent[op])
-            op = None if above == NOBODY else above
-        return op
 
-    def _taken(self, op: int) -> tuple[int, bool]:
-        """How many elements the largest tensor has that an operator takes, and whether what it takes first is of fp32."""
-        shapes, dtypes = self._arguments.get(op, ("", ""))
-        try:
-            pairs = list(zip(json.loads(shapes), json.loads(dtypes), strict=False))
-            tensors = [prod(shape) for shape, dtype in pairs if dtype == "float" and shape]
-            kinds = [dtype for shape, dtype in pairs if shape and dtype]
-        except (ValueError, TypeError):
-            return 0, False
-        return max(tensors, default=0), bool(kinds) and kinds[0] == "float"
+def _told(name: str, shapes: str, dtypes: str) -> tuple[int, tuple[float, float, float]]:
+    """How large a result of an operator is at least, and its size under autocast: at most, as expected, at least."""
+    elements, fp32 = _taken(shapes, dtypes)
+    if not fp32:
+        return np.iinfo(np.int64).max, (1.0, 1.0, 1.0)
+    if _is_product(name):
+        return 0, (_HALF, _HALF, _HALF)
+    smallest = ITEM_BYTES["fp32"] * elements  # below, a mask, or a norm's mean and variance
+    if _NORM.search(name):
+        return smallest, (1.0, _HALF, _HALF)
+    if _SOFTMAX.search(name):
+        return smallest, (SOFTMAX, SOFTMAX, 1.0)
+    if _WIDE.search(name):
+        return smallest, (1.0, 1.0, _HALF)
+    return smallest, ((1.0 + _HALF) / 2, _HALF, _HALF)
+
+
+def _taken(shapes: str, dtypes: str) -> tuple[int, bool]:
+    """How many elements the largest tensor has that an operator takes, and whether what it takes first is of fp32."""
+    try:
+        pairs = list(zip(json.loads(shapes), json.loads(dtypes), strict=False))
+        tensors = [prod(shape) for shape, dtype in pairs if dtype == "float" and shape]
+        kinds = [dtype for shape, dtype in pairs if shape and dtype]
+        return min(max(tensors, default=0), trained_parameters.MOST_ELEMENTS), bool(kinds) and kinds[
+            0
+        ] == "float"
+    except (ValueError, TypeError):
+        return 0, False
 
 
 def _is_product(name: str) -> bool:
@@ -122,7 +131,7 @@ def _is_product(name: str) -> bool:
 def _products_in_fp32(trace: Trace) -> bool:
     """Whether nearly all products take fp32."""
     ops = trace.ops.select("dtypes", name=trace.spans["name"].gather(trace.ops["span_id"])).drop_nulls()
-    counted = ops.group_by(pl.col("name").cast(pl.String), pl.col("dtypes").cast(pl.String)).len()
+    counted = ops.group_by("name", "dtypes").len().with_columns(pl.col("name", "dtypes").cast(pl.String))
     products = counted.filter(pl.Series([_is_product(name) for name in counted["name"]], dtype=pl.Boolean))
     in_fp32 = products.filter(pl.col("dtypes").str.starts_with('["float"'))["len"].sum()
     return products.height > 0 and int(in_fp32) >= _LEAST_FP32 * int(products["len"].sum())

@@ -193,7 +193,7 @@ def for_sizes_mostly(case: Case, waits: HostWaits) -> bool:
 
 def reader_names(case: Case, waits: HostWaits) -> pl.Series:
     """The names of the operators or calls that wait, most frequent first."""
-    return case.names.gather(waits.readers).value_counts(sort=True).to_series(0)
+    return case.op_names(waits.readers).value_counts(sort=True).to_series(0)
 
 
 def sentence(case: Case, waits: HostWaits) -> str:
@@ -244,7 +244,7 @@ def evidence(case: Case, waits: HostWaits) -> dict[str, Any]:
 
 def lines(case: Case, waits: HostWaits) -> tuple[Place, ...]:
     """The source lines behind the waits, most frequent first; what waits where no stack was recorded."""
-    names = case.names.gather(waits.readers)
+    names = case.op_names(waits.readers)
     recorded = Places(case.trace, case.host).lines(case.program.call_span[waits.calls].astype(np.int64))
     counted = recorded.drop_nulls().value_counts(sort=True)
     if counted.is_empty():

@@ -93,7 +93,7 @@ def _attention_of_one_query(copies: DeviceWork) -> dict[int, int]:
 def _without(case: Case, op: int, shapes: str | None, strides: str | None) -> _Without:
     """Whether the program asked for this copy itself and what follows can do without."""
     outermost = case.callers(op)[-1]
-    asked = case.names[outermost]
+    asked = case.name(outermost)
     layouts = copy_readers.tensors(shapes, strides)
     original = layouts[1] if len(layouts) > 1 else None
     repeats = original is not None and bool(original.repeated)
@@ -131,8 +131,8 @@ def _formatted(case: Case) -> set[int]:
 
 
 def _all_formatted(case: Case) -> set[int]:
-    calls = case.arguments.filter(pl.col("inputs").str.contains(r'^\["", "[1-9]"\]$'))
-    return set(calls.filter(case.op_names(calls["op_id"]) == "aten::contiguous")["op_id"])
+    calls = case.calls_named("aten::contiguous")
+    return set(calls.filter(pl.col("inputs").str.contains(r'^\["", "[1-9]"\]$'))["op_id"])
 
 
 def _inside(case: Case, op: int) -> str:

@@ -28,8 +28,7 @@ class Lookup:
 
 def lookups(case: Case) -> list[Lookup]:
     """Every one-hot tensor that is multiplied."""
-    one_hot = case.arguments.filter(case.op_names(case.arguments["op_id"]) == "aten::one_hot")
-    calls = one_hot.select("op_id", "shapes", "inputs").iter_rows()
+    calls = case.calls_named("aten::one_hot").select("op_id", "shapes", "inputs").iter_rows()
     return [lookup for call in calls if (lookup := _lookup(case, *call))]
 
 

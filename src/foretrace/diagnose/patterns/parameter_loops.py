@@ -220,8 +220,7 @@ def _runs(case: Case) -> pl.DataFrame:
     """
     work = case.tasks.join(case.roles.select("id", "phase"), on="id", how="left", maintain_order="left")
     work = work.sort("call", maintain_order=True)
-    arguments = case.arguments.select("op_id", "shapes", "dtypes")
-    work = work.join(arguments, on="op_id", how="left", maintain_order="left")
+    work = case.with_arguments(work, "shapes", "dtypes")
     ranks = {shapes: _rank(shapes) for shapes in work["shapes"].unique().drop_nulls()}
     last_backward = pl.col("call").filter(pl.col("phase") == PHASES.index(BACKWARD)).max().over("step")
     work = work.with_columns(

@@ -16,6 +16,7 @@ import polars as pl
 
 from foretrace.analyze.concepts.device.device_roles import ROLES
 from foretrace.analyze.concepts.device.phases import OPTIMIZER, PHASES
+from foretrace.analyze.concepts.names.per_name import distinct_rows
 from foretrace.analyze.concepts.work import work_models
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Place
@@ -156,7 +157,7 @@ def _candidates(case: Case) -> pl.DataFrame:
     """All tasks in order, with role, op, `fusable`, and the segment that they lie in: what may be fused together."""
     roles = case.roles.select("id", "role", "phase", "moves")
     work = case.tasks.join(roles, on="id", how="left", maintain_order="left")
-    work = work.join(case.arguments, on="op_id", how="left", maintain_order="left")
+    work = case.with_arguments(work)
     work = work.with_columns(op=case.op_names(work["op_id"]))
     distinct = work["op"].drop_nulls().unique()
     fuses = [op for op in distinct if (work_models.find(op) or ("",))[0] in fusion.FAMILIES]
@@ -192,13 +193,21 @@ def _chains(case: Case, device: Device, work: pl.DataFrame) -> Iterator[Chain]:
 def _segments(case: Case, work: pl.DataFrame) -> dict[Segment, dict[int, list[Link]]]:
     """What may be fused together, by how many kernels that may not had run before."""
     segments: dict[Segment, dict[int, list[Link]]] = {}
-    columns = ("op", "shapes", "dtypes", "strides", "task", "id", "op_id", "dur_ns", "role")
-    for *call, task, span, op_id, dur, role, step, stream, phase, segment, passed in (
-        work.filter("fusable").select(*columns, "step", "stream", "phase", "segment", "passed").iter_rows()
-    ):
-        if traffic := fusion.traffic(*call):
-            stores = call[0] == "aten::copy_" and len(case.callers(op_id)) == 1
-            link = Link(task, span, op_id, call[0], dur, role in fusion.REDUCING, traffic, stores)
+    columns = ("task", "id", "op_id", "dur_ns", "role", "step", "stream", "phase", "segment", "passed")
+    fusable = work.filter("fusable")
+    calls = fusable.select(pl.col("op", "shapes", "dtypes", "strides").cast(pl.Categorical))
+    distinct, which = distinct_rows(calls)
+    told = [
+        (call[0], fusion.traffic(*call))
+        for call in distinct.with_columns(pl.all().cast(pl.String)).iter_rows()
+    ]
+    rows = fusable.select(columns).iter_rows()
+    for number, row in zip(which.tolist(), rows, strict=True):
+        op, traffic = told[number]
+        if traffic:
+            task, span, op_id, dur, role, step, stream, phase, segment, passed = row
+            stores = op == "aten::copy_" and len(case.callers(op_id)) == 1
+            link = Link(task, span, op_id, op, dur, role in fusion.REDUCING, traffic, stores)
             runs = segments.setdefault((step, stream, phase, segment, traffic.count), {})
             runs.setdefault(passed, []).append(link)
     return segments

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.analyze.concepts.memory.saved_for_backward import Call
+from foretrace.analyze.concepts.memory.saved_for_backward import Calls
 from foretrace.diagnose.case import Case
 from foretrace.predict.changes import Change
 from foretrace.predict.costs import checkpointing
@@ -15,7 +13,7 @@ from foretrace.predict.edits import Edit
 from foretrace.predict.program import Program
 
 
-def computed_again(case: Case, calls: Iterable[Call]) -> Change:
+def computed_again(case: Case, calls: Calls) -> Change:
     """The step with the forward of these calls of modules run again, each before its backward.
 
     The GPU's work for it is laid on the tasks of the block's backward, which take longer by as much; the host's time for it,
@@ -34,19 +32,21 @@ def _added(again: list[tuple[int, int]], overhead: float) -> dict[int, int]:
     return added
 
 
-def _device_and_host(case: Case, calls: Iterable[Call]) -> tuple[dict[int, float], list[tuple[int, int]]]:
+def _device_and_host(case: Case, calls: Calls) -> tuple[dict[int, float], list[tuple[int, int]]]:
     """By what factor tasks of the backward take longer; and calls that it begins with, each with host time to come before."""
     program = case.program
     dur = program.task_dur_ns
     more = np.zeros(len(dur))
     again: list[tuple[int, int]] = []
     reach = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)[:-1]))
-    for call in calls:
-        first, last = _calls_within(case, call.start_ns, call.end_ns)
-        back, back_last = _calls_within(case, call.back_ns, call.back_end_ns)
+    times = (calls.start_ns, calls.end_ns, calls.back_ns, calls.back_end_ns)
+    # The program's calls that begin in the forward and in the backward: the first, and the one behind the last.
+    places = (np.searchsorted(program.call_start_ns, each - program.start_ns) for each in times)
+    columns = (each.tolist() for each in (calls.start_ns, calls.end_ns, *places))
+    for start_ns, end_ns, first, last, back, back_last in zip(*columns, strict=True):
         if first == last or back == back_last:
             continue
-        again.append((back, _host_ns(program, reach, call.start_ns, call.end_ns)))
+        again.append((back, _host_ns(program, reach, start_ns, end_ns)))
         forward = slice(program.task_from[first], program.task_from[last])
         backward = slice(program.task_from[back], program.task_from[back_last])
         taken = int(dur[backward].sum())
@@ -71,10 +71,3 @@ def _host_ns(program: Program, reach: NDArray[np.int64], start_ns: int, end_ns: 
     called = (start >= low) & (start < high)
     gaps = float((program.gap_ns[near] * np.minimum(share, 1.0)).sum())
     return round(gaps + int(program.base_ns[near][called].sum()))
-
-
-def _calls_within(case: Case, start_ns: int, end_ns: int) -> tuple[int, int]:
-    """The program's calls that begin in this time of the recording: the first, and the one behind the last."""
-    start = case.program.call_start_ns
-    low, high = np.searchsorted(start, (start_ns - case.program.start_ns, end_ns - case.program.start_ns))
-    return int(low), int(high)

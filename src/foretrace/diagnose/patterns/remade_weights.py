@@ -82,8 +82,7 @@ def _is_pointwise_on(
 
 def _weight_shapes(case: Case) -> tuple[set[Shape], set[Shape], set[Shape]]:
     """Shapes of weights by the layers' names, of the second of two matrices multiplied, and of what is no weight."""
-    calls = case.arguments.select("shapes", name=case.op_names(case.arguments["op_id"]))
-    calls = calls.filter(pl.col("name").is_in((*WEIGHTS_AT, *_PRODUCTS))).unique().drop_nulls()
+    calls = case.calls_named(*WEIGHTS_AT, *_PRODUCTS).select("shapes", "name").unique().drop_nulls()
     known: set[Shape] = set()
     likely: set[Shape] = set()
     others: set[Shape] = set()
@@ -107,7 +106,7 @@ def _casts_weight(case: Case, ops: list[int]) -> list[bool]:
         _is_weight(
             case.argument(op, "shapes"),
             case.argument(around, "shapes"),
-            WEIGHTS_AT.get(case.names[around], ()),
+            WEIGHTS_AT.get(case.name(around), ()),
         )
         for op, around in zip(ops, outer, strict=True)
     ]

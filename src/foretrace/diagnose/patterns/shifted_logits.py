@@ -45,7 +45,7 @@ def shifted_copies(case: Case, *, left_out: float) -> list[ShiftedCopy]:
     shifted = []
     for op, task, shapes, strides in copies.select("op_id", "task", "shapes", "strides").iter_rows():
         outermost = case.callers(op)[-1]
-        if case.names[outermost] not in _COPYING:
+        if case.name(outermost) not in _COPYING:
             continue
         layouts = copy_readers.tensors(shapes, strides)
         whole = _whole(layouts[1], left_out) if len(layouts) > 1 else None
@@ -79,7 +79,7 @@ def copying(case: Case, shifted: list[ShiftedCopy]) -> DeviceWork:
     backward = [
         op is not None
         and next(iter(tensor_shapes(given or "")), ()) in shapes
-        and any(_SLICE_BACKWARD in case.names[caller] for caller in case.callers(op))
+        and any(_SLICE_BACKWARD in case.name(caller) for caller in case.callers(op))
         for op, given in work.rows.select("op_id", "shapes").iter_rows()
     ]
     return work.where(

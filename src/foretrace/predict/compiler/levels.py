@@ -124,13 +124,13 @@ class Compilation:
         return int(self._launching[place]) if place < len(self._launching) else call
 
     @cached_property
-    def _launched_at(self) -> list[tuple[int, int]]:
+    def _launched_at(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Calls at which operators of compiled code are launched, and how many: fused ones, then those that stay."""
         computing = [kernel for kernel in self.kernels if kernel.computes]
         first = [tasks[0] for step in self.steps for tasks in step.kept]
         tasks = np.array([*(kernel.tasks[-1] for kernel in computing), *first], np.int64)
         launches = [*(kernel.launches for kernel in computing), *[1] * len(first)]
-        return list(zip(self.program.task_call[tasks].tolist(), launches, strict=True))
+        return self.program.task_call[tasks], np.array(launches, np.int64)
 
     def default(self, cost: float = compiled.OPERATOR_COST) -> Edit:
         """Fewer operators for the host, each at `cost` times what one takes now."""
@@ -143,18 +143,21 @@ class Compilation:
             begin[inside], (begin + recorded * np.minimum(part, 1))[inside].astype(np.int64)
         )
         each_ns = cost * self.operator_ns
-        added: dict[int, float] = {}
-        for call, launches in self._launched_at:
-            added[call] = added.get(call, 0.0) + launches * each_ns
+        calls, launches = self._launched_at
+        added = np.bincount(calls, weights=launches * each_ns, minlength=len(program.kind))
+        there = np.bincount(calls, minlength=len(program.kind)) > 0
         graphs = max((step.graphs for step in self.steps), default=0)
         for call in program.step_calls:
             if call < len(program.kind):
                 entered = self._launching_from(int(call))
-                added[entered] = added.get(entered, 0.0) + graphs * compiled.GRAPH_NS + self._guards_ns
+                added[entered] = added[entered] + graphs * compiled.GRAPH_NS + self._guards_ns
+                there[entered] = True
+        calls = np.flatnonzero(there)
+        added_ns = np.rint(added[calls]).astype(np.int64)
         return replace(
             self._device,
             removed_host=ProgramTime(removed),
-            added_host_ns={call: round(extra) for call, extra in added.items()},
+            added_host_ns=dict(zip(calls.tolist(), added_ns.tolist(), strict=True)),
         )
 
     @cached_property

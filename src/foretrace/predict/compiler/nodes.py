@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 from foretrace.analyze.concepts.work import work_models
 from foretrace.analyze.concepts.work.work_models.attention import Unmasked, unmasked
@@ -73,8 +74,7 @@ class Shape:
 NOTHING = Shape(BARRIER, (), Made(0, 1), 0)
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """One operator of a step."""
 
     place: int

@@ -11,6 +11,8 @@ import polars as pl
 
 from foretrace.analyze.concepts.device.device_roles import classified
 from foretrace.analyze.concepts.device.phases import BACKWARD, OPTIMIZER, PHASES
+from foretrace.analyze.concepts.names.named_spans import operator_rows
+from foretrace.analyze.concepts.names.per_name import distinct_rows
 from foretrace.hardware import Device
 from foretrace.predict.compiler import nodes as shapes
 from foretrace.predict.compiler.kernels import Flow
@@ -106,47 +108,48 @@ class _Numbers:
 
 def _work(trace: Trace, tasks: pl.DataFrame) -> pl.DataFrame:
     """All tasks in order, with operator, arguments and phase; without the optimizer's."""
-    arguments = trace.ops.select(
-        pl.col("span_id").alias("op_id"), pl.col("shapes", "dtypes", "strides", "inputs").cast(pl.String)
-    )
     phases = classified(trace).select("id", "phase")
     work = tasks.join(phases, on="id", how="left", maintain_order="left")
-    work = work.join(arguments, on="op_id", how="left", maintain_order="left")
-    work = work.with_columns(op=trace.spans["name"].gather(work["op_id"]).cast(pl.String))
+    rows = operator_rows(trace, work["op_id"].cast(pl.Int64).fill_null(-1).to_numpy())
+    given = trace.ops.select("shapes", "dtypes", "strides", "inputs")
+    work = work.hstack(given.select(pl.all().gather(pl.Series(rows).set(pl.Series(rows < 0), None))))
+    work = work.with_columns(op=trace.spans["name"].gather(work["op_id"]))
     return work.filter(pl.col("phase").fill_null(0) != PHASES.index(OPTIMIZER))
 
 
 def _steps(work: pl.DataFrame) -> Iterator[list[Node]]:
     """The operators of each step, in order."""
     backward = PHASES.index(BACKWARD)
-    columns = (
-        "op_id",
-        "op",
-        "shapes",
-        "dtypes",
-        "strides",
-        "inputs",
-        "name",
-        "kind",
-        "task",
-        "dur_ns",
-        "phase",
+    # Most calls come again in every step: how the compiler sees one is told once.
+    calls, which = distinct_rows(work.select("op", "shapes", "dtypes", "strides", "inputs", "name", "kind"))
+    told = [
+        (call[0] or "", _seen(call, name, kind), _ACROSS_ROWS in name)
+        for *call, name, kind in calls.with_columns(pl.all().cast(pl.String)).iter_rows()
+    ]
+    rows = list(
+        zip(
+            *(work[name].to_list() for name in ("op_id", "task", "dur_ns", "phase")),
+            which.tolist(),
+            strict=True,
+        )
     )
-    for (_,), part in work.group_by("step", maintain_order=True):
+    steps: dict[int | None, list[tuple[int | None, int, int, int | None, int]]] = {}
+    for step, row in zip(work["step"].to_list(), rows, strict=True):
+        steps.setdefault(step, []).append(row)
+    for part in steps.values():
         nodes: list[Node] = []
         last_op = None
-        for op_id, *call, name, kind, task, dur_ns, phase in part.select(columns).iter_rows():
-            across = _ACROSS_ROWS in name
+        for op_id, task, dur_ns, phase, number in part:
+            op, shape, across = told[number]
             if op_id is not None and op_id == last_op and not across:
                 last = nodes[-1]
                 nodes[-1] = Node(
                     last.place, last.op, (*last.tasks, task), last.dur_ns + dur_ns, last.shape, last.backward
                 )
                 continue
-            shape = _seen(call, name, kind)
             if across and op_id == last_op and shape.kind != BARRIER:
                 shape = shapes.columns_of(shape)
-            nodes.append(Node(len(nodes), call[0] or "", (task,), dur_ns, shape, phase == backward))
+            nodes.append(Node(len(nodes), op, (task,), dur_ns, shape, phase == backward))
             last_op = op_id
         yield _of_model(nodes)
 

@@ -6,7 +6,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from foretrace.analyze.concepts.device.phases import cause_of, parents
+from foretrace.analyze.concepts.device.phases import cause_of
+from foretrace.analyze.concepts.trees.attribution import parents
 from foretrace.analyze.concepts.trees.call_tree import NOBODY
 from foretrace.trace import Trace
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from foretrace.analyze.concepts.device.phases import parents
 from foretrace.analyze.concepts.names.per_name import by_name
+from foretrace.analyze.concepts.trees.attribution import parents
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
 from foretrace.analyze.concepts.work.tensor_shapes import tensor_shapes
 from foretrace.trace import Trace

@@ -166,7 +166,7 @@ def _around(trace: Trace, kernels: pl.DataFrame) -> pl.Series:
         return pl.Series("around", [], dtype=pl.UInt32)
     cause = kernels.select(pl.coalesce("launch_id", "op_id").cast(pl.Int64).fill_null(NOBODY)).to_series()
     rows = cause.to_numpy()
-    parent = attribution.nesting(trace).parent
+    parent = attribution.parents(trace)
     names = trace.spans["name"].to_physical().to_numpy()
     wanted = device_time.names_like(trace.spans, _AROUND_LAUNCH).explode().to_physical().to_numpy()
     inside: Array = rows.copy()

@@ -102,6 +102,7 @@ def covered(spans: pl.DataFrame) -> Intervals:
 
 def timeline(work: pl.DataFrame) -> Timeline:
     """The timeline identity of rows of `device_work`, from the first start to the last end of what was launched."""
+    work = work.select("kind", "communication", "orphan", "start_ns", "end_ns")
     earlier = covered(work.filter(pl.col("orphan")))
     work = work.filter(~pl.col("orphan"))
     copies = pl.col("kind") == "copy"

@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 
 from foretrace.analyze.concepts.names.per_name import by_name
+from foretrace.analyze.concepts.trees.attribution import parents
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
 from foretrace.trace import Trace
 
@@ -79,11 +80,6 @@ def distinct(spans: Array, count: int) -> Array:
     there = np.zeros(count + 1, bool)
     there[spans] = True  # NOBODY is the last place
     return np.flatnonzero(there[:count])
-
-
-def parents(trace: Trace) -> Array:
-    """For each span the one around it, or NOBODY."""
-    return trace.spans["parent_id"].cast(pl.Int32).fill_null(NOBODY).to_numpy()
 
 
 def _marks_around(trace: Trace, causes: Array) -> tuple[Array, Array]:

@@ -14,7 +14,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace.analyze.concepts.memory import memory_categories, memory_replay, trained_parameters
-from foretrace.analyze.concepts.memory.memory_replay import Memory, MemoryChange, Times
+from foretrace.analyze.concepts.memory.memory_replay import Memory, MemoryChange, Times, factors
+from foretrace.analyze.concepts.names.per_name import by_name
 from foretrace.trace import Trace, once_per_trace
 
 _GROWS = ("activation", "intermediate", "temporary", "autograd")
@@ -35,22 +36,17 @@ def growing(trace: Trace) -> Times:
     """The rows of the blocks that grow with the batch."""
     memory = memory_replay.find(trace)
     kinds = category(trace)
-    stepping = np.zeros(len(kinds), bool)
-    for start, end in optimizer_steps(trace):
-        low, high = np.searchsorted(memory.start_ns, (start, end))
-        stepping[low:high] = True
-    known = kinds.is_in(_GROWS).to_numpy() & ~stepping
+    known = kinds.is_in(_GROWS).to_numpy() & ~memory.within(optimizer_steps(trace))
     sized = _of_parameters(trace, memory)
-    names = trace.spans["name"].gather(memory.blocks["op_id"]).cast(pl.String)
-    casts = names.is_in(_CASTS).fill_null(value=False).to_numpy()
+    names = trace.spans["name"].gather(memory.blocks["op_id"])
+    casts = by_name(names, lambda distinct: distinct.is_in(_CASTS).to_numpy())
     in_backward = (kinds == "autograd").to_numpy() | _backward_temporaries(trace, kinds)
     return np.flatnonzero(known & ~(sized & (casts | in_backward)))
 
 
 def grown(trace: Trace, times: float) -> MemoryChange:
     """The curve with this many times the items in every step."""
-    rows = growing(trace)
-    return MemoryChange(f"{times:.3g} times the batch", factors=dict.fromkeys(rows.tolist(), times))
+    return MemoryChange(f"{times:.3g} times the batch", factors=factors(growing(trace), times))
 
 
 def optimizer_steps(trace: Trace) -> Sequence[tuple[int, int]]:

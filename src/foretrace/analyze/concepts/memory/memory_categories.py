@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from foretrace import intervals
-from foretrace.analyze.concepts.device import device_time
+from foretrace import intervals, schema
+from foretrace.analyze.concepts.names.named_spans import ids_like
 from foretrace.analyze.concepts.trees import attribution
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
 from foretrace.analyze.concepts.trees.module_tree import BACKWARD_NODE
 from foretrace.intervals import Intervals
-from foretrace.trace import Trace
+from foretrace.trace import Trace, once_per_trace
 
 CATEGORIES = (
     "before the recording", "activation", "gradient", "optimizer state", "autograd", "intermediate", "temporary",
@@ -44,7 +44,7 @@ def categories(trace: Trace, blocks: pl.DataFrame) -> pl.Series:
     origin = _origin(trace, blocks["op_id"], backward)
     start = blocks["start_ns"].fill_null(NOBODY).to_numpy()
     end = blocks["end_ns"].fill_null(_NEVER).to_numpy()
-    work = _backward_work(trace, backward)
+    work = backward_work(trace)
     passes = _passes(trace, work)
     category = np.full(blocks.height, UNKNOWN)
     before = blocks["start_ns"].is_null().to_numpy()
@@ -64,45 +64,66 @@ def categories(trace: Trace, blocks: pl.DataFrame) -> pl.Series:
 
 def _origin(trace: Trace, op_id: pl.Series, backward_rows: Array) -> _Origin:
     spans = trace.spans
-    parent = attribution.nesting(trace).parent
-    kind = spans["kind"]
-    is_op = (kind == "op").to_numpy()
-    backward = np.zeros(len(parent), bool)
-    backward[backward_rows] = True
-    stepping = np.zeros(len(parent), bool)
-    stepping[host_annotations(trace, OPTIMIZER_STEP)["id"].to_numpy()] = True
     ops = op_id.cast(pl.Int64).fill_null(NOBODY).to_numpy()
-    outermost, in_backward = ops.copy(), np.zeros(len(ops), bool)
-    optimizer = np.full(len(ops), NOBODY)
-    at = ops.copy()
-    while len(rows := np.flatnonzero(at != NOBODY)):
-        here = at[rows]
-        outermost[rows] = np.where(is_op[here], here, outermost[rows])
-        in_backward[rows] |= backward[here]
-        optimizer[rows] = np.where(stepping[here], here, optimizer[rows])
-        at[rows] = parent[here]
-    ends = np.append(spans["start_ns"].to_numpy() + spans["dur_ns"].fill_null(0).to_numpy(), NOBODY)
-    return _Origin(ops != NOBODY, in_backward, ends[outermost], ends[optimizer])
+    known = ops != NOBODY
+    nodes, above = _with_those_around(attribution.parents(trace), ops[known])
+    is_op = spans["kind"].to_physical().to_numpy()[nodes] == schema.KINDS.index("op")
+    backward = np.zeros(spans.height, bool)
+    backward[backward_rows] = True
+    stepping = np.isin(nodes, host_annotations(trace, OPTIMIZER_STEP)["id"].to_numpy())
+    # One more stands for nobody. What is furthest around the span that a link leads to is furthest around the span itself.
+    outermost = np.append(np.where(is_op, nodes, NOBODY), NOBODY)
+    optimizer = np.append(np.where(stepping, nodes, NOBODY), NOBODY)
+    in_backward = np.append(backward[nodes], False)
+    while (above != len(nodes)).any():
+        in_backward |= in_backward[above]
+        for found in (outermost, optimizer):
+            further = found[above]
+            np.copyto(found, further, where=further != NOBODY)
+        above = above[above]
+    place = np.full(len(ops), len(nodes))
+    place[known] = np.searchsorted(nodes, ops[known])
+    outer = np.where(outermost[place] == NOBODY, ops, outermost[place])
+    return _Origin(known, in_backward[place], _ends(trace, outer), _ends(trace, optimizer[place]))
 
 
+def _with_those_around(parent: Array, rows: Array) -> tuple[Array, Array]:
+    """The spans and all around them, in order; and for each, and for one more, where the one around it is among them."""
+    there = np.zeros(len(parent), bool)
+    there[rows] = True
+    rows = np.flatnonzero(there)
+    while len(rows):
+        rows = parent[rows]
+        rows = rows[rows != NOBODY]
+        rows = np.sort(rows[~there[rows]])
+        rows = rows[np.diff(rows, prepend=NOBODY) != 0]
+        there[rows] = True
+    nodes = np.flatnonzero(there)
+    around = parent[nodes]
+    above = np.where(around == NOBODY, len(nodes), np.searchsorted(nodes, around))
+    return nodes, np.append(above, len(nodes))
+
+
+def _ends(trace: Trace, rows: Array) -> Array:
+    """When spans end; NOBODY for nobody."""
+    spans = trace.spans.select("start_ns", "dur_ns")[np.maximum(rows, 0)]
+    ends: Array = spans["start_ns"].to_numpy() + spans["dur_ns"].fill_null(0).to_numpy()
+    return np.where(rows == NOBODY, NOBODY, ends)
+
+
+@once_per_trace
 def _backward_rows(trace: Trace) -> Array:
     """Operators of the backward pass: autograd's nodes and those that know their forward thread."""
-    named = trace.spans.filter(pl.col("kind") == "op").select("id", "name")
-    nodes = named.filter(pl.col("name").is_in(device_time.names_like(named, BACKWARD_NODE)))["id"]
-    known = trace.ops.filter(pl.col("forward_thread") > 0)["span_id"]
     is_backward = np.zeros(trace.spans.height, bool)
-    is_backward[nodes.to_numpy()] = True
-    is_backward[known.to_numpy()] = True
-    return np.flatnonzero(is_backward)
+    is_backward[ids_like(trace, "op", BACKWARD_NODE)] = True
+    is_backward[trace.ops["span_id"].filter(trace.ops["forward_thread"] > 0).to_numpy()] = True
+    return np.flatnonzero(is_backward).astype(np.uint32)
 
 
+@once_per_trace
 def backward_work(trace: Trace) -> Intervals:
     """When backward operators ran, on any thread."""
-    return _backward_work(trace, _backward_rows(trace))
-
-
-def _backward_work(trace: Trace, backward_rows: Array) -> Intervals:
-    rows = trace.spans.select("start_ns", "dur_ns")[backward_rows].drop_nulls()
+    rows = trace.spans.select("start_ns", "dur_ns")[_backward_rows(trace)].drop_nulls()
     start = rows["start_ns"].to_numpy()
     return intervals.union(start, start + rows["dur_ns"].to_numpy())
 
@@ -111,16 +132,16 @@ def _passes(trace: Trace, work: Intervals) -> Intervals:
     """Backward passes: backward work with no forward operator in between."""
     if not len(work.start):
         return work
-    forward = trace.ops.filter((pl.col("forward_thread") == 0) & pl.col("sequence").is_not_null())["span_id"]
-    linked = trace.ops["forward_id"].drop_nulls()
-    spans = trace.spans.select("track_id", "start_ns")
+    ops = trace.ops.select("span_id", "forward_id", "forward_thread", "sequence")
+    forward = ops["span_id"].filter((ops["forward_thread"] == 0) & ops["sequence"].is_not_null()).to_numpy()
+    linked = ops["forward_id"].drop_nulls().to_numpy()
     if len(linked):
         # A loader's thread runs operators too, at any time.
-        tracks = spans["track_id"].gather(linked).unique().implode()
-        rows = spans[forward.to_numpy()].filter(pl.col("track_id").is_in(tracks))
-    else:
-        rows = spans[forward.to_numpy()]
-    starts = np.sort(rows["start_ns"].to_numpy())
+        track = trace.spans["track_id"].to_numpy()
+        known = np.zeros(int(track.max()) + 1, bool)
+        known[track[linked]] = True
+        forward = forward[known[track[forward]]]
+    starts = np.sort(trace.spans["start_ns"].to_numpy()[forward])
     apart = np.searchsorted(starts, work.start[1:]) > np.searchsorted(starts, work.end[:-1])
     return Intervals(work.start[np.append(True, apart)], work.end[np.append(apart, True)])
 
@@ -149,9 +170,6 @@ def _within(trace: Trace, at: Array, pattern: str) -> Array:
 def host_annotations(trace: Trace, pattern: str) -> pl.DataFrame:
     """Annotations of that name on host threads."""
     on_device = trace.tracks.filter(pl.col("device").is_not_null())["id"]
-    spans = trace.spans.filter(
-        (pl.col("kind") == "annotation")
-        & pl.col("dur_ns").is_not_null()
-        & ~pl.col("track_id").is_in(on_device.implode())
+    return trace.spans[ids_like(trace, "annotation", pattern)].filter(
+        pl.col("dur_ns").is_not_null() & ~pl.col("track_id").is_in(on_device.implode())
     )
-    return spans.filter(pl.col("name").is_in(device_time.names_like(spans, pattern)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from foretrace.trace import Trace
+from foretrace.trace import Trace, once_per_trace
 
 _MOST_BYTES = 1 << 62  # more is no count of bytes
 _ALLOCATED, _RESERVED = "allocated_bytes", "reserved_bytes"
@@ -38,8 +38,9 @@ class Curve:
         return _whole(self.points[_RESERVED][at])
 
 
+@once_per_trace
 def curves(trace: Trace) -> list[Curve]:
-    """One curve per device with memory events: accelerators first, the largest peak first."""
+    """One curve per device with memory events: accelerators first, the largest peak first; not to be changed."""
     of_devices = [_curve(trace, device) for device in trace.allocations["device"].unique().to_list()]
     return sorted(of_devices, key=lambda curve: (curve.device == "cpu", -curve.peak_bytes, curve.device))
 

@@ -38,6 +38,30 @@ def pieces(rows: Iterable[int] = (), start_ns: Iterable[int] = (), end_ns: Itera
 
 
 @dataclass(frozen=True)
+class Factors:
+    """Sizes of blocks: the rows, none of them twice, and the factor of each."""
+
+    rows: Times = field(default_factory=lambda: np.zeros(0, np.int64))
+    values: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def but(self, others: Factors) -> Factors:
+        """These, with the others in place of those of the same rows."""
+        kept = ~np.isin(self.rows, others.rows)
+        return Factors(
+            np.concatenate((self.rows[kept], others.rows)), np.concatenate((self.values[kept], others.values))
+        )
+
+
+def factors(rows: Times, value: float) -> Factors:
+    """One factor for all of these blocks, which may be listed twice."""
+    rows = np.unique(rows)
+    return Factors(rows, np.full(len(rows), value, np.float64))
+
+
+@dataclass(frozen=True)
 class Stretch:
     """Bytes that no listed block holds, and that would be fewer, or more, for a while."""
 
@@ -53,8 +77,8 @@ class MemoryChange:
     says: str
     absent: Pieces = field(default_factory=pieces)  # the blocks are not there in this time
     again: Pieces = field(default_factory=pieces)  # they are there once more
-    # Sizes of blocks, by row. A block that two changes make smaller is as small as the smaller one makes it.
-    factors: Mapping[int, float] = field(default_factory=dict)
+    # A block that two changes make smaller is as small as the smaller one makes it.
+    factors: Factors = field(default_factory=Factors)
     # Added at all times to what is not listed block by block, by what it is; less than 0 where it goes. Of two changes to one
     # thing the one that leaves less counts.
     always_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -88,22 +112,36 @@ class Memory:
         """The rows of the blocks that are live then."""
         return np.flatnonzero((self.start_ns <= at_ns) & (self.end_ns > at_ns))
 
-    def within(self, start_ns: int, end_ns: int) -> Times:
-        """The rows of the blocks that are allocated in this time."""
-        low, high = np.searchsorted(self.start_ns, (start_ns, end_ns))
-        return np.arange(low, high)
+    def within(self, stretches: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
+        """For each block, whether it is allocated in one of these stretches of time."""
+        bounds = np.searchsorted(self.start_ns, np.array(stretches, np.int64).reshape(-1, 2))
+        change = np.zeros(len(self.start_ns) + 1, np.int64)
+        # A stretch that ends before it begins holds nothing.
+        np.add.at(change, bounds[:, 0], 1)
+        np.add.at(change, np.maximum(bounds[:, 1], bounds[:, 0]), -1)
+        inside: NDArray[np.bool_] = np.cumsum(change)[:-1] > 0
+        return inside
 
     def peak_with(self, changes: Sequence[MemoryChange]) -> int:
         """The highest point of the curve with all of the changes made together."""
         at, bytes_ = self._events(changes)
         order = np.argsort(at, kind="stable")
-        at, running = at[order], np.concatenate(([0], np.cumsum(bytes_[order])))
-        on_points = self.total_bytes + running[np.searchsorted(at, self.at_ns, side="right")]
+        at, running = at[order], np.cumsum(bytes_[order])
         # Behind the last event of the same moment: what goes then is gone.
-        place = np.searchsorted(self.at_ns, at, side="right") - 1
-        under = np.where(place >= 0, self.total_bytes[np.maximum(place, 0)], self.total_bytes[0])
-        on_events = under + running[np.searchsorted(at, at, side="right")]
-        highest = float(np.concatenate((on_points, on_events)).max(initial=0.0))
+        last = np.append(at[1:] != at[:-1], True)[: len(at)]
+        at, running = at[last], running[last]
+        first = np.searchsorted(
+            self.at_ns, at
+        )  # of the points that the event counts for, up to the next event's
+        highest = float(self.total_bytes[: first[0] if len(first) else None].max(initial=0))
+        until = np.append(first[1:], len(self.at_ns))[: len(first)]
+        some = first < until
+        if some.any():
+            points = np.maximum.reduceat(self.total_bytes, first[some])
+            highest = max(highest, float((points + running[some]).max()))
+        if len(at):
+            under = self.total_bytes[np.maximum(np.searchsorted(self.at_ns, at, side="right") - 1, 0)]
+            highest = max(highest, float((under + running).max()))
         return max(round(highest + _always(changes)), 0)
 
     def freed_by(self, changes: Sequence[MemoryChange]) -> int:
@@ -114,8 +152,7 @@ class Memory:
         """When the curve would leave the recorded one, and by how many bytes."""
         less, more = np.ones(len(self.size_bytes)), np.ones(len(self.size_bytes))
         for change in changes:
-            rows = np.fromiter(change.factors, np.int64, len(change.factors))
-            given = np.fromiter(change.factors.values(), np.float64, len(rows))
+            rows, given = change.factors.rows, change.factors.values
             less[rows] = np.minimum(less[rows], given)
             more[rows] *= np.maximum(given, 1.0)
         factor = less * more

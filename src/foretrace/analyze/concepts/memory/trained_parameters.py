@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
+from collections.abc import Callable
 from math import prod
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from foretrace.analyze.concepts.device.device_time import names_like
+from foretrace.analyze.concepts.names.named_spans import ids_like, operator_rows
+from foretrace.analyze.concepts.names.per_name import by_name
 from foretrace.trace import Trace, once_per_trace
 
 ACCUMULATES = r"^torch::autograd::AccumulateGrad$"
+MOST_ELEMENTS = 1 << 48  # more is no size of a tensor
 ITEM_BYTES = {"float": 4, "double": 8, "c10::BFloat16": 2, "c10::Half": 2}
 
 
 @once_per_trace
 def gradients(trace: Trace) -> pl.DataFrame:
     """Every gradient that a backward pass adds up: `start_ns`, `step`, `elements`, `size_bytes`; empty without shapes."""
-    spans = trace.spans.filter(pl.col("kind") == "op").select("id", "name", "start_ns", "step")
-    spans = spans.filter(pl.col("name").is_in(names_like(spans, ACCUMULATES)))
-    ops = trace.ops.select(pl.col("span_id").alias("id"), pl.col("shapes", "dtypes").cast(pl.String))
-    rows = []
-    for start, step, shapes, dtypes in (
-        spans.join(ops, on="id", maintain_order="left")
-        .drop_nulls(("shapes", "dtypes"))
-        .select("start_ns", "step", "shapes", "dtypes")
-        .iter_rows()
-    ):
-        elements = _elements(shapes)
-        if elements:
-            rows.append((start, step, elements, elements * _item_bytes(dtypes)))
-    schema = {"start_ns": pl.Int64, "step": pl.Int32, "elements": pl.Int64, "size_bytes": pl.Int64}
-    return pl.DataFrame(rows, schema=schema, orient="row")
+    ids = ids_like(trace, "op", ACCUMULATES)
+    rows = operator_rows(trace, ids)
+    spans = trace.spans.select("start_ns", "step")[ids[rows >= 0]]
+    ops = trace.ops.select("shapes", "dtypes")[rows[rows >= 0]]
+    elements = by_name(ops["shapes"], lambda texts: _each(_elements, texts))
+    item = by_name(ops["dtypes"], lambda texts: _each(_item_bytes, texts))
+    known = ops["shapes"].is_not_null() & ops["dtypes"].is_not_null() & pl.Series(elements != 0)
+    return spans.with_columns(
+        elements=pl.Series(elements, dtype=pl.Int64), size_bytes=pl.Series(elements * item, dtype=pl.Int64)
+    ).filter(known)
 
 
 def of_a_step(trace: Trace) -> pl.DataFrame:
@@ -44,16 +43,19 @@ def of_a_step(trace: Trace) -> pl.DataFrame:
     return every.filter(pl.col("step").eq_missing(steps["step"][0]))
 
 
-@lru_cache(maxsize=16384)
+def _each(told: Callable[[str], int], texts: pl.Series) -> NDArray[np.int64]:
+    return np.fromiter(map(told, texts), np.int64, len(texts))
+
+
 def _elements(shapes: str) -> int:
     try:
         listed = json.loads(shapes)
-        return prod(int(extent) for extent in listed[0]) if listed and isinstance(listed[0], list) else 0
+        elements = prod(int(extent) for extent in listed[0]) if listed and isinstance(listed[0], list) else 0
+        return elements if abs(elements) < MOST_ELEMENTS else 0
     except (ValueError, TypeError):
         return 0
 
 
-@lru_cache(maxsize=1024)
 def _item_bytes(dtypes: str) -> int:
     try:
         listed = json.loads(dtypes)

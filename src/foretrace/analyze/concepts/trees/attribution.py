@@ -16,7 +16,7 @@ import polars as pl
 
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
-from foretrace.trace import Trace
+from foretrace.trace import Trace, once_per_trace
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,13 @@ class Nesting:
     end_ns: Array
 
 
+@once_per_trace
+def parents(trace: Trace) -> Array:
+    """For each span the one around it, or NOBODY; not to be changed."""
+    # Ids are row numbers, and few enough for this: the largest of 32 bits is -1 as a number with a sign.
+    return trace.spans["parent_id"].fill_null(np.iinfo(np.uint32).max).to_numpy().view(np.int32)
+
+
 def nesting(trace: Trace) -> Nesting:
     """The spans around each span, with every Python call ending no later than its caller.
 
@@ -51,7 +58,7 @@ def nesting(trace: Trace) -> Nesting:
     until the recording ends. Ingest nests by the same rule; recorded durations stay as they are.
     """
     spans = trace.spans
-    parent = spans["parent_id"].cast(pl.Int32).fill_null(NOBODY).to_numpy()
+    parent = parents(trace)
     start = spans["start_ns"].to_numpy()
     end = start + spans["dur_ns"].fill_null(0).to_numpy()
     calls = trace.python.select("span_id", "caller_id").drop_nulls()

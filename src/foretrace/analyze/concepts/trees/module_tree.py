@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from foretrace.analyze.concepts.device import device_time
+from foretrace.analyze.concepts.names.named_spans import ids_like
 from foretrace.analyze.concepts.trees import attribution
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
 from foretrace.errors import MissingDataError
@@ -135,7 +136,7 @@ def _from_annotations(trace: Trace) -> ModuleTree | None:
     ids = spans["id"].to_numpy()
     marked = np.zeros(trace.spans.height, bool)
     marked[ids] = True
-    parent = attribution.nesting(trace).parent
+    parent = attribution.parents(trace)
     around = attribution.nearest(parent, marked)
     place = np.full(trace.spans.height + 1, NOBODY)
     place[ids] = np.arange(len(ids))
@@ -163,12 +164,10 @@ def _merge(parent: Array, names: list[str]) -> tuple[Array, list[str], Array]:
 
 def _with_the_rest(trace: Trace, tree: ModuleTree) -> ModuleTree:
     """The tree with carriers for the optimizer and for backward operators, where nothing else is carried."""
-    spans = trace.spans
     for kind, pattern, owner in (
         ("annotation", _OPTIMIZER, tree.optimizer), ("op", BACKWARD_NODE, tree.backward),
     ):  # fmt: skip
-        named = spans.filter(pl.col("kind") == kind).select("id", "name")
-        rows = named.filter(pl.col("name").is_in(device_time.names_like(named, pattern)))["id"].to_numpy()
+        rows = ids_like(trace, kind, pattern)
         rows = rows[tree.carried[rows] == NOBODY]
         tree.carried[rows] = owner
     return tree

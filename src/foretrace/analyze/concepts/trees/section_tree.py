@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from foretrace.analyze.concepts.device.phases import cause_of, distinct, parents
+from foretrace.analyze.concepts.device.phases import cause_of, distinct
+from foretrace.analyze.concepts.trees.attribution import parents
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array, ending_track
 from foretrace.trace import Trace
 

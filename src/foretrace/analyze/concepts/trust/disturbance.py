@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from foretrace.analyze.concepts.device.device_time import COMMUNICATION, names_like
+from foretrace.analyze.concepts.names.named_spans import of_kind
 from foretrace.analyze.concepts.trust.evidence import SMALL_PCT, Evidence, Note, amount, some, weigh
 from foretrace.analyze.result import Value
 from foretrace.schema import DEVICE_KINDS
@@ -86,7 +87,7 @@ def _slow_start(times: list[int]) -> bool:
 
 def overhead(evidence: Evidence) -> Iterator[Note]:
     """Time that the profiler, or the first use of a kernel, took from the program."""
-    spans = evidence.trace.spans.filter((pl.col("kind") == "overhead") & pl.col("dur_ns").is_not_null())
+    spans = evidence.trace.spans[np.flatnonzero(of_kind(evidence.trace, "overhead"))].drop_nulls("dur_ns")
     if not spans.height:
         return
     name = pl.col("name").cast(pl.String)
@@ -138,8 +139,9 @@ def _of_recording(values: dict[str, Value]) -> str:
 
 def durations(evidence: Evidence) -> Iterator[Note]:
     """Impossible durations."""
-    spans = evidence.trace.spans.filter(pl.col("dur_ns").is_null())
-    if spans.height:
+    spans = evidence.trace.spans
+    if spans["dur_ns"].null_count():
+        spans = spans.filter(pl.col("dur_ns").is_null())
         on_gpu = spans.filter(pl.col("kind").is_in(DEVICE_KINDS)).height
         share = 100 * spans.height / evidence.trace.spans.height
         yield Note(

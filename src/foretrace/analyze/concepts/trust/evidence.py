@@ -16,6 +16,7 @@ import polars as pl
 
 from foretrace import intervals
 from foretrace.analyze.concepts.device.device_time import ORPHAN
+from foretrace.analyze.concepts.names.named_spans import of_kind
 from foretrace.analyze.result import Value
 from foretrace.analyze.steps import StepWindow, step_windows
 from foretrace.runtime_names import Effect, calls_that
@@ -54,7 +55,9 @@ class Evidence:
     @cached_property
     def device(self) -> pl.DataFrame:
         """GPU work with a sound duration, with `launch_ns`: when its launch call began."""
-        work = self.trace.device_spans
+        work = self.trace.device_spans.select(
+            "id", "track_id", "kind", "name", "start_ns", "dur_ns", "end_ns", "launch_id", "op_id", "step"
+        )
         # An id is a row number.
         return work.with_columns(launch_ns=self.trace.spans["start_ns"].gather(work["launch_id"]))
 
@@ -72,9 +75,9 @@ class Evidence:
     def runtime(self) -> pl.DataFrame:
         """Runtime calls, with whether one launches a kernel or a copy and whether GPU work links to it."""
         spans = self.trace.spans
-        calls = spans.select("id", "kind", "name", "start_ns", "step").filter(pl.col("kind") == "runtime")
+        calls = spans.select("id", "name", "start_ns", "step")[np.flatnonzero(of_kind(self.trace, "runtime"))]
         # Every GPU row counts here, even one with an impossible duration: its launch was not lost.
-        used = spans["launch_id"].filter(spans["kind"].is_in(DEVICE_KINDS)).drop_nulls()
+        used = spans["launch_id"].gather(np.flatnonzero(of_kind(self.trace, DEVICE_KINDS))).drop_nulls()
         has_work = np.zeros(spans.height, bool)
         has_work[used.to_numpy()] = True
         return calls.with_columns(
@@ -114,11 +117,10 @@ class Evidence:
     @cached_property
     def resolution_ns(self) -> int:
         """Resolution of the times: 1000 if all of them are whole microseconds."""
+        whole = ((pl.col("start_ns") % 1000 == 0) & (pl.col("dur_ns").fill_null(0) % 1000 == 0)).all()
         spans = self.trace.spans
-        whole = spans.select(
-            ((pl.col("start_ns") % 1000 == 0) & (pl.col("dur_ns").fill_null(0) % 1000 == 0)).all()
-        )
-        return 1000 if bool(whole.item()) else 1
+        # A few tell of most recordings that they are not.
+        return 1000 if all(bool(some.select(whole).item()) for some in (spans.head(1000), spans)) else 1
 
     @cached_property
     def window_ns(self) -> int:

@@ -13,14 +13,16 @@ a model that is called twice before its backward, or steps that disagree with wh
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import lru_cache
 
+import numpy as np
 import polars as pl
 
-from foretrace.analyze.concepts.device.device_time import names_like
+from foretrace.analyze.concepts.names.named_spans import ids_like, named_like, operator_rows
+from foretrace.analyze.concepts.trees import attribution
+from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
 from foretrace.trace import Trace, once_per_trace
 
 Shape = tuple[int, ...]
@@ -66,7 +68,7 @@ def find(trace: Trace) -> Batch | None:
     return _of_tokens(trace, reads, nodes) or _of_images(reads, nodes, copied) or _of_copies(reads, copied)
 
 
-def _of_tokens(trace: Trace, reads: list[_Read], nodes: list[int]) -> Batch | None:
+def _of_tokens(trace: Trace, reads: list[_Read], nodes: Array) -> Batch | None:
     ids = [read for read in reads if read.name == _EMBEDDING and len(read.given) == 2]
     if not ids:
         return None
@@ -92,7 +94,7 @@ def _batch_of(ids: Shape, attended: set[tuple[int, int]]) -> int | None:
     return second if (second, first) in attended else None
 
 
-def _of_images(reads: list[_Read], nodes: list[int], copied: dict[int, list[Shape]]) -> Batch | None:
+def _of_images(reads: list[_Read], nodes: Array, copied: dict[int, list[Shape]]) -> Batch | None:
     convolutions = [read for read in reads if read.name.startswith(_CONVOLUTION)]
     items: dict[int, int] = {}
     for step, calls in _by_step(convolutions).items():
@@ -100,7 +102,7 @@ def _of_images(reads: list[_Read], nodes: list[int], copied: dict[int, list[Shap
         same = [read for read in calls if (read.given, read.table) == (first.given, first.table)]
         begins = {shape[0] for shape in copied.get(step, ())}
         confirmed = begins == {first.given[0]}
-        alone = len(same) == 1 and bool(nodes) and not begins
+        alone = len(same) == 1 and len(nodes) > 0 and not begins
         if not (confirmed or alone) or not _apart(same, nodes) or len(first.given) != len(first.table):
             return None
         items[step] = first.given[0] * len(same)
@@ -126,11 +128,9 @@ def _by_step(reads: list[_Read]) -> dict[int, list[_Read]]:
     return found
 
 
-def _apart(calls: list[_Read], nodes: list[int]) -> bool:
+def _apart(calls: list[_Read], nodes: Array) -> bool:
     """Whether a backward begins between every two of the calls."""
-    return all(
-        bisect_left(nodes, one.at_ns) < bisect_left(nodes, other.at_ns) for one, other in pairwise(calls)
-    )
+    return bool((np.diff(np.searchsorted(nodes, [read.at_ns for read in calls])) > 0).all())
 
 
 def _reads(trace: Trace) -> list[_Read]:
@@ -153,53 +153,52 @@ def _attended(trace: Trace) -> set[tuple[int, int]]:
 
 def _calls(trace: Trace, pattern: str) -> pl.DataFrame:
     """Operators of such names outside the backward, with their shapes, in order."""
-    spans = trace.spans.filter(pl.col("kind") == "op")
-    spans = spans.filter(pl.col("name").is_in(names_like(spans, pattern))).select(
-        "id", "name", "start_ns", "step", "parent_id"
-    )
-    shapes = trace.ops.select(pl.col("span_id").alias("id"), pl.col("shapes").cast(pl.String)).drop_nulls()
-    calls = spans.join(shapes, on="id", maintain_order="left").with_columns(pl.col("name").cast(pl.String))
+    ids = ids_like(trace, "op", pattern)
+    rows = operator_rows(trace, ids)
+    ids, rows = ids[rows >= 0], rows[rows >= 0]
+    codes, parent = trace.spans["name"].to_physical().to_numpy(), attribution.parents(trace)
+    above = parent[ids]
     # Under autocast an operator calls itself once more, with its arguments cast.
-    around = trace.spans["name"].gather(calls["parent_id"]).cast(pl.String)
-    repeated = (around == calls["name"]).fill_null(value=False)
-    return calls.filter(~repeated & ~_inside_backward(trace, calls["parent_id"]))
+    repeated = (above != NOBODY) & (codes[above] == codes[ids])
+    kept = ~repeated & ~_inside_backward(trace, above)
+    calls: pl.DataFrame = trace.spans.select("name", "start_ns", "step")[ids[kept]]
+    shapes = trace.ops["shapes"].gather(rows[kept])
+    told = calls.with_columns(pl.col("name").cast(pl.String), shapes=shapes.cast(pl.String))
+    return told.drop_nulls("shapes")
 
 
-def _inside_backward(trace: Trace, parents: pl.Series) -> pl.Series:
+def _inside_backward(trace: Trace, parents: Array) -> Array:
     """Whether an autograd node is around: what a checkpoint computes again is read once only."""
-    nodes = names_like(trace.spans, _NODE)
-    inside = pl.Series([False] * len(parents), dtype=pl.Boolean)
-    at = parents
-    while at.null_count() < len(at):
-        inside |= trace.spans["name"].gather(at).is_in(nodes).fill_null(value=False)
-        at = trace.spans["parent_id"].gather(at)
+    is_node, parent = named_like(trace, _NODE), attribution.parents(trace)
+    inside, at = np.zeros(len(parents), bool), parents
+    while (there := at != NOBODY).any():
+        inside |= there & is_node[at]
+        at = np.where(there, parent[at], NOBODY)
     return inside
 
 
-def _backward_starts(trace: Trace) -> list[int]:
-    ops = trace.spans.filter(pl.col("kind") == "op")
-    starts: list[int] = ops.filter(pl.col("name").is_in(names_like(ops, _NODE)))["start_ns"].to_list()
-    return starts
+def _backward_starts(trace: Trace) -> Array:
+    return trace.spans["start_ns"].to_numpy()[ids_like(trace, "op", _NODE)]
 
 
 def _copied(trace: Trace) -> dict[int, list[Shape]]:
     """Shapes of what operators copied from the host to the device in each step; single numbers left out."""
     to_device = trace.copies.filter(pl.col("direction").cast(pl.String) == "HtoD")["span_id"]
-    spans = trace.spans.select("id", "op_id", "step").drop_nulls()
-    copies = spans.filter(pl.col("id").is_in(to_device.implode())).unique("op_id", maintain_order=True)
-    shapes = trace.ops.select(pl.col("span_id").alias("op_id"), pl.col("shapes").cast(pl.String)).drop_nulls()
+    copies = trace.spans.select("op_id", "step")[np.sort(to_device.unique().to_numpy())].drop_nulls()
+    copies = copies.unique("op_id", maintain_order=True)
+    rows = operator_rows(trace, copies["op_id"].to_numpy())
+    shapes = trace.ops["shapes"].gather(pl.Series(rows).replace(-1, None)).cast(pl.String)
     found: dict[int, list[Shape]] = {}
-    for step, text in (
-        copies.join(shapes, on="op_id", maintain_order="left").select("step", "shapes").iter_rows()
-    ):
+    for step, text in copies.select("step", shapes=shapes).drop_nulls().iter_rows():
         first = _shapes(text)[:1]
         if first and any(extent > 1 for extent in first[0]):
             found.setdefault(step, []).append(first[0])
     return found
 
 
+@lru_cache(maxsize=4096)
 def _shapes(text: str | None) -> list[Shape]:
-    """The tensors' shapes as recorded; what is no plain list of sizes is an empty one."""
+    """The tensors' shapes as recorded; what is no plain list of sizes is an empty one. Not to be changed."""
     try:
         listed = json.loads(text or "")
     except ValueError:

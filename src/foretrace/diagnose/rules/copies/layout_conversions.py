@@ -233,7 +233,7 @@ def _of_sequences(converting: DeviceWork) -> pl.Series:
         op
         for op in set(converting.ops)
         if any(
-            _SEQUENCE.match(case.names[caller]) or _THREE.match(case.argument(caller, "shapes"))
+            _SEQUENCE.match(case.name(caller)) or _THREE.match(case.argument(caller, "shapes"))
             for caller in case.callers(op)
         )
     }

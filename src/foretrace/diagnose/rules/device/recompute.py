@@ -12,6 +12,9 @@ import polars as pl
 
 from foretrace import intervals
 from foretrace.analyze.concepts.device.phases import BACKWARD, FORWARD, PHASES, RECOMPUTE
+from foretrace.analyze.concepts.names.named_spans import named_like, of_kind, operator_rows
+from foretrace.analyze.concepts.trees import attribution
+from foretrace.analyze.concepts.trees.call_tree import NOBODY
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.finding import Finding, Fix
@@ -127,26 +130,30 @@ def _hooks(work: DeviceWork, again: DeviceWork, *, saved: int) -> ProgramTime:
 
 def _repeats(work: DeviceWork) -> pl.Series:
     """Whether the forward pass called the same before: what a backward that is differentiated calls, it did not."""
-    case, names = work.case, work.case.names
+    case = work.case
     forward = case.keep("calls of the forward", lambda: _forward_calls(case))
     repeated: dict[int, bool] = {}
     for op in work.rows["op_id"].drop_nulls().unique():
-        in_node = list(takewhile(lambda caller: not _NODE.search(names[caller]), case.callers(op)))
-        repeated[op] = bool(in_node) and (names[in_node[-1]], case.argument(in_node[-1], "shapes")) in forward
+        in_node = list(takewhile(lambda caller: not _NODE.search(case.name(caller)), case.callers(op)))
+        repeated[op] = (
+            bool(in_node) and (case.name(in_node[-1]), case.argument(in_node[-1], "shapes")) in forward
+        )
     return pl.Series([repeated.get(op, True) for op in work.rows["op_id"]], dtype=pl.Boolean)
 
 
 def _forward_calls(case: Case) -> set[tuple[str, str]]:
     """Name and shapes of the operators that no other operator of torch calls, nor a node of autograd."""
-    spans = case.trace.spans
-    above = spans["name"].gather(spans["parent_id"]).cast(pl.String)
-    is_op = (spans["kind"].gather(spans["parent_id"]) == "op").fill_null(value=False)
-    called = is_op & above.str.contains(f"^aten::|{_NODE.pattern}").fill_null(value=False)
-    outer = spans.filter((spans["kind"] == "op") & ~called).select("id", pl.col("name").cast(pl.String))
-    ops = case.trace.ops.filter(pl.col("forward_id").is_null() & (pl.col("forward_thread").fill_null(0) == 0))
-    ops = ops.select("span_id", pl.col("shapes").cast(pl.String).fill_null(""))
-    calls = outer.join(ops, left_on="id", right_on="span_id")
-    return set(calls.select("name", "shapes").iter_rows())
+    trace = case.trace
+    parent, is_op = attribution.parents(trace), of_kind(trace, "op")
+    calls = is_op & named_like(trace, f"^aten::|{_NODE.pattern}")
+    ids = np.flatnonzero(is_op & ~((parent != NOBODY) & calls[parent]))
+    rows = operator_rows(trace, ids)
+    ids, rows = ids[rows >= 0], rows[rows >= 0]
+    ops = trace.ops.select("shapes", "forward_id", "forward_thread")[rows]
+    ops = ops.with_columns(name=trace.spans["name"].gather(ids))
+    ops = ops.filter(pl.col("forward_id").is_null() & (pl.col("forward_thread").fill_null(0) == 0))
+    told = ops.select("name", "shapes").unique().with_columns(pl.all().cast(pl.String))
+    return set(told.with_columns(pl.col("shapes").fill_null("")).iter_rows())
 
 
 def _host_time(again: DeviceWork) -> ProgramTime:

@@ -70,7 +70,7 @@ def allocator_churn(case: Case) -> Iterator[Finding]:
     """
     case.trace.require("spans", "nothing recorded")
     program = case.program
-    names = case.names.gather(program.call_span)
+    names = case.op_names(program.call_span)
     every = _allocating(names)
     if not len(every):
         return

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from foretrace.analyze.concepts.memory import batch_bytes
-from foretrace.analyze.concepts.memory.memory_replay import MemoryChange
+from foretrace.analyze.concepts.memory.memory_replay import MemoryChange, factors
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.freed import Freed
@@ -52,9 +52,8 @@ def foreach_temporaries(case: Case) -> Iterator[Finding]:
         return
     memory = freed_memory.memory_of(case)
     temporary = (batch_bytes.category(case.whole) == "temporary").to_numpy()
-    rows = np.concatenate([memory.within(start, end) for start, end in steps])
-    rows = rows[temporary[rows]]
-    change = MemoryChange("a fused optimizer", factors=dict.fromkeys(rows.tolist(), 0.0))
+    rows = np.flatnonzero(temporary & memory.within(steps))
+    change = MemoryChange("a fused optimizer", factors=factors(rows, 0.0))
     freed = Freed(memory, change)
     if not len(rows) or not freed.share:
         return

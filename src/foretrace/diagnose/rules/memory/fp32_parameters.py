@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from foretrace.analyze.concepts.memory import batch_bytes, trained_parameters
-from foretrace.analyze.concepts.memory.memory_replay import Memory, MemoryChange
+from foretrace.analyze.concepts.memory.memory_replay import Factors, Memory, MemoryChange, factors
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.freed import Freed
@@ -89,17 +89,15 @@ def fp32_parameters(case: Case) -> Iterator[Finding]:
 def _changes(case: Case, memory: Memory, size: int, state: int) -> tuple[MemoryChange, MemoryChange]:
     """The curve with a model in bf16: as expected, and with parameters and gradients alone in bf16."""
     kinds = batch_bytes.category(case.whole)
-    gradients = np.flatnonzero((kinds == "gradient").to_numpy())
-    steps = batch_bytes.optimizer_steps(case.whole)
-    stepping = np.concatenate([np.zeros(0, np.int64), *(memory.within(*step) for step in steps)])
-    temporary = stepping[(kinds == "temporary").to_numpy()[stepping]]
-    own = dict.fromkeys(np.concatenate((gradients, temporary)).tolist(), _HALF)
+    stepping = memory.within(batch_bytes.optimizer_steps(case.whole))
+    temporary = (kinds == "temporary").to_numpy() & stepping
+    own = factors(np.flatnonzero((kinds == "gradient").to_numpy() | temporary), _HALF)
     says = "parameters in bf16"
     halved = -round((1 - _HALF) * size)
     narrowed = half_activations.narrowed(case.whole)
-    activations = narrowed[-1].factors if narrowed is not None else {}
+    activations = narrowed[-1].factors if narrowed is not None else Factors()
     always = {"parameters": halved, STATE: -round((1 - _HALF) * state), half_activations.COPIES: 0}
     return (
-        MemoryChange(says, factors={**activations, **own}, always_bytes=always),
+        MemoryChange(says, factors=activations.but(own), always_bytes=always),
         MemoryChange(says, factors=own, always_bytes={"parameters": halved}),
     )

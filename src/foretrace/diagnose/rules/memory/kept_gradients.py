@@ -8,6 +8,7 @@ import numpy as np
 
 from foretrace.analyze.concepts.memory import batch_bytes, memory_categories, trained_parameters
 from foretrace.analyze.concepts.memory.memory_replay import Memory, MemoryChange, Stretch, pieces
+from foretrace.analyze.concepts.names.named_spans import ids_like
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.freed import Freed
@@ -81,8 +82,7 @@ def kept_gradients(case: Case) -> Iterator[Finding]:
 def _zeroed(trace: Trace) -> MemoryChange | None:
     """The curve without gradients that are set to zero, until the backward adds to them; None where none is."""
     zeroing = memory_categories.host_annotations(trace, memory_categories.ZERO_GRAD)
-    ops = trace.spans.filter(trace.spans["kind"] == "op")
-    zeroes = ops.filter(ops["name"].cast(str).str.contains(_ZEROES))["start_ns"].to_numpy()
+    zeroes = trace.spans["start_ns"].to_numpy()[ids_like(trace, "op", _ZEROES)]
     begin, end = zeroing["start_ns"].to_numpy(), (zeroing["start_ns"] + zeroing["dur_ns"]).to_numpy()
     with_zeroes = np.searchsorted(zeroes, end) > np.searchsorted(zeroes, begin)
     steps = np.sort(np.array([until for _, until in batch_bytes.optimizer_steps(trace)], np.int64))

@@ -59,7 +59,7 @@ def uncheckpointed_blocks(case: Case) -> Iterator[Finding]:
     what = f"{count} {blocks.name} modules checkpointed would free {format_value('_bytes', freed.size_bytes.point)}"
     if freed_memory.not_worth(case, what, freed, least=LEAST_FREED, held=LEAST_HELD):
         return
-    kept = max(call.saved_bytes(saved.memory) for call in blocks.calls)
+    kept = int(blocks.calls.saved_bytes(saved.memory).max())
     yield Finding(
         says=f"{count} {blocks.name} modules keep up to {format_value('_bytes', kept)} each for the backward pass: with "
         f"them checkpointed the peak falls from {format_value('_bytes', saved.memory.peak_bytes)} to "
@@ -72,7 +72,7 @@ def uncheckpointed_blocks(case: Case) -> Iterator[Finding]:
             "    x = checkpoint(block, x, use_reentrant=False)",
         ),
         evidence=freed_memory.evidence(freed, blocks_count=count, saved_per_block_bytes=kept),
-        where=tuple(Place(None, None, saved.tree.paths[module]) for module in _worst(saved, blocks)),
+        where=tuple(Place(None, None, saved.paths[module]) for module in _worst(saved, blocks)),
         change=recomputed_blocks.computed_again(case, blocks.calls),
         unless="memory is not short.",
         severity=freed_memory.severity(case),
@@ -89,5 +89,6 @@ def _freed(saved: Saved, blocks: Repeated) -> Freed:
 
 def _worst(saved: Saved, blocks: Repeated) -> list[int]:
     """The blocks that keep most, a few."""
-    kept = {call.module: call.saved_bytes(saved.memory) for call in blocks.calls}
+    sizes = blocks.calls.saved_bytes(saved.memory).tolist()
+    kept = dict(zip(blocks.calls.module.tolist(), sizes, strict=True))
     return sorted(kept, key=lambda module: (-kept[module], module))[:3]

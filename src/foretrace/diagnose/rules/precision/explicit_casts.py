@@ -84,7 +84,7 @@ def explicit_casts(case: Case) -> Iterator[Finding]:
 def _unexplained(case: Case) -> DeviceWork:
     """Casts that the program asked for and that no other rule explains."""
     casts = passing_copies(case).where(~SAME_TYPE)
-    asked = [case.names[case.callers(op)[-1]] in ASKED for op in casts.rows["op_id"]]
+    asked = [case.name(case.callers(op)[-1]) in ASKED for op in casts.rows["op_id"]]
     casts = casts.where(pl.Series(asked, dtype=pl.Boolean), ~pl.col("task").is_in(there_and_back(case).casts))
     unclaimed = case.unclaimed(Calls(casts.rows["call"].to_numpy()))
     return casts.where(pl.col("call").is_in(unclaimed.tolist()))

@@ -88,7 +88,7 @@ def _other_autocasts(weights: DeviceWork) -> DeviceWork:
     """Where autocast casts weights, what else it casts: a model that is kept in half precision needs none of it."""
     case = weights.case
     copies = device_copies(case)
-    outer = {op: case.names[case.callers(op)[-1]] for op in copies.ops}
+    outer = {op: case.name(case.callers(op)[-1]) for op in copies.ops}
     if not any(outer.get(op) in WEIGHTS_AT for op in weights.ops):
         return DeviceWork(case, copies.rows.clear())
     asked = [op for op, name in outer.items() if name in ASKED or len(case.callers(op)) == 1]

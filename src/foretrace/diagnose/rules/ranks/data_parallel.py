@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from foretrace.analyze.concepts.device import device_time
+from foretrace.analyze.concepts.names.named_spans import any_like
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
 from foretrace.diagnose.rule import KERNELS, headline, needs, rule
@@ -45,9 +46,9 @@ def data_parallel(case: Case) -> Iterator[Finding]:
     When not
     The program cannot be started once for each GPU, as in a notebook.
     """
-    forward = case.names.filter(case.names.str.contains(_FORWARD))
-    if not len(forward):
+    if not any_like(case.trace, _FORWARD):
         return
+    forward = case.names.filter(case.names.str.contains(_FORWARD))
     work = device_time.device_work(case.trace).filter(pl.col("kind") == "kernel")
     busy = {
         device: device_time.covered(rows).total_ns

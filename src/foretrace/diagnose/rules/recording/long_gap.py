@@ -56,7 +56,8 @@ def long_gap(case: Case) -> Iterator[Finding]:
         return
     step_ns = float(np.median([step.end_ns - step.start_ns for step in steps]))
     begin_ns, whole_ns = steps[0].end_ns, case.whole.duration_ns
-    for device, work in device_time.by_device(device_time.device_work(case.whole).filter(~pl.col("orphan"))):
+    launched = device_time.device_work(case.whole).select("device", "orphan", "start_ns", "end_ns")
+    for device, work in device_time.by_device(launched.filter(~pl.col("orphan"))):
         busy = device_time.covered(work)
         if not len(busy.start):  # kernels without length
             continue
