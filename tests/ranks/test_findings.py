@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,6 +101,28 @@ def test_faults_are_named_whatever_the_recording_leaves_out(style: Style, tmp_pa
     for finding in ranks.findings:
         true_us = true_saving_us(simulated, finding.what)
         assert finding.worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
+
+
+def test_faults_are_named_where_some_ranks_have_no_steps(tmp_path: Path) -> None:
+    """Ranks that load no data have no marks of steps: the whole recording is one step, and messages still find each other."""
+    faults = (Fault("slow-rank", 9, 1.3), Fault("slow-stage", 3, 1.25))
+    job = three_d(tensor=2, pipeline=4, data=2, faults=faults, **SMALL)
+    simulated = simulate(job)
+    write(simulated, tmp_path)
+    for rank in range(4, 12):
+        path = tmp_path / f"rank{rank}.json"
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if not re.search("ProfilerStep|DataLoader", line)))
+    summaries = [summarise(path) for path in sorted(tmp_path.iterdir())]
+    ranks = reduce(summaries, ranks_per_node=job.per_node)
+    assert ranks.matches.whole[ranks.matches.number][ranks.job.group >= 0].all()
+    assert ranks.job.steps.tolist() == [0]
+    assert named(ranks) == {("slow-rank", "rank 9"), ("slow-stage", "stage 3")}
+    total_us = SMALL["steps"] * simulated.step_us
+    assert ranks.step_ns / 1e3 == pytest.approx(total_us, rel=0.001)
+    for finding in ranks.findings:
+        true_us = SMALL["steps"] * true_saving_us(simulated, finding.what)
+        assert finding.worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * total_us)
 
 
 @pytest.mark.parametrize("name", ["3d", "ddp"])

@@ -72,7 +72,7 @@ class Activity:
             np.maximum.accumulate(launched["end_ns"].to_numpy()[order]),
             step_of(trace, work).fill_null(NOBODY).to_numpy()
             if trace.steps
-            else np.zeros(work.height, np.int32),
+            else np.full(work.height, NOBODY, np.int32),
             work["start_ns"].to_numpy(),
             work["dur_ns"].to_numpy(),
         )

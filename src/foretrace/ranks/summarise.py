@@ -46,7 +46,7 @@ def of_trace(trace: Trace, *, rank: int | None = None, facts: Mapping[str, Any] 
     own = trace.meta.get("rank") if rank is None else rank
     if not isinstance(own, int):
         raise MissingDataError(f"{trace.path.name}: no rank in it, nor in its name")
-    steps = trace.steps or (Step(0, 0, trace.duration_ns),)
+    steps = trace.steps or (Step(NOBODY, 0, trace.duration_ns),)
     calls = _calls(trace, own)
     groups, codes = _groups(trace, calls, own, facts)
     calls = _paired(calls, groups, codes, own)
@@ -96,7 +96,7 @@ def _calls(trace: Trace, own: int) -> pl.DataFrame:
     return calls.with_columns(
         spans["track_id"],
         launched.alias("launched_ns"),
-        pl.col("step").fill_null(0),
+        pl.col("step").fill_null(NOBODY),
         kind=directed.replace_strict(KIND_CODE, default=KIND_CODE["unknown"], return_dtype=pl.UInt8),
         peer=pl.when(directed == "recv")
         .then(pl.coalesce("source", "destination"))

@@ -53,7 +53,7 @@ ROWS = {
     "input_ns": pl.Int64,
 }
 STEPS = {
-    "step": pl.Int32,
+    "step": pl.Int32,  # NOBODY where the recording has none: then it is the whole of it
     "start_ns": pl.Int64,
     "end_ns": pl.Int64,
     "computation_ns": pl.Int64,
