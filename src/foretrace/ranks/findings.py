@@ -47,7 +47,8 @@ class _Cause:
     members: tuple[int, ...]
     says: str
     relief: Relief
-    once: bool = False  # in single steps only: named where it costs something
+    once: bool = False  # in single steps only
+    small: bool = False  # a small part of each step
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,14 @@ def judge(
         change = as_change(relief, job, waits.transfer_ns, experts)
         return max((as_it_is - replay.run(change).total_ns) / steps, 0.0)
 
+    # What is small or seldom is named where it costs something.
     causes = [
-        cause for cause in causes if not cause.once or saved_ns(cause.relief) >= excess.LEAST_EXCESS * step_ns
+        cause
+        for cause in causes
+        if not (cause.once or cause.small) or saved_ns(cause.relief) >= excess.LEAST_EXCESS * step_ns
     ]
-    together = saved_ns(combined(cause.relief for cause in causes)) if causes else 0.0
+    without = combined(cause.relief for cause in causes)
+    together = saved_ns(without) if causes else 0.0
     worths = [together if len(causes) == 1 else saved_ns(cause.relief) for cause in causes]
     findings = [
         RankFinding(
@@ -102,7 +107,7 @@ def judge(
         for cause, worth in zip(causes, worths, strict=True)
     ]
     findings.sort(key=lambda finding: -finding.worth_ns)
-    share = _exposed_share(job, matches, waits, step_ns)
+    share = _exposed_share(job, matches, waits, step_ns, without.transfer)
     if share >= MOST_EXPOSED:
         says = f"ranks stand still for transfers during {100 * share:.0f} % of the step"
         worth = saved_ns(Relief({}, transfer=np.zeros(len(matches.first))))
@@ -124,7 +129,7 @@ def _slow_ranks(job: Gathered, roles: Roles, other_ns: Array, late_ns: Array, st
             causes.append(_overloaded(job, each, ratio))
     of_nodes, alone = _whole_nodes(job, roles, alone)
     causes += of_nodes
-    alone += excess.slow_otherwise(other_ns, roles, step_ns)
+    alone += excess.slow_otherwise(other_ns, late_ns, roles, step_ns)
     by_member: dict[int, list[Slow]] = {}
     for each in alone:
         by_member.setdefault(each.member, []).append(each)
@@ -175,7 +180,8 @@ def _late_inputs(job: Gathered, roles: Roles, input_ns: Array, step_ns: float) -
         who = f"node {node}" if whole else named(numbers)
         longest = max(late, key=lambda each: each.excess_ns)
         says = f"{who} {_words(longest, verb='wait' if len(late) > 1 and not whole else 'waits')}"
-        causes.append(_Cause("late-input", who, members, says, _relief(job, late)))
+        small = all(each.small for each in late)
+        causes.append(_Cause("late-input", who, members, says, _relief(job, late), small=small))
     shared = excess.late_for_all(input_ns, step_ns)
     if shared is not None:
         left = np.broadcast_to(shared.left, input_ns.shape)
@@ -220,8 +226,10 @@ def _slow_links(job: Gathered, matches: Matches, waits: Waits, roles: Roles, ste
     return causes
 
 
-def _exposed_share(job: Gathered, matches: Matches, waits: Waits, step_ns: float) -> float:
-    """The part of the step in which ranks stand still for transfers, waiting for others left out."""
+def _exposed_share(
+    job: Gathered, matches: Matches, waits: Waits, step_ns: float, left: Array | None
+) -> float:
+    """The part of the step in which ranks stand still for transfers; waiting for others, and what slow links add, left out."""
     rows = np.flatnonzero(job.still & (matches.count > 1)[matches.number] & (job.kind != STEP))
     if not len(rows) or step_ns <= 0:
         return 0.0
@@ -229,7 +237,8 @@ def _exposed_share(job: Gathered, matches: Matches, waits: Waits, step_ns: float
         job.previous[rows] >= 0, waits.leave_ns[job.previous[rows]], waits.begin_ns[job.member[rows]]
     )
     stood = np.clip(waits.leave_ns[rows] - since - job.work_ns[rows], 0.0, None)
-    taken = np.minimum(np.clip(waits.transfer_ns[matches.number[rows]], 0.0, None), stood)
+    transfer_ns = waits.transfer_ns if left is None else waits.transfer_ns * left
+    taken = np.minimum(np.clip(transfer_ns[matches.number[rows]], 0.0, None), stood)
     return float(taken.sum()) / (len(job.ranks) * len(job.steps) * step_ns)
 
 
