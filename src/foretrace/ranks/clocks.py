@@ -28,7 +28,9 @@ FOR_ALL = tuple(
         "send_recv",
     )
 )
-_PER_GROUP = 96  # collectives of a group and rank that clocks are taken from
+_PER_GROUP = 256  # collectives of a group that clocks are taken from
+_PER_GROUP_OF_MANY = 96  # the same of a job with more rows than:
+_MANY_ROWS = 2_000_000
 _ROUNDS, _ITERATIONS = 5, 400
 _LEAST_SCALE_NS = 200.0
 
@@ -80,7 +82,8 @@ def _telling(job: Gathered, matches: Matches) -> tuple[Array, Array]:
     begins = np.flatnonzero(np.append(True, owner[order][1:] != owner[order][:-1]))
     count = np.diff(np.append(begins, len(order)))
     place = np.arange(len(order)) - np.repeat(begins, count)
-    every = np.maximum(np.repeat(count, count) // _PER_GROUP, 1)
+    most = _PER_GROUP if matches.count[numbers].sum() <= _MANY_ROWS else _PER_GROUP_OF_MANY
+    every = np.maximum(np.repeat(count, count) // most, 1)
     numbers = np.sort(numbers[order[place % every == 0]])
     counts = matches.count[numbers]
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
