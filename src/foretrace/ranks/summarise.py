@@ -51,7 +51,7 @@ def of_trace(trace: Trace, *, rank: int | None = None, facts: Mapping[str, Any] 
     groups, codes = _groups(trace, calls, own, facts)
     calls = _paired(calls, groups, codes, own)
     activity = leads.Activity.of(trace)
-    rows, waiting = leads.rows(calls.with_columns(group=pl.Series(codes, dtype=pl.Int32)), activity, steps)
+    rows, under_way = leads.rows(calls.with_columns(group=pl.Series(codes, dtype=pl.Int32)), activity, steps)
     devices = trace.meta.get("devices") or [{}]
     return Summary(
         rank=own,
@@ -66,7 +66,7 @@ def of_trace(trace: Trace, *, rank: int | None = None, facts: Mapping[str, Any] 
         groups=groups,
         repairs=tuple((repair.code, repair.count) for repair in trace.repairs),
         rows=rows,
-        steps=_steps(steps, activity, waiting),
+        steps=_steps(steps, activity, under_way),
     )
 
 
@@ -208,7 +208,7 @@ def _device(calls: pl.DataFrame) -> int | None:
     return int(devices[0]) if len(devices) == 1 else None
 
 
-def _steps(steps: tuple[Step, ...], activity: leads.Activity, waiting: Intervals) -> pl.DataFrame:
+def _steps(steps: tuple[Step, ...], activity: leads.Activity, under_way: Intervals) -> pl.DataFrame:
     """One row per step."""
     numbers = np.array([step.number for step in steps])
     return pl.DataFrame(
@@ -216,7 +216,7 @@ def _steps(steps: tuple[Step, ...], activity: leads.Activity, waiting: Intervals
             "step": numbers,
             "start_ns": [step.start_ns for step in steps],
             "end_ns": [step.end_ns for step in steps],
-            **activity.per_step(numbers, steps[0].start_ns, waiting),
+            **activity.per_step(numbers, steps[0].start_ns, under_way),
         },
         schema=STEPS,
     )
