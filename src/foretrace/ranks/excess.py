@@ -43,7 +43,6 @@ class Slow:
     excess_ns: float  # a step
     ratio: float
     once: bool = False  # in single steps only
-    small: bool = False  # a small part of each step
 
 
 def lower_median(values: Array, axis: int = 0) -> Array:
@@ -172,7 +171,7 @@ def slow_otherwise(table: Array, late_ns: Array, roles: Roles, step_ns: float) -
         for place in np.flatnonzero(slow):
             left = _left(table[members[place]], np.maximum(more[place], 0.0))
             excess = float(np.nanmean(np.maximum(more[place], 0.0)))
-            in_turn = float(np.nanmean(judged[place] > max(limit, by_chance[place]) / 2)) < MOST_STEPS
+            in_turn = float(np.nanmean(judged[place] > limit / 2)) < MOST_STEPS
             found.append(Slow(int(members[place]), "other", left, excess, 1 + excess / step_ns, in_turn))
         found += _in_single_steps(table, members[~slow], norm, "other", step_ns, beyond)
     return [each for each in found if each.excess_ns >= LEAST_EXCESS * step_ns]
@@ -200,8 +199,7 @@ def late_input(table: Array, roles: Roles, step_ns: float) -> list[Slow]:
         for place in np.flatnonzero(late.sum(axis=1) > 0):
             excess = float(late[place].mean())
             left = _left(rows[place], late[place])
-            small = float(late[place].max()) < LEAST_ONCE * step_ns
-            found.append(Slow(int(members[place]), "input", left, excess, 1 + excess / step_ns, small=small))
+            found.append(Slow(int(members[place]), "input", left, excess, 1 + excess / step_ns))
     return [each for each in found if each.excess_ns >= LEAST_EXCESS * step_ns]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,7 +48,9 @@ class _Cause:
     says: str
     relief: Relief
     once: bool = False  # in single steps only
-    small: bool = False  # a small part of each step
+    if_costly: bool = (
+        False  # named where it costs something: what scatters by nature hits somebody in every job
+    )
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,7 @@ def judge(
         change = as_change(relief, job, waits.transfer_ns, experts)
         return max((as_it_is - replay.run(change).total_ns) / steps, 0.0)
 
-    # What is small or seldom is named where it costs something.
-    causes = [
-        cause
-        for cause in causes
-        if not (cause.once or cause.small) or saved_ns(cause.relief) >= excess.LEAST_EXCESS * step_ns
-    ]
+    causes = _costly(causes, saved_ns, excess.LEAST_EXCESS * step_ns)
     without = combined(cause.relief for cause in causes)
     together = saved_ns(without) if causes else 0.0
     worths = [together if len(causes) == 1 else saved_ns(cause.relief) for cause in causes]
@@ -116,6 +113,21 @@ def judge(
     return Judged(tuple(findings), together)
 
 
+def _costly(causes: Sequence[_Cause], saved_ns: Callable[[Relief], float], least_ns: float) -> list[_Cause]:
+    """Without those that are named only if they cost something, and do not: neither alone nor beside the others."""
+    kept = list(causes)
+    for cause in causes:
+        if not cause.if_costly or saved_ns(cause.relief) >= least_ns:
+            continue
+        others = [each for each in kept if each is not cause]
+        beside = saved_ns(combined(each.relief for each in kept)) - saved_ns(
+            combined(each.relief for each in others)
+        )
+        if beside < least_ns:
+            kept = others
+    return kept
+
+
 def _slow_ranks(job: Gathered, roles: Roles, other_ns: Array, late_ns: Array, step_ns: float) -> list[_Cause]:
     slow = excess.slow_computation(job, roles, step_ns)
     causes: list[_Cause] = []
@@ -139,7 +151,9 @@ def _slow_ranks(job: Gathered, roles: Roles, other_ns: Array, late_ns: Array, st
         late = late_ns[member][~np.isnan(late_ns[member])]
         says = f"{who} {_words(worst, float(np.median(late)) if len(late) else 0.0)}"
         once = all(each.once for each in each_part)
-        causes.append(_Cause("slow-rank", who, (member,), says, _relief(job, each_part), once))
+        causes.append(
+            _Cause("slow-rank", who, (member,), says, _relief(job, each_part), once, if_costly=once)
+        )
     return causes
 
 
@@ -180,8 +194,7 @@ def _late_inputs(job: Gathered, roles: Roles, input_ns: Array, step_ns: float) -
         who = f"node {node}" if whole else named(numbers)
         longest = max(late, key=lambda each: each.excess_ns)
         says = f"{who} {_words(longest, verb='wait' if len(late) > 1 and not whole else 'waits')}"
-        small = all(each.small for each in late)
-        causes.append(_Cause("late-input", who, members, says, _relief(job, late), small=small))
+        causes.append(_Cause("late-input", who, members, says, _relief(job, late), if_costly=True))
     shared = excess.late_for_all(input_ns, step_ns)
     if shared is not None:
         left = np.broadcast_to(shared.left, input_ns.shape)
