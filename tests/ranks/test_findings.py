@@ -145,11 +145,15 @@ def test_input_that_a_node_waits_for_is_one_finding(tmp_path: Path) -> None:
 
 
 def test_a_node_whose_ranks_all_compute_slowly_is_one_finding(tmp_path: Path) -> None:
-    job = three_d(tensor=2, pipeline=1, data=8, per_node=4, faults=(Fault("hot-node", 2, 1.1),), **SMALL)
-    simulated, ranks = made(job, tmp_path)
-    assert named(ranks) == {("slow-node", "node 2")}
-    true_us = true_saving_us(simulated, "hot-node")
-    assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
+    """And a rank of it that is slower still is another."""
+    faults = (Fault("hot-node", 2, 1.1), Fault("slow-rank", 9, 1.2))
+    for count in (1, 2):
+        job = three_d(tensor=2, pipeline=1, data=8, per_node=4, faults=faults[:count], **SMALL)
+        simulated, ranks = made(job, tmp_path / str(count))
+        assert named(ranks) == set([("slow-node", "node 2"), ("slow-rank", "rank 9")][:count])
+        for finding in ranks.findings:
+            true_us = true_saving_us(simulated, {"slow-node": "hot-node"}.get(finding.what, finding.what))
+            assert finding.worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
 
 
 def test_missing_and_cut_off_ranks_are_rebuilt_from_their_neighbours(tmp_path: Path) -> None:

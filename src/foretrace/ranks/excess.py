@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -43,6 +44,7 @@ class Slow:
     excess_ns: float  # a step
     ratio: float
     once: bool = False  # in single steps only
+    among: str = "role"  # whose ranks it was compared with
 
 
 def lower_median(values: Array, axis: int = 0) -> Array:
@@ -146,6 +148,25 @@ def slow_computation(job: Gathered, roles: Roles, step_ns: float) -> list[Slow]:
         usual_members = np.flatnonzero(~(usual > limit))
         found += _in_single_steps(table, members[usual_members], norm, "computation", step_ns, beyond)
     return [each for each in found if each.excess_ns >= LEAST_EXCESS * step_ns]
+
+
+def beyond_node(slow: Sequence[Slow], ratio: float) -> tuple[list[Slow], list[Slow]]:
+    """The slow ranks of a slow node, which is so many times as slow; and what those take beyond that that are slower still."""
+    limit = 1 + max(LEAST_SLOWER, SPREADS * _spread(np.array([each.ratio for each in slow]) / ratio))
+    of_node, beyond = [], []
+    for each in slow:
+        if each.once or each.ratio <= limit * ratio:
+            of_node.append(each)
+            continue
+        share = (ratio - 1) / (each.ratio - 1)
+        of_node.append(
+            replace(
+                each, left=np.full_like(each.left, 1 / ratio), excess_ns=share * each.excess_ns, ratio=ratio
+            )
+        )
+        left, more_ns = each.left * ratio, (1 - share) * each.excess_ns
+        beyond.append(replace(each, left=left, excess_ns=more_ns, ratio=each.ratio / ratio, among="node"))
+    return of_node, beyond
 
 
 def slow_otherwise(table: Array, late_ns: Array, roles: Roles, step_ns: float) -> list[Slow]:

@@ -21,7 +21,7 @@ from foretrace.sourced import JUDGEMENT, Share
 WHOLE_NODE = Share(0.75, "a node's ranks, that are slow where the node is", JUDGEMENT)
 MOST_EXPOSED = Share(0.4, "the step, in which ranks stand still for transfers", JUDGEMENT)
 _WORDS = {
-    "computation": "computes {slower:.0f} % longer than other ranks of its role",
+    "computation": "computes {slower:.0f} % longer than other ranks of its {among}",
     "other": "arrives {late:.3g} ms late: its device is idle for {more:.3g} ms a step longer than those of its role",
     "input": "{verb} {more:.3g} ms a step longer for input than other ranks of its role",
 }
@@ -166,7 +166,7 @@ def _overloaded(job: Gathered, slow: Slow, ratio: float) -> _Cause:
 
 
 def _whole_nodes(job: Gathered, roles: Roles, slow: Sequence[Slow]) -> tuple[list[_Cause], list[Slow]]:
-    """Nodes most of whose ranks are slow, and the slow ranks of other nodes."""
+    """Nodes most of whose ranks are slow; and the slow ranks of other nodes, and those slower than their slow node."""
     causes, alone = [], []
     for node in dict.fromkeys(int(roles.node[each.member]) for each in slow):
         own = [each for each in slow if roles.node[each.member] == node]
@@ -175,6 +175,8 @@ def _whole_nodes(job: Gathered, roles: Roles, slow: Sequence[Slow]) -> tuple[lis
             alone += own
             continue
         ratio = float(np.median([each.ratio for each in own]))
+        own, beyond = excess.beyond_node(own, ratio)
+        alone += beyond
         says = f"{len(own)} of the {size} ranks of node {node} compute {100 * (ratio - 1):.0f} % longer than others"
         members = tuple(each.member for each in own)
         causes.append(_Cause("slow-node", f"node {node}", members, says, _relief(job, own)))
@@ -275,5 +277,9 @@ def _relief(job: Gathered, slow: Sequence[Slow]) -> Relief:
 
 def _words(slow: Slow, late_ns: float = 0.0, verb: str = "waits") -> str:
     return _WORDS[slow.part].format(
-        slower=100 * (slow.ratio - 1), more=slow.excess_ns / 1e6, late=late_ns / 1e6, verb=verb
+        slower=100 * (slow.ratio - 1),
+        among=slow.among,
+        more=slow.excess_ns / 1e6,
+        late=late_ns / 1e6,
+        verb=verb,
     )
