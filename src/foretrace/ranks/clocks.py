@@ -57,7 +57,9 @@ def align(job: Gathered, matches: Matches) -> Clocks:
     pieces = _pieces(job.member[rows], collective, ranks)
     if not len(rows):
         return Clocks(np.zeros(ranks), np.zeros(ranks), 0.0, pieces)
-    system = _System(job.member[rows], collective, job.end_ns[rows], ranks, pieces)
+    member, end = job.member[rows], job.end_ns[rows]
+    rough = _rough_offsets(member, collective, end, ranks, pieces)
+    system = _System(member, collective, end - rough[member], ranks, pieces)
     solution = np.zeros((2, ranks))
     for _ in range(_ROUNDS):
         solution, moved = system.solve(solution)
@@ -66,7 +68,19 @@ def align(job: Gathered, matches: Matches) -> Clocks:
             break
     offset, drift = system.clocks(solution)
     left = np.abs(system.residual(solution))
-    return Clocks(offset, drift, float(np.percentile(left, 99)), pieces)
+    return Clocks(offset + rough - drift * rough, drift, float(np.percentile(left, 99)), pieces)
+
+
+def _rough_offsets(member: Array, collective: Array, end_ns: Array, ranks: int, pieces: Array) -> Array:
+    """Offsets of clocks without drift.
+
+    Where clocks are further apart than the recording is long, offset and drift can hardly be told from each other, and a
+    common stretch is none of all clocks together: these are taken out first.
+    """
+    system = _System(member, collective, end_ns, ranks, pieces)
+    system.at = np.zeros(len(member))
+    offsets: Array = system.solve(np.zeros((2, ranks)))[0][0]
+    return offsets
 
 
 def _telling(job: Gathered, matches: Matches) -> tuple[Array, Array]:
