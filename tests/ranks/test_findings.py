@@ -103,6 +103,15 @@ def test_faults_are_named_whatever_the_recording_leaves_out(style: Style, tmp_pa
         assert finding.worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
 
 
+def test_buckets_behind_a_late_one_were_ready_before_it_ended(tmp_path: Path) -> None:
+    """Without launches the others' buckets seem to be ready after the whole backward pass; the late rank's own tell better."""
+    late = Fault("late-input", 6, late_us=9_000, steps=tuple(range(4)))
+    simulated, ranks = made(data_parallel(world=8, faults=(late,), **SMALL), tmp_path, Style(launched=False))
+    assert named(ranks) == {("late-input", "rank 6")}
+    true_us = true_saving_us(simulated, "late-input")
+    assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
+
+
 def test_faults_are_named_where_some_ranks_have_no_steps(tmp_path: Path) -> None:
     """Ranks that load no data have no marks of steps: the whole recording is one step, and messages still find each other."""
     faults = (Fault("slow-rank", 9, 1.3), Fault("slow-stage", 3, 1.25))

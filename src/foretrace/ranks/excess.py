@@ -103,6 +103,11 @@ def _over_roles(table: Array, roles: Roles) -> Array:
     return times
 
 
+def usual_over_roles(job: Gathered, roles: Roles) -> Array:
+    """How many times as long as the norm of its role each rank usually computes."""
+    return _median(_judged(_over_roles(job.per_step["computation_ns"], roles)))
+
+
 def _judged(values: Array) -> Array:
     """Without the first step, where there are enough of them: what is only then is not the rank's."""
     return values[:, 1:] if values.shape[1] > 3 else values
