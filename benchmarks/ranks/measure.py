@@ -9,6 +9,7 @@ python benchmarks/ranks/measure.py tiled --ranks 10240
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import resource
 import shutil
@@ -90,16 +91,22 @@ def accuracy(sizes: Sequence[int]) -> None:
             print(f"  others named: {sorted(told) or 'none'}")
 
 
+def _kernels(ranks: int, size_mb: float) -> int:
+    """Kernels of a layer with which a rank's recording is at least this large, within a hundredth."""
+    count, size = 4, 0
+    while size < size_mb * 1e6:
+        simulated = simulate(job_of(ranks, faults=False, kernels=count))
+        size = len(recording(simulated, simulated.ranks[0], Style()))
+        reached = count
+        count = math.ceil(count * max(size_mb * 1e6 / size, 1.005))
+    return reached
+
+
 def cost(ranks: int, size_mb: float, on: str) -> None:
     """Wall and CPU time of all recordings, and of the reduce alone."""
     folder = Path(tempfile.mkdtemp())
     try:
-        job = job_of(ranks, faults=False, kernels=4)
-        simulated = simulate(job)
-        small = len(recording(simulated, simulated.ranks[0], Style()))
-        job = job_of(ranks, faults=False, kernels=max(round(4 * size_mb * 1e6 / small), 4))
-        simulated = simulate(job)
-        write(simulated, folder)
+        write(simulate(job_of(ranks, faults=False, kernels=_kernels(ranks, size_mb))), folder)
         sizes = [file.stat().st_size for file in folder.iterdir()]
         before, began = os.times(), time.perf_counter()
         kept = folder / "kept"
@@ -124,10 +131,7 @@ def cost(ranks: int, size_mb: float, on: str) -> None:
 def worker(size_mb: float) -> None:
     """Largest memory of a process that summarises one large recording."""
     with tempfile.TemporaryDirectory() as folder:
-        job = job_of(16, faults=False, kernels=4)
-        small = len(recording(simulate(job), simulate(job).ranks[0], Style()))
-        job = job_of(16, faults=False, kernels=round(4 * size_mb * 1e6 / small))
-        simulated = simulate(job)
+        simulated = simulate(job_of(16, faults=False, kernels=_kernels(16, size_mb)))
         path = Path(folder) / "rank0.json"
         path.write_text(recording(simulated, simulated.ranks[0], Style()))
         code = (

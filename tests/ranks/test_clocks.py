@@ -15,6 +15,8 @@ from tests.ranks.jobs import made
 JOBS = {
     "3d": three_d(tensor=2, pipeline=3, data=2, order="dtp", steps=4, kernels=2),
     "ddp": data_parallel(world=8, steps=4, kernels=2, offset_us=2e6),
+    # Clocks are minutes apart, and the recordings milliseconds long.
+    "far": three_d(tensor=4, pipeline=4, data=2, steps=2, kernels=1, layers=1, micro=2, offset_us=6e7),
 }
 
 

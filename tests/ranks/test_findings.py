@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,6 +103,37 @@ def test_faults_are_named_whatever_the_recording_leaves_out(style: Style, tmp_pa
         assert finding.worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
 
 
+def test_buckets_behind_a_late_one_were_ready_before_it_ended(tmp_path: Path) -> None:
+    """Without launches the others' buckets seem to be ready after the whole backward pass; the late rank's own tell better."""
+    late = Fault("late-input", 6, late_us=9_000, steps=tuple(range(4)))
+    simulated, ranks = made(data_parallel(world=8, faults=(late,), **SMALL), tmp_path, Style(launched=False))
+    assert named(ranks) == {("late-input", "rank 6")}
+    true_us = true_saving_us(simulated, "late-input")
+    assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
+
+
+def test_faults_are_named_where_some_ranks_have_no_steps(tmp_path: Path) -> None:
+    """Ranks that load no data have no marks of steps: the whole recording is one step, and messages still find each other."""
+    faults = (Fault("slow-rank", 9, 1.3), Fault("slow-stage", 3, 1.25))
+    job = three_d(tensor=2, pipeline=4, data=2, faults=faults, **SMALL)
+    simulated = simulate(job)
+    write(simulated, tmp_path)
+    for rank in range(4, 12):
+        path = tmp_path / f"rank{rank}.json"
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if not re.search("ProfilerStep|DataLoader", line)))
+    summaries = [summarise(path) for path in sorted(tmp_path.iterdir())]
+    ranks = reduce(summaries, ranks_per_node=job.per_node)
+    assert ranks.matches.whole[ranks.matches.number][ranks.job.group >= 0].all()
+    assert ranks.job.steps.tolist() == [0]
+    assert named(ranks) == {("slow-rank", "rank 9"), ("slow-stage", "stage 3")}
+    total_us = SMALL["steps"] * simulated.step_us
+    assert ranks.step_ns / 1e3 == pytest.approx(total_us, rel=0.001)
+    for finding in ranks.findings:
+        true_us = SMALL["steps"] * true_saving_us(simulated, finding.what)
+        assert finding.worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * total_us)
+
+
 @pytest.mark.parametrize("name", ["3d", "ddp"])
 def test_steps_that_scatter_are_no_slow_ranks(name: str, tmp_path: Path) -> None:
     """Each rank's steps differ by 4 %: of a few steps and ranks some are last more often than others, by chance."""
@@ -122,11 +154,15 @@ def test_input_that_a_node_waits_for_is_one_finding(tmp_path: Path) -> None:
 
 
 def test_a_node_whose_ranks_all_compute_slowly_is_one_finding(tmp_path: Path) -> None:
-    job = three_d(tensor=2, pipeline=1, data=8, per_node=4, faults=(Fault("hot-node", 2, 1.1),), **SMALL)
-    simulated, ranks = made(job, tmp_path)
-    assert named(ranks) == {("slow-node", "node 2")}
-    true_us = true_saving_us(simulated, "hot-node")
-    assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
+    """And a rank of it that is slower still is another."""
+    faults = (Fault("hot-node", 2, 1.1), Fault("slow-rank", 9, 1.2))
+    for count in (1, 2):
+        job = three_d(tensor=2, pipeline=1, data=8, per_node=4, faults=faults[:count], **SMALL)
+        simulated, ranks = made(job, tmp_path / str(count))
+        assert named(ranks) == set([("slow-node", "node 2"), ("slow-rank", "rank 9")][:count])
+        for finding in ranks.findings:
+            true_us = true_saving_us(simulated, {"slow-node": "hot-node"}.get(finding.what, finding.what))
+            assert finding.worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
 
 
 def test_missing_and_cut_off_ranks_are_rebuilt_from_their_neighbours(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ def test_stacked_ranks_are_those_of_the_job(job: Job, tmp_path: Path) -> None:
         assert left["spread_ns"].max() < 5_000
         for communication in left.filter(pl.col("len") > 1)["communication"]:
             assert np.ptp(raw_ns[ranks.matches.number == communication]) > 1e6
+        table = ranks.waits.filter(pl.col("step") == step)
         for rank in found.ranks:
             own = found.spans.filter(pl.col("rank") == rank)
             # One after the other without a gap: they add up to the step.
@@ -66,6 +67,10 @@ def test_stacked_ranks_are_those_of_the_job(job: Job, tmp_path: Path) -> None:
             for part in range(3):
                 spans = own.filter(pl.col("part") == part)
                 sums[rank][part] += (spans["end_ns"] - spans["start_ns"]).sum() / 1e3
+            # What is neither computation, communication nor input is the same in the table.
+            paused = own.filter(pl.col("part") == stacked.OTHER)
+            other_us = table.filter(pl.col("rank") == rank)["other_ns"][0] / 1e3
+            assert (paused["end_ns"] - paused["start_ns"]).sum() / 1e3 == pytest.approx(other_us, abs=10)
     for rank, parts in sums.items():
         assert parts == pytest.approx(true_us(simulated.ranks[rank]), rel=2e-3, abs=10)
     if SLOW in job.faults:

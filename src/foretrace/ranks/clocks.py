@@ -28,7 +28,9 @@ FOR_ALL = tuple(
         "send_recv",
     )
 )
-_PER_GROUP = 96  # collectives of a group and rank that clocks are taken from
+_PER_GROUP = 256  # collectives of a group that clocks are taken from
+_PER_GROUP_OF_MANY = 96  # the same of a job with more rows than:
+_MANY_ROWS = 2_000_000
 _ROUNDS, _ITERATIONS = 5, 400
 _LEAST_SCALE_NS = 200.0
 
@@ -55,7 +57,9 @@ def align(job: Gathered, matches: Matches) -> Clocks:
     pieces = _pieces(job.member[rows], collective, ranks)
     if not len(rows):
         return Clocks(np.zeros(ranks), np.zeros(ranks), 0.0, pieces)
-    system = _System(job.member[rows], collective, job.end_ns[rows], ranks, pieces)
+    member, end = job.member[rows], job.end_ns[rows]
+    rough = _rough_offsets(member, collective, end, ranks, pieces)
+    system = _System(member, collective, end - rough[member], ranks, pieces)
     solution = np.zeros((2, ranks))
     for _ in range(_ROUNDS):
         solution, moved = system.solve(solution)
@@ -64,7 +68,19 @@ def align(job: Gathered, matches: Matches) -> Clocks:
             break
     offset, drift = system.clocks(solution)
     left = np.abs(system.residual(solution))
-    return Clocks(offset, drift, float(np.percentile(left, 99)), pieces)
+    return Clocks(offset + rough - drift * rough, drift, float(np.percentile(left, 99)), pieces)
+
+
+def _rough_offsets(member: Array, collective: Array, end_ns: Array, ranks: int, pieces: Array) -> Array:
+    """Offsets of clocks without drift.
+
+    Where clocks are further apart than the recording is long, offset and drift can hardly be told from each other, and a
+    common stretch is none of all clocks together: these are taken out first.
+    """
+    system = _System(member, collective, end_ns, ranks, pieces)
+    system.at = np.zeros(len(member))
+    offsets: Array = system.solve(np.zeros((2, ranks)))[0][0]
+    return offsets
 
 
 def _telling(job: Gathered, matches: Matches) -> tuple[Array, Array]:
@@ -80,7 +96,8 @@ def _telling(job: Gathered, matches: Matches) -> tuple[Array, Array]:
     begins = np.flatnonzero(np.append(True, owner[order][1:] != owner[order][:-1]))
     count = np.diff(np.append(begins, len(order)))
     place = np.arange(len(order)) - np.repeat(begins, count)
-    every = np.maximum(np.repeat(count, count) // _PER_GROUP, 1)
+    most = _PER_GROUP if matches.count[numbers].sum() <= _MANY_ROWS else _PER_GROUP_OF_MANY
+    every = np.maximum(np.repeat(count, count) // most, 1)
     numbers = np.sort(numbers[order[place % every == 0]])
     counts = matches.count[numbers]
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

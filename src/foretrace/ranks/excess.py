@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from foretrace.ranks import chance
 from foretrace.ranks.gathered import Array, Gathered
 from foretrace.ranks.roles import Roles
 from foretrace.ranks.summary import KIND_CODE
@@ -15,11 +17,17 @@ LEAST_SLOWER = Share(0.03, "the computation of a rank's role, by which it takes 
 LEAST_STAGE = Share(0.05, "the computation of the median stage, by which a stage takes longer", JUDGEMENT)
 LEAST_OTHER = Share(0.03, "the step, by which a rank does nothing longer than its role", JUDGEMENT)
 LEAST_LATE = Share(0.01, "the step, by which input comes later than elsewhere in the role", JUDGEMENT)
+LATE_FOR_SURE = Factor(
+    3,
+    "what input usually takes, by which it takes longer where it is late whatever it scatters by",
+    JUDGEMENT,
+)
 LEAST_ONCE = Share(0.05, "the step, by which a rank takes longer in single steps", JUDGEMENT)
 MOST_STEPS = Share(0.67, "the steps, in which a rank takes longer where that is usual for it", JUDGEMENT)
 LEAST_EXCESS = Share(0.003, "all steps, that a cause takes in sum", JUDGEMENT)
 SPREADS = Factor(6, "robust standard deviations beyond which a rank differs from its role", JUDGEMENT)
-SURE = Factor(5, "standard errors of a rank's usual step, beyond which it differs from its role", JUDGEMENT)
+_FEW = 4  # values, of which no spread can be told
+_SOME = 16  # values, of which the spread is known well enough to judge single ones by
 _NORMAL = 1.4826  # standard deviation over median absolute deviation
 _OF_MEDIAN = 1.2533  # standard error of the median over that of the mean
 _LOWER_SIXTH_PCT = 15.87  # one standard deviation below the mean
@@ -36,6 +44,7 @@ class Slow:
     excess_ns: float  # a step
     ratio: float
     once: bool = False  # in single steps only
+    among: str = "role"  # whose ranks it was compared with
 
 
 def lower_median(values: Array, axis: int = 0) -> Array:
@@ -53,7 +62,7 @@ def _spread(deviations: Array) -> float:
     the distance to the lower sixth tells more than the median of the distances.
     """
     known = np.sort(deviations[~np.isnan(deviations)])
-    if len(known) < 4:
+    if len(known) < _FEW:
         return 0.0
     middle = known[(len(known) - 1) // 2]
     below = known[: (len(known) + 1) // 2]
@@ -61,20 +70,17 @@ def _spread(deviations: Array) -> float:
     return max(by_median, float(middle - np.percentile(known, _LOWER_SIXTH_PCT)))
 
 
-def _by_chance(judged: Array, usual: Array) -> Array:
-    """How far a rank's usual step may be off by chance: by how all ranks' steps scatter, and by how its own do."""
-    own = _NORMAL * _median(np.abs(judged - usual[:, None]))
-    error: Array = SURE * np.maximum(_OF_MEDIAN * _scatter(judged), own) / np.sqrt(judged.shape[1])
-    return error
+def _by_chance(judged: Array, all_judged: Array) -> Array:
+    """How far a rank's usual step may be off by chance: by how all ranks' steps scatter, and by how its own do.
 
-
-def _scatter(judged: Array) -> float:
-    """The robust standard deviation of single steps about the usual one of their rank."""
-    steps = judged.shape[1]
-    away = np.abs(judged - _median(judged)[:, None])
-    if steps < 2 or np.isnan(away).all():
-        return 0.0
-    return float(np.sqrt(steps / (steps - 1)) * _NORMAL * np.nanmedian(away))
+    How well its own scatter is known is not asked: of a handful of steps that would leave nothing to be told.
+    """
+    ranks, steps = all_judged.shape
+    of_all = chance.errors(ranks, ranks * (steps - 1)) * chance.scatter(all_judged)
+    own = chance.errors(ranks) * chance.own_scatters(judged)
+    limit: Array = _OF_MEDIAN * np.maximum(of_all, own) / np.sqrt(steps)
+    # Of one step only the other ranks tell how much it may be off.
+    return limit if steps > 1 else np.full(len(judged), chance.tail(all_judged))
 
 
 def _beyond_roles(table: Array, roles: Roles) -> Array:
@@ -84,6 +90,22 @@ def _beyond_roles(table: Array, roles: Roles) -> Array:
         members = roles.members(role)
         more[members] = table[members] - lower_median(table[members])
     return more
+
+
+def _over_roles(table: Array, roles: Roles) -> Array:
+    """How many times as long as the norm of its role each rank and step takes."""
+    times = np.full_like(table, np.nan)
+    for role in np.unique(roles.role):
+        members = roles.members(role)
+        norm = lower_median(table[members])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            times[members] = np.where(norm > 0, table[members] / norm, np.nan)
+    return times
+
+
+def usual_over_roles(job: Gathered, roles: Roles) -> Array:
+    """How many times as long as the norm of its role each rank usually computes."""
+    return _median(_judged(_over_roles(job.per_step["computation_ns"], roles)))
 
 
 def _judged(values: Array) -> Array:
@@ -112,31 +134,53 @@ def leads_per_step(job: Gathered) -> dict[str, Array]:
 def slow_computation(job: Gathered, roles: Roles, step_ns: float) -> list[Slow]:
     """Ranks whose computation takes longer than that of their role in most steps, or much longer in some."""
     table = job.per_step["computation_ns"]
-    scatter = _scatter(_judged(_beyond_roles(table, roles)))
+    beyond = _judged(_beyond_roles(table, roles))
+    shares = _judged(_over_roles(table, roles))
     found = []
     for role in np.unique(roles.role):
         members = roles.members(role)
         if len(members) < 2:
             continue
         norm = lower_median(table[members])
-        with np.errstate(invalid="ignore", divide="ignore"):
-            ratios = np.where(norm > 0, table[members] / norm, np.nan)
-        judged = _judged(ratios)
+        judged = shares[members]
         usual = _median(judged)
-        spread = np.maximum(SPREADS * _spread(usual), _by_chance(judged, usual))
+        spread = np.maximum(SPREADS * _spread(usual), _by_chance(judged, shares))
         limit = 1 + np.maximum(LEAST_SLOWER, spread)
         for place in np.flatnonzero(usual > limit):
             excess = float(np.nanmean((usual[place] - 1) * norm))
             left = np.full(table.shape[1], 1 / usual[place])
             found.append(Slow(int(members[place]), "computation", left, excess, float(usual[place])))
         usual_members = np.flatnonzero(~(usual > limit))
-        found += _in_single_steps(table, members[usual_members], norm, "computation", step_ns, scatter)
+        found += _in_single_steps(table, members[usual_members], norm, "computation", step_ns, beyond)
     return [each for each in found if each.excess_ns >= LEAST_EXCESS * step_ns]
 
 
-def slow_otherwise(table: Array, roles: Roles, step_ns: float) -> list[Slow]:
-    """Ranks whose device is idle for longer than elsewhere in their role, and not for input or communication."""
-    scatter = _scatter(_judged(_beyond_roles(table, roles)))
+def beyond_node(slow: Sequence[Slow], ratio: float) -> tuple[list[Slow], list[Slow]]:
+    """The slow ranks of a slow node, which is so many times as slow; and what those take beyond that that are slower still."""
+    limit = 1 + max(LEAST_SLOWER, SPREADS * _spread(np.array([each.ratio for each in slow]) / ratio))
+    of_node, beyond = [], []
+    for each in slow:
+        if each.once or each.ratio <= limit * ratio:
+            of_node.append(each)
+            continue
+        share = (ratio - 1) / (each.ratio - 1)
+        of_node.append(
+            replace(
+                each, left=np.full_like(each.left, 1 / ratio), excess_ns=share * each.excess_ns, ratio=ratio
+            )
+        )
+        left, more_ns = each.left * ratio, (1 - share) * each.excess_ns
+        beyond.append(replace(each, left=left, excess_ns=more_ns, ratio=each.ratio / ratio, among="node"))
+    return of_node, beyond
+
+
+def slow_otherwise(table: Array, late_ns: Array, roles: Roles, step_ns: float) -> list[Slow]:
+    """Ranks whose device is idle for longer than elsewhere in their role, and not for input or communication.
+
+    Pauses of the host scatter much. Where they alone do not tell a rank from chance, its arrivals may: these were seen.
+    """
+    beyond = _judged(_beyond_roles(table, roles))
+    late = _judged(late_ns)
     found = []
     for role in np.unique(roles.role):
         members = roles.members(role)
@@ -144,21 +188,23 @@ def slow_otherwise(table: Array, roles: Roles, step_ns: float) -> list[Slow]:
             continue
         norm = lower_median(table[members])
         more = table[members] - norm
-        judged = _judged(more)
+        judged = beyond[members]
         usual = _median(judged)
-        spread = np.maximum(SPREADS * _spread(usual), _by_chance(judged, usual))
-        limit = np.maximum(LEAST_OTHER * step_ns, spread)
-        for place in np.flatnonzero(usual > limit):
+        limit = max(LEAST_OTHER * step_ns, SPREADS * _spread(usual))
+        by_chance = _by_chance(judged, beyond)
+        arrives_late = _median(late[members]) > np.maximum(_by_chance(late[members], late), usual / 2)
+        slow = (usual > limit) & ((usual > by_chance) | arrives_late)
+        for place in np.flatnonzero(slow):
             left = _left(table[members[place]], np.maximum(more[place], 0.0))
             excess = float(np.nanmean(np.maximum(more[place], 0.0)))
-            in_turn = float(np.nanmean(judged[place] > limit[place] / 2)) < MOST_STEPS
+            in_turn = float(np.nanmean(judged[place] > limit / 2)) < MOST_STEPS
             found.append(Slow(int(members[place]), "other", left, excess, 1 + excess / step_ns, in_turn))
-        found += _in_single_steps(table, members[~(usual > limit)], norm, "other", step_ns, scatter)
+        found += _in_single_steps(table, members[~slow], norm, "other", step_ns, beyond)
     return [each for each in found if each.excess_ns >= LEAST_EXCESS * step_ns]
 
 
 def late_input(table: Array, roles: Roles, step_ns: float) -> list[Slow]:
-    """Ranks that wait for input, in some step, clearly longer than their role usually does."""
+    """Ranks that wait for input clearly longer than their role usually does: in some steps, or a little in most."""
     found = []
     for role in np.unique(roles.role):
         members = roles.members(role)
@@ -166,13 +212,44 @@ def late_input(table: Array, roles: Roles, step_ns: float) -> list[Slow]:
         usual = float(np.nanmedian(rows)) if not np.isnan(rows).all() else 0.0
         norm = np.maximum(lower_median(rows), usual) if len(members) > 1 else np.full(table.shape[1], usual)
         more = rows - norm
-        limit = max(LEAST_LATE * step_ns, SPREADS * _spread((rows - usual).ravel()))
+        limit = np.maximum(LEAST_LATE * step_ns, _usual_input(rows - usual, norm))
+        # Where many are late, they are not by chance, however many they are.
+        surely = np.maximum(LATE_FOR_SURE * norm, LEAST_ONCE * step_ns)
+        limit = np.maximum(limit, np.minimum(chance.tail(more), surely))
+        if len(members) > 1:  # in the first step all may wait, and some longer than others
+            limit = np.maximum(limit, [_usual_input(*each) for each in zip(more.T, norm, strict=True)])
+        elif table.shape[1] > 2:  # compared with its own steps, of which the first tells nothing
+            more[:, 0] = 0.0
         late = np.where(more > limit, more, 0.0)
+        late = np.where(_in_most(more, step_ns)[:, None], np.maximum(more, late), late).clip(0.0)
         for place in np.flatnonzero(late.sum(axis=1) > 0):
             excess = float(late[place].mean())
             left = _left(rows[place], late[place])
             found.append(Slow(int(members[place]), "input", left, excess, 1 + excess / step_ns))
     return [each for each in found if each.excess_ns >= LEAST_EXCESS * step_ns]
+
+
+def _usual_input(values: Array, norm: Array) -> Array:
+    """How much longer than the norm input may take and be usual: by how it scatters, or as long again where few values tell that.
+
+    Only what is below the middle tells the spread, half of the values, and of these the median distance.
+    """
+    count = int((~np.isnan(values)).sum())
+    spread = _spread(values.ravel())
+    by_chance = chance.errors(count, count // 4) * spread if count >= _SOME else np.inf
+    limit: Array = np.maximum(SPREADS * spread, np.minimum(by_chance, norm))
+    return limit
+
+
+def _in_most(more: Array, step_ns: float) -> Array:
+    """Ranks that wait longer than their role in most steps, if there are enough to tell."""
+    judged = _judged(more)
+    if judged.shape[1] < 3 or len(more) < 2:
+        return np.zeros(len(more), bool)
+    usual = _median(judged)
+    limit = np.maximum(_by_chance(judged, judged), max(LEAST_LATE * step_ns, SPREADS * _spread(usual)))
+    late: Array = usual > limit
+    return late
 
 
 def late_for_all(table: Array, step_ns: float) -> Slow | None:
@@ -205,9 +282,10 @@ def slow_stages(job: Gathered, roles: Roles, step_ns: float) -> list[tuple[int, 
         return []
     usual = _median(table)
     known = usual > 0
-    sizes = np.maximum(np.bincount(roles.stage, minlength=roles.stages_count) * table.shape[1], 1)
-    scatter = _OF_MEDIAN * _scatter(table[known] / usual[known, None]) / np.sqrt(sizes)
-    limit = 1 + np.maximum(LEAST_STAGE, SURE * scatter)
+    steps = table.shape[1]
+    sizes = np.maximum(np.bincount(roles.stage, minlength=roles.stages_count) * steps, 1)
+    error = _OF_MEDIAN * chance.scatter(table[known] / usual[known, None]) / np.sqrt(sizes)
+    limit = 1 + np.maximum(LEAST_STAGE, chance.errors(len(each), len(table) * (steps - 1)) * error)
     return [
         (stage, float(each[stage] / norm))
         for stage in np.flatnonzero(each > limit * norm).tolist()
@@ -252,14 +330,16 @@ def _lead_ratio(job: Gathered, members: Array, own: int, rows: Array) -> float |
 
 
 def _in_single_steps(
-    table: Array, members: Array, norm: Array, part: str, step_ns: float, scatter_ns: float
+    table: Array, members: Array, norm: Array, part: str, step_ns: float, beyond: Array
 ) -> list[Slow]:
     """Ranks of a role that take much longer in some steps only, beyond what steps of all ranks scatter by."""
     if not len(members):
         return []
     more = table[members] - norm
     more[:, 0] = np.where(table.shape[1] > 2, 0.0, more[:, 0])
-    limit = max(LEAST_ONCE * step_ns, SPREADS * max(_spread(_judged(more).ravel()), scatter_ns))
+    spread = max(_spread(_judged(more).ravel()), chance.scatter(beyond))
+    spread *= max(SPREADS, chance.errors(beyond.size, beyond.size))
+    limit = max(LEAST_ONCE * step_ns, spread, chance.tail(beyond))
     late = np.where(more > limit, more, 0.0)
     found = []
     for place in np.flatnonzero(late.sum(axis=1) > 0):

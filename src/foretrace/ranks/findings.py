@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ from foretrace.sourced import JUDGEMENT, Share
 WHOLE_NODE = Share(0.75, "a node's ranks, that are slow where the node is", JUDGEMENT)
 MOST_EXPOSED = Share(0.4, "the step, in which ranks stand still for transfers", JUDGEMENT)
 _WORDS = {
-    "computation": "computes {slower:.0f} % longer than other ranks of its role",
+    "computation": "computes {slower:.0f} % longer than other ranks of its {among}",
     "other": "arrives {late:.3g} ms late: its device is idle for {more:.3g} ms a step longer than those of its role",
     "input": "{verb} {more:.3g} ms a step longer for input than other ranks of its role",
 }
@@ -47,7 +47,10 @@ class _Cause:
     members: tuple[int, ...]
     says: str
     relief: Relief
-    once: bool = False  # in single steps only: named where it costs something
+    once: bool = False  # in single steps only
+    if_costly: bool = (
+        False  # named where it costs something: what scatters by nature hits somebody in every job
+    )
 
 
 @dataclass(frozen=True)
@@ -84,10 +87,9 @@ def judge(
         change = as_change(relief, job, waits.transfer_ns, experts)
         return max((as_it_is - replay.run(change).total_ns) / steps, 0.0)
 
-    causes = [
-        cause for cause in causes if not cause.once or saved_ns(cause.relief) >= excess.LEAST_EXCESS * step_ns
-    ]
-    together = saved_ns(combined(cause.relief for cause in causes)) if causes else 0.0
+    causes = _costly(causes, saved_ns, excess.LEAST_EXCESS * step_ns)
+    without = combined(cause.relief for cause in causes)
+    together = saved_ns(without) if causes else 0.0
     worths = [together if len(causes) == 1 else saved_ns(cause.relief) for cause in causes]
     findings = [
         RankFinding(
@@ -102,13 +104,28 @@ def judge(
         for cause, worth in zip(causes, worths, strict=True)
     ]
     findings.sort(key=lambda finding: -finding.worth_ns)
-    share = _exposed_share(job, matches, waits, step_ns)
+    share = _exposed_share(job, matches, waits, step_ns, without.transfer)
     if share >= MOST_EXPOSED:
         says = f"ranks stand still for transfers during {100 * share:.0f} % of the step"
         worth = saved_ns(Relief({}, transfer=np.zeros(len(matches.first))))
         everyone = tuple(job.ranks.tolist())
         findings.append(RankFinding("exposed-communication", "all ranks", everyone, says, worth, False))
     return Judged(tuple(findings), together)
+
+
+def _costly(causes: Sequence[_Cause], saved_ns: Callable[[Relief], float], least_ns: float) -> list[_Cause]:
+    """Without those that are named only if they cost something, and do not: neither alone nor beside the others."""
+    kept = list(causes)
+    for cause in causes:
+        if not cause.if_costly or saved_ns(cause.relief) >= least_ns:
+            continue
+        others = [each for each in kept if each is not cause]
+        beside = saved_ns(combined(each.relief for each in kept)) - saved_ns(
+            combined(each.relief for each in others)
+        )
+        if beside < least_ns:
+            kept = others
+    return kept
 
 
 def _slow_ranks(job: Gathered, roles: Roles, other_ns: Array, late_ns: Array, step_ns: float) -> list[_Cause]:
@@ -124,7 +141,7 @@ def _slow_ranks(job: Gathered, roles: Roles, other_ns: Array, late_ns: Array, st
             causes.append(_overloaded(job, each, ratio))
     of_nodes, alone = _whole_nodes(job, roles, alone)
     causes += of_nodes
-    alone += excess.slow_otherwise(other_ns, roles, step_ns)
+    alone += excess.slow_otherwise(other_ns, late_ns, roles, step_ns)
     by_member: dict[int, list[Slow]] = {}
     for each in alone:
         by_member.setdefault(each.member, []).append(each)
@@ -134,7 +151,9 @@ def _slow_ranks(job: Gathered, roles: Roles, other_ns: Array, late_ns: Array, st
         late = late_ns[member][~np.isnan(late_ns[member])]
         says = f"{who} {_words(worst, float(np.median(late)) if len(late) else 0.0)}"
         once = all(each.once for each in each_part)
-        causes.append(_Cause("slow-rank", who, (member,), says, _relief(job, each_part), once))
+        causes.append(
+            _Cause("slow-rank", who, (member,), says, _relief(job, each_part), once, if_costly=once)
+        )
     return causes
 
 
@@ -147,7 +166,7 @@ def _overloaded(job: Gathered, slow: Slow, ratio: float) -> _Cause:
 
 
 def _whole_nodes(job: Gathered, roles: Roles, slow: Sequence[Slow]) -> tuple[list[_Cause], list[Slow]]:
-    """Nodes most of whose ranks are slow, and the slow ranks of other nodes."""
+    """Nodes most of whose ranks are slow; and the slow ranks of other nodes, and those slower than their slow node."""
     causes, alone = [], []
     for node in dict.fromkeys(int(roles.node[each.member]) for each in slow):
         own = [each for each in slow if roles.node[each.member] == node]
@@ -156,6 +175,8 @@ def _whole_nodes(job: Gathered, roles: Roles, slow: Sequence[Slow]) -> tuple[lis
             alone += own
             continue
         ratio = float(np.median([each.ratio for each in own]))
+        own, beyond = excess.beyond_node(own, ratio)
+        alone += beyond
         says = f"{len(own)} of the {size} ranks of node {node} compute {100 * (ratio - 1):.0f} % longer than others"
         members = tuple(each.member for each in own)
         causes.append(_Cause("slow-node", f"node {node}", members, says, _relief(job, own)))
@@ -175,7 +196,7 @@ def _late_inputs(job: Gathered, roles: Roles, input_ns: Array, step_ns: float) -
         who = f"node {node}" if whole else named(numbers)
         longest = max(late, key=lambda each: each.excess_ns)
         says = f"{who} {_words(longest, verb='wait' if len(late) > 1 and not whole else 'waits')}"
-        causes.append(_Cause("late-input", who, members, says, _relief(job, late)))
+        causes.append(_Cause("late-input", who, members, says, _relief(job, late), if_costly=True))
     shared = excess.late_for_all(input_ns, step_ns)
     if shared is not None:
         left = np.broadcast_to(shared.left, input_ns.shape)
@@ -220,8 +241,10 @@ def _slow_links(job: Gathered, matches: Matches, waits: Waits, roles: Roles, ste
     return causes
 
 
-def _exposed_share(job: Gathered, matches: Matches, waits: Waits, step_ns: float) -> float:
-    """The part of the step in which ranks stand still for transfers, waiting for others left out."""
+def _exposed_share(
+    job: Gathered, matches: Matches, waits: Waits, step_ns: float, left: Array | None
+) -> float:
+    """The part of the step in which ranks stand still for transfers; waiting for others, and what slow links add, left out."""
     rows = np.flatnonzero(job.still & (matches.count > 1)[matches.number] & (job.kind != STEP))
     if not len(rows) or step_ns <= 0:
         return 0.0
@@ -229,7 +252,8 @@ def _exposed_share(job: Gathered, matches: Matches, waits: Waits, step_ns: float
         job.previous[rows] >= 0, waits.leave_ns[job.previous[rows]], waits.begin_ns[job.member[rows]]
     )
     stood = np.clip(waits.leave_ns[rows] - since - job.work_ns[rows], 0.0, None)
-    taken = np.minimum(np.clip(waits.transfer_ns[matches.number[rows]], 0.0, None), stood)
+    transfer_ns = waits.transfer_ns if left is None else waits.transfer_ns * left
+    taken = np.minimum(np.clip(transfer_ns[matches.number[rows]], 0.0, None), stood)
     return float(taken.sum()) / (len(job.ranks) * len(job.steps) * step_ns)
 
 
@@ -253,5 +277,9 @@ def _relief(job: Gathered, slow: Sequence[Slow]) -> Relief:
 
 def _words(slow: Slow, late_ns: float = 0.0, verb: str = "waits") -> str:
     return _WORDS[slow.part].format(
-        slower=100 * (slow.ratio - 1), more=slow.excess_ns / 1e6, late=late_ns / 1e6, verb=verb
+        slower=100 * (slow.ratio - 1),
+        among=slow.among,
+        more=slow.excess_ns / 1e6,
+        late=late_ns / 1e6,
+        verb=verb,
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from foretrace.errors import MissingDataError
@@ -65,7 +66,7 @@ class Gathered:
 
 def gather(summaries: Sequence[Summary]) -> Gathered:
     """The summaries, one of each rank, as one table."""
-    summaries = sorted(summaries, key=lambda each: each.rank)
+    summaries = _same_steps(sorted(summaries, key=lambda each: each.rank))
     if not summaries:
         raise MissingDataError("no rank could be read")
     heights = np.array([each.rows.height for each in summaries])
@@ -127,6 +128,25 @@ def gather(summaries: Sequence[Summary]) -> Gathered:
         devices=tuple(each.device for each in summaries),
         device_name=summaries[0].device_name,
     )
+
+
+def _same_steps(summaries: list[Summary]) -> list[Summary]:
+    """The summaries, where a rank has no steps with the whole of each as one: what is not numbered alike cannot be compared.
+
+    A stage in the middle of a pipeline loads no data, and so may be the only one that nothing tells the steps of.
+    """
+    if not any((each.steps["step"] == NOBODY).any() for each in summaries):
+        return summaries
+    whole = pl.lit(0, pl.Int32).alias("step")
+    sums = pl.col("computation_ns", "input_ns", "other_ns", "kernels_count").sum()
+    return [
+        replace(
+            each,
+            rows=each.rows.with_columns(whole),
+            steps=each.steps.select(whole, pl.col("start_ns").min(), pl.col("end_ns").max(), sums),
+        )
+        for each in summaries
+    ]
 
 
 def _zeros(summaries: Sequence[Summary]) -> Array:

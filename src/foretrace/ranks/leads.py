@@ -18,11 +18,10 @@ from foretrace import intervals
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.host import runtime_calls
 from foretrace.intervals import Intervals
-from foretrace.ranks.summary import KIND_CODE, NOBODY, ROWS, STEP
+from foretrace.ranks.summary import NOBODY, ROWS, STEP
 from foretrace.trace import Step, Trace
 
 Array = NDArray[Any]
-_SEND = KIND_CODE["send"]
 _IDLE_NS = 2_000  # shorter pauses between two kernels are no waiting
 _NEXT_NS = 20_000  # from the end of one communication to the start of the next on its stream, if that is all it waits for
 _NEXT_ON_THREAD_NS = 200_000  # the same for a thread of the host
@@ -72,13 +71,13 @@ class Activity:
             np.maximum.accumulate(launched["end_ns"].to_numpy()[order]),
             step_of(trace, work).fill_null(NOBODY).to_numpy()
             if trace.steps
-            else np.zeros(work.height, np.int32),
+            else np.full(work.height, NOBODY, np.int32),
             work["start_ns"].to_numpy(),
             work["dur_ns"].to_numpy(),
         )
 
-    def per_step(self, numbers: Array, begin_ns: int, waiting: Intervals) -> dict[str, Array]:
-        """Computation of each step, and what its device was idle for other than the communications it stood still for."""
+    def per_step(self, numbers: Array, begin_ns: int, under_way: Intervals) -> dict[str, Array]:
+        """Computation of each step, and for how long its device was idle while no communication was under way."""
         order = np.argsort(numbers, kind="stable")
         count = len(numbers)
 
@@ -92,8 +91,8 @@ class Activity:
         by_start = np.argsort(self.work_start_ns, kind="stable")
         first = np.searchsorted(self.work_start_ns, until, sorter=by_start)
         gap_at, gap_known = place(self.work_step[by_start[first]])
-        loading = intervals.covered_ns(intervals.subtract(self.loading, waiting), since, until)
-        other = until - since - loading - intervals.covered_ns(waiting, since, until)
+        loading = intervals.covered_ns(intervals.subtract(self.loading, under_way), since, until)
+        other = until - since - loading - intervals.covered_ns(under_way, since, until)
         return {
             "computation_ns": np.bincount(at[known], self.work_dur_ns[known], count).astype(np.int64),
             "input_ns": np.bincount(gap_at[gap_known], loading[gap_known], count).astype(np.int64),
@@ -168,7 +167,7 @@ def _host_work(trace: Trace) -> pl.DataFrame:
 
 
 def rows(calls: pl.DataFrame, activity: Activity, steps: Sequence[Step]) -> tuple[pl.DataFrame, Intervals]:
-    """The communications with what led to them, and where the device's work of each step ends; and when it waited for any."""
+    """The communications with what led to them, and where the device's work of each step ends; and when any was under way."""
     start, dur = calls["start_ns"].to_numpy(), calls["dur_ns"].to_numpy()
     end = start + dur
     queued, queue_ns, ready = _queues(calls, start, end, activity)
@@ -211,11 +210,10 @@ def rows(calls: pl.DataFrame, activity: Activity, steps: Sequence[Step]) -> tupl
         "computation_ns": intervals.covered_ns(activity.busy, lead_from, at),
         "input_ns": intervals.covered_ns(activity.loading, lead_from, at),
     }
-    waited = still | ((end - activity.idle_since(end) >= _IDLE_NS) & (calls["kind"].to_numpy() != _SEND))
     table = pl.DataFrame(
         {name: pl.Series(np.asarray(values)).cast(ROWS[name]) for name, values in frame.items()}
     )
-    return table, intervals.union(start[waited], end[waited])
+    return table, intervals.union(start, end)
 
 
 def _with(column: pl.Series, more: int) -> Array:

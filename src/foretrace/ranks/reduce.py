@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from foretrace.ranks import clocks as clocks_of
-from foretrace.ranks import findings, matching, rebuild, roles, tables, waits
+from foretrace.ranks import findings, matching, readiness, rebuild, roles, tables, waits
 from foretrace.ranks.clocks import Clocks
 from foretrace.ranks.findings import Judged, RankFinding
 from foretrace.ranks.gathered import Gathered, gather
@@ -140,6 +140,7 @@ def reduce(
         rebuilt = _rebuilt(replace(gather(read), world=job.world), job, ranks_per_node)
     else:
         rebuilt = rebuild.whole(job, matches, measured, found)
+    rebuilt = replace(rebuilt, job=readiness.of_peers(rebuilt.job, rebuilt.matches, rebuilt.roles))
     replay = Replay(rebuilt.job, rebuilt.matches, rebuilt.waits)
     if aligned.residual_ns <= MOST_RESIDUAL * step_ns:
         judged = findings.judge(

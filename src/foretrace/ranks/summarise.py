@@ -46,12 +46,12 @@ def of_trace(trace: Trace, *, rank: int | None = None, facts: Mapping[str, Any] 
     own = trace.meta.get("rank") if rank is None else rank
     if not isinstance(own, int):
         raise MissingDataError(f"{trace.path.name}: no rank in it, nor in its name")
-    steps = trace.steps or (Step(0, 0, trace.duration_ns),)
+    steps = trace.steps or (Step(NOBODY, 0, trace.duration_ns),)
     calls = _calls(trace, own)
     groups, codes = _groups(trace, calls, own, facts)
     calls = _paired(calls, groups, codes, own)
     activity = leads.Activity.of(trace)
-    rows, waiting = leads.rows(calls.with_columns(group=pl.Series(codes, dtype=pl.Int32)), activity, steps)
+    rows, under_way = leads.rows(calls.with_columns(group=pl.Series(codes, dtype=pl.Int32)), activity, steps)
     devices = trace.meta.get("devices") or [{}]
     return Summary(
         rank=own,
@@ -66,7 +66,7 @@ def of_trace(trace: Trace, *, rank: int | None = None, facts: Mapping[str, Any] 
         groups=groups,
         repairs=tuple((repair.code, repair.count) for repair in trace.repairs),
         rows=rows,
-        steps=_steps(steps, activity, waiting),
+        steps=_steps(steps, activity, under_way),
     )
 
 
@@ -96,7 +96,7 @@ def _calls(trace: Trace, own: int) -> pl.DataFrame:
     return calls.with_columns(
         spans["track_id"],
         launched.alias("launched_ns"),
-        pl.col("step").fill_null(0),
+        pl.col("step").fill_null(NOBODY),
         kind=directed.replace_strict(KIND_CODE, default=KIND_CODE["unknown"], return_dtype=pl.UInt8),
         peer=pl.when(directed == "recv")
         .then(pl.coalesce("source", "destination"))
@@ -208,7 +208,7 @@ def _device(calls: pl.DataFrame) -> int | None:
     return int(devices[0]) if len(devices) == 1 else None
 
 
-def _steps(steps: tuple[Step, ...], activity: leads.Activity, waiting: Intervals) -> pl.DataFrame:
+def _steps(steps: tuple[Step, ...], activity: leads.Activity, under_way: Intervals) -> pl.DataFrame:
     """One row per step."""
     numbers = np.array([step.number for step in steps])
     return pl.DataFrame(
@@ -216,7 +216,7 @@ def _steps(steps: tuple[Step, ...], activity: leads.Activity, waiting: Intervals
             "step": numbers,
             "start_ns": [step.start_ns for step in steps],
             "end_ns": [step.end_ns for step in steps],
-            **activity.per_step(numbers, steps[0].start_ns, waiting),
+            **activity.per_step(numbers, steps[0].start_ns, under_way),
         },
         schema=STEPS,
     )

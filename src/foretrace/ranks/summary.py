@@ -21,7 +21,7 @@ import zstandard
 from foretrace.deflate import stream
 from foretrace.errors import FormatError, InputError
 
-SUMMARY_SCHEMA = 2
+SUMMARY_SCHEMA = 3
 SUFFIX = ".ranksummary"
 KINDS = (
     "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "barrier", "reduce", "send_recv", "gather",
@@ -53,12 +53,12 @@ ROWS = {
     "input_ns": pl.Int64,
 }
 STEPS = {
-    "step": pl.Int32,
+    "step": pl.Int32,  # NOBODY where the recording has none: then it is the whole of it
     "start_ns": pl.Int64,
     "end_ns": pl.Int64,
     "computation_ns": pl.Int64,
     "input_ns": pl.Int64,
-    "other_ns": pl.Int64,  # idle, and neither input nor a communication was what it waited for
+    "other_ns": pl.Int64,  # idle, while no communication was under way, and not for input
     "kernels_count": pl.Int64,
 }
 _MAGIC = b"foretrace-rank 1\n"

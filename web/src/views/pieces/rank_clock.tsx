@@ -9,7 +9,7 @@ import { RankStack, type Picked } from "./rank_stack"
 import "./rank_clock.css"
 
 const MOST_PX = 420 // of the map, whatever the number of ranks
-const ROW_PX = 14 // of a rank, where there are few
+const ROW_PX = 16 // of a rank, where there are few
 const MOST_CAUSES = 12
 const MOST_PICKED = 12 // ranks; the latest ones stay beside them
 const LEFT_PX = 44
@@ -143,10 +143,16 @@ function drawMap(context: CanvasRenderingContext2D, late: Ranks["late_ns"], step
   picture.putImageData(data, 0, 0)
   context.imageSmoothingEnabled = false
   context.drawImage(small, box.left, 0, box.width, box.height)
+  drawNumbers(context, ranks, box.height)
+}
+
+/** The ranks' numbers beside rows that share a height, as many as can be read. */
+function drawNumbers(context: CanvasRenderingContext2D, ranks: readonly number[], height: number): void {
+  const style = getComputedStyle(context.canvas)
   context.fillStyle = style.color
   context.font = style.font
-  const every = Math.max(1, Math.ceil((late.length * 16) / box.height))
-  for (let rank = 0; rank < late.length; rank += every) context.fillText(String(ranks[rank]), 4, ((rank + 0.5) / late.length) * box.height + 4)
+  const every = Math.max(1, Math.ceil((ranks.length * ROW_PX) / height))
+  for (let rank = 0; rank < ranks.length; rank += every) context.fillText(String(ranks[rank]), 4, ((rank + 0.5) / ranks.length) * height + 4)
 }
 
 function rgbOf(colour: string): readonly [number, number, number] {
@@ -204,15 +210,16 @@ function Path(props: { readonly value: Ranks }): JSX.Element {
     for (const [rank, what, start, end] of path) {
       context.fillStyle = style.getPropertyValue(colours[what] ?? "--c-comm")
       const x = LEFT_PX + ((start - from) / (until - from)) * (width - LEFT_PX)
-      const y = ((place.get(rank) ?? 0) / Math.max(1, ranks.length)) * (PATH_PX - high)
-      context.fillRect(x, y, Math.max(1, ((end - start) / (until - from)) * (width - LEFT_PX)), high)
+      const y = ((place.get(rank) ?? 0) / Math.max(1, ranks.length)) * PATH_PX
+      context.fillRect(x, Math.min(y, PATH_PX - high), Math.max(1, ((end - start) / (until - from)) * (width - LEFT_PX)), high)
     }
+    drawNumbers(context, ranks, PATH_PX)
   }, [path, width])
   return (
     <>
       <h2>Path across ranks</h2>
       <canvas ref={canvas} class="rank-path" style={{ height: `${PATH_PX}px` }} role="img" aria-label="Path across ranks" />
-      <p class="quiet">The last {formatNs(until - from)} of the job: what it waited for, each on its rank, the first rank at the top.</p>
+      <p class="quiet">The last {formatNs(until - from)} of the job: what it waited for, each on its rank.</p>
     </>
   )
 }

@@ -1,0 +1,63 @@
+"""How far something may be off by chance: how many standard errors, by how many were judged and how well the error is known."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+
+from foretrace.ranks.gathered import Array
+from foretrace.sourced import JUDGEMENT, Share
+
+FLAGGED = Share(0.001, "healthy jobs, that one comparison of all their ranks would flag by chance", JUDGEMENT)
+_OF_DISTANCE = 0.9539  # median distance of two values over their standard deviation
+_FEW = 8  # values whose upper quarter tells nothing
+_LAGS = 3  # steps that are compared with each other: all pairs of four, and as many for each of more
+
+
+def errors(judged: int, values: int | None = None) -> float:
+    """Standard errors beyond which one of so many is not by chance; where the error is known from so many values only, more.
+
+    Student's t by Peizer and Pratt's formula. A median of distances tells as much as half as many values would.
+    """
+    normal = NormalDist().inv_cdf(1 - FLAGGED / max(judged, 1))
+    if values is None:
+        return normal
+    freedom = max(values / 2, 1.0)
+    exponent = normal**2 * (freedom - 5 / 6) / (freedom - 2 / 3 + 0.1 / freedom) ** 2
+    return math.sqrt(freedom * math.expm1(exponent))
+
+
+def tail(values: Array) -> float:
+    """How far above the middle the largest of the values may be by chance; 0 where they are too few to tell.
+
+    Pauses of hosts and loaders are seldom normal: most are short, and a few long. The upper quarter tells how the chance of
+    one falls with its length, as if it fell by the same part each time.
+    """
+    known = values[~np.isnan(values)]
+    if len(known) < _FEW:
+        return 0.0
+    middle, high = np.percentile(known, (50, 75))
+    return float(high - middle) / math.log(2) * math.log(len(known) / FLAGGED)
+
+
+def scatter(table: Array) -> float:
+    """The robust standard deviation of single steps of a rank: from distances of steps, which no median of few makes too small."""
+    distances = _distances(table)
+    return float(np.nanmedian(distances)) / _OF_DISTANCE if not np.isnan(distances).all() else 0.0
+
+
+def own_scatters(table: Array) -> Array:
+    """The same of each rank; 0 where it has one step."""
+    distances = _distances(table)
+    known = ~np.isnan(distances).all(axis=1)
+    result = np.zeros(len(table))
+    result[known] = np.nanmedian(distances[known], axis=1) / _OF_DISTANCE
+    return result
+
+
+def _distances(table: Array) -> Array:
+    ranks, steps = table.shape
+    pairs = [np.abs(table[:, lag:] - table[:, :-lag]) for lag in range(1, min(_LAGS, steps - 1) + 1)]
+    return np.concatenate(pairs, axis=1) if pairs else np.full((ranks, 1), np.nan)

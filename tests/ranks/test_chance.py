@@ -1,0 +1,56 @@
+"""What differs by chance is told from what does not, with few ranks and steps too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from foretrace.ranks import chance, excess
+from foretrace.ranks.roles import Roles
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(5, 5.893), (10, 4.144), (30, 3.385)])
+def test_errors_are_those_of_students_table(freedom: int, quantile: float) -> None:
+    """One-sided, of 0.1 %: as printed in tables of Student's t."""
+    assert chance.errors(1, 2 * freedom) == pytest.approx(quantile, rel=0.02)
+    assert chance.errors(1) == pytest.approx(3.090, abs=0.001)
+
+
+@pytest.mark.parametrize("steps", [2, 3, 5, 12])
+def test_the_scatter_of_few_steps_is_not_told_too_small(steps: int) -> None:
+    table = np.random.default_rng(steps).normal(50.0, 7.0, (4_000, steps))
+    assert chance.scatter(table) == pytest.approx(7.0, rel=0.04)
+    table[::10] *= 3  # a tenth of the ranks are no measure for the rest
+    assert chance.scatter(table) == pytest.approx(7.0, rel=0.25)
+
+
+def test_input_that_scatters_is_not_late() -> None:
+    """Loading takes each rank 3 ms +- 10 % of a 12 ms step, or only the first step waits for it: no rank is late."""
+    flagged = 0
+    for seed in range(200):
+        random = np.random.default_rng(seed)
+        ranks, steps = int(random.choice((2, 4, 8, 32))), int(random.choice((1, 2, 3, 6)))
+        table = 3e6 * (1 + 0.1 * random.standard_normal((ranks, steps)))
+        if seed % 2:
+            table[:, 1:] = 0.0  # the host runs ahead
+        flagged += bool(excess.late_input(table, _one_role(ranks), 12e6))
+    assert flagged == 0
+
+
+def test_late_input_is_told_in_one_step_and_a_little_in_all() -> None:
+    random = np.random.default_rng(0)
+    table = 3e6 * (1 + 0.1 * random.standard_normal((8, 6)))
+    table[3, 2] += 9e6
+    table[5] += 2e6
+    late = {each.member: each for each in excess.late_input(table, _one_role(8), 12e6)}
+    assert set(late) == {3, 5}
+    assert late[3].excess_ns == pytest.approx(9e6 / 6, rel=0.1)
+    assert np.flatnonzero(late[3].left < 1).tolist() == [2]
+    assert late[5].excess_ns == pytest.approx(2e6, rel=0.2)
+    alone = np.array([[0.2e6, 0.2e6, 9e6], [0.2e6, 0.2e6, 0.2e6]])  # two ranks: as long again, and more
+    assert [each.member for each in excess.late_input(alone, _one_role(2), 12e6)] == [0]
+
+
+def _one_role(ranks: int) -> Roles:
+    same = np.zeros(ranks, np.int64)
+    return Roles(same, 1, same, np.arange(ranks) // 8)
