@@ -167,6 +167,7 @@ class SparseColumn {
     ++count_;
   }
   T operator[](size_t i) const { return values_.empty() ? null_ : values_[i]; }
+  T back() const { return (*this)[count_ - 1]; }
   bool recorded() const { return !values_.empty(); }
   void append(const SparseColumn& other) {
     for (size_t i = 0; i < other.count_; ++i) push(other[i]);

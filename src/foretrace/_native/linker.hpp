@@ -7,7 +7,7 @@
 #include <future>
 #include <vector>
 
-#include "event.hpp"
+#include "templates.hpp"
 
 namespace foretrace {
 

@@ -4,6 +4,7 @@
 // separators, some per key, and skips one with a single comparison that also says which value comes next.
 // Where a value was the same several times (`"ph": "X"`), a longer separator is learned that holds it, too.
 // Names and lists are first compared with the one that followed the last time.
+// Events that are a copy of an earlier one but for some numbers take a shorter way: templates.hpp.
 // Whatever does not match goes through a plain tokenizer, so any layout works.
 #pragma once
 
@@ -444,17 +445,26 @@ class Scanner {
         state_ = bare_ ? State::kDone : State::kDocument;
         return;
       }
-      Status status = *p == '{' ? run_of_events(p) : Status::kDamaged;
+      if (*p == '{') {
+        known_events(p);
+        move_to(p);
+      }
+      const char* const begin = p;
+      const Written before{raw.start.size(), raw.flows, raw.args.row.size(), raw.gpu_annotations.size()};
+      Status status = *p == '{' ? one_event(p) : Status::kDamaged;
       move_to(p);
-      if (status == Status::kOk) continue;
+      if (status == Status::kOk) {
+        if (p < end() && *p == '{' && !last_notes_) learn_event(begin, p, before);
+        continue;
+      }
       if (status == Status::kIncomplete && !last && size_t(end() - p) < kLargestEvent) return;
       if (!resync(p, status == Status::kIncomplete, last)) return;
       p = buffer_.data() + at_;
     }
   }
 
-  // Reads events one after another from a brace; `p` is left at the first that is not whole.
-  Status run_of_events(const char*& p) {
+  // Reads an event from its brace; `p` is left behind it, at the brace of the next if that follows.
+  Status one_event(const char*& p) {
     const char* q = p;
     uint32_t slot = 0;  // 0: before the first value of an event
     bool in_args = false;
@@ -473,7 +483,7 @@ class Scanner {
         for (uint8_t i = 0; i < learned->constants; ++i) {
           const Constant& each = learned->constant[i];
           const Status status = pass(each.step, p, q);
-          if (status != Status::kOk) return status;
+          if (status != Status::kOk || each.step.ends_event) return status;
           keep(each, q);
         }
         step = &learned->step;
@@ -483,8 +493,8 @@ class Scanner {
       }
       const Status passed = pass(*step, p, q);
       if (passed != Status::kOk) return passed;
-      if (step->ends_event && !step->next_event) {
-        p = q + step->length;
+      if (step->ends_event) {
+        if (!step->next_event) p = q + step->length;
         return Status::kOk;
       }
       q = skip_space(q + step->length, end());  // a learned separator may be followed by more space than it had
@@ -587,6 +597,7 @@ class Scanner {
     if (!step.ends_event) return Status::kOk;
     const Status status = commit(offset_of(p));
     if (status != Status::kOk) return status;
+    last_notes_ = event_.notes;
     event_.clear();
     if (step.next_event) p = q + step.brace;
     return Status::kOk;
@@ -882,6 +893,66 @@ class Scanner {
     const std::string& text = key >= kArgCount ? key_names_[key - kArgCount] : raw_key_[key];
     return raw.texts.intern('s', text.data(), text.size());
   }
+
+  // --- events of a known shape -------------------------------------------------------------------------------
+
+  // How a number is written that may differ from one event to the next.
+  enum class Form : uint8_t { kEnd, kUnsigned, kSigned, kTime, kWholeTime, kAny };
+  struct Piece {
+    uint32_t length;  // of the text before the number
+    Form form;
+    uint8_t target;   // which number of the template it is
+  };
+  struct GeneralArg {
+    uint32_t key;
+    uint8_t type, number;  // 0: it has the value of the template
+    int64_t value;
+  };
+  static constexpr uint8_t kStartNumber = kArgCount, kDurationNumber = kArgCount + 1, kIgnoredNumber = kArgCount + 2;
+  static constexpr uint8_t kFirstExtra = kArgCount + 3, kMostExtras = 8, kNumberCount = kFirstExtra + kMostExtras;
+  struct Template {
+    std::string text;  // that of all pieces
+    std::vector<Piece> pieces;
+    size_t longest = 0;  // bytes that an event of this shape may have
+    bool flow = false;
+    uint8_t kind = 0;
+    uint32_t lane = 0, name = 0;
+    uint32_t text_code[5] = {};
+    int32_t grid[3] = {}, block[3] = {};
+    double real[3] = {};
+    int64_t number[kNumberCount] = {};  // by Arg, and the others
+    std::vector<GeneralArg> args;
+  };
+  // How much was written before an event.
+  struct Written {
+    size_t rows;
+    int64_t flows;
+    size_t args, gpu_annotations;
+  };
+  static constexpr size_t kMostTemplates = 4096;
+  static constexpr size_t kLongestTemplate = 8192;
+  static constexpr uint32_t kTemplateCost = 4;  // to look for one costs as much as so many matches save
+  static constexpr uint32_t kTemplateCredit = 4 * 4096;
+
+  void known_events(const char*& p);
+  const char* match_template(Template& shape, const char* q);
+  static const char* read_number(const char* p, Form form, int64_t& result);
+  void follow_shape(uint32_t number);
+  void commit_known(const Template& shape);
+  void keep_last_row(Template& shape) const;
+  static Form integer_form(const Token& token, bool may_be_negative);
+  static Form form_of(uint32_t key, const Token& token, const Template& shape, uint8_t& target);
+  void learn_event(const char* begin, const char* next, const Written& before);
+  uint32_t number_of_shape(const char* begin, const char* next, bool flow, const Written& before);
+  bool cut_numbers(const char* begin, const char* next, const Written& before);
+
+  std::vector<Template> templates_;
+  std::unordered_map<std::string, uint32_t> template_numbers_;
+  Template new_template_;
+  std::vector<uint16_t> shapes_after_ = std::vector<uint16_t>(1 << 13, uint16_t(kMostTemplates));
+  uint64_t shapes_before_ = 0;  // a byte for each of the last eight
+  uint32_t template_credit_ = kTemplateCredit;
+  uint8_t last_notes_ = 0;
 
   // --- one event -------------------------------------------------------------------------------------------
 
