@@ -2,6 +2,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -375,6 +376,8 @@ PyObject* scanner_push(PyObject* self, PyObject* data) {
   Py_RETURN_NONE;
 }
 
+constexpr size_t kEventBytes = size_t(256) << 10;
+
 PyObject* scanner_read(PyObject* self, PyObject* args) {
   int file;
   Py_ssize_t size;
@@ -382,26 +385,34 @@ PyObject* scanner_read(PyObject* self, PyObject* args) {
   Scanner* scanner = scanner_of(self);
   if (!scanner) return nullptr;
   if (size < 0) size = 0;
-  Py_ssize_t got = 0;
+  size_t done = 0;
   int error = 0;
-  const bool done = unlocked([&] {
-    char* room = scanner->room(size_t(size));
+  if (!unlocked([&] {
+        while (done < size_t(size) && !error) {
+          // Events are read in pieces that stay close to the processor; a member around them must come whole.
+          const size_t piece = std::min(size_t(size) - done, scanner->in_events() ? kEventBytes : size_t(size));
+          char* room = scanner->room(piece);
+          Py_ssize_t got;
 #ifdef _WIN32
-    got = _read(file, room, unsigned(size));
+          got = _read(file, room, unsigned(piece));
 #else
-    do {
-      got = ::read(file, room, size_t(size));
-    } while (got < 0 && errno == EINTR);
+          do {
+            got = ::read(file, room, piece);
+          } while (got < 0 && errno == EINTR);
 #endif
-    error = got < 0 ? errno : 0;
-    scanner->pushed(got > 0 ? size_t(got) : 0);
-  });
-  if (!done) return nullptr;
+          error = got < 0 ? errno : 0;
+          scanner->pushed(got > 0 ? size_t(got) : 0);
+          if (got <= 0) break;
+          done += size_t(got);
+        }
+      })) {
+    return nullptr;
+  }
   if (error) {
     errno = error;
     return PyErr_SetFromErrno(PyExc_OSError);
   }
-  return PyLong_FromSsize_t(got);
+  return PyLong_FromSize_t(done);
 }
 
 PyObject* scanner_between_events(PyObject* self, PyObject*) {

@@ -190,6 +190,7 @@ class Scanner {
 
   // Whether all that was pushed has been read, and the next thing is an event.
   bool between_events() const { return state_ == State::kEvents && at_ == filled_; }
+  bool in_events() const { return state_ == State::kEvents; }
   bool not_json() const { return state_ == State::kNotJson; }
 
  private:
@@ -937,6 +938,8 @@ class Scanner {
   void known_events(const char*& p);
   const char* match_template(Template& shape, const char* q);
   static const char* read_number(const char* p, Form form, int64_t& result);
+  const char* less_likely(const char* p, uint32_t& number);
+  uint16_t* const* places_after();
   void follow_shape(uint32_t number);
   void commit_known(const Template& shape);
   void keep_last_row(Template& shape) const;
@@ -949,8 +952,19 @@ class Scanner {
   std::vector<Template> templates_;
   std::unordered_map<std::string, uint32_t> template_numbers_;
   Template new_template_;
-  std::vector<uint16_t> shapes_after_ = std::vector<uint16_t>(1 << 13, uint16_t(kMostTemplates));
-  uint64_t shapes_before_ = 0;  // a byte for each of the last eight
+  static constexpr size_t kNamesakes = 8;
+  struct Namesakes {
+    uint16_t number[kNamesakes] = {};
+    uint32_t next = 0;
+  };
+  std::unordered_map<uint64_t, Namesakes> templates_of_;  // the last ones of a name
+  static constexpr int kShapeGuesses = 4;
+  static constexpr unsigned kFarBits = 15;
+  static constexpr size_t kFarShapes = size_t(1) << kFarBits;
+  std::vector<uint16_t> shapes_after_ = std::vector<uint16_t>(kFarShapes + (size_t(1) << 13), uint16_t(kMostTemplates));
+  uint16_t* place_after_[kShapeGuesses] = {};
+  uint64_t shapes_before_ = 0;  // four bits and more for each of the last sixteen
+  uint32_t last_shapes_ = 0;    // the last two
   uint32_t template_credit_ = kTemplateCredit;
   uint8_t last_notes_ = 0;
 

@@ -93,20 +93,31 @@ inline const char* Scanner::match_template(Template& shape, const char* q) {
   return q - 1;  // the last piece holds the brace of the next event
 }
 
+// Where it is kept which shape came after the last ones: after sixteen, six, two and one of them.
+inline uint16_t* const* Scanner::places_after() {
+  place_after_[0] = &shapes_after_[place_of(shapes_before_, 2, kFarBits)];
+  place_after_[1] = &shapes_after_[kFarShapes + place_of(shapes_before_ & 0xFFFFFF, 3, kGuessBits)];
+  place_after_[2] = &shapes_after_[kFarShapes + place_of(last_shapes_, 4, kGuessBits)];
+  place_after_[3] = &shapes_after_[kFarShapes + place_of(last_shapes_ & 0xFFFF, 5, kGuessBits)];
+  return place_after_;
+}
+
+inline void Scanner::follow_shape(uint32_t number) {
+  shapes_before_ = (shapes_before_ << 4) + ((number + 1) * 0x9E3779B1u >> 16);
+  last_shapes_ = last_shapes_ << 16 | (number & 0xFFFF);
+}
+
 // Reads events of known shapes; `p` is left at the brace of the first that is none.
 inline void Scanner::known_events(const char*& p) {
   if (!kLittleEndian) return;
   for (;;) {
-    uint16_t& far = shapes_after_[place_of(shapes_before_, 2, kGuessBits)];
-    uint16_t& near = shapes_after_[place_of(shapes_before_ & 0xFFFF, 3, kGuessBits)];
-    uint16_t number = far;
+    uint16_t& likely = shapes_after_[place_of(shapes_before_, 2, kFarBits)];
+    uint32_t number = likely;
     const char* q = number < templates_.size() ? match_template(templates_[number], p) : nullptr;
-    if (!q && near != far && near < templates_.size()) {
-      number = near;
-      q = match_template(templates_[number], p);
+    if (!q) {
+      q = less_likely(p, number);
+      if (!q) return;
     }
-    if (!q) return;
-    far = near = number;
     follow_shape(number);
     if (template_credit_ < kTemplateCredit) ++template_credit_;
     commit_known(templates_[number]);
@@ -114,8 +125,19 @@ inline void Scanner::known_events(const char*& p) {
   }
 }
 
-inline void Scanner::follow_shape(uint32_t number) {
-  shapes_before_ = shapes_before_ << 8 | ((number + 1) * 0x9E3779B1u >> 24);
+inline const char* Scanner::less_likely(const char* p, uint32_t& number) {
+  uint16_t* const* const places = places_after();
+  uint32_t tried = number;
+  for (int i = 1; i < kShapeGuesses; ++i) {
+    number = *places[i];
+    if (number == tried || number >= templates_.size()) continue;
+    if (const char* q = match_template(templates_[number], p)) {
+      for (int j = 0; j < kShapeGuesses; ++j) *places[j] = uint16_t(number);
+      return q;
+    }
+    tried = number;
+  }
+  return nullptr;
 }
 
 inline void Scanner::commit_known(const Template& shape) {
@@ -267,7 +289,7 @@ inline Scanner::Form Scanner::integer_form(const Token& token, bool may_be_negat
 inline Scanner::Form Scanner::form_of(uint32_t key, const Token& token, const Template& shape, uint8_t& target) {
   const bool number = token.type == Type::kInteger || token.type == Type::kNumber;
   target = kIgnoredNumber;
-  if (key == kDropped || shape.flow) return number ? Form::kAny : Form::kEnd;
+  if (key == kDropped || shape.flow) return number && token.length > 1 ? Form::kAny : Form::kEnd;  // a digit is mostly the same
   if (shape.kind == kMemory) {
     target = uint8_t(key);
     if (key == kMemoryBytes || key == kAllocated || key == kReserved) return integer_form(token, true);
@@ -302,13 +324,17 @@ inline void Scanner::learn_event(const char* begin, const char* next, const Writ
     number = number_of_shape(begin, next, flow, before);
   }
   if (number != kNullU32) {
-    shapes_after_[place_of(shapes_before_, 2, kGuessBits)] = uint16_t(number);
-    shapes_after_[place_of(shapes_before_ & 0xFFFF, 3, kGuessBits)] = uint16_t(number);
+    uint16_t* const* const places = places_after();
+    for (int i = 0; i < kShapeGuesses; ++i) *places[i] = uint16_t(number);
   }
   follow_shape(number);
 }
 
 inline uint32_t Scanner::number_of_shape(const char* begin, const char* next, bool flow, const Written& before) {
+  auto& namesakes = templates_of_[flow ? kNullU64 : raw.name.back()];
+  for (const uint16_t each : namesakes.number) {
+    if (each < templates_.size() && match_template(templates_[each], begin) == next) return each;
+  }
   Template& shape = new_template_;
   shape.text.clear();
   shape.pieces.clear();
@@ -320,14 +346,19 @@ inline uint32_t Scanner::number_of_shape(const char* begin, const char* next, bo
   std::string key = shape.text;
   for (const Piece& piece : shape.pieces) key += {char(piece.form), char(piece.target), char(piece.length), char(piece.length >> 8)};
   const auto known = template_numbers_.find(key);
-  if (known != template_numbers_.end()) return known->second;
-  if (templates_.size() == kMostTemplates) {  // others may come: begin anew
-    templates_.clear();
-    template_numbers_.clear();
+  uint32_t number;
+  if (known != template_numbers_.end()) {
+    number = known->second;
+  } else {
+    if (templates_.size() == kMostTemplates) {  // others may come: begin anew
+      templates_.clear();
+      template_numbers_.clear();
+    }
+    number = uint32_t(templates_.size());
+    templates_.push_back(shape);
+    template_numbers_.emplace(std::move(key), number);
   }
-  const uint32_t number = uint32_t(templates_.size());
-  templates_.push_back(shape);
-  template_numbers_.emplace(std::move(key), number);
+  namesakes.number[namesakes.next++ % kNamesakes] = uint16_t(number);
   return number;
 }
 
@@ -382,7 +413,7 @@ inline bool Scanner::cut_numbers(const char* begin, const char* next, const Writ
           shape.args.push_back(arg);
         }
       } else if (shape.flow) {
-        form = number ? Form::kAny : Form::kEnd;
+        form = number && field != kPid && field != kTid ? Form::kAny : Form::kEnd;
       } else if (field == kTs || (field == kDur && shape.kind != kMemory)) {
         target = uint8_t(field == kTs ? kStartNumber : kDurationNumber);
         const bool point = value.length > 4 && value.text[value.length - 4] == '.';
