@@ -122,6 +122,10 @@ class Column {
     allocate(count);
     for (size_t i = 0; i < count; ++i) data()[i] = value;
   }
+  void extend(size_t count, T value) {
+    grow(count_ + count);
+    for (const size_t end = count_ + count; count_ < end;) data()[count_++] = value;
+  }
   void append(const Column& other) {
     if (other.empty()) return;
     grow(count_ + other.count_);
@@ -170,7 +174,10 @@ class SparseColumn {
   T back() const { return (*this)[count_ - 1]; }
   bool recorded() const { return !values_.empty(); }
   void append(const SparseColumn& other) {
-    for (size_t i = 0; i < other.count_; ++i) push(other[i]);
+    if (!other.values_.empty() && values_.empty()) values_.fill(count_, null_);
+    count_ += other.count_;
+    if (!other.values_.empty()) values_.append(other.values_);
+    else if (!values_.empty()) values_.extend(other.count_, null_);
   }
   void release() {
     values_.release();

@@ -207,17 +207,12 @@ class Linker {
   void run() {
     sound_starts();
     shift_to_origin();
-    sort_lanes();
-    place_rows();
-    nest();
-    order_spans();
-    find_steps();
-    link_runtime();
-    link_device();
-    gather(raw_.kind, out_.spans.kind);
-    write_memory();
-    both([this] { write_kernels(); }, [this] { write_order(); });
-    both([this] { write_ops(); }, [this] { write_args(); });
+    both([this] { place_rows(); empty_links(); }, [this] { sort_lanes(); });
+    both([this] { order_spans(); find_steps(); count_op_ids(); }, [this] { nest(); });
+    lane_rows_.release();
+    both([this] { gather(raw_.kind, out_.spans.kind); write_memory(); write_order(); },
+         [this] { link_runtime(); link_device(); });
+    both([this] { write_kernels(); write_args(); }, [this] { write_ops(); });
     both([this] { write_causes(); }, [this] { write_times(); });
   }
 
@@ -225,10 +220,7 @@ class Linker {
   // Runs two pieces of work that share nothing they write, side by side if there is enough of it.
   template <class First, class Second>
   void both(First first, Second second) {
-    const auto policy = count_ > 100000 ? std::launch::async : std::launch::deferred;
-    std::future<void> other = std::async(policy, first);
-    second();
-    other.get();
+    in_both(count_ > 100000, first, second);
   }
 
   bool kept(size_t row) const { return dropped_.empty() || !dropped_[row]; }
@@ -278,22 +270,25 @@ class Linker {
     }
     for (size_t lane = 0; lane < raw_.lanes.size(); ++lane) lane_begin_[lane + 1] += lane_begin_[lane];
     std::vector<size_t> next(lane_begin_.begin(), lane_begin_.end() - 1);
-    rows_.allocate(lane_begin_.back());
+    lane_rows_.allocate(lane_begin_.back());
     for (size_t row = 0; row < count_; ++row) {
-      if (kept(row)) rows_[next[raw_.lane[row]]++] = uint32_t(row);
+      if (kept(row)) lane_rows_[next[raw_.lane[row]]++] = uint32_t(row);
     }
     const auto less = [this](uint32_t a, uint32_t b) { return before(a, b); };
     for (size_t lane = 0; lane < raw_.lanes.size(); ++lane) {
-      sort_rows(rows_, lane_begin_[lane], lane_begin_[lane + 1], spare_, less);
+      sort_rows(lane_rows_, lane_begin_[lane], lane_begin_[lane + 1], spare_, less);
     }
   }
 
-  void nest() {
+  void empty_links() {
     parent_.fill(count_, kNullU32);
     op_.fill(count_, kNullU32);
     stack_.fill(count_, kNullU32);
     module_.fill(count_, kNullU32);
     depth_.fill(count_, 0);
+  }
+
+  void nest() {
     std::vector<uint8_t> is_module(raw_.names.size());
     static const char kPrefix[] = "snn.Module: ";  // with the tag of a string in front
     for (size_t code = 0; code < is_module.size(); ++code) {
@@ -319,7 +314,7 @@ class Linker {
     for (size_t lane = 0; lane < raw_.lanes.size(); ++lane) {
       open.clear();
       for (size_t i = lane_begin_[lane]; i < lane_begin_[lane + 1]; ++i) {
-        const uint32_t row = rows_[i];
+        const uint32_t row = lane_rows_[i];
         const int64_t start = raw_.start[row];
         const int64_t end = raw_.kind[row] == kPython ? end_of_call(row, python_rows) : start + dur(row);
         while (!open.empty() && (start >= open.back().end || end > open.back().end)) open.pop_back();
@@ -360,14 +355,16 @@ class Linker {
   void order_spans() {
     std::vector<size_t> runs;
     size_t kept = 0;
+    for (size_t i = 0; i < lane_rows_.size(); ++i) kept += raw_.kind[lane_rows_[i]] != kMemory;
+    rows_.allocate(kept);
+    kept = 0;
     for (size_t lane = 0; lane < raw_.lanes.size(); ++lane) {
       const size_t begin = kept;
       for (size_t i = lane_begin_[lane]; i < lane_begin_[lane + 1]; ++i) {
-        if (raw_.kind[rows_[i]] != kMemory) rows_[kept++] = rows_[i];
+        if (raw_.kind[lane_rows_[i]] != kMemory) rows_[kept++] = lane_rows_[i];
       }
       if (kept > begin) runs.push_back(begin);
     }
-    rows_.resize(kept);
     const auto less = [this](uint32_t a, uint32_t b) { return before(a, b); };
     if (runs.size() > 1) merge_runs(rows_, 0, kept, std::move(runs), spare_, less);
     spare_.release();
@@ -451,8 +448,9 @@ class Linker {
     ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
     for (size_t i = 0; i + 1 < ids.size(); ++i) ids[i] = ids[i + 1] - ids[i];
     if (!ids.empty()) ids.pop_back();
-    std::sort(ids.begin(), ids.end());
-    ids.resize(ids.size() - ids.size() / kLongJumps);
+    const size_t counted = ids.size() - ids.size() / kLongJumps;  // the shortest
+    if (counted < ids.size()) std::nth_element(ids.begin(), ids.begin() + ptrdiff_t(counted), ids.end());
+    ids.resize(counted);
     uint64_t range = 0;
     for (const uint64_t jump : ids) range += jump;
     raw_.op_ids = int64_t(ids.size());
@@ -521,7 +519,6 @@ class Linker {
     raw_.device.external.release();
     raw_.runtime.correlation.release();
     raw_.runtime.external.release();
-    count_op_ids();
     raw_.op.external.release();
   }
 
@@ -713,7 +710,8 @@ class Linker {
     for (size_t row = 0; row < count_; ++row) {
       if (raw_.kind[row] == kMemory && kept(row)) rows.push(uint32_t(row));
     }
-    sort_rows(rows, 0, rows.size(), spare_, [this](uint32_t a, uint32_t b) {
+    Column<uint32_t> spare;
+    sort_rows(rows, 0, rows.size(), spare, [this](uint32_t a, uint32_t b) {
       return raw_.start[a] != raw_.start[b] ? raw_.start[a] < raw_.start[b] : a < b;
     });
     auto& to = out_.memory;
@@ -768,6 +766,7 @@ class Linker {
   const size_t count_;
   std::vector<uint8_t> dropped_;
   std::vector<size_t> lane_begin_;
+  Column<uint32_t> lane_rows_;  // each lane in order of start
   Column<uint32_t> rows_, spare_, new_id_, place_, parent_, op_, stack_, module_, launch_, caller_;
   Column<int64_t> python_end_;
   Column<uint16_t> depth_;

@@ -71,6 +71,25 @@ using namespace foretrace;
 
 namespace {
 
+// Runs `work` without the GIL; a C++ exception becomes Python's.
+template <class Work>
+bool unlocked(Work work) {
+  const char* failure = nullptr;
+  bool memory = false;
+  PyThreadState* state = PyEval_SaveThread();
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+    memory = true;
+  } catch (const std::exception&) {
+    failure = "the scanner failed";
+  }
+  PyEval_RestoreThread(state);
+  if (memory) PyErr_NoMemory();
+  if (failure) PyErr_SetString(PyExc_RuntimeError, failure);
+  return !memory && !failure;
+}
+
 // --- an array that Python may look at through the buffer protocol --------------------------------------------
 
 struct ArrayObject {
@@ -171,7 +190,32 @@ PyObject* array_arrow(PyObject* self, PyObject* args) try {
   return PyErr_NoMemory();
 }
 
-PyMethodDef array_methods[] = {{"arrow", array_arrow, METH_VARARGS, "The column as Arrow's C structures, without a copy."},
+// Replaces each code by what a table of 32-bit numbers has for it; nulls stay.
+PyObject* array_recode(PyObject* self, PyObject* table) {
+  auto* array = reinterpret_cast<ArrayObject*>(self);
+  Py_buffer view;
+  if (PyObject_GetBuffer(table, &view, PyBUF_SIMPLE)) return nullptr;
+  bool sound = true;
+  const bool done = unlocked([&] {
+    const size_t known = size_t(view.len) / sizeof(uint32_t), count = size_t(array->bytes) / sizeof(uint32_t);
+    const auto* to = static_cast<const uint32_t*>(view.buf);
+    auto* codes = reinterpret_cast<uint32_t*>((*array->memory)->data());
+    for (size_t i = 0; i < count; ++i) sound &= codes[i] < known || codes[i] == kNullU32;
+    for (size_t i = 0; sound && i < count; ++i) {
+      if (codes[i] != kNullU32) codes[i] = to[codes[i]];
+    }
+  });
+  PyBuffer_Release(&view);
+  if (!done) return nullptr;
+  if (!sound) {
+    PyErr_SetString(PyExc_ValueError, "a code that the table does not have");
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+PyMethodDef array_methods[] = {{"recode", array_recode, METH_O, "Replaces codes of 32 bits, in place, by those of a table."},
+                               {"arrow", array_arrow, METH_VARARGS, "The column as Arrow's C structures, without a copy."},
                                {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot array_slots[] = {{Py_tp_methods, array_methods},
@@ -316,25 +360,6 @@ Scanner* scanner_of(PyObject* self) {
   Scanner* scanner = reinterpret_cast<ScannerObject*>(self)->scanner;
   if (!scanner) PyErr_SetString(PyExc_ValueError, "this scanner was merged or finished");
   return scanner;
-}
-
-// Runs `work` without the GIL; a C++ exception becomes Python's.
-template <class Work>
-bool unlocked(Work work) {
-  const char* failure = nullptr;
-  bool memory = false;
-  PyThreadState* state = PyEval_SaveThread();
-  try {
-    work();
-  } catch (const std::bad_alloc&) {
-    memory = true;
-  } catch (const std::exception&) {
-    failure = "the scanner failed";
-  }
-  PyEval_RestoreThread(state);
-  if (memory) PyErr_NoMemory();
-  if (failure) PyErr_SetString(PyExc_RuntimeError, failure);
-  return !memory && !failure;
 }
 
 PyObject* scanner_new(PyTypeObject* type, PyObject* args, PyObject*) {

@@ -37,14 +37,17 @@ def counter_table(
     known = [np.flatnonzero(memory[column] != NULL_I64).astype(np.uint32) for column, _ in columns_of]
     rows = np.concatenate(known)
     series = np.repeat(np.arange(len(known), dtype=np.uint8), [len(each) for each in known])
-    order = np.lexsort((series, which[rows]))  # stable: within a series, in order of time
-    rows, series = rows[order], series[order]
-    del order
-    used, place = np.unique(which[rows], return_inverse=True)
+    if len(devices) > 1:  # else they are in order
+        order = np.lexsort((series, which[rows]))  # stable: within a series, in order of time
+        rows, series = rows[order], series[order]
+        del order
+    used = np.flatnonzero(np.bincount(which[rows], minlength=len(devices)))
+    place = np.zeros(max(len(devices), 1), np.uint32)
+    place[used] = tracks.height + np.arange(len(used), dtype=np.uint32)
     label = pl.Series([name for _, name in columns_of], dtype=schema.TEXT)
     totals = pl.DataFrame(
         {
-            "track_id": (tracks.height + place).astype(np.uint32),
+            "track_id": place[which[rows]],
             "at_ns": memory["at"][rows],
             "name": label.gather(series),
             "value": np.where(series == 0, memory["allocated"][rows], memory["reserved"][rows]).astype(
@@ -117,8 +120,7 @@ def allocation_table(memory: dict[str, Array]) -> pl.DataFrame:
     """Allocations paired with the next free of the same address on the same device."""
     devices, device_code = _memory_devices(memory)
     at, size, address = memory["at"], memory["bytes"], memory["address"]
-    position = np.arange(len(at))
-    order = np.lexsort((position, address, device_code))
+    order = np.lexsort((address, device_code)) if len(devices) > 1 else np.argsort(address, kind="stable")
     begins, ends = order[:-1], order[1:]
     paired = (
         (address[begins] == address[ends]) & (address[begins] != NULL_U64)

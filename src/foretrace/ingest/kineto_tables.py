@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ import polars as pl
 
 from foretrace import schema
 from foretrace.ingest.columns import (
-    ARG_FLOAT, ARG_INT, ARG_TEXT, NULL_I64, NULL_U32, Array, Columns, nullable,
+    ARG_FLOAT, ARG_INT, ARG_TEXT, NULL_I64, NULL_U32, Array, Columns, coded, is_nothing, nullable,
 )  # fmt: skip
 from foretrace.ingest.kineto_memory import allocation_table, counter_table
 from foretrace.ingest.kineto_python import MODULE_PREFIX
 
+_SIDE_BY_SIDE_FROM = 100_000  # spans: below, a second thread costs more than it saves
 # "/path/model.py(123): forward"
 _FRAME = re.compile(r"(?P<file>.*)\((?P<line>[0-9]{1,9})\): (?P<function>.*)", re.DOTALL)
 _COPY = re.compile(r"(?:Memcpy|Copy)(?:Async)? ?(?P<direction>[HDP]to[HDP])")
@@ -32,23 +34,31 @@ def build(columns: Columns) -> dict[str, pl.DataFrame]:
     groups = columns.groups
     names = pl.Series(columns.names, dtype=schema.TEXT)
     texts = pl.Series(columns.texts, dtype=schema.TEXT)
-    tracks = _tracks(columns)
-    counters, tracks = counter_table(columns, names, texts, tracks)
-    stacks, extra = _stacks(columns)
-    args = _args(groups.pop("args"), texts)
-    frames = {
-        "spans": _spans(groups.pop("spans"), names),
-        "tracks": tracks,
-        "kernels": _kernels(groups.pop("kernels")),
-        "ops": _ops(groups.pop("ops"), texts, extra),
-        "python": _python(groups.pop("python")),
-        "counters": counters,
-        "allocations": allocation_table(groups.pop("memory")),
-        "stacks": stacks,
-        "modules": _modules(groups.pop("modules"), columns.names),
-        "collectives": _collectives(args),
-        "args": args,
-    }
+    own_tracks = _tracks(columns)
+
+    def of_memory() -> dict[str, pl.DataFrame]:
+        counters, tracks = counter_table(columns, names, texts, own_tracks)
+        args = _args(groups.pop("args"), texts)
+        return {
+            "counters": counters,
+            "tracks": tracks,
+            "allocations": allocation_table(groups.pop("memory")),
+            "args": args,
+            "collectives": _collectives(args),
+        }
+
+    def of_spans() -> dict[str, pl.DataFrame]:
+        stacks, extra = _stacks(columns)
+        return {
+            "spans": _spans(groups.pop("spans"), names),
+            "kernels": _kernels(groups.pop("kernels")),
+            "ops": _ops(groups.pop("ops"), texts, extra),
+            "python": _python(groups.pop("python")),
+            "stacks": stacks,
+            "modules": _modules(groups.pop("modules"), columns.names),
+        }
+
+    frames = _both(of_memory, of_spans, len(groups["spans"]["start"]))
     frames["copies"] = _copies(groups.pop("copies"), frames["spans"])
     return {
         table: frames[table].select(
@@ -58,20 +68,39 @@ def build(columns: Columns) -> dict[str, pl.DataFrame]:
     }
 
 
-def _coded(texts: pl.Series, codes: Array) -> pl.Series:
-    """The text behind each code."""
-    return texts.gather(nullable(codes))
+def _both(
+    first: Callable[[], dict[str, pl.DataFrame]], second: Callable[[], dict[str, pl.DataFrame]], rows: int
+) -> dict[str, pl.DataFrame]:
+    """What both give, side by side where there is enough to do: what they call lets other threads run."""
+    if rows < _SIDE_BY_SIDE_FROM:
+        return {**first(), **second()}
+    found: list[dict[str, pl.DataFrame] | BaseException] = []
+
+    def guarded() -> None:
+        try:
+            found.append(first())
+        except BaseException as error:  # raised again in the first thread
+            found.append(error)
+
+    beside = threading.Thread(target=guarded, name="foretrace-tables")
+    beside.start()
+    try:
+        others = second()
+    finally:
+        beside.join()
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return {**found[0], **others}
 
 
 def _spans(group: dict[str, Array], names: pl.Series) -> pl.DataFrame:
-    kinds = pl.Series(schema.KINDS, dtype=schema.KIND)
     count = len(group["start"])
     return pl.DataFrame(
         {
-            "id": np.arange(count, dtype=np.uint32),
+            "id": pl.int_range(count, dtype=pl.UInt32, eager=True),
             "track_id": nullable(group.pop("track")),
-            "kind": kinds.gather(group.pop("kind")),
-            "name": names.gather(group.pop("name")),
+            "kind": nullable(group.pop("kind")).cat.to(schema.KIND),
+            "name": coded(names, group.pop("name")),
             "start_ns": nullable(group.pop("start")),
             "dur_ns": nullable(group.pop("dur")),
             "depth": nullable(group.pop("depth")),
@@ -99,7 +128,7 @@ def _ops(group: dict[str, Array], texts: pl.Series, call_stacks: dict[int, int])
     return pl.DataFrame(
         {
             "span_id": nullable(group.pop("span")),
-            **{name: _coded(texts, group.pop(name)) for name in ("shapes", "dtypes", "strides", "inputs")},
+            **{name: coded(texts, group.pop(name)) for name in ("shapes", "dtypes", "strides", "inputs")},
             "sequence": nullable(group.pop("sequence")),
             "forward_thread": nullable(group.pop("forward_thread")),
             "forward_id": nullable(group.pop("forward")),
@@ -220,7 +249,8 @@ def _stacks(columns: Columns) -> tuple[pl.DataFrame, dict[int, int]]:
     frames = [_frame(columns.names[code]) for code in group["name"]]
     nodes: dict[tuple[int | None, tuple[str | None, int | None, str]], int] = {}
     of_text: dict[int, int] = {}
-    for code in np.unique(columns.groups["ops"]["call_stack"]).tolist():
+    recorded = columns.groups["ops"]["call_stack"]
+    for code in [] if is_nothing(recorded) else np.unique(recorded).tolist():
         if code == NULL_U32 or not columns.texts[code]:
             continue
         node: int | None = None
@@ -263,10 +293,10 @@ def _args(group: dict[str, Array], texts: pl.Series) -> pl.DataFrame:
     frame = pl.DataFrame(
         {
             "span_id": group["span"],
-            "key": texts.gather(group["key"]),
+            "key": coded(texts, group.pop("key")),
             "int": nullable(np.where(kind == ARG_INT, value, NULL_I64)),
             "float": nullable(np.where(kind == ARG_FLOAT, value.view(np.float64), np.nan)),
-            "text": _coded(texts, as_text),
+            "text": coded(texts, as_text),
         }
     )
     return frame.unique(("span_id", "key"), keep="last", maintain_order=True)
