@@ -363,6 +363,8 @@ class Scanner {
 
   void document(bool last) {
     const char* p = buffer_.data() + at_;
+    if (!last && filled_ - at_ < enough_) return;
+    enough_ = 0;
     for (;;) {
       while (p < end() && (kChars.space[uint8_t(*p)] || *p == ',')) ++p;
       move_to(p);
@@ -383,7 +385,10 @@ class Scanner {
         if (state_ == State::kEvents) return;
         continue;
       }
-      if (status == Status::kIncomplete && !last && size_t(end() - p) < kLargestHeader) return;
+      if (status == Status::kIncomplete && !last && size_t(end() - p) < kLargestHeader) {
+        enough_ = 2 * size_t(end() - p);  // not to look at a long member again with every piece of it
+        return;
+      }
       document_damage(p, status == Status::kIncomplete && last, last);
       return;
     }
@@ -1065,6 +1070,7 @@ class Scanner {
 
   Memory buffer_;
   size_t at_ = 0, filled_ = 0;
+  size_t enough_ = 0;  // bytes in the buffer that it takes to go on with a member of the document
   int64_t consumed_ = 0;  // bytes of the file before the buffer
   int64_t resync_work_ = 0;
   State state_ = State::kStart;

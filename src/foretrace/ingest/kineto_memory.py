@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from foretrace import schema
-from foretrace.ingest.columns import NULL_I64, NULL_U32, NULL_U64, Array, Columns, nullable
+from foretrace.ingest.columns import NULL_I64, NULL_U32, NULL_U64, Array, nullable
 
 # c10::DeviceType, in its own order
 DEVICE_TYPES = {
@@ -27,12 +27,20 @@ DEVICE_TYPES = {
 _FEW = 16  # values that are told apart without a sort
 
 
+class MemoryEvents:
+    """What was recorded of allocators, with the device of each event. What it no longer needs it lets go."""
+
+    def __init__(self, memory: dict[str, Array]) -> None:
+        self.columns = memory
+        self.devices, self.which = _memory_devices(memory)
+        del memory["device_type"], memory["device_id"]
+
+
 def counter_table(
-    columns: Columns, names: pl.Series, texts: pl.Series, tracks: pl.DataFrame
+    events: MemoryEvents, group: dict[str, Array], names: pl.Series, texts: pl.Series, tracks: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Recorded counters and the allocators' totals, series by series; each allocator gets a track."""
-    group, memory = columns.groups.pop("counters"), columns.groups["memory"]
-    devices, which = _memory_devices(memory)
+    memory, devices, which = events.columns, events.devices, events.which
     columns_of = (("allocated", "allocated_bytes"), ("reserved", "reserved_bytes"))
     known = [np.flatnonzero(memory[column] != NULL_I64).astype(np.uint32) for column, _ in columns_of]
     rows = np.concatenate(known)
@@ -49,15 +57,21 @@ def counter_table(
         {
             "track_id": place[which[rows]],
             "at_ns": memory["at"][rows],
-            "name": label.gather(series),
-            "value": np.where(series == 0, memory["allocated"][rows], memory["reserved"][rows]).astype(
-                np.float64
-            ),
+            "name": pl.Series(label.to_physical().to_numpy()[series]).cat.to(schema.TEXT),
+            "value": _totals(memory.pop("allocated"), memory.pop("reserved"), rows, series),
         }
     )
     labels = [_memory_track(tracks.height + index, devices[code]) for index, code in enumerate(used)]
     tracks = pl.concat((tracks, pl.DataFrame(labels, schema=schema.polars_schema("tracks"))))
     return pl.concat((_recorded_counters(group, names, texts), totals)), tracks
+
+
+def _totals(allocated: Array, reserved: Array, rows: Array, series: Array) -> Array:
+    values = np.empty(len(rows), np.float64)
+    first = series == 0
+    values[first] = allocated[rows[first]]
+    values[~first] = reserved[rows[~first]]
+    return values
 
 
 def _memory_track(track: int, device: str) -> dict[str, Any]:
@@ -116,9 +130,9 @@ def _device_name(kind: int, index: int) -> str:
     return name if name == "cpu" or index == NULL_I64 or not 0 <= index < 2**31 else f"{name}:{index}"
 
 
-def allocation_table(memory: dict[str, Array]) -> pl.DataFrame:
+def allocation_table(events: MemoryEvents) -> pl.DataFrame:
     """Allocations paired with the next free of the same address on the same device."""
-    devices, device_code = _memory_devices(memory)
+    memory, devices, device_code = events.columns, events.devices, events.which
     at, size, address = memory["at"], memory["bytes"], memory["address"]
     order = np.lexsort((address, device_code)) if len(devices) > 1 else np.argsort(address, kind="stable")
     begins, ends = order[:-1], order[1:]

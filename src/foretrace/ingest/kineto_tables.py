@@ -14,7 +14,7 @@ from foretrace import schema
 from foretrace.ingest.columns import (
     ARG_FLOAT, ARG_INT, ARG_TEXT, NULL_I64, NULL_U32, Array, Columns, coded, is_nothing, nullable,
 )  # fmt: skip
-from foretrace.ingest.kineto_memory import allocation_table, counter_table
+from foretrace.ingest.kineto_memory import MemoryEvents, allocation_table, counter_table
 from foretrace.ingest.kineto_python import MODULE_PREFIX
 
 _SIDE_BY_SIDE_FROM = 100_000  # spans: below, a second thread costs more than it saves
@@ -37,12 +37,15 @@ def build(columns: Columns) -> dict[str, pl.DataFrame]:
     own_tracks = _tracks(columns)
 
     def of_memory() -> dict[str, pl.DataFrame]:
-        counters, tracks = counter_table(columns, names, texts, own_tracks)
+        events = MemoryEvents(groups.pop("memory"))
+        counters, tracks = counter_table(events, groups.pop("counters"), names, texts, own_tracks)
+        allocations = allocation_table(events)
+        del events
         args = _args(groups.pop("args"), texts)
         return {
             "counters": counters,
             "tracks": tracks,
-            "allocations": allocation_table(groups.pop("memory")),
+            "allocations": allocations,
             "args": args,
             "collectives": _collectives(args),
         }
@@ -151,22 +154,20 @@ def _python(group: dict[str, Array]) -> pl.DataFrame:
 
 
 def _copies(group: dict[str, Array], spans: pl.DataFrame) -> pl.DataFrame:
-    rows = spans.select("name", "kind")[group["span"]]
-    described = {name: _copy(name) for name in rows["name"].unique().cast(pl.String).to_list()}
-    is_set = rows["kind"] == "set"
-    named = rows["name"].cast(pl.String)
-    direction = named.replace_strict(
-        {name: item[0] for name, item in described.items()}, return_dtype=pl.String
-    )
-    pageable = named.replace_strict(
-        {name: item[1] for name, item in described.items()}, return_dtype=pl.Boolean
-    )
+    rows = group["span"]
+    codes, which = np.unique(spans["name"].to_physical().to_numpy()[rows], return_inverse=True)
+    told = [_copy(name) for name in pl.Series(codes).cat.to(schema.TEXT).to_list()]
+    # One direction for each name, and those of sets behind them.
+    directions = pl.Series([*(direction for direction, _ in told), "set"], dtype=pl.String)
+    pageable = pl.Series([*(pageable for _, pageable in told), None], dtype=pl.Boolean)
+    is_set = spans["kind"].to_physical().to_numpy()[rows] == schema.KINDS.index("set")
+    place = pl.Series(np.where(is_set, len(told), which).astype(np.uint32))
     return pl.DataFrame(
         {
-            "span_id": group["span"],
+            "span_id": rows,
             "size_bytes": nullable(group["size"]),
-            "direction": direction.set(is_set, "set"),
-            "pageable": pageable.set(is_set, None),
+            "direction": directions.gather(place),
+            "pageable": pageable.gather(place),
         }
     )
 
@@ -289,6 +290,8 @@ def _modules(group: dict[str, Array], names: Sequence[str]) -> pl.DataFrame:
 
 def _args(group: dict[str, Array], texts: pl.Series) -> pl.DataFrame:
     kind, value = group["type"], group["value"]
+    places = group["span"].astype(np.uint64) << np.uint64(32) | group["key"]
+    repeated = len(np.unique(places)) < len(places)
     as_text = np.where(kind == ARG_TEXT, value, NULL_U32).astype(np.uint32)
     frame = pl.DataFrame(
         {
@@ -299,11 +302,13 @@ def _args(group: dict[str, Array], texts: pl.Series) -> pl.DataFrame:
             "text": coded(texts, as_text),
         }
     )
-    return frame.unique(("span_id", "key"), keep="last", maintain_order=True)
+    return frame.unique(("span_id", "key"), keep="last", maintain_order=True) if repeated else frame
 
 
 def _collectives(args: pl.DataFrame) -> pl.DataFrame:
     """One row per span with a "Collective name"."""
+    if not (args["key"] == "Collective name").any():
+        return pl.DataFrame(schema=schema.polars_schema("collectives"))
     spans = args.filter(pl.col("key") == "Collective name").select("span_id", "text")
     arguments = args.join(spans.select("span_id"), on="span_id", how="semi")
 
