@@ -210,7 +210,7 @@ class Linker {
     both([this] { place_rows(); empty_links(); }, [this] { sort_lanes(); });
     both([this] { order_spans(); find_steps(); }, [this] { nest(); });
     lane_rows_.release();
-    both([this] { gather(raw_.kind, out_.spans.kind); write_memory(); write_order(); },
+    both([this] { gather(raw_.kind, out_.spans.kind); write_order(); write_memory(); },
          [this] { link_runtime(); link_device(); });
     both([this] { write_kernels(); write_args(); }, [this] { write_ops(); });
     write_causes();

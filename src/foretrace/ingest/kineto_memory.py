@@ -135,15 +135,22 @@ def allocation_table(events: MemoryEvents) -> pl.DataFrame:
     memory, devices, device_code = events.columns, events.devices, events.which
     at, size, address = memory["at"], memory["bytes"], memory["address"]
     order = np.lexsort((address, device_code)) if len(devices) > 1 else np.argsort(address, kind="stable")
+    order = order.astype(np.uint32)
     begins, ends = order[:-1], order[1:]
-    paired = (
-        (address[begins] == address[ends]) & (address[begins] != NULL_U64)
-        & (device_code[begins] == device_code[ends]) & (size[begins] > 0) & (size[ends] < 0)
-    )  # fmt: skip
+    # A column at a time: in one expression, their copies were the peak of memory.
+    sorted_column = address[order]
+    paired = (sorted_column[:-1] == sorted_column[1:]) & (sorted_column[:-1] != NULL_U64)
+    sorted_column = size[order]
+    paired &= (sorted_column[:-1] > 0) & (sorted_column[1:] < 0)
+    if len(devices) > 1:
+        sorted_column = device_code[order]
+        paired &= sorted_column[:-1] == sorted_column[1:]
+    del sorted_column
     freed_at = np.full(len(at), NULL_I64, np.int64)
     freed_at[begins[paired]] = at[ends[paired]]
     matched_free = np.zeros(len(at), bool)
     matched_free[ends[paired]] = True
+    del order, begins, ends, paired
     is_alloc = size > 0
     rows = np.flatnonzero(is_alloc | (~matched_free & (size < 0)))
     alloc = is_alloc[rows]

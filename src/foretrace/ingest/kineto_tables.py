@@ -62,6 +62,9 @@ def build(columns: Columns) -> dict[str, pl.DataFrame]:
         }
 
     frames = _both(of_memory, of_spans, len(groups["spans"]["start"]))
+    # Last, when what the others were made of is gone.
+    numbers = pl.int_range(frames["spans"].height, dtype=pl.UInt32, eager=True)
+    frames["spans"] = frames["spans"].insert_column(0, numbers.alias("id"))
     frames["copies"] = _copies(groups.pop("copies"), frames["spans"])
     return {
         table: frames[table].select(
@@ -97,10 +100,8 @@ def _both(
 
 
 def _spans(group: dict[str, Array], names: pl.Series) -> pl.DataFrame:
-    count = len(group["start"])
     return pl.DataFrame(
         {
-            "id": pl.int_range(count, dtype=pl.UInt32, eager=True),
             "track_id": nullable(group.pop("track")),
             "kind": nullable(group.pop("kind")).cat.to(schema.KIND),
             "name": coded(names, group.pop("name")),
