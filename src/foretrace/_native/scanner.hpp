@@ -903,7 +903,7 @@ class Scanner {
   // --- events of a known shape -------------------------------------------------------------------------------
 
   // How a number is written that may differ from one event to the next.
-  enum class Form : uint8_t { kEnd, kUnsigned, kSigned, kTime, kWholeTime, kAny };
+  enum class Form : uint8_t { kEnd, kUnsigned, kSigned, kTime, kAny };
   struct Piece {
     uint32_t length;  // of the text before the number
     Form form;
@@ -970,7 +970,7 @@ class Scanner {
   uint16_t* place_after_[kShapeGuesses] = {};
   uint64_t shapes_before_ = 0;  // four bits and more for each of the last sixteen
   uint32_t last_shapes_ = 0;    // the last two
-  uint32_t template_credit_ = kTemplateCredit;
+  uint32_t template_credit_ = kTemplateCredit / 4;
   uint8_t last_notes_ = 0;
 
   // --- one event -------------------------------------------------------------------------------------------

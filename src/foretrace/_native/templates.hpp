@@ -38,6 +38,7 @@ inline const char* read_digits(const char* p, uint64_t& value) {
   return p + 8 + more;
 }
 
+constexpr ptrdiff_t kLongestNumber = 24;
 constexpr uint64_t kLargestTime = (uint64_t(1) << 61) / 1000 - 1;  // in microseconds: as to_nanoseconds has it
 
 // Reads the number of a piece; null where it is written in another form than that of the template.
@@ -53,24 +54,26 @@ inline const char* Scanner::read_number(const char* p, Form form, int64_t& resul
       p = read_digits(p, value);
       if (p) result = negative ? -int64_t(value) : int64_t(value);
       return p;
-    case Form::kTime: {
-      p = read_digits(p, value);
-      if (!p || *p != '.') return nullptr;
-      const uint64_t word = load8(p + 1);
-      if (digits_in(word) != 3 || value > kLargestTime) return nullptr;
-      result = int64_t(value * 1000 + value_of_digits(word, 3));
-      return p + 4;
-    }
-    case Form::kWholeTime:
+    case Form::kTime: {  // microseconds, with up to three digits behind a point
       p = read_digits(p, value);
       if (!p || value > kLargestTime) return nullptr;
       result = int64_t(value * 1000);
-      return p;
-    case Form::kAny:
+      if (*p != '.') return p;
+      static constexpr uint64_t kScale[] = {0, 100, 10, 1};
+      const uint64_t word = load8(p + 1);
+      const unsigned count = digits_in(word);
+      if (count < 1 || count > 3) return nullptr;
+      result += int64_t(value_of_digits(word, count) * kScale[count]);
+      return p + 1 + count;
+    }
+    case Form::kAny: {
+      const char* const begin = p;
       p += *p == '-';
       if (!digits_in(load8(p))) return nullptr;
       p = skip_digits(p);
-      return *p == '.' ? skip_digits(p + 1) : p;
+      if (*p == '.') p = skip_digits(p + 1);
+      return p - begin < kLongestNumber ? p : nullptr;  // the next piece must lie in the buffer
+    }
     case Form::kEnd: break;
   }
   return nullptr;
@@ -416,11 +419,9 @@ inline bool Scanner::cut_numbers(const char* begin, const char* next, const Writ
         form = number && field != kPid && field != kTid ? Form::kAny : Form::kEnd;
       } else if (field == kTs || (field == kDur && shape.kind != kMemory)) {
         target = uint8_t(field == kTs ? kStartNumber : kDurationNumber);
-        const bool point = value.length > 4 && value.text[value.length - 4] == '.';
-        const size_t whole = value.length - (point ? 4 : 0);
-        if (value.text[0] == '-' || whole > 16 || !number) return false;
-        if (value.type == Type::kNumber && (!point || skip_digits(value.text) != value.text + whole)) return false;
-        form = value.type == Type::kNumber ? Form::kTime : Form::kWholeTime;
+        int64_t ignored;
+        form = Form::kTime;
+        if (!number || read_number(value.text, form, ignored) != value.text + value.length) return false;
       } else if (field == kOtherKey) {
         form = number ? Form::kAny : Form::kEnd;
       }
@@ -453,7 +454,7 @@ inline bool Scanner::cut_numbers(const char* begin, const char* next, const Writ
   if (general != raw.args.row.size()) return false;
   shape.pieces.push_back(Piece{uint32_t(next + 1 - from), Form::kEnd, 0});
   shape.text.append(from, size_t(next + 1 - from));
-  shape.longest = shape.text.size() + 24 * shape.pieces.size();
+  shape.longest = shape.text.size() + size_t(kLongestNumber) * shape.pieces.size();
   return true;
 }
 
