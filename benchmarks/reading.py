@@ -205,7 +205,7 @@ def _events(steps: int, launches: int, threads: int) -> Iterator[dict[str, Any]]
 def read_cpu_s(path: Path) -> float:
     """Processor seconds of a process that reads a recording, imports and all."""
     code = "import sys, foretrace; print(foretrace.open(sys.argv[1], cache=False).spans.height)"
-    return min(cost([sys.executable, "-c", code, str(path)]).cpu_s for _ in range(3))
+    return min(cost([sys.executable, "-c", code, str(path)]).cpu_s for _ in range(5))
 
 
 def ranks_cpu_s(folder: Path) -> float:
@@ -240,7 +240,7 @@ def growth(work: Path) -> list[Bar]:
     ] = {  # a small one, the first one, how to measure
         "events": (100, 4000, traced("launches", steps=10, launches=1, threads=1)),
         "steps": (100, 20_000, traced("steps", steps=1, launches=2, threads=1)),
-        "threads": (2, 64, traced("threads", steps=10, launches=60, threads=1)),
+        "threads": (2, 64, traced("threads", steps=10, launches=120, threads=1)),
         "ranks": (8, 16, ranks),
     }
     found = []
