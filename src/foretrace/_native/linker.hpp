@@ -305,7 +305,6 @@ class Linker {
       }
     });
     raw_.python.id.release();
-    python_end_.allocate(raw_.python.parent.size());
     caller_.fill(raw_.python.parent.size(), kNullU32);
     struct Open {
       int64_t end;
@@ -336,7 +335,6 @@ class Linker {
       }
     }
     raw_.python.parent.release();
-    python_end_.release();
   }
 
   // A call whose return was not recorded seems to last to the end: it ends no later than its caller.
@@ -346,10 +344,10 @@ class Linker {
     const uint32_t caller = parent == kNullI64 ? kNullU32 : python_rows.get(uint64_t(parent));
     caller_[place_[row]] = caller;
     if (caller != kNullU32 && raw_.lane[caller] == raw_.lane[row] && before(caller, row)) {
-      const int64_t limit = python_end_[place_[caller]];
+      const int64_t limit = raw_.python.parent[place_[caller]];
       if (limit > raw_.start[row]) end = std::min(end, limit);
     }
-    return python_end_[place_[row]] = end;
+    return raw_.python.parent[place_[row]] = end;  // which was the last to be read of it
   }
 
   // Memory rows leave; the lanes, each in order, are merged into one.
@@ -799,7 +797,6 @@ class Linker {
   std::vector<size_t> lane_begin_;
   Column<uint32_t> lane_rows_;  // each lane in order of start
   Column<uint32_t> rows_, new_id_, place_, parent_, op_, stack_, module_, launch_, caller_;
-  Column<int64_t> python_end_;
   Column<uint16_t> depth_;
   Column<int32_t> device_step_;
   std::vector<Call> calls_;
