@@ -1,7 +1,7 @@
 """What a recording of 1 GB costs to read, beside json.load, and how each cost grows with what it depends on.
 
     python benchmarks/reading.py                  # every figure, about ten minutes
-    python benchmarks/reading.py --only growth    # events, steps, threads and ranks doubled, and the exponent of each
+    python benchmarks/reading.py --only growth    # events, steps, threads and ranks doubled, and the exponent of each; minutes
     python benchmarks/reading.py --gate           # exit code 1 if a bar is missed
 
 The file is that of ingest.py. Every figure comes from processes of their own, with the file in the page cache. foretrace and json.load
@@ -203,23 +203,21 @@ def _events(steps: int, launches: int, threads: int) -> Iterator[dict[str, Any]]
 
 
 def read_cpu_s(path: Path) -> float:
-    """Processor seconds of a process that reads, less those of one that only imports."""
-    code = (
-        "import sys, foretrace; trace = foretrace.open(sys.argv[1], cache=False) if len(sys.argv) > 1 else "
-        "foretrace.open; print(trace)"
-    )
-    whole = min(cost([sys.executable, "-c", code, str(path)]).cpu_s for _ in range(3))
-    return max(whole - min(cost([sys.executable, "-c", code]).cpu_s for _ in range(3)), 1e-3)
+    """Processor seconds of a process that reads a recording, imports and all."""
+    code = "import sys, foretrace; print(foretrace.open(sys.argv[1], cache=False).spans.height)"
+    return min(cost([sys.executable, "-c", code, str(path)]).cpu_s for _ in range(5))
 
 
 def ranks_cpu_s(folder: Path) -> float:
-    """Processor seconds of `foretrace ranks`, its workers included, less those of --help."""
-    whole = min(foretrace("ranks", str(folder), "--format", "json").cpu_s for _ in range(2))
-    return max(whole - foretrace("--help").cpu_s, 1e-3)
+    """Processor seconds of `foretrace ranks`, its workers included."""
+    return min(foretrace("ranks", str(folder), "--format", "json").cpu_s for _ in range(2))
 
 
 def growth(work: Path) -> list[Bar]:
-    """Doubles one thing at a time; the exponent is the slope of log cost over log count: 1 where each costs the same."""
+    """Doubles one thing at a time; the exponent is the slope of log cost over log count: 1 where each costs the same.
+
+    Costs and counts are those beyond a small recording's, so that what every process pays once, as its imports, is no part of them.
+    """
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from benchmarks.ranks.measure import job_of
     from benchmarks.ranks.recordings import write
@@ -237,20 +235,27 @@ def growth(work: Path) -> list[Bar]:
             write(simulate(job_of(count, faults=False)), Path(folder))
             return ranks_cpu_s(Path(folder))
 
-    series: dict[str, tuple[int, Callable[[int], float]]] = {
-        "events": (4000, traced("launches", steps=10, launches=1, threads=1)),
-        "steps": (20_000, traced("steps", steps=1, launches=2, threads=1)),
-        "threads": (64, traced("threads", steps=10, launches=30, threads=1)),
-        "ranks": (16, ranks),
+    series: dict[
+        str, tuple[int, int, Callable[[int], float]]
+    ] = {  # a small one, the first one, how to measure
+        "events": (100, 4000, traced("launches", steps=10, launches=1, threads=1)),
+        "steps": (100, 20_000, traced("steps", steps=1, launches=2, threads=1)),
+        "threads": (2, 64, traced("threads", steps=10, launches=120, threads=1)),
+        "ranks": (8, 16, ranks),
     }
     found = []
-    print("\nCPU s while one thing doubles")
-    for name, (first, measure) in series.items():
+    print("\nCPU s while one thing doubles", flush=True)
+    for name, (least, first, measure) in series.items():
+        began = time.perf_counter()
         counts = [first * 2**i for i in range(DOUBLINGS + 1)]
+        fixed = measure(least)
         taken = [measure(count) for count in counts]
-        exponent = slope(counts, taken)
+        exponent = slope([count - least for count in counts], [max(each - fixed, 1e-3) for each in taken])
         columns = "  ".join(f"{count:,}: {each:.2f}" for count, each in zip(counts, taken, strict=True))
-        print(f"{name:10} {columns}   exponent {exponent:.2f}")
+        print(
+            f"{name:10} {least:,}: {fixed:.2f}  {columns}   exponent {exponent:.2f}   ({time.perf_counter() - began:.0f} s)",
+            flush=True,
+        )
         found.append(Bar(f"growth with {name}: exponent", exponent, LARGEST_EXPONENT, False))
     return found
 

@@ -143,7 +143,7 @@ def script_calls(text: str) -> Iterator[tuple[str, list[str]]]:
 def fault(line: CommandLine) -> str | None:
     """Why this command line would be refused; None where it would run."""
     words = ["kernels" if word == "NAME" else word for word in line.words[1:]]
-    names = {commands._name(module) for module in commands.COMMANDS}
+    names = {command.name for command in commands.COMMANDS}
     if words[0] not in names and not words[0].startswith("-"):
         if not re.search(r"[./]", words[0]) and not words[0].isupper():
             return f"no command {words[0]}"
@@ -174,13 +174,13 @@ def flags(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def all_flags() -> set[str]:
-    names = [commands._name(module) for module in commands.COMMANDS]
+    names = [command.name for command in commands.COMMANDS]
     return {flag for name in names for flag in flags(commands._parser(name, [name]))}
 
 
 def existing_names() -> set[str]:
     """Commands, analyses and options."""
-    names = {commands._name(module) for module in commands.COMMANDS}
+    names = {command.name for command in commands.COMMANDS}
     return names | {analysis.name for analysis in analyze.ANALYSES} | all_flags()
 
 

@@ -183,8 +183,10 @@ def test_every_reader_is_registered() -> None:
 def test_every_command_is_registered() -> None:
     written = [path.stem for path in (PACKAGE / "commands").glob("*.py") if defines(path, "configure")]
     assert written
-    assert sorted(command.__name__.rpartition(".")[2] for command in COMMANDS) == sorted(written)
-    assert all(callable(command.run) and command.__doc__ for command in COMMANDS)
+    assert sorted(command.file for command in COMMANDS) == sorted(written)
+    assert all(callable(command.module.run) for command in COMMANDS)
+    first_lines = [command.module.__doc__.strip().splitlines()[0] for command in COMMANDS]
+    assert [command.says for command in COMMANDS] == first_lines
 
 
 # A number that is no measure needs no unit: it says which one.

@@ -14,7 +14,7 @@ import pytest
 
 import foretrace
 from foretrace import analyze, schema
-from foretrace.commands import COMMANDS, _name
+from foretrace.commands import COMMANDS
 from foretrace.diagnose import RULES
 from foretrace.errors import ForetraceError
 from tests import claims
@@ -106,7 +106,7 @@ def test_every_table_and_column_is_documented() -> None:
 
 
 def test_every_command_is_in_the_readme() -> None:
-    names = [_name(module) for module in COMMANDS]
+    names = [command.name for command in COMMANDS]
     readme = read("README.md")
     assert [name for name in names if not re.search(rf"\bforetrace {name}\b", readme)] == []
 
@@ -138,7 +138,7 @@ def test_the_reference_has_no_other_pages() -> None:
 
 def test_the_checklist_names_what_exists() -> None:
     """In its right column, code that begins with a word is an analysis or a command, and its options exist."""
-    options: dict[str, set[str]] = {_name(each): set() for each in COMMANDS}
+    options: dict[str, set[str]] = {each.name: set() for each in COMMANDS}
     options["show"] = {"--sort", "--limit", "--format"}
     for chosen in analyze.ANALYSES:
         options[chosen.name] = {f"--{name.replace('_', '-')}" for name in chosen.options}

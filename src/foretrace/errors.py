@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -134,5 +133,7 @@ def contained(what: str) -> Iterator[None]:
         if not is_fault(error) or os.environ.get("FORETRACE_FAULTS") == "raise":
             raise
         if os.environ.get("FORETRACE_DEBUG"):
+            import traceback
+
             traceback.print_exception(error, file=sys.stderr)
         raise FaultError(f"{what} could not be made: {fault_text(error)}") from error

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from foretrace.analyze import ANALYSES
-from foretrace.commands import COMMANDS, _name, main, whole_parser
+from foretrace.commands import COMMANDS, main, whole_parser
 from foretrace.commands._parser import flags
 from foretrace.commands.completion import SHELLS
 from foretrace.diagnose import RULES
@@ -47,7 +47,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_every_script_names_commands_analyses_and_rules(scripts: dict[str, Path]) -> None:
     for shell, script in scripts.items():
         text = script.read_text()
-        names = [*map(_name, COMMANDS), *(analysis.name for analysis in ANALYSES)]
+        names = [*(command.name for command in COMMANDS), *(analysis.name for analysis in ANALYSES)]
         names += (
             [] if shell == "tcsh" else [rule.name for rule in RULES]
         )  # tcsh completes no values of options
@@ -92,7 +92,9 @@ def test_the_manual_page_has_every_command_and_option(
     plain = page.replace("\\-", "-")
     options = [flag for flag in flags(whole_parser()) if flag != "--help"]
     assert len(options) > 100
-    assert [name for name in map(_name, COMMANDS) if f'.SS "foretrace {name}"' not in plain] == []
+    assert [
+        name for name in (command.name for command in COMMANDS) if f'.SS "foretrace {name}"' not in plain
+    ] == []
     assert [flag for flag in options if f"\\fB{flag}\\fR" not in plain] == []
     assert page.isascii()
     file = tmp_path / "foretrace.1"

@@ -12,7 +12,7 @@ import pytest
 
 import foretrace
 from foretrace import analyze, commands, ingest
-from foretrace.commands import COMMANDS, _name, main, show
+from foretrace.commands import COMMANDS, main, show
 from foretrace.errors import ForetraceError, InputError, MissingDataError, UsageError
 from tests.builders import Recording
 
@@ -26,7 +26,7 @@ def recording(tmp_path: Path) -> Path:
 def test_help_is_light() -> None:
     code = (
         "import sys; from foretrace.commands import main; code = main(['--help']); "
-        "print(code, [name for name in ('polars', 'numpy', 'rich', 'torch') if name in sys.modules])"
+        "print(code, [name for name in ('polars', 'numpy', 'rich', 'torch', 'foretrace.commands.run') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0 []"
@@ -35,9 +35,8 @@ def test_help_is_light() -> None:
 def test_help_names_every_command_with_its_first_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    for module in COMMANDS:
-        name = _name(module)
-        assert f"{name} {(module.__doc__ or '').splitlines()[0]}" in shown
+    for command in COMMANDS:
+        assert f"{command.name} {(command.module.__doc__ or '').splitlines()[0]}" in shown
 
 
 def test_no_arguments_print_the_help(capsys: pytest.CaptureFixture[str]) -> None:

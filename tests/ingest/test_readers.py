@@ -47,6 +47,13 @@ OTHERWISE = (
     (b'"device": 0', b'"device": 1'), (b'"device": 0', b'"stream": 0'), (b'[8, 1, 1]', b'[8, 1, true]'),
     (b'"note": "same"', b'"note": "same", "note": "other"'), (b'"note": "same"', b'"note": {"a": 1}'),
     (b'"Total Allocated": 4096', b'"Total Allocated": 4096e0'), (b'"Device Type": 1', b'"Device Type": 18446744073709551616'),
+    (b'"ts": 1', b'"ts": -1'), (b'"ts": 1', b'"ts": .1'), (b'"ts": 1', b'"ts": 1e1'), (b'"ts": 1', b'"ts": 00000000000000000001'),
+    (b'"ts": 1', b'"ts": "1'), (b'"ts": 1', b'"ts": 99999999999999991'), (b'"dur": ', b'"dur": 1234567890123'), (b'"dur": ', b'"dur": -'),
+    (b'"dur": ', b'"dur":  '), (b'"dur": ', b'"dur": null, "d": '), (b'"External id": ', b'"External id": -'),
+    (b'"External id": ', b'"External id": 12345678'), (b'"External id": ', b'"External id": 1234567890123456789'),
+    (b'"External id": ', b'"External id": 1.'), (b'"Ev Idx": ', b'"Ev Idx": N'), (b'"Ev Idx": ', b'"Ev Idx": -'), (b'"Ev Idx": ', b'"Ev Idx": ' + 900 * b'1'),
+    (b'"ts": 1', b'"ts": 1.5, "t": 1'), (b'"dur": ', b'"dur": 0.0001'),
+    (b'"Bytes": ', b'"Bytes": -'), (b'"Addr": ', b'"Addr": -'),
     (b'"args": {', b'"args": {}, "args": {'), (b'"args": {', b'"args": 5, "argz": {'), (b'  },\n', b'  }\n'),
     (b'  },\n', b'  },,\n'), (b'  },\n', b'  },\x00\n'), (b'  },\n', b'  },\n {},\n'),
 )  # fmt: skip

@@ -122,6 +122,10 @@ class Column {
     allocate(count);
     for (size_t i = 0; i < count; ++i) data()[i] = value;
   }
+  void extend(size_t count, T value) {
+    grow(count_ + count);
+    for (const size_t end = count_ + count; count_ < end;) data()[count_++] = value;
+  }
   void append(const Column& other) {
     if (other.empty()) return;
     grow(count_ + other.count_);
@@ -167,9 +171,13 @@ class SparseColumn {
     ++count_;
   }
   T operator[](size_t i) const { return values_.empty() ? null_ : values_[i]; }
+  T back() const { return (*this)[count_ - 1]; }
   bool recorded() const { return !values_.empty(); }
   void append(const SparseColumn& other) {
-    for (size_t i = 0; i < other.count_; ++i) push(other[i]);
+    if (!other.values_.empty() && values_.empty()) values_.fill(count_, null_);
+    count_ += other.count_;
+    if (!other.values_.empty()) values_.append(other.values_);
+    else if (!values_.empty()) values_.extend(other.count_, null_);
   }
   void release() {
     values_.release();

@@ -1,6 +1,8 @@
 // One whole event becomes rows. The rules are those of kineto_python.Scanner, in the same order.
 #pragma once
 
+#include <future>
+
 #include "scanner.hpp"
 
 namespace foretrace {
@@ -389,6 +391,14 @@ inline Status Scanner::commit_span(const Token& category, int64_t offset, int64_
   return Status::kOk;
 }
 
+// Runs two pieces of work, side by side if there is enough of it.
+template <class First, class Second>
+void in_both(bool much, First first, Second second) {
+  std::future<void> other = std::async(much ? std::launch::async : std::launch::deferred, first);
+  second();
+  other.get();
+}
+
 // Appends what another scanner read behind this one's bytes.
 inline void merge(Scanner& into, Scanner& from) {
   Raw& a = into.raw;
@@ -430,82 +440,87 @@ inline void merge(Scanner& into, Scanner& from) {
     to.append(from);
     from.release();
   };
-  recode(b.name, names);
-  recode(b.lane, lanes);
-  for (auto* column : {&b.op.shapes, &b.op.dtypes, &b.op.strides, &b.op.inputs}) recode(*column, texts);
-  shift(b.gpu_annotations);
-  move(a.start, b.start);
-  move(a.dur, b.dur);
-  move(a.name, b.name);
-  move(a.lane, b.lane);
-  move(a.kind, b.kind);
-  move(a.gpu_annotations, b.gpu_annotations);
-  move(a.op.shapes, b.op.shapes);
-  move(a.op.dtypes, b.op.dtypes);
-  move(a.op.strides, b.op.strides);
-  move(a.op.inputs, b.op.inputs);
-  move(a.op.external, b.op.external);
-  move(a.op.sequence, b.op.sequence);
-  move(a.op.forward_thread, b.op.forward_thread);
-  move(a.op.flops, b.op.flops);
-  for (size_t i = 0; i < b.op.call_stack.size(); ++i) {
-    const uint32_t code = b.op.call_stack[i];
-    a.op.call_stack.push(code == kNullU32 ? code : texts[code]);
-  }
-  move(a.python.id, b.python.id);
-  move(a.python.parent, b.python.parent);
-  move(a.runtime.external, b.runtime.external);
-  move(a.runtime.correlation, b.runtime.correlation);
-  move(a.device.external, b.device.external);
-  move(a.device.correlation, b.device.correlation);
-  for (int i = 0; i < 3; ++i) {
-    move(a.kernel.grid[i], b.kernel.grid[i]);
-    move(a.kernel.block[i], b.kernel.block[i]);
-  }
-  move(a.kernel.registers, b.kernel.registers);
-  move(a.kernel.shared, b.kernel.shared);
-  move(a.kernel.blocks_per_sm, b.kernel.blocks_per_sm);
-  move(a.kernel.warps_per_sm, b.kernel.warps_per_sm);
-  move(a.kernel.occupancy, b.kernel.occupancy);
-  move(a.kernel.graph, b.kernel.graph);
-  move(a.kernel.graph_node, b.kernel.graph_node);
-  move(a.copy_size, b.copy_size);
-  move(a.memory.bytes, b.memory.bytes);
-  move(a.memory.address, b.memory.address);
-  move(a.memory.device_type, b.memory.device_type);
-  move(a.memory.device_id, b.memory.device_id);
-  move(a.memory.allocated, b.memory.allocated);
-  move(a.memory.reserved, b.memory.reserved);
-  shift(b.args.row);
-  recode(b.args.key, texts);
-  for (size_t i = 0; i < b.args.value.size(); ++i) {
-    if (b.args.type[i] == 2) b.args.value[i] = texts[size_t(b.args.value[i])];
-  }
-  move(a.args.row, b.args.row);
-  move(a.args.key, b.args.key);
-  move(a.args.type, b.args.type);
-  move(a.args.value, b.args.value);
-  recode(b.counters.track, lanes);
-  recode(b.counters.name, names);
-  recode(b.counters.key, texts);
-  move(a.counters.track, b.counters.track);
-  move(a.counters.at, b.counters.at);
-  move(a.counters.name, b.counters.name);
-  move(a.counters.key, b.counters.key);
-  move(a.counters.value, b.counters.value);
-  recode(b.labels.track, lanes);
-  recode(b.labels.name, names);
-  recode(b.labels.text, texts);
-  move(a.labels.track, b.labels.track);
-  move(a.labels.name, b.labels.name);
-  move(a.labels.text, b.labels.text);
-  recode(b.instants.name, names);
-  move(a.instants.name, b.instants.name);
-  move(a.instants.at, b.instants.at);
-  recode(b.windows.name, names);
-  move(a.windows.name, b.windows.name);
-  move(a.windows.start, b.windows.start);
-  move(a.windows.dur, b.windows.dur);
+  const auto spans = [&] {
+    recode(b.name, names);
+    recode(b.lane, lanes);
+    shift(b.gpu_annotations);
+    move(a.start, b.start);
+    move(a.dur, b.dur);
+    move(a.name, b.name);
+    move(a.lane, b.lane);
+    move(a.kind, b.kind);
+    move(a.gpu_annotations, b.gpu_annotations);
+  };
+  const auto others = [&] {
+    for (auto* column : {&b.op.shapes, &b.op.dtypes, &b.op.strides, &b.op.inputs}) recode(*column, texts);
+    move(a.op.shapes, b.op.shapes);
+    move(a.op.dtypes, b.op.dtypes);
+    move(a.op.strides, b.op.strides);
+    move(a.op.inputs, b.op.inputs);
+    move(a.op.external, b.op.external);
+    move(a.op.sequence, b.op.sequence);
+    move(a.op.forward_thread, b.op.forward_thread);
+    move(a.op.flops, b.op.flops);
+    for (size_t i = 0; i < b.op.call_stack.size(); ++i) {
+      const uint32_t code = b.op.call_stack[i];
+      a.op.call_stack.push(code == kNullU32 ? code : texts[code]);
+    }
+    move(a.python.id, b.python.id);
+    move(a.python.parent, b.python.parent);
+    move(a.runtime.external, b.runtime.external);
+    move(a.runtime.correlation, b.runtime.correlation);
+    move(a.device.external, b.device.external);
+    move(a.device.correlation, b.device.correlation);
+    for (int i = 0; i < 3; ++i) {
+      move(a.kernel.grid[i], b.kernel.grid[i]);
+      move(a.kernel.block[i], b.kernel.block[i]);
+    }
+    move(a.kernel.registers, b.kernel.registers);
+    move(a.kernel.shared, b.kernel.shared);
+    move(a.kernel.blocks_per_sm, b.kernel.blocks_per_sm);
+    move(a.kernel.warps_per_sm, b.kernel.warps_per_sm);
+    move(a.kernel.occupancy, b.kernel.occupancy);
+    move(a.kernel.graph, b.kernel.graph);
+    move(a.kernel.graph_node, b.kernel.graph_node);
+    move(a.copy_size, b.copy_size);
+    move(a.memory.bytes, b.memory.bytes);
+    move(a.memory.address, b.memory.address);
+    move(a.memory.device_type, b.memory.device_type);
+    move(a.memory.device_id, b.memory.device_id);
+    move(a.memory.allocated, b.memory.allocated);
+    move(a.memory.reserved, b.memory.reserved);
+    shift(b.args.row);
+    recode(b.args.key, texts);
+    for (size_t i = 0; i < b.args.value.size(); ++i) {
+      if (b.args.type[i] == 2) b.args.value[i] = texts[size_t(b.args.value[i])];
+    }
+    move(a.args.row, b.args.row);
+    move(a.args.key, b.args.key);
+    move(a.args.type, b.args.type);
+    move(a.args.value, b.args.value);
+    recode(b.counters.track, lanes);
+    recode(b.counters.name, names);
+    recode(b.counters.key, texts);
+    move(a.counters.track, b.counters.track);
+    move(a.counters.at, b.counters.at);
+    move(a.counters.name, b.counters.name);
+    move(a.counters.key, b.counters.key);
+    move(a.counters.value, b.counters.value);
+    recode(b.labels.track, lanes);
+    recode(b.labels.name, names);
+    recode(b.labels.text, texts);
+    move(a.labels.track, b.labels.track);
+    move(a.labels.name, b.labels.name);
+    move(a.labels.text, b.labels.text);
+    recode(b.instants.name, names);
+    move(a.instants.name, b.instants.name);
+    move(a.instants.at, b.instants.at);
+    recode(b.windows.name, names);
+    move(a.windows.name, b.windows.name);
+    move(a.windows.start, b.windows.start);
+    move(a.windows.dur, b.windows.dur);
+  };
+  in_both(b.start.size() > 100000, spans, others);
   for (auto& member : b.header) a.header.push_back(std::move(member));
   for (int i = 0; i < kRepairCount; ++i) {
     if (b.repairs[i].count) a.repair(RepairCode(i), b.repairs[i].offset, b.repairs[i].count);

@@ -7,7 +7,7 @@
 #include <future>
 #include <vector>
 
-#include "event.hpp"
+#include "templates.hpp"
 
 namespace foretrace {
 
@@ -207,28 +207,21 @@ class Linker {
   void run() {
     sound_starts();
     shift_to_origin();
-    sort_lanes();
-    place_rows();
-    nest();
-    order_spans();
-    find_steps();
-    link_runtime();
-    link_device();
-    gather(raw_.kind, out_.spans.kind);
-    write_memory();
-    both([this] { write_kernels(); }, [this] { write_order(); });
-    both([this] { write_ops(); }, [this] { write_args(); });
-    both([this] { write_causes(); }, [this] { write_times(); });
+    both([this] { place_rows(); empty_links(); }, [this] { sort_lanes(); });
+    both([this] { order_spans(); find_steps(); }, [this] { nest(); });
+    lane_rows_.release();
+    both([this] { gather(raw_.kind, out_.spans.kind); write_order(); write_memory(); },
+         [this] { link_runtime(); link_device(); });
+    both([this] { write_kernels(); write_args(); }, [this] { write_ops(); });
+    write_causes();
+    write_times();
   }
 
  private:
   // Runs two pieces of work that share nothing they write, side by side if there is enough of it.
   template <class First, class Second>
   void both(First first, Second second) {
-    const auto policy = count_ > 100000 ? std::launch::async : std::launch::deferred;
-    std::future<void> other = std::async(policy, first);
-    second();
-    other.get();
+    in_both(count_ > 100000, first, second);
   }
 
   bool kept(size_t row) const { return dropped_.empty() || !dropped_[row]; }
@@ -278,22 +271,25 @@ class Linker {
     }
     for (size_t lane = 0; lane < raw_.lanes.size(); ++lane) lane_begin_[lane + 1] += lane_begin_[lane];
     std::vector<size_t> next(lane_begin_.begin(), lane_begin_.end() - 1);
-    rows_.allocate(lane_begin_.back());
+    lane_rows_.allocate(lane_begin_.back());
     for (size_t row = 0; row < count_; ++row) {
-      if (kept(row)) rows_[next[raw_.lane[row]]++] = uint32_t(row);
+      if (kept(row)) lane_rows_[next[raw_.lane[row]]++] = uint32_t(row);
     }
     const auto less = [this](uint32_t a, uint32_t b) { return before(a, b); };
     for (size_t lane = 0; lane < raw_.lanes.size(); ++lane) {
-      sort_rows(rows_, lane_begin_[lane], lane_begin_[lane + 1], spare_, less);
+      sort_rows(lane_rows_, lane_begin_[lane], lane_begin_[lane + 1], new_id_, less);  // which is not needed yet
     }
   }
 
-  void nest() {
+  void empty_links() {
     parent_.fill(count_, kNullU32);
     op_.fill(count_, kNullU32);
     stack_.fill(count_, kNullU32);
     module_.fill(count_, kNullU32);
     depth_.fill(count_, 0);
+  }
+
+  void nest() {
     std::vector<uint8_t> is_module(raw_.names.size());
     static const char kPrefix[] = "snn.Module: ";  // with the tag of a string in front
     for (size_t code = 0; code < is_module.size(); ++code) {
@@ -309,7 +305,6 @@ class Linker {
       }
     });
     raw_.python.id.release();
-    python_end_.allocate(raw_.python.parent.size());
     caller_.fill(raw_.python.parent.size(), kNullU32);
     struct Open {
       int64_t end;
@@ -319,7 +314,7 @@ class Linker {
     for (size_t lane = 0; lane < raw_.lanes.size(); ++lane) {
       open.clear();
       for (size_t i = lane_begin_[lane]; i < lane_begin_[lane + 1]; ++i) {
-        const uint32_t row = rows_[i];
+        const uint32_t row = lane_rows_[i];
         const int64_t start = raw_.start[row];
         const int64_t end = raw_.kind[row] == kPython ? end_of_call(row, python_rows) : start + dur(row);
         while (!open.empty() && (start >= open.back().end || end > open.back().end)) open.pop_back();
@@ -340,7 +335,6 @@ class Linker {
       }
     }
     raw_.python.parent.release();
-    python_end_.release();
   }
 
   // A call whose return was not recorded seems to last to the end: it ends no later than its caller.
@@ -350,27 +344,28 @@ class Linker {
     const uint32_t caller = parent == kNullI64 ? kNullU32 : python_rows.get(uint64_t(parent));
     caller_[place_[row]] = caller;
     if (caller != kNullU32 && raw_.lane[caller] == raw_.lane[row] && before(caller, row)) {
-      const int64_t limit = python_end_[place_[caller]];
+      const int64_t limit = raw_.python.parent[place_[caller]];
       if (limit > raw_.start[row]) end = std::min(end, limit);
     }
-    return python_end_[place_[row]] = end;
+    return raw_.python.parent[place_[row]] = end;  // which was the last to be read of it
   }
 
   // Memory rows leave; the lanes, each in order, are merged into one.
   void order_spans() {
     std::vector<size_t> runs;
     size_t kept = 0;
+    for (size_t i = 0; i < lane_rows_.size(); ++i) kept += raw_.kind[lane_rows_[i]] != kMemory;
+    rows_.allocate(kept);
+    kept = 0;
     for (size_t lane = 0; lane < raw_.lanes.size(); ++lane) {
       const size_t begin = kept;
       for (size_t i = lane_begin_[lane]; i < lane_begin_[lane + 1]; ++i) {
-        if (raw_.kind[rows_[i]] != kMemory) rows_[kept++] = rows_[i];
+        if (raw_.kind[lane_rows_[i]] != kMemory) rows_[kept++] = lane_rows_[i];
       }
       if (kept > begin) runs.push_back(begin);
     }
-    rows_.resize(kept);
     const auto less = [this](uint32_t a, uint32_t b) { return before(a, b); };
-    if (runs.size() > 1) merge_runs(rows_, 0, kept, std::move(runs), spare_, less);
-    spare_.release();
+    if (runs.size() > 1) merge_runs(rows_, 0, kept, std::move(runs), new_id_, less);
     new_id_.fill(count_, kNullU32);
     for (size_t i = 0; i < rows_.size(); ++i) new_id_[rows_[i]] = uint32_t(i);
   }
@@ -440,23 +435,44 @@ class Linker {
   // How many of the numbers that the profiler gave to operators are there, and how far these reach; see
   // operator_numbers.py.
   void count_op_ids() {
-    std::vector<uint64_t> ids;
-    ids.reserve(raw_.op.external.size());
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      if (raw_.kind[rows_[i]] != kOp) continue;
-      const uint64_t id = raw_.op.external[place_[rows_[i]]];
-      if (id && id != kNullU64) ids.push_back(id);
+    Column<uint64_t>& ids = raw_.op.external;  // which are not needed any more
+    size_t count = 0;
+    for (size_t row = 0; row < count_; ++row) {
+      if (raw_.kind[row] != kOp || new_id_[row] == kNullU32) continue;
+      const uint64_t id = ids[place_[row]];
+      if (id && id != kNullU64) ids[count++] = id;
     }
-    if (!std::is_sorted(ids.begin(), ids.end())) std::sort(ids.begin(), ids.end());
-    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-    for (size_t i = 0; i + 1 < ids.size(); ++i) ids[i] = ids[i + 1] - ids[i];
-    if (!ids.empty()) ids.pop_back();
-    std::sort(ids.begin(), ids.end());
-    ids.resize(ids.size() - ids.size() / kLongJumps);
+    uint64_t* const begin = ids.data();
+    if (!std::is_sorted(begin, begin + count)) count = sort_ids(begin, count);
+    count = size_t(std::unique(begin, begin + count) - begin);
+    for (size_t i = 0; i + 1 < count; ++i) begin[i] = begin[i + 1] - begin[i];
+    if (count) --count;
+    const size_t counted = count - count / kLongJumps;  // the shortest
+    if (counted < count) std::nth_element(begin, begin + counted, begin + count);
     uint64_t range = 0;
-    for (const uint64_t jump : ids) range += jump;
-    raw_.op_ids = int64_t(ids.size());
+    for (size_t i = 0; i < counted; ++i) range += begin[i];
+    raw_.op_ids = int64_t(counted);
     raw_.op_id_range = int64_t(std::min(range, uint64_t(INT64_MAX)));
+    ids.release();
+  }
+
+  // Sorts; ids that lie close together are marks in a list of bits, which leaves out what is there twice. How many are left.
+  static size_t sort_ids(uint64_t* ids, size_t count) {
+    const auto range = std::minmax_element(ids, ids + count);
+    const uint64_t least = *range.first, words = (*range.second - least) / 64 + 1;
+    if (words > count) {
+      std::sort(ids, ids + count);
+      return count;
+    }
+    std::vector<uint64_t> marks(static_cast<size_t>(words));
+    for (size_t i = 0; i < count; ++i) marks[size_t((ids[i] - least) / 64)] |= uint64_t(1) << ((ids[i] - least) % 64);
+    size_t left = 0;
+    for (size_t word = 0; word < marks.size(); ++word) {
+      for (unsigned place = 0; place < 64; ++place) {
+        if (marks[word] >> place & 1) ids[left++] = least + 64 * uint64_t(word) + place;
+      }
+    }
+    return left;
   }
 
   void link_runtime() {
@@ -522,7 +538,6 @@ class Linker {
     raw_.runtime.correlation.release();
     raw_.runtime.external.release();
     count_op_ids();
-    raw_.op.external.release();
   }
 
   // An id that leads nowhere stays an argument: it still tells which work was launched together.
@@ -542,15 +557,26 @@ class Linker {
     for (size_t i = 0; i < rows_.size(); ++i) to[i] = from[rows_[i]];
   }
 
+  // A column of the spans, the halves side by side: one column after the other, since all of them together would not
+  // fit into the memory that was needed before.
+  template <class T, class Value>
+  void write_halves(Column<T>& to, Value value) {
+    to.resize(rows_.size());
+    const size_t middle = rows_.size() / 2;
+    const auto part = [&](size_t from, size_t end) {
+      for (size_t i = from; i < end; ++i) to[i] = value(i);
+    };
+    both([&] { part(0, middle); }, [&] { part(middle, rows_.size()); });
+  }
+
   void write_causes() {
     auto& spans = out_.spans;
-    spans.launch.allocate(rows_.size());
-    spans.op.allocate(rows_.size());
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      const uint8_t kind = spans.kind[i];
-      spans.launch[i] = on_device(kind) ? renamed(launch_[place_[rows_[i]]]) : kNullU32;
-      spans.op[i] = on_device(kind) || kind == kRuntime ? renamed(op_[rows_[i]]) : kNullU32;
-    }
+    write_halves(spans.launch, [&](size_t i) {
+      return on_device(spans.kind[i]) ? renamed(launch_[place_[rows_[i]]]) : kNullU32;
+    });
+    write_halves(spans.op, [&](size_t i) {
+      return on_device(spans.kind[i]) || spans.kind[i] == kRuntime ? renamed(op_[rows_[i]]) : kNullU32;
+    });
     for (auto* column : {&launch_, &op_, &new_id_}) column->release();
   }
 
@@ -569,14 +595,13 @@ class Linker {
 
   void write_times() {
     auto& spans = out_.spans;
-    gather(raw_.dur, spans.dur);
+    write_halves(spans.dur, [&](size_t i) { return raw_.dur[rows_[i]]; });
     raw_.dur.release();
-    gather(raw_.start, spans.start);
+    write_halves(spans.start, [&](size_t i) { return raw_.start[rows_[i]]; });
     raw_.start.release();
-    spans.step.allocate(rows_.size());
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      spans.step[i] = on_device(spans.kind[i]) ? device_step_[place_[rows_[i]]] : step_at(spans.start[i]);
-    }
+    write_halves(spans.step, [&](size_t i) {
+      return on_device(spans.kind[i]) ? device_step_[place_[rows_[i]]] : step_at(spans.start[i]);
+    });
     device_step_.release();
   }
 
@@ -713,7 +738,8 @@ class Linker {
     for (size_t row = 0; row < count_; ++row) {
       if (raw_.kind[row] == kMemory && kept(row)) rows.push(uint32_t(row));
     }
-    sort_rows(rows, 0, rows.size(), spare_, [this](uint32_t a, uint32_t b) {
+    Column<uint32_t> spare;
+    sort_rows(rows, 0, rows.size(), spare, [this](uint32_t a, uint32_t b) {
       return raw_.start[a] != raw_.start[b] ? raw_.start[a] < raw_.start[b] : a < b;
     });
     auto& to = out_.memory;
@@ -744,7 +770,8 @@ class Linker {
       from.row[i] = new_id_[from.row[i]];
       if (from.row[i] != kNullU32) kept.push(uint32_t(i));
     }
-    sort_rows(kept, 0, kept.size(), spare_, [&from](uint32_t a, uint32_t b) {
+    Column<uint32_t> spare;
+    sort_rows(kept, 0, kept.size(), spare, [&from](uint32_t a, uint32_t b) {
       return from.row[a] != from.row[b] ? from.row[a] < from.row[b] : a < b;
     });
     for (size_t i = 0; i < kept.size(); ++i) {
@@ -768,8 +795,8 @@ class Linker {
   const size_t count_;
   std::vector<uint8_t> dropped_;
   std::vector<size_t> lane_begin_;
-  Column<uint32_t> rows_, spare_, new_id_, place_, parent_, op_, stack_, module_, launch_, caller_;
-  Column<int64_t> python_end_;
+  Column<uint32_t> lane_rows_;  // each lane in order of start
+  Column<uint32_t> rows_, new_id_, place_, parent_, op_, stack_, module_, launch_, caller_;
   Column<uint16_t> depth_;
   Column<int32_t> device_step_;
   std::vector<Call> calls_;

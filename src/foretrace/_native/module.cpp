@@ -2,6 +2,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -69,6 +70,25 @@ double to_real(const Token& token) {
 using namespace foretrace;
 
 namespace {
+
+// Runs `work` without the GIL; a C++ exception becomes Python's.
+template <class Work>
+bool unlocked(Work work) {
+  const char* failure = nullptr;
+  bool memory = false;
+  PyThreadState* state = PyEval_SaveThread();
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+    memory = true;
+  } catch (const std::exception&) {
+    failure = "the scanner failed";
+  }
+  PyEval_RestoreThread(state);
+  if (memory) PyErr_NoMemory();
+  if (failure) PyErr_SetString(PyExc_RuntimeError, failure);
+  return !memory && !failure;
+}
 
 // --- an array that Python may look at through the buffer protocol --------------------------------------------
 
@@ -170,7 +190,32 @@ PyObject* array_arrow(PyObject* self, PyObject* args) try {
   return PyErr_NoMemory();
 }
 
-PyMethodDef array_methods[] = {{"arrow", array_arrow, METH_VARARGS, "The column as Arrow's C structures, without a copy."},
+// Replaces each code by what a table of 32-bit numbers has for it; nulls stay.
+PyObject* array_recode(PyObject* self, PyObject* table) {
+  auto* array = reinterpret_cast<ArrayObject*>(self);
+  Py_buffer view;
+  if (PyObject_GetBuffer(table, &view, PyBUF_SIMPLE)) return nullptr;
+  bool sound = true;
+  const bool done = unlocked([&] {
+    const size_t known = size_t(view.len) / sizeof(uint32_t), count = size_t(array->bytes) / sizeof(uint32_t);
+    const auto* to = static_cast<const uint32_t*>(view.buf);
+    auto* codes = reinterpret_cast<uint32_t*>((*array->memory)->data());
+    for (size_t i = 0; i < count; ++i) sound &= codes[i] < known || codes[i] == kNullU32;
+    for (size_t i = 0; sound && i < count; ++i) {
+      if (codes[i] != kNullU32) codes[i] = to[codes[i]];
+    }
+  });
+  PyBuffer_Release(&view);
+  if (!done) return nullptr;
+  if (!sound) {
+    PyErr_SetString(PyExc_ValueError, "a code that the table does not have");
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+PyMethodDef array_methods[] = {{"recode", array_recode, METH_O, "Replaces codes of 32 bits, in place, by those of a table."},
+                               {"arrow", array_arrow, METH_VARARGS, "The column as Arrow's C structures, without a copy."},
                                {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot array_slots[] = {{Py_tp_methods, array_methods},
@@ -317,25 +362,6 @@ Scanner* scanner_of(PyObject* self) {
   return scanner;
 }
 
-// Runs `work` without the GIL; a C++ exception becomes Python's.
-template <class Work>
-bool unlocked(Work work) {
-  const char* failure = nullptr;
-  bool memory = false;
-  PyThreadState* state = PyEval_SaveThread();
-  try {
-    work();
-  } catch (const std::bad_alloc&) {
-    memory = true;
-  } catch (const std::exception&) {
-    failure = "the scanner failed";
-  }
-  PyEval_RestoreThread(state);
-  if (memory) PyErr_NoMemory();
-  if (failure) PyErr_SetString(PyExc_RuntimeError, failure);
-  return !memory && !failure;
-}
-
 PyObject* scanner_new(PyTypeObject* type, PyObject* args, PyObject*) {
   Py_ssize_t offset = -1;
   if (!PyArg_ParseTuple(args, "|n", &offset)) return nullptr;
@@ -375,6 +401,8 @@ PyObject* scanner_push(PyObject* self, PyObject* data) {
   Py_RETURN_NONE;
 }
 
+constexpr size_t kEventBytes = size_t(256) << 10;
+
 PyObject* scanner_read(PyObject* self, PyObject* args) {
   int file;
   Py_ssize_t size;
@@ -382,26 +410,34 @@ PyObject* scanner_read(PyObject* self, PyObject* args) {
   Scanner* scanner = scanner_of(self);
   if (!scanner) return nullptr;
   if (size < 0) size = 0;
-  Py_ssize_t got = 0;
+  size_t done = 0;
   int error = 0;
-  const bool done = unlocked([&] {
-    char* room = scanner->room(size_t(size));
+  if (!unlocked([&] {
+        while (done < size_t(size) && !error) {
+          // Events are read in pieces that stay close to the processor; a member around them must come whole.
+          const size_t piece = std::min(size_t(size) - done, scanner->in_events() ? kEventBytes : size_t(size));
+          char* room = scanner->room(piece);
+          Py_ssize_t got;
 #ifdef _WIN32
-    got = _read(file, room, unsigned(size));
+          got = _read(file, room, unsigned(piece));
 #else
-    do {
-      got = ::read(file, room, size_t(size));
-    } while (got < 0 && errno == EINTR);
+          do {
+            got = ::read(file, room, piece);
+          } while (got < 0 && errno == EINTR);
 #endif
-    error = got < 0 ? errno : 0;
-    scanner->pushed(got > 0 ? size_t(got) : 0);
-  });
-  if (!done) return nullptr;
+          error = got < 0 ? errno : 0;
+          scanner->pushed(got > 0 ? size_t(got) : 0);
+          if (got <= 0) break;
+          done += size_t(got);
+        }
+      })) {
+    return nullptr;
+  }
   if (error) {
     errno = error;
     return PyErr_SetFromErrno(PyExc_OSError);
   }
-  return PyLong_FromSsize_t(got);
+  return PyLong_FromSize_t(done);
 }
 
 PyObject* scanner_between_events(PyObject* self, PyObject*) {

@@ -4,6 +4,7 @@
 // separators, some per key, and skips one with a single comparison that also says which value comes next.
 // Where a value was the same several times (`"ph": "X"`), a longer separator is learned that holds it, too.
 // Names and lists are first compared with the one that followed the last time.
+// Events that are a copy of an earlier one but for some numbers take a shorter way: templates.hpp.
 // Whatever does not match goes through a plain tokenizer, so any layout works.
 #pragma once
 
@@ -189,6 +190,7 @@ class Scanner {
 
   // Whether all that was pushed has been read, and the next thing is an event.
   bool between_events() const { return state_ == State::kEvents && at_ == filled_; }
+  bool in_events() const { return state_ == State::kEvents; }
   bool not_json() const { return state_ == State::kNotJson; }
 
  private:
@@ -361,6 +363,8 @@ class Scanner {
 
   void document(bool last) {
     const char* p = buffer_.data() + at_;
+    if (!last && filled_ - at_ < enough_) return;
+    enough_ = 0;
     for (;;) {
       while (p < end() && (kChars.space[uint8_t(*p)] || *p == ',')) ++p;
       move_to(p);
@@ -381,7 +385,10 @@ class Scanner {
         if (state_ == State::kEvents) return;
         continue;
       }
-      if (status == Status::kIncomplete && !last && size_t(end() - p) < kLargestHeader) return;
+      if (status == Status::kIncomplete && !last && size_t(end() - p) < kLargestHeader) {
+        enough_ = 2 * size_t(end() - p);  // not to look at a long member again with every piece of it
+        return;
+      }
       document_damage(p, status == Status::kIncomplete && last, last);
       return;
     }
@@ -444,17 +451,26 @@ class Scanner {
         state_ = bare_ ? State::kDone : State::kDocument;
         return;
       }
-      Status status = *p == '{' ? run_of_events(p) : Status::kDamaged;
+      if (*p == '{') {
+        known_events(p);
+        move_to(p);
+      }
+      const char* const begin = p;
+      const Written before{raw.start.size(), raw.flows, raw.args.row.size(), raw.gpu_annotations.size()};
+      Status status = *p == '{' ? one_event(p) : Status::kDamaged;
       move_to(p);
-      if (status == Status::kOk) continue;
+      if (status == Status::kOk) {
+        if (p < end() && *p == '{' && !last_notes_) learn_event(begin, p, before);
+        continue;
+      }
       if (status == Status::kIncomplete && !last && size_t(end() - p) < kLargestEvent) return;
       if (!resync(p, status == Status::kIncomplete, last)) return;
       p = buffer_.data() + at_;
     }
   }
 
-  // Reads events one after another from a brace; `p` is left at the first that is not whole.
-  Status run_of_events(const char*& p) {
+  // Reads an event from its brace; `p` is left behind it, at the brace of the next if that follows.
+  Status one_event(const char*& p) {
     const char* q = p;
     uint32_t slot = 0;  // 0: before the first value of an event
     bool in_args = false;
@@ -473,7 +489,7 @@ class Scanner {
         for (uint8_t i = 0; i < learned->constants; ++i) {
           const Constant& each = learned->constant[i];
           const Status status = pass(each.step, p, q);
-          if (status != Status::kOk) return status;
+          if (status != Status::kOk || each.step.ends_event) return status;
           keep(each, q);
         }
         step = &learned->step;
@@ -483,8 +499,8 @@ class Scanner {
       }
       const Status passed = pass(*step, p, q);
       if (passed != Status::kOk) return passed;
-      if (step->ends_event && !step->next_event) {
-        p = q + step->length;
+      if (step->ends_event) {
+        if (!step->next_event) p = q + step->length;
         return Status::kOk;
       }
       q = skip_space(q + step->length, end());  // a learned separator may be followed by more space than it had
@@ -587,6 +603,7 @@ class Scanner {
     if (!step.ends_event) return Status::kOk;
     const Status status = commit(offset_of(p));
     if (status != Status::kOk) return status;
+    last_notes_ = event_.notes;
     event_.clear();
     if (step.next_event) p = q + step.brace;
     return Status::kOk;
@@ -883,6 +900,79 @@ class Scanner {
     return raw.texts.intern('s', text.data(), text.size());
   }
 
+  // --- events of a known shape -------------------------------------------------------------------------------
+
+  // How a number is written that may differ from one event to the next.
+  enum class Form : uint8_t { kEnd, kUnsigned, kSigned, kTime, kAny };
+  struct Piece {
+    uint32_t length;  // of the text before the number
+    Form form;
+    uint8_t target;   // which number of the template it is
+  };
+  struct GeneralArg {
+    uint32_t key;
+    uint8_t type, number;  // 0: it has the value of the template
+    int64_t value;
+  };
+  static constexpr uint8_t kStartNumber = kArgCount, kDurationNumber = kArgCount + 1, kIgnoredNumber = kArgCount + 2;
+  static constexpr uint8_t kFirstExtra = kArgCount + 3, kMostExtras = 8, kNumberCount = kFirstExtra + kMostExtras;
+  struct Template {
+    std::string text;  // that of all pieces
+    std::vector<Piece> pieces;
+    size_t longest = 0;  // bytes that an event of this shape may have
+    bool flow = false;
+    uint8_t kind = 0;
+    uint32_t lane = 0, name = 0;
+    uint32_t text_code[5] = {};
+    int32_t grid[3] = {}, block[3] = {};
+    double real[3] = {};
+    int64_t number[kNumberCount] = {};  // by Arg, and the others
+    std::vector<GeneralArg> args;
+  };
+  // How much was written before an event.
+  struct Written {
+    size_t rows;
+    int64_t flows;
+    size_t args, gpu_annotations;
+  };
+  static constexpr size_t kMostTemplates = 4096;
+  static constexpr size_t kLongestTemplate = 8192;
+  static constexpr uint32_t kTemplateCost = 4;  // to look for one costs as much as so many matches save
+  static constexpr uint32_t kTemplateCredit = 4 * 4096;
+
+  void known_events(const char*& p);
+  const char* match_template(Template& shape, const char* q);
+  static const char* read_number(const char* p, Form form, int64_t& result);
+  const char* less_likely(const char* p, uint32_t& number);
+  uint16_t* const* places_after();
+  void follow_shape(uint32_t number);
+  void commit_known(const Template& shape);
+  void keep_last_row(Template& shape) const;
+  static Form integer_form(const Token& token, bool may_be_negative);
+  static Form form_of(uint32_t key, const Token& token, const Template& shape, uint8_t& target);
+  void learn_event(const char* begin, const char* next, const Written& before);
+  uint32_t number_of_shape(const char* begin, const char* next, bool flow, const Written& before);
+  bool cut_numbers(const char* begin, const char* next, const Written& before);
+
+  std::vector<Template> templates_;
+  std::unordered_map<std::string, uint32_t> template_numbers_;
+  Template new_template_;
+  static constexpr size_t kNamesakes = 8;
+  struct Namesakes {
+    uint16_t number[kNamesakes] = {};
+    uint32_t next = 0;
+  };
+  std::unordered_map<uint64_t, Namesakes> templates_of_;  // the last ones of a name
+  static constexpr int kShapeGuesses = 4;
+  static constexpr unsigned kFarBits = 15;
+  static constexpr size_t kFarShapes = size_t(1) << kFarBits;
+  std::vector<uint16_t> shapes_after_ = std::vector<uint16_t>(kFarShapes + (size_t(1) << 13), uint16_t(kMostTemplates));
+  uint16_t* place_after_[kShapeGuesses] = {};
+  uint64_t shapes_before_ = 0;  // four bits and more for each of the last sixteen
+  uint32_t last_shapes_ = 0;    // the last two
+  uint32_t template_credit_ = kTemplateCredit / 4;
+  uint8_t last_notes_ = 0;
+
   // --- one event -------------------------------------------------------------------------------------------
 
   Status commit(int64_t offset);
@@ -980,6 +1070,7 @@ class Scanner {
 
   Memory buffer_;
   size_t at_ = 0, filled_ = 0;
+  size_t enough_ = 0;  // bytes in the buffer that it takes to go on with a member of the document
   int64_t consumed_ = 0;  // bytes of the file before the buffer
   int64_t resync_work_ = 0;
   State state_ = State::kStart;

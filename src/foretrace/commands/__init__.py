@@ -9,80 +9,95 @@ from __future__ import annotations
 
 import errno
 import gc
+import importlib
 import os
 import sys
-import traceback
 import warnings
 from collections.abc import Sequence
-from types import ModuleType
-from typing import TextIO
+from typing import Any, NamedTuple, TextIO
 
 from foretrace._version import __version__
-from foretrace.commands import (
-    _encoding,
-    _output,
-    _version_info,
-    bench,
-    cache,
-    compare,
-    completion,
-    demo,
-    diagnose,
-    doctor,
-    explain,
-    flame,
-    formats,
-    gate,
-    ledger,
-    man,
-    mcp,
-    memory,
-    perfetto,
-    predict,
-    ranks,
-    report,
-    run,
-    schema,
-    serve,
-    show,
-    sql,
-    summary,
-    try_,
-    verify,
-)
-from foretrace.commands._call import Call
+from foretrace.commands import _encoding
+from foretrace.commands._call import Call, documents
 from foretrace.commands._parser import Parser
 from foretrace.errors import ForetraceError, InputError, UsageError, fault_text, is_fault, unknown
-from foretrace.urls import is_url
 
-COMMANDS: tuple[ModuleType, ...] = (
-    demo,
-    run,
-    diagnose,
-    try_,
-    verify,
-    ledger,
-    serve,
-    report,
-    summary,
-    show,
-    memory,
-    ranks,
-    compare,
-    gate,
-    predict,
-    explain,
-    sql,
-    flame,
-    perfetto,
-    mcp,
-    bench,
-    formats,
-    cache,
-    doctor,
-    schema,
-    completion,
-    man,
+
+class Command(NamedTuple):
+    """A command: its module, loaded when it is asked for, and the module's first line, for --help to load none."""
+
+    file: str
+    says: str
+
+    @property
+    def name(self) -> str:
+        return self.file.rstrip("_")  # `try_`: a module cannot be named `try`
+
+    @property
+    def module(self) -> Any:
+        return importlib.import_module(f"foretrace.commands.{self.file}")
+
+
+COMMANDS = (
+    Command("demo", "Diagnose the sample recording that comes with Foretrace: a first look."),
+    Command("run", "Record a program without changing it, and diagnose the recording."),
+    Command("diagnose", "List what to change, ordered by how much time each change would save."),
+    Command(
+        "try_", "Make the changes that need no edit, in a program as it is, and measure what each brings."
+    ),
+    Command(
+        "verify", "Compare what a finding predicted with what a recording of the changed program measured."
+    ),
+    Command("ledger", "Show how far predictions came true in this project, by rule and device."),
+    Command(
+        "serve",
+        "Open recordings, benchmarks and memory snapshots in the browser: findings, timeline, kernels, memory and more. All stays on this machine.",
+    ),
+    Command(
+        "report",
+        "Write the page of recordings, benchmarks or memory snapshots as a single HTML file that works offline.",
+    ),
+    Command(
+        "summary",
+        "Print trust, overview, steps and top kernels of a recording (top operators if it holds no GPU work; counters, of an ncu file).",
+    ),
+    Command("show", "Print one analysis of a recording as a table."),
+    Command(
+        "memory",
+        "Show who holds GPU memory at the peak, what leaks, what is wasted and why a request did not fit.",
+    ),
+    Command("ranks", "Compare the ranks of a job: who holds it up, and what a step would save without that."),
+    Command(
+        "compare",
+        "Compare recordings, Runs or benchmarks: which is faster, and what explains the difference.",
+    ),
+    Command("gate", "Decide a CI job by limits on what changed: 0 passed, 1 failed, 4 inconclusive."),
+    Command("predict", "Predict the step time after a change, by replaying the recorded steps."),
+    Command("explain", "Explain the name of a kernel, an operator or another event in plain words."),
+    Command("sql", "Query the tables of a recording with SQL."),
+    Command("flame", "Write a flame graph of a recording: speedscope JSON or folded stacks."),
+    Command(
+        "perfetto",
+        "Open a recording in ui.perfetto.dev, with steps, findings and counters as extra tracks, or write the file.",
+    ),
+    Command(
+        "mcp",
+        "Serve recordings to a coding agent as tools of the Model Context Protocol, over standard input and output.",
+    ),
+    Command(
+        "bench", "Time functions of your own, products, attention, a transformer or collectives, honestly."
+    ),
+    Command("formats", "List the files that Foretrace reads, how well, and what each cannot tell."),
+    Command("cache", "List or clear the cache of recordings that were read before."),
+    Command("doctor", "Check what this machine can record and read, and say how to get what is missing."),
+    Command(
+        "schema", "Print the JSON Schema of an output, to check documents by; without a name, list them."
+    ),
+    Command(
+        "completion",
+        "Print the completions of a shell: commands, options, and names of analyses, rules, benchmarks, changes and schemas.",
+    ),
+    Command("man", "Print the manual page: foretrace man | man -l -"),
 )
 
 ALL = "*"  # every command is configured
@@ -98,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _never_fail_on_output()
     gc.set_threshold(_COLLECT_EVERY)
     call = Call(list(sys.argv[1:] if argv is None else argv))
-    _output.documents.clear()
+    documents.clear()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
@@ -111,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _fail(call, _INTERRUPTED, "interrupted", "interrupted")
     except BrokenPipeError:
-        _output.give_up()
+        _printer().give_up()
         return _PIPE_CLOSED
     except OSError as error:
         return _not_accessible(call, error)
@@ -123,14 +138,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(call: Call) -> int:
     arguments = call.arguments
-    if _version_info.is_asked_for(arguments):
-        _version_info.show(as_json=call.wants_json)
-        return 0
+    if "--version" in arguments:
+        from foretrace.commands import _version_info
+
+        if _version_info.is_asked_for(arguments):
+            _version_info.show(as_json=call.wants_json)
+            return 0
     chosen = next((word for word in arguments if not word.startswith("-")), None)
-    if chosen is not None and chosen not in map(_name, COMMANDS):
+    if chosen is not None and chosen not in _names():
         _check_bare_path(chosen)
-        arguments.insert(0, _name(diagnose))
-        chosen = _name(diagnose)
+        arguments.insert(0, "diagnose")
+        chosen = "diagnose"
     parser = _parser(chosen, arguments)
     try:
         call.parsed = parsed = parser.parse_all(arguments)
@@ -154,13 +172,12 @@ def _parser(chosen: str | None, arguments: Sequence[str] = ()) -> Parser:
     says = "print the version and exit; with --format json, as JSON"
     parser.add_argument("--version", action="version", version=f"foretrace {__version__}", help=says)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
-    for module in COMMANDS:
-        says = (module.__doc__ or "").strip().splitlines()[0]
-        command = commands.add_parser(_name(module), help=says, description=says)
-        if chosen in (_name(module), ALL):
-            command.arguments = arguments[arguments.index(chosen) + 1 :] if chosen in arguments else ()
-            module.configure(command)
-            command.set_defaults(run=module.run)
+    for command in COMMANDS:
+        below = commands.add_parser(command.name, help=command.says, description=command.says)
+        if chosen in (command.name, ALL):
+            below.arguments = arguments[arguments.index(chosen) + 1 :] if chosen in arguments else ()
+            command.module.configure(below)
+            below.set_defaults(run=command.module.run)
     return parser
 
 
@@ -169,15 +186,22 @@ def whole_parser() -> Parser:
     return _parser(ALL)
 
 
-def _name(module: ModuleType) -> str:
-    return module.__name__.rpartition(".")[2].rstrip("_")  # `try_`: a module cannot be named `try`
+def _names() -> list[str]:
+    return [command.name for command in COMMANDS]
+
+
+def _printer() -> Any:
+    """The module that prints: loaded when there is something to print, since --help has no need of it."""
+    return importlib.import_module("foretrace.commands._output")
 
 
 def _check_bare_path(text: str) -> None:
     """A word that is neither a command nor like a path was meant as a command."""
+    from foretrace.urls import is_url
+
     if os.path.exists(text) or os.sep in text or "." in text or is_url(text):
         return
-    raise unknown(f"no command or file named {text!r}", text, map(_name, COMMANDS), listed="commands")
+    raise unknown(f"no command or file named {text!r}", text, _names(), listed="commands")
 
 
 def _show_warning(
@@ -203,17 +227,19 @@ def _say(text: str) -> None:
 def _fail(call: Call, code: int, kind: str, says: str, *, near: Sequence[str] = ()) -> int:
     """Tells an error: a line for people and, where JSON was asked for, a document; returns the exit code."""
     _say(says)
-    if call.wants_json and not _output.documents:
+    if call.wants_json and not documents:
         try:
-            _output.print_error(code, kind, says, near)
+            _printer().print_error(code, kind, says, near)
             sys.stdout.flush()
         except OSError:  # the reader went away, or the disk is full; the line has told
-            _output.give_up()
+            _printer().give_up()
     return code
 
 
 def _internal(call: Call, error: BaseException) -> int:
     if os.environ.get("FORETRACE_DEBUG"):
+        import traceback
+
         traceback.print_exc()
     return _fail(call, _INTERNAL, "internal", fault_text(error))
 
@@ -224,7 +250,7 @@ def _not_accessible(call: Call, error: OSError) -> int:
     if error.filename is not None:
         return _fail(call, InputError.exit_code, InputError.kind, f"{os.fsdecode(error.filename)}: {reason}")
     if error.errno in _OUTPUT_FULL:
-        _output.give_up()
+        _printer().give_up()
         _say(f"standard output: cannot be written: {reason}")
         return UsageError.exit_code
     return _internal(call, error)

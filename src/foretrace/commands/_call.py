@@ -1,21 +1,21 @@
-"""A Call: the arguments of one command, and whether its answer is to be JSON."""
+"""A Call: the arguments of one command, whether its answer is to be JSON, and whether that was printed."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
 _FLAG = "--format"
 _SHORTEST = "--f"  # argparse takes a flag by its beginning
+documents: list[str] = []  # the kinds of JSON documents that were printed: one call prints at most one
 
 
-@dataclass
 class Call:
     """What was typed; `parsed` once that is understood."""
 
-    arguments: list[str]
-    parsed: argparse.Namespace | None = None
+    def __init__(self, arguments: list[str]) -> None:  # no dataclass: to load that takes longer than --help
+        self.arguments = arguments
+        self.parsed: argparse.Namespace | None = None
 
     @property
     def wants_json(self) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretrace._version import __version__
+from foretrace.commands._call import documents
 from foretrace.errors import ForetraceError, UsageError, unknown
 from foretrace.units import heading, visible
 from foretrace.urls import here
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "json", "csv", "md")
 ERROR_SCHEMA = "foretrace.error/1"
-documents: list[str] = []  # the kinds of JSON documents that were printed: one call prints at most one
 TABLE_ROWS = 25  # shown in a terminal unless --limit says otherwise
 
 

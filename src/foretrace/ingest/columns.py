@@ -77,6 +77,15 @@ class Columns:
     ] = ()  # where there are several: the one that was read, then the others
 
 
+def coded(texts: pl.Series, codes: Array) -> pl.Series:
+    """The text behind each code. Codes of the native scanner are replaced where they lie, and gone afterwards."""
+    recode = getattr(codes.base, "recode", None)
+    if recode is None:
+        return texts.gather(nullable(codes))
+    recode(texts.to_physical().to_numpy())
+    return nullable(codes).cat.to(texts.dtype)  # no gather: its copies were the peak of memory
+
+
 class _Handed:
     """A column of the native scanner, which polars takes over without a copy."""
 
@@ -87,8 +96,20 @@ class _Handed:
         return self._capsules
 
 
+def nothing(rows: int, dtype: np.dtype[Any], null: float) -> Array:
+    """A column that nothing was recorded for: all null, in the memory of one."""
+    return np.broadcast_to(np.array(null, dtype), rows)
+
+
+def is_nothing(values: Array) -> bool:
+    """Whether this is the result of `nothing`."""
+    return values.strides == (0,)
+
+
 def nullable(values: Array) -> pl.Series:
     """A series with real nulls where the array has its type's NULL."""
+    if is_nothing(values):
+        return pl.Series(np.empty(0, values.dtype)).clear(len(values))
     arrow = getattr(values.base, "arrow", None)
     if arrow is not None:
         return pl.Series(_Handed(arrow(values.dtype.str[1:], values.nbytes)))

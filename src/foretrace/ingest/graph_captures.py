@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from foretrace import schema
 from foretrace.runtime_names import Effect, calls_that, does
 from foretrace.trace import Trace, once_per_trace
 
@@ -165,8 +166,13 @@ def eager_kernels(trace: Trace) -> frozenset[tuple[str, str | None, str]]:
 @once_per_trace
 def graph_launches(trace: Trace) -> pl.Series:
     """Ids of the calls that launch graphs."""
-    calls = trace.spans.lazy().filter(pl.col("kind") == "runtime").select("id", "name").collect()
-    return calls.filter(pl.Series(calls_that(calls["name"], Effect.GRAPH), dtype=pl.Boolean))["id"]
+    spans = (
+        trace.spans
+    )  # every recording that is read comes here: no query, whose engine takes time and memory
+    is_call = spans["kind"].to_physical().to_numpy() == schema.KINDS.index("runtime")
+    rows = pl.Series(np.flatnonzero(is_call).astype(np.uint32))
+    launches = pl.Series(calls_that(spans["name"].gather(rows), Effect.GRAPH), dtype=pl.Boolean)
+    return spans["id"].gather(rows).filter(launches)
 
 
 def node_names(work: pl.DataFrame) -> list[str]:

@@ -91,7 +91,9 @@ def read(
     _check_pid(columns, pid, name)
     meta = {**_meta(columns, source), "masked_texts": masked}
     _drop_counters_of_others(columns)
-    frames = hip_geometry.completed(kineto_tables.build(columns), meta["devices"])
+    frames = kineto_tables.build(columns)
+    if any(name.startswith("hip") for name in columns.names):
+        frames = hip_geometry.completed(frames, meta["devices"])
     # The header of a merged file is that of one of its ranks, and does not say of which.
     meta["rank"], meta["rank_source"] = (None, None) if columns.processes else rank_of(columns.header, name)
     if meta["rank"] is not None:

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from foretrace import schema
-from foretrace.ingest.columns import NULL_I64, NULL_U32, NULL_U64, Array, Columns, nullable
+from foretrace.ingest.columns import NULL_I64, NULL_U32, NULL_U64, Array, nullable
 
 # c10::DeviceType, in its own order
 DEVICE_TYPES = {
@@ -27,34 +27,51 @@ DEVICE_TYPES = {
 _FEW = 16  # values that are told apart without a sort
 
 
+class MemoryEvents:
+    """What was recorded of allocators, with the device of each event. What it no longer needs it lets go."""
+
+    def __init__(self, memory: dict[str, Array]) -> None:
+        self.columns = memory
+        self.devices, self.which = _memory_devices(memory)
+        del memory["device_type"], memory["device_id"]
+
+
 def counter_table(
-    columns: Columns, names: pl.Series, texts: pl.Series, tracks: pl.DataFrame
+    events: MemoryEvents, group: dict[str, Array], names: pl.Series, texts: pl.Series, tracks: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Recorded counters and the allocators' totals, series by series; each allocator gets a track."""
-    group, memory = columns.groups.pop("counters"), columns.groups["memory"]
-    devices, which = _memory_devices(memory)
+    memory, devices, which = events.columns, events.devices, events.which
     columns_of = (("allocated", "allocated_bytes"), ("reserved", "reserved_bytes"))
     known = [np.flatnonzero(memory[column] != NULL_I64).astype(np.uint32) for column, _ in columns_of]
     rows = np.concatenate(known)
     series = np.repeat(np.arange(len(known), dtype=np.uint8), [len(each) for each in known])
-    order = np.lexsort((series, which[rows]))  # stable: within a series, in order of time
-    rows, series = rows[order], series[order]
-    del order
-    used, place = np.unique(which[rows], return_inverse=True)
+    if len(devices) > 1:  # else they are in order
+        order = np.lexsort((series, which[rows]))  # stable: within a series, in order of time
+        rows, series = rows[order], series[order]
+        del order
+    used = np.flatnonzero(np.bincount(which[rows], minlength=len(devices)))
+    place = np.zeros(max(len(devices), 1), np.uint32)
+    place[used] = tracks.height + np.arange(len(used), dtype=np.uint32)
     label = pl.Series([name for _, name in columns_of], dtype=schema.TEXT)
     totals = pl.DataFrame(
         {
-            "track_id": (tracks.height + place).astype(np.uint32),
+            "track_id": place[which[rows]],
             "at_ns": memory["at"][rows],
-            "name": label.gather(series),
-            "value": np.where(series == 0, memory["allocated"][rows], memory["reserved"][rows]).astype(
-                np.float64
-            ),
+            "name": pl.Series(label.to_physical().to_numpy()[series]).cat.to(schema.TEXT),
+            "value": _totals(memory.pop("allocated"), memory.pop("reserved"), rows, series),
         }
     )
     labels = [_memory_track(tracks.height + index, devices[code]) for index, code in enumerate(used)]
     tracks = pl.concat((tracks, pl.DataFrame(labels, schema=schema.polars_schema("tracks"))))
     return pl.concat((_recorded_counters(group, names, texts), totals)), tracks
+
+
+def _totals(allocated: Array, reserved: Array, rows: Array, series: Array) -> Array:
+    values = np.empty(len(rows), np.float64)
+    first = series == 0
+    values[first] = allocated[rows[first]]
+    values[~first] = reserved[rows[~first]]
+    return values
 
 
 def _memory_track(track: int, device: str) -> dict[str, Any]:
@@ -113,21 +130,27 @@ def _device_name(kind: int, index: int) -> str:
     return name if name == "cpu" or index == NULL_I64 or not 0 <= index < 2**31 else f"{name}:{index}"
 
 
-def allocation_table(memory: dict[str, Array]) -> pl.DataFrame:
+def allocation_table(events: MemoryEvents) -> pl.DataFrame:
     """Allocations paired with the next free of the same address on the same device."""
-    devices, device_code = _memory_devices(memory)
+    memory, devices, device_code = events.columns, events.devices, events.which
     at, size, address = memory["at"], memory["bytes"], memory["address"]
-    position = np.arange(len(at))
-    order = np.lexsort((position, address, device_code))
+    order = np.lexsort((address, device_code)) if len(devices) > 1 else np.argsort(address, kind="stable")
+    order = order.astype(np.uint32)
     begins, ends = order[:-1], order[1:]
-    paired = (
-        (address[begins] == address[ends]) & (address[begins] != NULL_U64)
-        & (device_code[begins] == device_code[ends]) & (size[begins] > 0) & (size[ends] < 0)
-    )  # fmt: skip
+    # A column at a time: in one expression, their copies were the peak of memory.
+    sorted_column = address[order]
+    paired = (sorted_column[:-1] == sorted_column[1:]) & (sorted_column[:-1] != NULL_U64)
+    sorted_column = size[order]
+    paired &= (sorted_column[:-1] > 0) & (sorted_column[1:] < 0)
+    if len(devices) > 1:
+        sorted_column = device_code[order]
+        paired &= sorted_column[:-1] == sorted_column[1:]
+    del sorted_column
     freed_at = np.full(len(at), NULL_I64, np.int64)
     freed_at[begins[paired]] = at[ends[paired]]
     matched_free = np.zeros(len(at), bool)
     matched_free[ends[paired]] = True
+    del order, begins, ends, paired
     is_alloc = size > 0
     rows = np.flatnonzero(is_alloc | (~matched_free & (size < 0)))
     alloc = is_alloc[rows]

@@ -11,7 +11,7 @@ import numpy as np
 
 from foretrace.errors import FormatError, InputError
 from foretrace.ingest import lenient, processes
-from foretrace.ingest.columns import GROUPS, NULL_I32, NULL_I64, NULL_U32, NULL_U64, Array, Columns
+from foretrace.ingest.columns import GROUPS, NULL_I32, NULL_I64, NULL_U32, NULL_U64, Array, Columns, nothing
 from foretrace.ingest.source import CHUNK, Progress, Source
 from foretrace.urls import RemotePath
 
@@ -166,7 +166,7 @@ def _arrays(group: str, buffers: dict[str, Any]) -> dict[str, Array]:
     rows = max(len(array) for array in arrays.values())
     for name, dtype in GROUPS[group].items():
         if len(arrays[name]) != rows:
-            arrays[name] = np.full(rows, _NULLS[dtype.str[1:]], dtype)
+            arrays[name] = nothing(rows, dtype, _NULLS[dtype.str[1:]])
     return arrays
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ import polars as pl
 
 from foretrace import schema
 from foretrace.ingest.columns import (
-    ARG_FLOAT, ARG_INT, ARG_TEXT, NULL_I64, NULL_U32, Array, Columns, nullable,
+    ARG_FLOAT, ARG_INT, ARG_TEXT, NULL_I64, NULL_U32, Array, Columns, coded, is_nothing, nullable,
 )  # fmt: skip
-from foretrace.ingest.kineto_memory import allocation_table, counter_table
+from foretrace.ingest.kineto_memory import MemoryEvents, allocation_table, counter_table
 from foretrace.ingest.kineto_python import MODULE_PREFIX
 
+_SIDE_BY_SIDE_FROM = 100_000  # spans: below, a second thread costs more than it saves
 # "/path/model.py(123): forward"
 _FRAME = re.compile(r"(?P<file>.*)\((?P<line>[0-9]{1,9})\): (?P<function>.*)", re.DOTALL)
 _COPY = re.compile(r"(?:Memcpy|Copy)(?:Async)? ?(?P<direction>[HDP]to[HDP])")
@@ -32,23 +34,37 @@ def build(columns: Columns) -> dict[str, pl.DataFrame]:
     groups = columns.groups
     names = pl.Series(columns.names, dtype=schema.TEXT)
     texts = pl.Series(columns.texts, dtype=schema.TEXT)
-    tracks = _tracks(columns)
-    counters, tracks = counter_table(columns, names, texts, tracks)
-    stacks, extra = _stacks(columns)
-    args = _args(groups.pop("args"), texts)
-    frames = {
-        "spans": _spans(groups.pop("spans"), names),
-        "tracks": tracks,
-        "kernels": _kernels(groups.pop("kernels")),
-        "ops": _ops(groups.pop("ops"), texts, extra),
-        "python": _python(groups.pop("python")),
-        "counters": counters,
-        "allocations": allocation_table(groups.pop("memory")),
-        "stacks": stacks,
-        "modules": _modules(groups.pop("modules"), columns.names),
-        "collectives": _collectives(args),
-        "args": args,
-    }
+    own_tracks = _tracks(columns)
+
+    def of_memory() -> dict[str, pl.DataFrame]:
+        events = MemoryEvents(groups.pop("memory"))
+        counters, tracks = counter_table(events, groups.pop("counters"), names, texts, own_tracks)
+        allocations = allocation_table(events)
+        del events
+        args = _args(groups.pop("args"), texts)
+        return {
+            "counters": counters,
+            "tracks": tracks,
+            "allocations": allocations,
+            "args": args,
+            "collectives": _collectives(args),
+        }
+
+    def of_spans() -> dict[str, pl.DataFrame]:
+        stacks, extra = _stacks(columns)
+        return {
+            "spans": _spans(groups.pop("spans"), names),
+            "kernels": _kernels(groups.pop("kernels")),
+            "ops": _ops(groups.pop("ops"), texts, extra),
+            "python": _python(groups.pop("python")),
+            "stacks": stacks,
+            "modules": _modules(groups.pop("modules"), columns.names),
+        }
+
+    frames = _both(of_memory, of_spans, len(groups["spans"]["start"]))
+    # Last, when what the others were made of is gone.
+    numbers = pl.int_range(frames["spans"].height, dtype=pl.UInt32, eager=True)
+    frames["spans"] = frames["spans"].insert_column(0, numbers.alias("id"))
     frames["copies"] = _copies(groups.pop("copies"), frames["spans"])
     return {
         table: frames[table].select(
@@ -58,20 +74,37 @@ def build(columns: Columns) -> dict[str, pl.DataFrame]:
     }
 
 
-def _coded(texts: pl.Series, codes: Array) -> pl.Series:
-    """The text behind each code."""
-    return texts.gather(nullable(codes))
+def _both(
+    first: Callable[[], dict[str, pl.DataFrame]], second: Callable[[], dict[str, pl.DataFrame]], rows: int
+) -> dict[str, pl.DataFrame]:
+    """What both give, side by side where there is enough to do: what they call lets other threads run."""
+    if rows < _SIDE_BY_SIDE_FROM:
+        return {**first(), **second()}
+    found: list[dict[str, pl.DataFrame] | BaseException] = []
+
+    def guarded() -> None:
+        try:
+            found.append(first())
+        except BaseException as error:  # raised again in the first thread
+            found.append(error)
+
+    beside = threading.Thread(target=guarded, name="foretrace-tables")
+    beside.start()
+    try:
+        others = second()
+    finally:
+        beside.join()
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return {**found[0], **others}
 
 
 def _spans(group: dict[str, Array], names: pl.Series) -> pl.DataFrame:
-    kinds = pl.Series(schema.KINDS, dtype=schema.KIND)
-    count = len(group["start"])
     return pl.DataFrame(
         {
-            "id": np.arange(count, dtype=np.uint32),
             "track_id": nullable(group.pop("track")),
-            "kind": kinds.gather(group.pop("kind")),
-            "name": names.gather(group.pop("name")),
+            "kind": nullable(group.pop("kind")).cat.to(schema.KIND),
+            "name": coded(names, group.pop("name")),
             "start_ns": nullable(group.pop("start")),
             "dur_ns": nullable(group.pop("dur")),
             "depth": nullable(group.pop("depth")),
@@ -99,7 +132,7 @@ def _ops(group: dict[str, Array], texts: pl.Series, call_stacks: dict[int, int])
     return pl.DataFrame(
         {
             "span_id": nullable(group.pop("span")),
-            **{name: _coded(texts, group.pop(name)) for name in ("shapes", "dtypes", "strides", "inputs")},
+            **{name: coded(texts, group.pop(name)) for name in ("shapes", "dtypes", "strides", "inputs")},
             "sequence": nullable(group.pop("sequence")),
             "forward_thread": nullable(group.pop("forward_thread")),
             "forward_id": nullable(group.pop("forward")),
@@ -122,22 +155,20 @@ def _python(group: dict[str, Array]) -> pl.DataFrame:
 
 
 def _copies(group: dict[str, Array], spans: pl.DataFrame) -> pl.DataFrame:
-    rows = spans.select("name", "kind")[group["span"]]
-    described = {name: _copy(name) for name in rows["name"].unique().cast(pl.String).to_list()}
-    is_set = rows["kind"] == "set"
-    named = rows["name"].cast(pl.String)
-    direction = named.replace_strict(
-        {name: item[0] for name, item in described.items()}, return_dtype=pl.String
-    )
-    pageable = named.replace_strict(
-        {name: item[1] for name, item in described.items()}, return_dtype=pl.Boolean
-    )
+    rows = group["span"]
+    codes, which = np.unique(spans["name"].to_physical().to_numpy()[rows], return_inverse=True)
+    told = [_copy(name) for name in pl.Series(codes).cat.to(schema.TEXT).to_list()]
+    # One direction for each name, and those of sets behind them.
+    directions = pl.Series([*(direction for direction, _ in told), "set"], dtype=pl.String)
+    pageable = pl.Series([*(pageable for _, pageable in told), None], dtype=pl.Boolean)
+    is_set = spans["kind"].to_physical().to_numpy()[rows] == schema.KINDS.index("set")
+    place = pl.Series(np.where(is_set, len(told), which).astype(np.uint32))
     return pl.DataFrame(
         {
-            "span_id": group["span"],
+            "span_id": rows,
             "size_bytes": nullable(group["size"]),
-            "direction": direction.set(is_set, "set"),
-            "pageable": pageable.set(is_set, None),
+            "direction": directions.gather(place),
+            "pageable": pageable.gather(place),
         }
     )
 
@@ -220,7 +251,8 @@ def _stacks(columns: Columns) -> tuple[pl.DataFrame, dict[int, int]]:
     frames = [_frame(columns.names[code]) for code in group["name"]]
     nodes: dict[tuple[int | None, tuple[str | None, int | None, str]], int] = {}
     of_text: dict[int, int] = {}
-    for code in np.unique(columns.groups["ops"]["call_stack"]).tolist():
+    recorded = columns.groups["ops"]["call_stack"]
+    for code in [] if is_nothing(recorded) else np.unique(recorded).tolist():
         if code == NULL_U32 or not columns.texts[code]:
             continue
         node: int | None = None
@@ -259,21 +291,25 @@ def _modules(group: dict[str, Array], names: Sequence[str]) -> pl.DataFrame:
 
 def _args(group: dict[str, Array], texts: pl.Series) -> pl.DataFrame:
     kind, value = group["type"], group["value"]
+    places = group["span"].astype(np.uint64) << np.uint64(32) | group["key"]
+    repeated = len(np.unique(places)) < len(places)
     as_text = np.where(kind == ARG_TEXT, value, NULL_U32).astype(np.uint32)
     frame = pl.DataFrame(
         {
             "span_id": group["span"],
-            "key": texts.gather(group["key"]),
+            "key": coded(texts, group.pop("key")),
             "int": nullable(np.where(kind == ARG_INT, value, NULL_I64)),
             "float": nullable(np.where(kind == ARG_FLOAT, value.view(np.float64), np.nan)),
-            "text": _coded(texts, as_text),
+            "text": coded(texts, as_text),
         }
     )
-    return frame.unique(("span_id", "key"), keep="last", maintain_order=True)
+    return frame.unique(("span_id", "key"), keep="last", maintain_order=True) if repeated else frame
 
 
 def _collectives(args: pl.DataFrame) -> pl.DataFrame:
     """One row per span with a "Collective name"."""
+    if not (args["key"] == "Collective name").any():
+        return pl.DataFrame(schema=schema.polars_schema("collectives"))
     spans = args.filter(pl.col("key") == "Collective name").select("span_id", "text")
     arguments = args.join(spans.select("span_id"), on="span_id", how="semi")
 

@@ -21,6 +21,10 @@ from foretrace.errors import InputError
 from foretrace.urls import RemotePath
 
 CHUNK = 4 << 20
+INFLATED = (
+    512 << 10
+)  # of a compressed file at once: larger pieces cost more to get memory for than to inflate
+_AHEAD = 8  # pieces that may wait
 Progress = Callable[[int, int], None]  # bytes read of the file so far, bytes of the file
 
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
@@ -51,7 +55,7 @@ class Source:
         produced = 0
         while True:
             try:
-                piece = reader.read(CHUNK)
+                piece = reader.read(INFLATED if self.compression else CHUNK)
             except _stream_errors() as error:
                 self.broken.append((f"{self.compression or 'file'}: {_reason(error)}", produced))
                 return
@@ -210,7 +214,7 @@ def _zip(raw: IO[bytes]) -> _Reader:
 
 def _ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """The same pieces, produced in a thread while the caller works on the last one."""
-    queue: Queue[bytes | BaseException | None] = Queue(maxsize=2)
+    queue: Queue[bytes | BaseException | None] = Queue(maxsize=_AHEAD)
     stopped = threading.Event()
 
     def produce() -> None:
