@@ -241,7 +241,7 @@ def growth(work: Path) -> list[Bar]:
         "events": (100, 4000, traced("launches", steps=10, launches=1, threads=1)),
         "steps": (100, 20_000, traced("steps", steps=1, launches=2, threads=1)),
         "threads": (2, 64, traced("threads", steps=10, launches=120, threads=1)),
-        "ranks": (8, 16, ranks),
+        "ranks": (16, 64, ranks),
     }
     found = []
     print("\nCPU s while one thing doubles", flush=True)

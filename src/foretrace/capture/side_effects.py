@@ -6,6 +6,7 @@ torch.save is led into the scratch folder. Everything else is only seen, by Pyth
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from foretrace.capture.patches import replaced
 
 _MOST = 20  # of each kind, that are told
+_BYTECODE = re.compile(r"\.pyc(\.\d+)?$")  # with a number while it is written
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -61,7 +63,7 @@ class SideEffects:
         if not writes or not isinstance(path, (str, bytes)) or len(self.written) >= _MOST:
             return
         name = os.path.realpath(os.fsdecode(path))
-        if not name.startswith(self._passed) and "__pycache__" not in name:
+        if not name.startswith(self._passed) and not _BYTECODE.search(name):
             self.written[name] = None
 
     def _lead_saves_away(self) -> None:
