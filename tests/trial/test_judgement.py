@@ -13,7 +13,7 @@ QUIET = [100.0, 100.1, 99.9, 100.2, 99.8, 100.3, 99.7, 100.05, 99.95, 100.15]  #
 
 
 def run(scale: float = 1.0) -> dict[str, Any]:
-    """A process of its own: its blocks come in another order."""
+    """One process; the order of its blocks depends on the scale, so that two processes are not correlated."""
     turn = int(scale * 1e9) % len(QUIET)
     return {"blocks_ns": [block * 1e6 * scale for block in QUIET[turn:] + QUIET[:turn]]}
 

@@ -61,7 +61,7 @@ def uneven(runs: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def same_work(runs: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the blocks of all runs go up and down together: each has work of its own, the same in every run."""
+    """Whether blocks differ by their work: those of all runs go up and down together."""
     blocks = [run["blocks_ns"] for run in runs]
     if (
         len(blocks) < 2

@@ -117,7 +117,7 @@ class Sweep:
                     yield proposal
 
     def _again(self, variant: str, rounds: int) -> bool:
-        """Whether a change that was run so often is run once more."""
+        """Whether a change needs another process after this many rounds."""
         swept = Swept(tuple(self._runs))
         run = swept.of(variant)
         if run is None or not counts(run):
