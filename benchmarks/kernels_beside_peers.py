@@ -2,10 +2,11 @@
 
 torch's Timer reads the host's clock around many calls in a row, and waits for the device once at the end: beside it stands
 `how="back-to-back"`. do_bench puts two events around one call after writing 256 MB to empty L2: beside it stands `how="flush"`.
-All four take turns in an order that turns round, so that a GPU that grows hot does so for all; a figure is the median over the turns
-of the medians, a ratio the median of the ratios within a turn. Beside Timer stands the mean: its blocks are so long that there are
-one or two in a turn, and the host is now faster, now slower. A kernel of a few microseconds takes shorter turns, and
-more of them: events tick every half microsecond, which is a tenth of it, and the host's speed changes from one second to the next.
+Each two take turns in an order that turns round and nothing runs between, so that both find the GPU in the state in which the other left
+it: a product of matrices brings it to its power limit. A figure is the median over the turns, a ratio the median of the ratios within a
+turn, with the interval that holds it in 99 of 100 cases. There are at least --turns, and more until the ratio is known to half a
+percent or --most seconds have passed. Beside Timer stands the mean: its blocks are so long that there are one or two in a turn, and the
+host is now faster, now slower.
 
     python benchmarks/kernels_beside_peers.py                  # on a GPU; exit code 1 with --gate where one is off by over 2 %
     python benchmarks/kernels_beside_peers.py --device cpu     # beside torch's Timer alone, with small tensors
@@ -17,6 +18,7 @@ import argparse
 import json
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,13 +27,15 @@ from torch.nn import functional
 from torch.utils.benchmark import Timer
 
 from foretrace import bench
+from foretrace.bench.stopping import half_width
 
 BAR = 0.02
-SHORT = ("tiny add",)  # a few microseconds
-SHORT_TURNS = 15  # times as many, of a fifth of the time
+KNOWN = 0.005  # half of the interval of a ratio, at which no more turns are taken
+SHORT = ("tiny add",)  # a few microseconds: more turns, of a fifth of the time
 SHORT_SHARE = 0.2
 _MS = 1e3
 Function = Callable[[], object]
+Way = Callable[[], float]  # of timing one call, in milliseconds
 
 
 def kernels(device: str) -> dict[str, Function]:
@@ -67,15 +71,15 @@ def kernels(device: str) -> dict[str, Function]:
 
 def ours(function: Function, device: str, how: str, seconds: float) -> float:
     """Milliseconds of a call."""
-    timing = bench.Timing(device=device, how=how, warmup_s=0.025, least_s=seconds, most_s=4 * seconds)  # type: ignore[arg-type]
+    timing = bench.Timing(device=device, how=how, warmup_s=seconds, least_s=seconds, most_s=4 * seconds)  # type: ignore[arg-type]
     measured = bench.time(function, timing)
     return measured.mean_ms if how == "back-to-back" else measured.median_ms.point
 
 
 def timer(function: Function, seconds: float) -> float:
-    """torch.utils.benchmark's, in milliseconds."""
-    measured = Timer("function()", globals={"function": function}).blocked_autorange(min_run_time=seconds)
-    return float(measured.mean) * _MS
+    """torch.utils.benchmark's, in milliseconds; with as many threads as there are, where it takes one by default."""
+    timed = Timer("function()", globals={"function": function}, num_threads=torch.get_num_threads())
+    return float(timed.blocked_autorange(min_run_time=seconds).mean) * _MS
 
 
 def do_bench(function: Function, seconds: float) -> float:
@@ -96,33 +100,73 @@ def why_no_triton(device: str) -> str | None:
     return None
 
 
-def beside(function: Function, device: str, *, turns: int, seconds: float, triton: bool) -> dict[str, float]:
-    """The median over the turns, by each way of timing."""
-    ways: dict[str, Callable[[], float]] = {
-        "back_to_back_ms": lambda: ours(function, device, "back-to-back", seconds),
-        "timer_ms": lambda: timer(function, seconds),
+def beside(mine: Way, theirs: Way, *, turns: int, most_s: float) -> dict[str, float]:
+    """Milliseconds by both, their ratio, and by how much it may be off."""
+    taken: list[tuple[float, float]] = []
+    began = time.monotonic()
+    while True:
+        if len(taken) % 2:
+            other = theirs()
+            taken.append((mine(), other))
+        else:
+            taken.append((mine(), theirs()))
+        ratios = [one / other for one, other in taken]
+        if len(taken) >= turns and (half_width(ratios) <= KNOWN or time.monotonic() - began > most_s):
+            break
+    ours_ms, theirs_ms = (statistics.median(each) for each in zip(*taken, strict=True))
+    return {
+        "ours_ms": ours_ms,
+        "theirs_ms": theirs_ms,
+        "ratio": statistics.median(ratios),
+        "off": half_width(ratios),
+        "turns": len(taken),
+    }
+
+
+def compared(
+    function: Function, device: str, *, seconds: float, turns: int, most_s: float, triton: bool
+) -> dict[str, dict[str, float]]:
+    """The call by us and by each peer that there is."""
+    pairs: dict[str, tuple[Way, Way]] = {
+        "timer": (
+            lambda: ours(function, device, "back-to-back", seconds),
+            lambda: timer(function, seconds),
+        )
     }
     if triton:
-        ways["flush_ms"] = lambda: ours(function, device, "flush", seconds)
-        ways["do_bench_ms"] = lambda: do_bench(function, seconds)
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(turns):
-        for name in list(ways)[:: 1 if turn % 2 else -1]:
-            taken[name].append(ways[name]())
-    row = {name: statistics.median(values) for name, values in taken.items()}
-    pairs = {"timer_ratio": ("back_to_back_ms", "timer_ms"), "do_bench_ratio": ("flush_ms", "do_bench_ms")}
-    for name, (mine, theirs) in pairs.items():
-        if theirs in taken:
-            row[name] = statistics.median(a / b for a, b in zip(taken[mine], taken[theirs], strict=True))
-    return row
+        pairs["do_bench"] = (
+            lambda: ours(function, device, "flush", seconds),
+            lambda: do_bench(function, seconds),
+        )
+    return {peer: beside(*ways, turns=turns, most_s=most_s) for peer, ways in pairs.items()}
+
+
+def line(name: str, row: dict[str, dict[str, float]]) -> str:
+    """A row of the table."""
+    cells = []
+    for peer in ("timer", "do_bench"):
+        found = row.get(peer)
+        cells += (
+            [
+                f"{found['ours_ms']:.5f}",
+                f"{found['theirs_ms']:.5f}",
+                f"{found['ratio']:.3f} ± {found['off']:.3f}",
+            ]
+            if found
+            else ["–"] * 3
+        )
+    return f"| {name} | {' | '.join(cells)} |"
 
 
 def main() -> int:
     """Prints the table; with --out, writes it as JSON too."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--turns", type=int, default=7, help="at least (%(default)s)")
     parser.add_argument("--seconds", type=float, default=0.1, help="of each way of timing, in each turn")
+    parser.add_argument(
+        "--most", type=float, default=10, metavar="S", help="for the turns of a pair, at most (%(default)s)"
+    )
     parser.add_argument("--only", nargs="+", metavar="KERNEL", help="these alone")
     parser.add_argument("--out", type=Path, help="a JSON file to write")
     parser.add_argument(
@@ -130,7 +174,7 @@ def main() -> int:
     )
     args = parser.parse_args()
     reason = why_no_triton(args.device)
-    print(f"torch {torch.__version__}, {args.device}; {args.turns} turns of {args.seconds} s")
+    print(f"torch {torch.__version__}, {args.device}; turns of {args.seconds} s, at least {args.turns}")
     if reason:
         print(f"without do_bench: {reason}")
     print("| kernel | back-to-back | Timer | ratio | flush | do_bench | ratio |")
@@ -139,18 +183,17 @@ def main() -> int:
     for name, function in kernels(args.device).items():
         if args.only and name not in args.only:
             continue
-        more, share = (SHORT_TURNS, SHORT_SHARE) if name in SHORT else (1, 1.0)
-        row = rows[name] = beside(
+        short = name in SHORT
+        rows[name] = compared(
             function,
             args.device,
-            turns=args.turns * more,
-            seconds=args.seconds * share,
+            seconds=args.seconds * (SHORT_SHARE if short else 1),
+            turns=args.turns,
+            most_s=args.most / (SHORT_SHARE if short else 1),
             triton=reason is None,
         )
-        columns = ("back_to_back_ms", "timer_ms", "timer_ratio", "flush_ms", "do_bench_ms", "do_bench_ratio")
-        shown = [f"{row[key]:.{3 if 'ratio' in key else 5}f}" if key in row else "–" for key in columns]
-        print(f"| {name} | {' | '.join(shown)} |", flush=True)
-    ratios = [value for row in rows.values() for key, value in row.items() if key.endswith("ratio")]
+        print(line(name, rows[name]), flush=True)
+    ratios = [found["ratio"] for row in rows.values() for found in row.values()]
     inside = sum(abs(ratio - 1) <= BAR for ratio in ratios)
     print(f"within {100 * BAR:.0f} %: {inside} of {len(ratios)}")
     if args.out:

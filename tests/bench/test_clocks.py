@@ -48,10 +48,14 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_calls_in_a_row_stand_between_two_events(done: list[str]) -> None:
     clock = EventClock(DEVICE)
-    samples = clock.samples(lambda: done.append("call"), calls=3, count=2)
-    assert done == ["event", "call", "call", "call", "event"] * 2 + ["wait"]
-    assert samples == [1.0, 1.0]
-    assert clock.least_sample_ms == 2
+    for _ in range(2):
+        samples = clock.samples(lambda: done.append("call"), calls=3, count=2)
+        assert samples == [1.0, 1.0]
+    made, taken = ["event"] * 4, ["event", "call", "call", "call", "event"] * 2 + ["wait"]
+    assert (
+        done == made + taken + taken
+    )  # events are made by their first record, outside of what is timed, and once
+    assert clock.least_sample_ms == 10
 
 
 def test_the_flush_is_before_the_first_event_and_not_in_the_time(done: list[str]) -> None:
@@ -59,7 +63,7 @@ def test_the_flush_is_before_the_first_event_and_not_in_the_time(done: list[str]
     assert done == [f"buffer {240 << 20}"]
     assert clock.most_together > EventClock(DEVICE).most_together  # a short queue shortens what is timed
     assert clock.samples(lambda: done.append("call"), calls=1, count=2) == [1.0, 1.0]
-    assert done[1:] == ["flush", "event", "call", "event"] * 2 + ["wait"]
+    assert done[1:] == ["event"] * 4 + ["flush", "event", "call", "event"] * 2 + ["wait"]
     assert clock.least_sample_ms == 0
     assert "240 MiB" in clock.says
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from bench.made_up import MadeUpClock
 
-from foretrace.bench.clocks import HostClock, tick_ns
-from foretrace.bench.engine import measure
+from foretrace.bench.clocks import Function, HostClock, tick_ns
+from foretrace.bench.engine import measure, warm_up
 from foretrace.bench.measurement import Measurement
 from foretrace.bench.stopping import half_width, noise
 from foretrace.bench.timing import Timing
@@ -34,6 +34,23 @@ def test_the_warm_up_is_not_in_the_samples() -> None:
     times = itertools.chain([2000.0], [20.0] * 5, itertools.repeat(10.0))
     taken = measure(nothing, MadeUpClock(lambda: next(times)), Timing(warmup_s=0.1, least_s=0.2))
     assert set(taken.samples_ms) == {10.0}
+
+
+def test_the_warm_up_calls_in_a_row_as_the_samples_do() -> None:
+    """Calls of 1 ms and samples of 10: a call at a time is no load for a device that waits in between."""
+    rows: list[int] = []
+
+    class Watched(MadeUpClock):
+        def samples(self, function: Function, *, calls: int, count: int) -> list[float]:
+            rows.append(calls)
+            return super().samples(function, calls=calls, count=count)
+
+    warm_up(nothing, Watched(lambda: 1.0, least_sample_ms=10.0), 0.1, nothing)
+    assert rows == [
+        1,
+        1,
+        *[10] * 10,
+    ]  # the first call, one to learn what a call takes, and the rest of 100 ms
 
 
 def test_cold_keeps_the_first_ten_calls() -> None:

@@ -146,6 +146,20 @@ def test_every_exception_has_its_code(
     assert capsys.readouterr().err == says
 
 
+def test_a_current_folder_that_was_removed_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(["try", "--only", "tf32", "--", "python", "train.py"]) == 3
+    assert (
+        capsys.readouterr().err
+        == "foretrace: the current folder was removed: change into one that is there\n"
+    )
+
+
 def test_traceback_on_request(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(commands.doctor, "run", lambda _: 1 // 0)
     monkeypatch.setenv("FORETRACE_DEBUG", "1")

@@ -43,13 +43,15 @@ def _go_on() -> None:
 
 
 def warm_up(function: Function, clock: Clock, warmup_s: float, check: Callable[[], None]) -> None:
-    """Calls for so long after the first one, which may compile or allocate, is done."""
+    """Calls for so long after the first one, which may compile or allocate, is done; in a row as soon as samples are, so that the
+    device is under the load under which it is timed."""
     clock.samples(function, calls=1, count=1)
     check()
-    began_s = clock.now_s()
+    calls, began_s = 1, clock.now_s()
     while clock.now_s() - began_s < warmup_s:
-        clock.samples(function, calls=1, count=1)
+        (call_ms,) = clock.samples(function, calls=calls, count=1)
         check()
+        calls = more_calls(calls, call_ms, clock)
 
 
 def calls_per_sample(function: Function, clock: Clock, check: Callable[[], None]) -> tuple[int, float]:
@@ -58,7 +60,15 @@ def calls_per_sample(function: Function, clock: Clock, check: Callable[[], None]
     while True:
         call_ms = min(clock.samples(function, calls=calls, count=3))
         check()
-        if calls * call_ms >= clock.least_sample_ms or calls >= _MOST_CALLS:
+        more = more_calls(calls, call_ms, clock)
+        if more == calls:
             return calls, call_ms
-        needed = ceil(clock.least_sample_ms / call_ms) if call_ms > 0 else calls * int(_GROWTH)
-        calls = min(max(needed, calls + 1), calls * int(_GROWTH), int(_MOST_CALLS))
+        calls = more
+
+
+def more_calls(calls: int, call_ms: float, clock: Clock) -> int:
+    """The calls of the next trial; as many as before where they make a sample already."""
+    if calls * call_ms >= clock.least_sample_ms or calls >= _MOST_CALLS:
+        return calls
+    needed = ceil(clock.least_sample_ms / call_ms) if call_ms > 0 else calls * int(_GROWTH)
+    return min(max(needed, calls + 1), calls * int(_GROWTH), int(_MOST_CALLS))

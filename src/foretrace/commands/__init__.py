@@ -253,7 +253,19 @@ def _not_accessible(call: Call, error: OSError) -> int:
         _printer().give_up()
         _say(f"standard output: cannot be written: {reason}")
         return UsageError.exit_code
+    if error.errno == errno.ENOENT and not _has_current_folder():
+        says = "the current folder was removed: change into one that is there"
+        return _fail(call, InputError.exit_code, InputError.kind, says)
     return _internal(call, error)
+
+
+def _has_current_folder() -> bool:
+    """Not where somebody removed it since this process was started in it."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _never_fail_on_output() -> None:
