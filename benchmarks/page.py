@@ -1,7 +1,7 @@
 """How fast the page is in Chromium: its size, its first picture and its frames, with the bars of ui.md.
 
 Generated timelines come in the page's own binary format from a local server; the Overview and a large trace come
-through `foretrace serve`. Every figure is of a new browser with an empty profile.
+through `foretrace serve`, a job of many ranks from ranks/served.py. Every figure is of a new browser with an empty profile.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,11 @@ from repeat_trace import generate
 REPOSITORY = Path(__file__).resolve().parents[1]
 WEB = REPOSITORY / "web"
 SOURCE = REPOSITORY.parent / "shared" / "corpus" / "h200" / "naive_attention.slow.rich.json.gz"
+JOB_SERVER = REPOSITORY / "benchmarks" / "ranks" / "served.py"
 WORK = Path.home() / ".cache" / "foretrace-benchmarks"
 GIGABYTE = 1_000_000_000
-PARTS = ("spans", "overview", "trace")
+PARTS = ("spans", "overview", "trace", "ranks")
+RANKS = 10_240
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Figure:
 
     def text(self) -> str:
         """A line of the table."""
-        line = f"{self.name:<44}{self.value:>9,.1f} {self.unit:<3}"
+        line = f"{self.name:<60}{self.value:>9,.1f} {self.unit:<3}"
         if self.bar is None:
             return f"        {line}"
         return f"{'ok    ' if self.met else 'MISSED'}  {line} (bar {self.bar:,.0f})"
@@ -71,7 +73,11 @@ def drive(app: Path, *words: str) -> dict[str, Any]:
 
 def best(results: list[dict[str, Any]]) -> dict[str, Any]:
     """The lowest of each number: other work on the machine only ever adds."""
-    return {key: min(each[key] for each in results) for key in results[0] if key != "errors"}
+    return {
+        key: min(each[key] for each in results)
+        for key, value in results[0].items()
+        if isinstance(value, int | float)
+    }
 
 
 def spans(
@@ -91,11 +97,15 @@ def spans(
     return figures
 
 
+def served(*words: str, cache: Path) -> AbstractContextManager[str]:
+    """The address of `foretrace serve`, which has just been started."""
+    return started(sys.executable, "-m", "foretrace", "serve", *words, FORETRACE_CACHE=str(cache))
+
+
 @contextmanager
-def served(*words: str, cache: Path) -> Iterator[str]:
-    """The address of a server that has just been started."""
-    command = [sys.executable, "-m", "foretrace", "serve", *words]
-    environment = {**os.environ, "FORETRACE_CACHE": str(cache), "PYTHONUNBUFFERED": "1"}
+def started(*command: str, **settings: str) -> Iterator[str]:
+    """The address that a server prints when it has started."""
+    environment = {**os.environ, **settings, "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     )
@@ -107,7 +117,7 @@ def served(*words: str, cache: Path) -> Iterator[str]:
             if found := re.search(r"http://\S+", line):
                 yield found.group()
                 return
-        raise SystemExit("foretrace serve did not start:\n" + "".join(seen))
+        raise SystemExit("the server did not start:\n" + "".join(seen))
     finally:
         process.terminate()
         process.wait()
@@ -119,6 +129,31 @@ def overview(app: Path, runs: int) -> list[Figure]:
         drive(app, "open", f"{address}#/overview")  # the server works it out once
         measured = best([drive(app, "open", f"{address}#/overview") for _ in range(runs)])
     return [Figure("Overview usable after HTML", measured["usable_ms"], 300, "ms")]
+
+
+def ranks(app: Path, count: int, runs: int) -> list[Figure]:
+    """The Ranks page of a job of so many ranks: opened, moved over and scrolled, and clicked."""
+    with started(sys.executable, str(JOB_SERVER), str(app), "--ranks", str(count)) as address:
+        measured = best([drive(app, "ranks", address) for _ in range(runs)])
+    name = f"{count:,} ranks"
+    rows = (
+        ("first paint", "first_paint_ms", None, "ms"),
+        ("95 % of frames within", "frame_p95_ms", 17, "ms"),
+        ("half of frames within", "frame_p50_ms", None, "ms"),
+        ("worst frame", "frame_worst_ms", None, "ms"),
+        ("script a frame", "script_per_frame_ms", None, "ms"),
+        ("main thread a frame", "task_per_frame_ms", None, "ms"),
+        ("tasks over 50 ms", "long_tasks", None, ""),
+        ("a choice to the next frame, half", "toggle_ms", None, "ms"),
+        ("a choice to the next frame, worst", "toggle_worst_ms", None, "ms"),
+        ("a click that loads, to the next frame, 95 %", "load_next_ms", None, "ms"),
+        ("a click that loads, until it is drawn, 95 %", "load_done_ms", None, "ms"),
+    )
+    return [
+        *(Figure(f"{name}: {what}", measured[key], bar, unit) for what, key, bar, unit in rows),
+        Figure(f"{name}: sent at first", measured["sent_bytes"] / 1e3, None, "kB"),
+        Figure(f"{name}: renderer", measured["renderer_bytes"] / 1e6, None, "MB"),
+    ]
 
 
 def large_trace(app: Path, trace: Path) -> list[Figure]:
@@ -143,6 +178,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=3, help="browsers per figure; the best counts")
     parser.add_argument("--trace", type=Path, help="a large trace (default: one of 1 GB, made once)")
+    parser.add_argument("--ranks", type=int, default=RANKS, help="of the job that the Ranks page is of")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="these figures alone")
     parser.add_argument("--compressed", action="store_true", help="also over gzip, as to another machine")
     parser.add_argument("--gate", action="store_true", help="exit with 1 when a bar is missed")
@@ -156,6 +192,8 @@ def main() -> int:
             figures += spans(app, 10_000_000, args.runs, first_paint=1000, frame=33, compressed=compressed)
         if "overview" in args.only:
             figures += overview(app, args.runs)
+        if "ranks" in args.only:
+            figures += ranks(app, args.ranks, args.runs)
         if "trace" in args.only:
             figures += large_trace(app, args.trace or _gigabyte())
     print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")

@@ -22,7 +22,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -30,11 +29,12 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.ranks.layouts import three_d  # noqa: E402
 from benchmarks.ranks.recordings import Style, recording, write  # noqa: E402
 from benchmarks.ranks.simulate import Fault, Job, simulate  # noqa: E402
+from benchmarks.ranks.tiles import tiled  # noqa: E402
 from benchmarks.ranks.truth import clock_errors_us, wait_errors  # noqa: E402
 from foretrace.ranks.job import read_job  # noqa: E402
 from foretrace.ranks.reduce import reduce  # noqa: E402
 from foretrace.ranks.summarise import summarise  # noqa: E402
-from foretrace.ranks.summary import Group, Summary, runs_of  # noqa: E402
+from foretrace.ranks.summary import Summary  # noqa: E402
 
 
 def job_of(ranks: int, *, faults: bool = True, **options: object) -> Job:
@@ -154,34 +154,12 @@ def worker(size_mb: float) -> None:
         )
 
 
-def tiled(ranks: int) -> None:
+def many(ranks: int) -> None:
     """The summaries of 256 ranks, again and again with other numbers, reduced."""
-    job = job_of(256, faults=True)
     with tempfile.TemporaryDirectory() as folder:
-        write(simulate(job), Path(folder))
+        write(simulate(job_of(256)), Path(folder))
         tile = [summarise(path) for path in sorted(Path(folder).iterdir())]
-    summaries = []
-    for first in range(0, ranks, 256):
-        for each in tile:
-            groups = tuple(
-                Group(
-                    group.name,
-                    group.description,
-                    group.size,
-                    runs_of([member + first for member in group.members]),
-                )
-                for group in each.groups
-            )
-            peer = pl.when(pl.col("peer") >= 0).then(pl.col("peer") + first).otherwise("peer").cast(pl.Int32)
-            summaries.append(
-                replace(
-                    each,
-                    rank=each.rank + first,
-                    world=ranks,
-                    groups=groups,
-                    rows=each.rows.with_columns(peer),
-                )
-            )
+    summaries = tiled(tile, ranks)
     began, wall = time.process_time(), time.perf_counter()
     found = reduce(summaries, ranks_per_node=8)
     print(
@@ -208,7 +186,7 @@ def main() -> None:
     elif args.what == "worker":
         worker(args.size_mb)
     else:
-        tiled(args.ranks[0])
+        many(args.ranks[0])
 
 
 if __name__ == "__main__":

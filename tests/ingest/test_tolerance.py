@@ -82,6 +82,18 @@ def test_names_that_are_not_utf8(read: Open) -> None:
     assert repairs(trace) == {"not-utf8": (2, None)}  # of distinct texts, not of events
 
 
+@pytest.mark.parametrize(
+    "argument", ['"n\udce9": null, "x": 1', '"flops": ["\udce9"]', '"Sequence number": {"\\ud800": 1}']
+)
+def test_what_is_not_kept_needs_no_repair(argument: str, read: Open) -> None:
+    odd = event(more=f', "args": {{{argument}}}')
+    trace = read(
+        document(FIRST, odd, odd, event("last", "5"))
+    )  # what the first teaches is used for the second
+    assert names(trace) == ["first", "a", "a", "last"]
+    assert repairs(trace) == {}
+
+
 @pytest.mark.parametrize("word", ["NaN", "inf", "-inf", "Infinity", "N/A", "nan"])
 def test_bare_words_are_absent(word: str, read: Open) -> None:
     data = document(FIRST, event(more=f', "args": {{"flops": {word}, "x": [1, {word}]}}'))

@@ -1,21 +1,19 @@
 /**
  * Times the page in Chromium and prints one JSON object: `node browser/page_bench.mjs APP spans COUNT` (a generated
- * timeline of COUNT spans in 54 rows), `... APP open URL` (a page of a running server), or `... APP cold PAGE COMMAND...`
- * (a page of a server that COMMAND starts).
+ * timeline of COUNT spans in 54 rows), `... APP open URL` (a page of a running server), `... APP ranks URL` (the Ranks page of one), or
+ * `... APP cold PAGE COMMAND...` (a page of a server that COMMAND starts).
  *
  * The page is the built one, driven by the events that a hand would make; frames are what the compositor was given.
  */
 import { spawn } from "node:child_process"
-import { readFileSync, readdirSync } from "node:fs"
+import { readFileSync } from "node:fs"
 import { createServer } from "node:http"
 import { extname, join } from "node:path"
 import { gzipSync } from "node:zlib"
-import { chromium } from "playwright-core"
+import { inBrowser, quantile, rendererBytes, spentOf } from "./bench_browser.mjs"
+import { benchRanks } from "./ranks_bench.mjs"
 
-const FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-  "--disable-component-update", "--disable-sync"] // prettier-ignore
 const TYPES = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css" }
-const EXECUTABLE = process.env.FORETRACE_CHROMIUM ?? "/usr/bin/chromium"
 
 // ---- a generated timeline ----------------------------------------------------------------------------------
 
@@ -141,24 +139,6 @@ function serve(app, payload, compress) {
   return new Promise((resolve) => server.listen(0, "127.0.0.1", () => resolve({ server, url: `http://127.0.0.1:${server.address().port}`, sent: body.length })))
 }
 
-/** The largest renderer of the browser's processes. */
-function rendererBytes(root) {
-  const parents = new Map()
-  const renderers = []
-  for (const entry of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
-    try {
-      const stat = readFileSync(`/proc/${entry}/stat`, "utf8")
-      parents.set(Number(entry), Number(stat.slice(stat.lastIndexOf(")") + 2).split(" ")[1]))
-      if (readFileSync(`/proc/${entry}/cmdline`, "utf8").includes("--type=renderer")) renderers.push(Number(entry))
-    } catch {
-      // It ended meanwhile.
-    }
-  }
-  const ours = (process) => process === root || (parents.has(process) && ours(parents.get(process)))
-  const bytes = (process) => Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${process}/status`, "utf8"))?.[1] ?? 0) * 1024
-  return Math.max(0, ...renderers.filter(ours).map(bytes))
-}
-
 /** 120 frames: zoom in 10⁵ times, pan, zoom out, pan at 30 %. Returns the time between frames. */
 function scriptedFrames() {
   const canvas = document.querySelector(".tl-tracks")
@@ -181,23 +161,6 @@ function scriptedFrames() {
   })
 }
 
-const quantile = (values, share) => [...values].sort((a, b) => a - b)[Math.min(values.length - 1, Math.floor(values.length * share))]
-
-async function inBrowser(use) {
-  const server = await chromium.launchServer({ executablePath: EXECUTABLE, args: FLAGS })
-  const browser = await chromium.connect(server.wsEndpoint())
-  try {
-    const page = await browser.newPage({ viewport: { width: 1440, height: 800 } })
-    const errors = []
-    page.on("pageerror", (error) => errors.push(String(error)))
-    const result = await use(page, server.process().pid)
-    return { ...result, errors }
-  } finally {
-    await browser.close()
-    await server.close()
-  }
-}
-
 const painted = () => {
   const mark = performance.getEntriesByName("timeline:painted")[0]
   return mark === undefined ? null : mark.startTime
@@ -213,12 +176,10 @@ async function benchSpans(app, count, compress) {
       await page.waitForTimeout(1500)
       // Few spans have their names at once; many get them after the picture.
       const named = await page.evaluate(() => (performance.getEntriesByName("timeline:named")[0] ?? performance.getEntriesByName("timeline:painted")[0]).startTime)
-      const session = await page.context().newCDPSession(page)
-      await session.send("Performance.enable")
-      const script = async () => Object.fromEntries((await session.send("Performance.getMetrics")).metrics.map((metric) => [metric.name, metric.value])).ScriptDuration
-      const before = await script()
+      const spent = await spentOf(page)
+      const before = (await spent()).ScriptDuration
       const intervals = await page.evaluate(scriptedFrames)
-      const scriptMs = ((await script()) - before) * 1000
+      const scriptMs = ((await spent()).ScriptDuration - before) * 1000
       await page.waitForTimeout(1000)
       return {
         spans: count, sent_bytes: sent, first_paint_ms: firstPaint, named_ms: named, frame_p50_ms: quantile(intervals, 0.5), frame_p95_ms: quantile(intervals, 0.95),
@@ -290,8 +251,9 @@ const results = {
   spans: () => benchSpans(app, Number(argument), false),
   "spans-gzip": () => benchSpans(app, Number(argument), true),
   open: () => benchOpen(argument),
+  ranks: () => benchRanks(argument),
 }
 if (results[what] === undefined) {
-  console.error("usage: node browser/page_bench.mjs APP spans COUNT | APP spans-gzip COUNT | APP open URL | APP cold PAGE COMMAND...")
+  console.error("usage: node browser/page_bench.mjs APP spans COUNT | APP spans-gzip COUNT | APP open URL | APP ranks URL | APP cold PAGE COMMAND...")
   process.exitCode = 2
 } else console.log(JSON.stringify(await results[what]()))

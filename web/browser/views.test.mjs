@@ -117,13 +117,44 @@ describe("ranks", () => {
     assert.match(await page.locator("main").innerText(), /all_reduce|allreduce/i)
   }))
 
+  test("ten thousand ranks: few are in the page, and the latest of those that share a row is named", () => on("ranks", async (page) => {
+    const count = 10_240
+    const numbers = Array.from({ length: count }, (_, rank) => rank)
+    await page.route(/\/api\/runs\/[^/]+\/ranks$/, async (route) => {
+      const made = await (await route.fetch()).json()
+      const repeated = (list) => numbers.map((rank) => list[rank % list.length])
+      const data = made.table.columns.map((column, at) => (column.name === "rank" ? numbers : repeated(made.table.data[at])))
+      const late = numbers.map((rank) => [rank === 5000 ? 9e6 : 1e3, 0])
+      await route.fulfill({ json: { ...made, ranks: numbers, share_pct: repeated(made.share_pct), job: numbers, runs: numbers.map(String), steps: [3, 4], late_ns: late, table: { ...made.table, data, rows_count: count } } })
+    })
+    await page.route(/\/api\/runs$/, async (route) => {
+      const made = await (await route.fetch()).json()
+      const own = made.runs.find((run) => run.id === SETTINGS.runs[MADE.run])
+      const others = numbers.map((rank) => ({ ...own, id: `many${rank}`, name: `rank${rank}`, label: `rank${rank}` }))
+      await route.fulfill({ json: { ...made, runs: [...made.runs.filter((run) => run !== own), ...others.slice(0, 7000), own, ...others.slice(7000)] } })
+    })
+    await page.reload()
+    await shown(page)
+    assert.ok((await page.locator("nav a.run").count()) < 300, "not a link for every rank")
+    await until(() => page.locator("nav a.run.current").isVisible(), "the run that is shown, among the others")
+    const rows = page.locator("table.heat tbody tr")
+    await until(async () => (await rows.count()) > 5, "the first ranks")
+    assert.ok((await page.locator("main *").count()) < 3000, "only what is in sight")
+    await page.locator(".shares-scroller").first().evaluate((box) => box.scrollTo(0, box.scrollHeight))
+    await until(async () => (await page.locator("table.heat tbody th").last().innerText()) === "10239", "the last rank")
+    const map = page.locator(".late-map")
+    const box = await map.boundingBox()
+    await map.hover({ position: { x: box.width / 4, y: ((box.height - 16) * 5000.5) / count } })
+    await until(async () => /^rank 5000, step 3: 9\.00 ms after the median rank, the latest of rank \d+ to \d+$/.test(await page.locator(".rank-clock .quiet").first().innerText()), "the rank that is late")
+  }))
+
   test("four recorded ranks", { skip: !isThere(SHARED[4]) && `not here: ${SHARED[4].path}` }, () => on("ranks", async (page) => {
     assert.ok((await page.locator("table.heat tbody tr").count()) >= 1, "the ranks that were read")
     assert.match(await page.locator("main").innerText(), /4 ranks, .*rank 2 arrives 7\.59 ms late/, "the job's answer, whichever rank is open")
     assert.match(await page.locator(".causes").innerText(), /slow-rank\s+rank 2/)
     const map = page.locator(".late-map")
     const box = await map.boundingBox()
-    const third = { x: box.width / 2, y: (box.height * 2.5) / 4 }
+    const third = { x: box.width / 2, y: ((box.height - 16) * 2.5) / 4 } // the steps' numbers are below
     await map.hover({ position: third })
     await until(async () => /^rank 2, step \d+: .* after the median rank$/.test(await page.locator(".rank-clock .quiet").first().innerText()), "what is under the pointer")
     const stack = page.locator(".rank-stack")

@@ -82,12 +82,21 @@ inline Status Scanner::check_args() {
   return Status::kOk;
 }
 
-inline void Scanner::intern_args() {
+// A list where a number belongs is kept only to know it again; one that may not be UTF-8 would be counted as a text.
+inline bool Scanner::worth_keeping(const Argument& argument, uint8_t kind) const {
+  const uint32_t key = meaning(argument.key);
+  if (key >= kArgCount || !(kKnownArgs[kind] & bit(key) & ~kTextArgs)) return true;
+  const char* const end = argument.token.text + argument.token.length;
+  return std::all_of(argument.token.text, end, [](char c) { return (c & 0x80) == 0 && c != '\\'; });
+}
+
+inline void Scanner::intern_args(uint8_t kind) {
   if (!event_.unknown) return;
   for (Argument& argument : event_.args) {
     const Token& token = argument.token;
     if (token.type != Type::kContainer) continue;
     if (argument.code == kNullU32) {
+      if (!worth_keeping(argument, kind)) continue;
       argument.code = raw.texts.intern('j', token.text, token.length);
       if (argument.notes & kBareWord) {
         raw.text_notes.resize(raw.texts.size(), 0);
@@ -314,7 +323,7 @@ inline Status Scanner::commit_span(const Token& category, int64_t offset, int64_
   raw.kind.push(kind);
   if (gpu_annotation) raw.gpu_annotations.push(row);
 
-  intern_args();
+  intern_args(kind);
   const Token absent{"", 0, Type::kNull};
   Token field[kArgCount];
   uint32_t code[kArgCount];

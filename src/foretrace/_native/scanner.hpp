@@ -42,9 +42,9 @@ constexpr uint64_t bit(uint32_t arg) { return uint64_t(1) << arg; }
 constexpr uint64_t kCommonArgs = bit(kExternal) | bit(kCorrelation);
 constexpr uint64_t kDeviceArgs = kCommonArgs | bit(kDevice) | bit(kStream);
 constexpr uint64_t kCopyArgs = kDeviceArgs | bit(kBytes) | bit(kGraph) | bit(kGraphNode);
+constexpr uint64_t kTextArgs = bit(kShapes) | bit(kDtypes) | bit(kStrides) | bit(kInputs) | bit(kCallStack);
 constexpr uint64_t kKnownArgs[] = {
-    /* op */ kCommonArgs | bit(kSequence) | bit(kForwardThread) | bit(kShapes) | bit(kDtypes) | bit(kStrides) |
-        bit(kInputs) | bit(kCallStack) | bit(kFlops),
+    /* op */ kCommonArgs | kTextArgs | bit(kSequence) | bit(kForwardThread) | bit(kFlops),
     /* python */ bit(kPythonId) | bit(kPythonParent) | bit(kPythonModule),
     /* annotation */ kCommonArgs,
     /* runtime */ kCommonArgs,
@@ -895,9 +895,17 @@ class Scanner {
     return added.first->second;
   }
 
+  const std::string& key_text(uint32_t key) { return key >= kArgCount ? key_names_[key - kArgCount] : raw_key_[key]; }
+
   uint32_t key_code(uint32_t key) {
-    const std::string& text = key >= kArgCount ? key_names_[key - kArgCount] : raw_key_[key];
+    const std::string& text = key_text(key);
     return raw.texts.intern('s', text.data(), text.size());
+  }
+
+  // As above, without keeping the name: that of an argument without a value is none of the recording's texts.
+  uint32_t find_key(uint32_t key) {
+    const std::string& text = key_text(key);
+    return raw.texts.find('s', text.data(), text.size());
   }
 
   // --- events of a known shape -------------------------------------------------------------------------------
@@ -979,7 +987,8 @@ class Scanner {
   Status commit_span(const Token& category, int64_t offset, int64_t at, uint32_t lane);
   Status commit_memory(int64_t at, uint32_t lane);
   Status check_args();
-  void intern_args();
+  bool worth_keeping(const Argument& argument, uint8_t kind) const;
+  void intern_args(uint8_t kind);
   uint32_t lane_of();
   int64_t duration(int64_t offset);
   uint32_t text_code(const Token& token, uint32_t code, bool& sound);

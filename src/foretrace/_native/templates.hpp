@@ -408,7 +408,7 @@ inline bool Scanner::cut_numbers(const char* begin, const char* next, const Writ
         form = form_of(what, value, shape, target);
         const bool known = meaning(what) < kArgCount && shape.kind != kMemory && (kKnownArgs[shape.kind] & bit(meaning(what)));
         if (!shape.flow && shape.kind != kMemory && what != kDropped && !known) {
-          if (general >= raw.args.row.size() || raw.args.key[general] != key_code(what)) return false;
+          if (general >= raw.args.row.size() || raw.args.key[general] != find_key(what)) return false;
           GeneralArg arg{raw.args.key[general], raw.args.type[general], 0, raw.args.value[general]};
           ++general;
           form = extra < kMostExtras && arg.type == 0 ? integer_form(value, true) : Form::kEnd;

@@ -14,7 +14,7 @@ from foretrace.ranks import clocks as clocks_of
 from foretrace.ranks import findings, matching, readiness, rebuild, roles, tables, waits
 from foretrace.ranks.clocks import Clocks
 from foretrace.ranks.findings import Judged, RankFinding
-from foretrace.ranks.gathered import Gathered, gather
+from foretrace.ranks.gathered import Array, Gathered, gather
 from foretrace.ranks.matching import Matches
 from foretrace.ranks.rebuild import Whole
 from foretrace.ranks.replay import Replay
@@ -72,9 +72,14 @@ class Ranks:
         return tables.waits(self.job, self.matches, self.measured)
 
     @cached_property
+    def lateness_ns(self) -> Array:
+        """Of each rank and step, by their places: how late it arrived; NaN where it arrived at nothing."""
+        return waits.lateness(self.job, self.matches, self.measured)
+
+    @cached_property
     def late(self) -> pl.DataFrame:
         """Of each rank and step: how late it arrived."""
-        return tables.late(self.job, self.matches, self.measured)
+        return tables.late(self.job, self.lateness_ns)
 
     @cached_property
     def links(self) -> pl.DataFrame:

@@ -16,7 +16,6 @@ from foretrace.errors import UsageError
 from foretrace.ranks.gathered import Array
 from foretrace.ranks.reduce import Ranks
 from foretrace.ranks.summary import KINDS, NOBODY, STEP
-from foretrace.ranks.waits import lateness
 
 PARTS = ("computation", "communication", "waiting", "input", "other")
 COMPUTATION, COMMUNICATION, WAITING, INPUT, OTHER = range(len(PARTS))
@@ -55,7 +54,7 @@ class Stack:
 
 def worst_step(ranks: Ranks) -> int:
     """The step in which a rank was latest."""
-    late = np.nan_to_num(lateness(ranks.job, ranks.matches, ranks.measured))
+    late = np.nan_to_num(ranks.lateness_ns)
     return int(ranks.job.steps[int(late.max(axis=0).argmax())])
 
 
@@ -68,7 +67,7 @@ def choose(ranks: Ranks, step: int, asked: Sequence[int]) -> list[int]:
     if unknown:
         raise UsageError(f"rank {unknown[0]} was not read")
     chosen = list(dict.fromkeys(asked))[:MOST_ROWS]
-    late = np.nan_to_num(lateness(job, ranks.matches, ranks.measured)[:, place])
+    late = np.nan_to_num(ranks.lateness_ns[:, place])
     latest = [member for member in np.argsort(-late, kind="stable").tolist() if late[member] > 0]
     for member in latest[:_MOST_LATE]:
         if len(chosen) < MOST_ROWS and int(job.ranks[member]) not in chosen:

@@ -14,7 +14,7 @@ from foretrace.ranks.gathered import Array, Gathered
 from foretrace.ranks.matching import RECV, SEND, Matches
 from foretrace.ranks.roles import Roles
 from foretrace.ranks.summary import KINDS, STEP
-from foretrace.ranks.waits import Waits, lateness, skew_ns
+from foretrace.ranks.waits import Waits, skew_ns
 
 _NAMES = pl.Series([*KINDS[:-1], "step"])
 _MOST_HOPS = 200_000
@@ -81,15 +81,14 @@ def waits(job: Gathered, matches: Matches, measured: Waits) -> pl.DataFrame:
     ).with_columns(pl.selectors.float().fill_nan(None))
 
 
-def late(job: Gathered, matches: Matches, measured: Waits) -> pl.DataFrame:
+def late(job: Gathered, lateness_ns: Array) -> pl.DataFrame:
     """One row per rank and step: the most by which it arrived after the median member of a communication."""
-    table = lateness(job, matches, measured)
-    ranks, steps = table.shape
+    ranks, steps = lateness_ns.shape
     return pl.DataFrame(
         {
             "rank": np.repeat(job.ranks, steps),
             "step": np.tile(job.steps, ranks),
-            "late_ns": pl.Series(table.ravel()).fill_nan(None),
+            "late_ns": pl.Series(lateness_ns.ravel()).fill_nan(None),
         }
     )
 

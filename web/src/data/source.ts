@@ -32,13 +32,17 @@ const NOT_RECORDED = "Foretrace-Not-Recorded"
 export class HttpSource implements Source {
   readonly live = true
   readonly #base: string
+  #listed: { readonly text: string; readonly runs: Runs } | null = null
 
   constructor(base = "api") {
     this.#base = base
   }
 
+  /** The same object as before where nothing has changed: it is asked for every few seconds, and a large job has a run for every rank. */
   async runs(): Promise<Runs> {
-    return parseJson<Runs>(await (await this.#fetch("runs")).text())
+    const text = await (await this.#fetch("runs")).text()
+    if (this.#listed?.text !== text) this.#listed = { text, runs: parseJson<Runs>(text) }
+    return this.#listed.runs
   }
 
   async get<T>(run: string, resource: string): Promise<T> {

@@ -223,7 +223,8 @@ async function watchRuns(from: Source): Promise<void> {
 async function askForRuns(from: Source): Promise<void> {
   try {
     const next = await from.runs()
-    if (JSON.stringify(next) !== JSON.stringify(valueOf(runs.value))) runs.value = { state: "ready", value: next }
+    const before = valueOf(runs.value)
+    if (next !== before && JSON.stringify(next) !== JSON.stringify(before)) runs.value = { state: "ready", value: next }
     lost.value = null
   } catch (error) {
     const says = error instanceof Error ? error.message : String(error)

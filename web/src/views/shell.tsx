@@ -7,12 +7,12 @@ import {
 import type { RunEntry } from "../data/types"
 import { copyText } from "../components/copy"
 import { choose } from "../data/choice"
-import { formatMs } from "../base/format"
 import { useKeys } from "../base/keys"
 import { Empty, Failed, Key, Loading } from "../components/parts"
 import { Help } from "./help"
 import { type View, viewOf, viewsOf } from "./index"
 import { Palette, SearchBox, focusSearch } from "./palette"
+import { RunLists } from "./pieces/run_lists"
 import { ThemeButton } from "./theme_button"
 
 export function Shell(): JSX.Element {
@@ -160,84 +160,6 @@ function PageLink(props: { readonly view: View; readonly count: string | undefin
       </a>
     </li>
   )
-}
-
-function RunLists(): JSX.Element {
-  const all = valueOf(runs.value)?.runs ?? []
-  const recordings = all.filter((entry) => entry.sort === "recording")
-  const others = [["Benchmarks", all.filter((entry) => entry.sort === "benchmark")], ["Memory snapshots", all.filter((entry) => entry.sort === "snapshot")]] as const
-  const groups = [...new Set(recordings.map((entry) => entry.group))]
-  return (
-    <>
-      {groups.map((group) => (
-        <section key={group}>
-          <RunGroup group={group} entries={recordings.filter((entry) => entry.group === group)} />
-        </section>
-      ))}
-      {others.filter(([, entries]) => entries.length > 0).map(([title, entries]) => (
-        <section key={title}>
-          <h2>{title}</h2>
-          <ul>
-            {entries.map((entry) => <RunLink key={entry.id} run={entry} />)}
-          </ul>
-        </section>
-      ))}
-    </>
-  )
-}
-
-/** Runs of one program; a Run of `foretrace run` is one entry, titled by its program, with its passes inside. */
-function RunGroup(props: { readonly group: string; readonly entries: readonly RunEntry[] }): JSX.Element {
-  const { group, entries } = props
-  const main = entries.find((entry) => entry.name === entry.title) ?? entries[0]
-  if (!main?.title) {
-    return (
-      <>
-        <h2>{group ? `Runs of ${group}` : "Runs"}</h2>
-        <ul>
-          {entries.map((entry) => <RunLink key={entry.id} run={entry} />)}
-        </ul>
-      </>
-    )
-  }
-  const inside = entries.some((entry) => entry.id === run.value?.id)
-  return (
-    <>
-      <h2>Run {group}</h2>
-      <ul class="one-run">
-        <RunLink run={main} label={main.title} />
-        {inside && entries.length > 1 && (
-          <li>
-            <ul class="passes" aria-label={`Passes of ${main.title}`}>
-              {entries.map((entry) => <RunLink key={entry.id} run={entry} />)}
-            </ul>
-          </li>
-        )}
-      </ul>
-    </>
-  )
-}
-
-function RunLink(props: { readonly run: RunEntry; readonly label?: string }): JSX.Element {
-  const entry = props.run
-  const current = run.value?.id === entry.id
-  const view = place.value.view
-  return (
-    <li>
-      <a href={linkTo({ run: entry.id, view, shown: null, selection: null, span: null, rest: {} })} class={current ? "run current" : "run"}
-        aria-current={current ? "true" : undefined} title={entry.says ?? entry.name}>
-        <span>{props.label ?? (entry.label || entry.name)}</span>
-        <span class="count">{stateOf(entry)}</span>
-      </a>
-    </li>
-  )
-}
-
-function stateOf(entry: RunEntry): string {
-  if (entry.state === "failed") return "failed"
-  if (entry.state === "waiting") return "waiting"
-  if (entry.state === "loading") return entry.progress_pct === null ? "…" : `${Math.round(entry.progress_pct)} %`
-  return entry.step_ms === null ? "" : formatMs(entry.step_ms)
 }
 
 function Main(): JSX.Element {

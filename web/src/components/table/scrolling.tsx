@@ -16,13 +16,15 @@ export interface RowsInSight {
   readonly page: number // rows that PageUp and PageDown move by
 }
 
-export function useRowsInSight(count: number): RowsInSight {
+export function useRowsInSight(count: number, rowPx = ROW_PX): RowsInSight {
   const scroller = useRef<HTMLDivElement>(null)
   const [sight, setSight] = useState({ top: 0, rows: 40 })
   const [active, setActive] = useState(-1)
   const look = (): void => {
     const box = scroller.current
-    if (box) setSight({ top: Math.floor(box.scrollTop / ROW_PX), rows: Math.ceil(box.clientHeight / ROW_PX) })
+    if (!box) return
+    const [top, rows] = [Math.floor(box.scrollTop / rowPx), Math.ceil(box.clientHeight / rowPx)]
+    setSight((before) => (before.top === top && before.rows === rows ? before : { top, rows }))
   }
   useEffect(() => {
     const observer = new ResizeObserver(look)
@@ -32,7 +34,7 @@ export function useRowsInSight(count: number): RowsInSight {
   const moveTo = (row: number): number => {
     const nearest = Math.max(0, Math.min(count - 1, row))
     setActive(nearest)
-    reveal(scroller.current, nearest)
+    reveal(scroller.current, nearest, rowPx)
     return nearest
   }
   return {
@@ -44,10 +46,10 @@ export function useRowsInSight(count: number): RowsInSight {
   }
 }
 
-function reveal(box: HTMLDivElement | null, row: number): void {
+function reveal(box: HTMLDivElement | null, row: number, rowPx: number): void {
   if (!box) return
-  const top = row * ROW_PX
-  const room = box.clientHeight - ROW_PX * 2
+  const top = row * rowPx
+  const room = box.clientHeight - rowPx * 2
   if (top < box.scrollTop) box.scrollTop = top
   else if (top > box.scrollTop + room) box.scrollTop = top - room
 }
@@ -61,6 +63,6 @@ export function rowAfterKey(key: string, active: number, count: number, page: nu
 }
 
 /** The room of rows that are not in the page. */
-export function Spacer(props: { readonly rows: number }): JSX.Element | null {
-  return props.rows > 0 ? <tr class="spacer" style={{ height: `${props.rows * ROW_PX}px` }} aria-hidden="true" /> : null
+export function Spacer(props: { readonly rows: number; readonly rowPx?: number }): JSX.Element | null {
+  return props.rows > 0 ? <tr class="spacer" style={{ height: `${props.rows * (props.rowPx ?? ROW_PX)}px` }} aria-hidden="true" /> : null
 }

@@ -1,10 +1,10 @@
 /** One step of several ranks, one below the other on the common clock: what each device did, and under it its communications. */
 import type { JSX } from "preact"
-import { useEffect, useRef, useState } from "preact/hooks"
+import { useEffect, useMemo, useRef, useState } from "preact/hooks"
 import { formatNs } from "../../base/format"
 import { contextOf, useWidth } from "../../components/canvas"
 import { Failed, Loading } from "../../components/parts"
-import { linkTo } from "../../data/state"
+import { linkTo, shownTheme } from "../../data/state"
 import type { RankCall, Ranks, RankSpan, RankStack as Stack } from "../../data/types"
 import { useResource } from "../../data/use_resource"
 import "./rank_stack.css"
@@ -77,18 +77,19 @@ function Rows(props: StackProps & { readonly stack: Stack }): JSX.Element {
   const canvas = useRef<HTMLCanvasElement>(null)
   const width = useWidth(canvas)
   const height = stack.ranks.length * ROW_PX + AXIS_PX
+  const theme = shownTheme.value
   const [under, setUnder] = useState<Under | null>(null)
   const marked = (under ? communicationOf(under) : null) ?? stack.longest?.communication ?? null
   useEffect(() => {
     if (!canvas.current || width === 0) return
     const context = contextOf(canvas.current, width, height)
     if (context) draw(context, stack, width, marked)
-  }, [stack, width, marked])
+  }, [stack, width, marked, theme])
   const move = (event: PointerEvent): void => {
     const box = canvas.current?.getBoundingClientRect()
     if (box) setUnder(underAt(stack, event.clientX - box.left, event.clientY - box.top, width))
   }
-  const run = new Map(value.job.map((rank, at) => [rank, value.runs[at] ?? ""]))
+  const run = useMemo(() => new Map(value.job.map((rank, at) => [rank, value.runs[at] ?? ""])), [value])
   return (
     <>
       <p class="legend quiet">

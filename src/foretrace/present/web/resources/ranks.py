@@ -18,7 +18,6 @@ from foretrace.present.web.resources import rank_stack, table
 from foretrace.present.web.run_files import identity
 from foretrace.ranks import stacked
 from foretrace.ranks.reduce import Ranks
-from foretrace.ranks.waits import lateness
 from foretrace.units import counted, format_value
 
 _PARTS = {
@@ -51,7 +50,7 @@ def ranks(view: RecordingView, peers: Sequence[RecordingView] = ()) -> dict[str,
     says = _says(view, ordered, job)
     return {
         "says": says,
-        **_together(job, runs, _rank(view)),
+        **together(job, runs, _rank(view)),
         "ranks": sorted(members),
         "parts": list(_PARTS.values()),
         "share_pct": [share or [0.0] * len(_PARTS) for share in shares],
@@ -107,17 +106,18 @@ def _cases(view: RecordingView, members: Mapping[int, RecordingView]) -> dict[in
     return dict(sorted(cases.items()))
 
 
-def _together(job: Ranks | None, runs: Mapping[int, str], own: int) -> dict[str, Any]:
+def together(job: Ranks | None, runs: Mapping[int, str], own: int) -> dict[str, Any]:
     """The ranks on one clock: lateness by step, the arrivals at the collective with most skew, and the path across ranks."""
     if job is None:
         nothing: dict[str, Any] = {"arrivals": None, "stack": None}
         return nothing | {name: [] for name in ("job", "steps", "late_ns", "runs", "path", "findings")}
-    late = lateness(job.job, job.matches, job.measured)
     hops = job.path.tail(_MOST_HOPS)
     return {
         "job": job.job.ranks.tolist(),
         "steps": job.job.steps.tolist(),
-        "late_ns": [[None if np.isnan(value) else round(float(value)) for value in row] for row in late],
+        "late_ns": [
+            [None if np.isnan(value) else round(float(value)) for value in row] for row in job.lateness_ns
+        ],
         "runs": [runs[number] for number in job.job.ranks.tolist()],
         "arrivals": _arrivals(job),
         "stack": rank_stack.of_step(job, stacked.worst_step(job), [own]) if len(job.job.steps) else None,
