@@ -3,7 +3,7 @@ import assert from "node:assert/strict"
 import { test } from "node:test"
 import type { Table } from "../src/data/types"
 import { tableCsv, tableMarkdown } from "../src/components/table/markdown"
-import { formatSort, nextSort, parseSort, shownRows } from "../src/components/table/rows"
+import { formatSort, fullBar, nextSort, parseSort, shownRows } from "../src/components/table/rows"
 
 const table: Table = {
   name: "kernels", says: "", rows_count: 4, values: [], notes: [],
@@ -44,4 +44,11 @@ test("Markdown keeps its columns, CSV its values, and neither runs anything", ()
 test("CSV keeps numbers in text, and spells out what acts on a terminal or hides", () => {
   const texts = { ...table, data: [["-5", "-x", "\u001b[31m", "\u202ename"], [1, 2, 3, 4]] }
   assert.equal(tableCsv(texts, [0, 1, 2, 3]), "name,total_ns\n-5,1\n'-x,2\n\\x1b[31m,3\n\\u202ename,4\n")
+})
+
+test("bars are relative to the largest part of one whole, and else to all of it", () => {
+  assert.equal(fullBar([60, 25, 15]), 60)
+  assert.equal(fullBar([1.3, 1.3, 1.5, null]), 100) // each of another whole: small, and drawn so
+  assert.equal(fullBar([93, 92]), 100)
+  assert.equal(fullBar([60]), 100)
 })

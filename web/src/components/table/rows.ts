@@ -1,4 +1,4 @@
-/** Which rows of a table are shown, and in which order. */
+/** Which rows of a table are shown, in which order, and what fills their bars. */
 import { containsAll, wordsOf } from "../../base/search_words"
 import type { Cell, Table } from "../../data/types"
 import { isNumeric } from "./markdown"
@@ -50,3 +50,13 @@ function compareCells(a: Cell | undefined, b: Cell | undefined, descending: bool
 }
 
 const textOrder = new Intl.Collator("en", { numeric: true })
+
+/**
+ * What fills a bar: where rows are parts of one whole, and most of it, the largest of them; else all of it. Small shares, each of
+ * something else, must not look large.
+ */
+export function fullBar(cells: readonly Cell[]): number {
+  const shares = cells.filter((cell): cell is number => typeof cell === "number")
+  const whole = shares.reduce((total, share) => total + share, 0)
+  return shares.length > 1 && whole >= 50 && whole <= 100.5 ? Math.max(...shares) : 100
+}

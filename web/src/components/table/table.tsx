@@ -11,7 +11,7 @@ import { copyText } from "../copy"
 import { capitalised, counted, formatCell, formatCount, shorten } from "../../base/format"
 import { isNumeric, tableCsv, tableMarkdown } from "./markdown"
 import { Bar, LinkButton, Swatch, colourOf } from "../parts"
-import { type Sort, formatSort, nextSort, parseSort, rowCount, shownRows } from "./rows"
+import { type Sort, formatSort, fullBar, nextSort, parseSort, rowCount, shownRows } from "./rows"
 import { Spacer, rowAfterKey, useRowsInSight } from "./scrolling"
 import "./table.css"
 
@@ -217,14 +217,6 @@ function classOf(column: TableColumn): string {
 /** Percentages are also drawn. */
 function isShare(column: TableColumn): boolean {
   return column.unit === "pct"
-}
-
-/** What fills a bar: where rows are parts of one whole, the largest of them; else all of it. */
-export function fullBar(cells: readonly Cell[]): number {
-  const shares = cells.filter((cell): cell is number => typeof cell === "number")
-  const whole = shares.reduce((total, share) => total + share, 0)
-  const largest = Math.max(0, ...shares)
-  return shares.length > 1 && whole <= 100.5 && largest > 0 ? largest : 100
 }
 
 function CellText(props: { readonly column: TableColumn; readonly value: Cell; readonly kind: Kind | null; readonly full: number }): JSX.Element {
