@@ -70,6 +70,10 @@ class _Texts:
         return text
 
 
+def _same(some: tuple[Change, ...], others: tuple[Change, ...]) -> bool:
+    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
+
+
 class Case:
     """A trace, its analyses, and its steps ready to be replayed. Of a long recording, a Case takes enough steps.
 
@@ -101,6 +105,7 @@ class Case:
         self._callers: dict[int, list[int]] = {}
         self._user_frames: dict[int, Place] = {}
         self._claimed: set[int] = set()
+        self._predicted: tuple[tuple[Change, ...], Prediction] | None = None  # the last one
         self.seen: list[Seen] = []  # by the rule at work
         self.lost_calls = False  # whether the rule at work asked for calls that another's finding explains
 
@@ -278,9 +283,11 @@ class Case:
 
     def predict(self, changes: tuple[Change, ...]) -> Prediction:
         """What the changes, made together, would make of the step: all predictions are made here."""
-        predicted = predict(self.calibration, self.with_clock(changes), model_for(self.device))
-        predicted = self.loaded.limited(predicted, changes) if self.loaded else predicted
-        return guarded(self, predicted)
+        if self._predicted is None or not _same(self._predicted[0], changes):
+            predicted = predict(self.calibration, self.with_clock(changes), model_for(self.device))
+            predicted = self.loaded.limited(predicted, changes) if self.loaded else predicted
+            self._predicted = changes, guarded(self, predicted)
+        return self._predicted[1]
 
     @cached_property
     def roles(self) -> pl.DataFrame:

@@ -68,7 +68,12 @@ class Change:
 
 def apply(program: Program, changes: tuple[Change, ...]) -> Program:
     """The program with all changes made together."""
-    changed = edits.apply(program, edits.merge(change.edit for change in changes))
+    return applied(program, edits.merge(change.edit for change in changes), changes)
+
+
+def applied(program: Program, merged: Edit, changes: tuple[Change, ...]) -> Program:
+    """The same, with the edits of the changes merged already."""
+    changed = edits.apply(program, merged)
     for change in changes:
         if change.host_scale != 1.0:
             changed = scaled_host(changed, change.host_scale)

@@ -53,28 +53,24 @@ def merge(edits: Iterable[Edit]) -> Edit:
     listed = list(edits)
     if len(listed) == 1:
         return _tidied(listed[0])
-    gone = [set(edit.removed_tasks.tolist()) for edit in listed]
+    gone = [edit.removed_tasks for edit in listed]
     listed = [
-        _left_to_fuse(edit, set().union(*gone[:place], *gone[place + 1 :])) if edit.fused else edit
+        _left_to_fuse(edit, np.concatenate([NO_TASKS, *gone[:place], *gone[place + 1 :]]))
+        if edit.fused
+        else edit
         for place, edit in enumerate(listed)
     ]
-    # Calls that are gone, or replayed from a graph, cost the host nothing, whatever another edit makes of them.
-    free = {
-        call
-        for edit in listed
-        for calls in (edit.captured_calls, edit.removed_calls)
-        for call in calls.tolist()
-    }
     durations: dict[int, int] = {}
     added: dict[int, int] = {}
     stretched: dict[int, float] = {}
-    for edit in listed:
-        others = free - {*edit.captured_calls.tolist(), *edit.removed_calls.tolist()}
+    for place, edit in enumerate(listed):
         if durations:
             for task, dur in edit.durations_ns.items():
                 durations[task] = min(dur, durations.get(task, dur))
         else:
             durations = dict(edit.durations_ns)
+        others = _free_calls(listed[:place] + listed[place + 1 :]) if edit.added_host_ns else set()
+        others = others - _free_calls([edit]) if others else others
         for call, extra in edit.added_host_ns.items():
             if call not in others:
                 added[call] = added.get(call, 0) + extra
@@ -95,6 +91,16 @@ def merge(edits: Iterable[Edit]) -> Edit:
     )
 
 
+def _free_calls(edits: list[Edit]) -> set[int]:
+    """Calls that are gone, or replayed from a graph: they cost the host nothing, whatever another edit makes of them."""
+    return {
+        call
+        for edit in edits
+        for calls in (edit.captured_calls, edit.removed_calls)
+        for call in calls.tolist()
+    }
+
+
 def _tidied(edit: Edit) -> Edit:
     """The edit with its calls and tasks in order, each once."""
     return replace(
@@ -107,15 +113,18 @@ def _tidied(edit: Edit) -> Edit:
     )
 
 
-def _left_to_fuse(edit: Edit, gone: set[int]) -> Edit:
+def _left_to_fuse(edit: Edit, gone_tasks: Array) -> Edit:
     """The edit where others remove tasks: of two or more that are left the last stands for the run, one stays as it is."""
-    if not gone:
+    if not len(gone_tasks):
+        return edit
+    gone = set(gone_tasks.tolist())
+    shorter = [last for last, run in edit.fused.items() if not gone.isdisjoint(run)]
+    if not shorter:
         return edit
     removed, durations = set(edit.removed_tasks.tolist()), dict(edit.durations_ns)
     modelled, fused = set(edit.modelled), dict(edit.fused)
-    for last, run in edit.fused.items():
-        if gone.isdisjoint(run):
-            continue
+    for last in shorter:
+        run = fused[last]
         left = tuple(task for task in run if task not in gone)
         removed -= set(run)
         dur, sure = durations.pop(last), last not in modelled

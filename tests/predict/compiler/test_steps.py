@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from diagnose.kernels import ADD, CAST, STEPS, Op, device_bound
 
+from foretrace.analyze.concepts.device.device_roles import classified
 from foretrace.hardware import match
 from foretrace.predict.builder import build
 from foretrace.predict.compiler.steps import CompiledStep, compiled_steps
+from foretrace.predict.tasks import task_table
 
 GEMM = "nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN"
 CONVERSION = "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>"
@@ -21,7 +23,8 @@ def compiled(folder: Path, ops: list[Op], *, masks: bool = False) -> list[Compil
     trace = device_bound(folder, ops)
     device = match("NVIDIA H200")
     assert device
-    return compiled_steps(trace, build(trace), device, masks=masks)
+    tasks = task_table(trace, build(trace))
+    return compiled_steps(trace, tasks, classified(trace), device, masks=masks)
 
 
 def attention(*, causal: bool = False, bias: bool = False) -> Op:

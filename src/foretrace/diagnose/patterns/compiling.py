@@ -12,6 +12,7 @@ import polars as pl
 
 from foretrace.analyze.concepts.device import graph_origins
 from foretrace.analyze.concepts.device.phases import OPTIMIZER, PHASES
+from foretrace.analyze.concepts.names.named_spans import any_like
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Place
 from foretrace.predict import graph_capture
@@ -168,13 +169,13 @@ def find(case: Case) -> Compiling | None:
 
 def _compiled(case: Case) -> Compiling:
     masks = _leaves_masks_out(case.rich or case)
-    return Compiling(case, compiled_steps(case.trace, case.program, case.known_device, masks=masks))
+    steps = compiled_steps(case.trace, case.tasks, case.roles, case.known_device, masks=masks)
+    return Compiling(case, steps)
 
 
 def _leaves_masks_out(case: Case) -> bool:
     """Whether transformers looks if attention needs a mask."""
-    names = case.trace.spans["name"].unique().cast(pl.String)
-    return bool(names.str.contains(_MASK_LEFT_OUT).any())
+    return any_like(case.trace, _MASK_LEFT_OUT)
 
 
 def _launching(case: Case) -> pl.Series:

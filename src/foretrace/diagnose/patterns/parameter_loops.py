@@ -121,6 +121,10 @@ def by_hand(case: Case) -> Loop | None:
 
     After the backward pass, outside of any optimizer's step, the gradient is added to one weight after the other.
     """
+    return case.keep("SGD by hand", lambda: _by_hand(case))
+
+
+def _by_hand(case: Case) -> Loop | None:
     runs = [run for run in _of_sgd(case).partition_by("part", maintain_order=True) if _updates_all(run)]
     if not runs:
         return None

@@ -9,7 +9,6 @@ from math import prod
 
 import polars as pl
 
-from foretrace.analyze.concepts.device.device_roles import classified
 from foretrace.analyze.concepts.device.phases import BACKWARD, OPTIMIZER, PHASES
 from foretrace.analyze.concepts.names.named_spans import operator_rows
 from foretrace.analyze.concepts.names.per_name import distinct_rows
@@ -21,8 +20,6 @@ from foretrace.predict.compiler.prices import launches, price_ns
 from foretrace.predict.costs import attention
 from foretrace.predict.costs.attention import Mask
 from foretrace.predict.costs.channels_last import CONVERSIONS
-from foretrace.predict.program import Program
-from foretrace.predict.tasks import task_table
 from foretrace.sourced import Count, Factor
 from foretrace.trace import Trace
 
@@ -76,13 +73,15 @@ class CompiledStep:
 
 
 def compiled_steps(
-    trace: Trace, program: Program, device: Device, *, masks: bool = False
+    trace: Trace, tasks: pl.DataFrame, roles: pl.DataFrame, device: Device, *, masks: bool = False
 ) -> list[CompiledStep]:
-    """Each recorded step, compiled; `masks`: compiled, it makes masks for attention that now goes without."""
-    tasks = task_table(trace, program)
+    """Each recorded step, compiled; `masks`: compiled, it makes masks for attention that now goes without.
+
+    `tasks` are the table of the program's device work, `roles` what device_roles tells of the recording's.
+    """
     converts = frozenset(tasks.filter(pl.col("name").cast(pl.String).str.contains(CONVERSIONS))["task"])
     compiled, known, number = [], {}, _Numbers()
-    for nodes in _steps(_work(trace, tasks)):
+    for nodes in _steps(_work(trace, tasks, roles)):
         alike = tuple((node.op, number(node.shape), len(node.tasks), node.backward) for node in nodes)
         if alike not in known:
             known[alike] = (_plan(nodes, device), _loss(nodes), _one_layout(nodes))
@@ -106,10 +105,9 @@ class _Numbers:
         return number
 
 
-def _work(trace: Trace, tasks: pl.DataFrame) -> pl.DataFrame:
+def _work(trace: Trace, tasks: pl.DataFrame, roles: pl.DataFrame) -> pl.DataFrame:
     """All tasks in order, with operator, arguments and phase; without the optimizer's."""
-    phases = classified(trace).select("id", "phase")
-    work = tasks.join(phases, on="id", how="left", maintain_order="left")
+    work = tasks.join(roles.select("id", "phase"), on="id", how="left", maintain_order="left")
     rows = operator_rows(trace, work["op_id"].cast(pl.Int64).fill_null(-1).to_numpy())
     given = trace.ops.select("shapes", "dtypes", "strides", "inputs")
     work = work.hstack(given.select(pl.all().gather(pl.Series(rows).set(pl.Series(rows < 0), None))))
