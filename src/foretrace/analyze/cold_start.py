@@ -175,19 +175,15 @@ def _label_gaps(trace: Trace, host: NDArray[np.bool_]) -> Intervals:
     if not len(labels):
         return intervals.EMPTY
     track, start = trace.spans["track_id"].to_numpy(), trace.spans["start_ns"].to_numpy()
-    labelled = np.zeros(int(track.max()) + 1, bool)
-    labelled[track[labels]] = True
-    begins = host & named_spans.of_kind(trace, ("op", "runtime", "overhead")) & labelled[track]
-    order = np.flatnonzero(begins)
-    order = order[np.argsort(track[order], kind="stable")]
+    begins = host & named_spans.of_kind(trace, ("op", "runtime", "overhead"))
     at, first = start[labels], np.full(len(labels), np.iinfo(np.int64).max)
-    of_track = track[order]
+    not_before = np.searchsorted(start, at)  # spans are in order of start
     for number in np.unique(track[labels]):
-        mine = track[labels] == number
-        begun = start[
-            order[np.searchsorted(of_track, number) : np.searchsorted(of_track, number, side="right")]
-        ]
-        first[mine] = np.append(begun, np.iinfo(np.int64).max)[np.searchsorted(begun, at[mine])]
+        mine = np.flatnonzero(track[labels] == number)
+        begun = np.flatnonzero(begins & (track == number))
+        place = np.searchsorted(begun, not_before[mine])
+        inside = place < len(begun)
+        first[mine[inside]] = start[begun[place[inside]]]
     inside = first <= at + trace.spans["dur_ns"].gather(labels).to_numpy()
     return intervals.union(at[inside], first[inside])
 

@@ -222,7 +222,7 @@ def _runs(case: Case) -> pl.DataFrame:
 
     A run is broken by any other launch, also one of autograd's, and by the end of a step.
     """
-    work = case.tasks.join(case.roles.select("id", "phase"), on="id", how="left", maintain_order="left")
+    work = case.tasks_with("phase")
     work = work.sort("call", maintain_order=True)
     work = case.with_arguments(work, "shapes", "dtypes")
     ranks = {shapes: _rank(shapes) for shapes in work["shapes"].unique().drop_nulls()}

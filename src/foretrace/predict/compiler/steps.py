@@ -10,8 +10,8 @@ from math import prod
 import polars as pl
 
 from foretrace.analyze.concepts.device.phases import BACKWARD, OPTIMIZER, PHASES
-from foretrace.analyze.concepts.names.named_spans import operator_rows
-from foretrace.analyze.concepts.names.per_name import distinct_rows
+from foretrace.analyze.concepts.names.named_spans import rows_of
+from foretrace.analyze.concepts.names.per_name import distinct_rows, matching
 from foretrace.hardware import Device
 from foretrace.predict.compiler import nodes as shapes
 from foretrace.predict.compiler.kernels import Flow
@@ -73,15 +73,15 @@ class CompiledStep:
 
 
 def compiled_steps(
-    trace: Trace, tasks: pl.DataFrame, roles: pl.DataFrame, device: Device, *, masks: bool = False
+    trace: Trace, tasks: pl.DataFrame, device: Device, *, masks: bool = False
 ) -> list[CompiledStep]:
     """Each recorded step, compiled; `masks`: compiled, it makes masks for attention that now goes without.
 
-    `tasks` are the table of the program's device work, `roles` what device_roles tells of the recording's.
+    `tasks` are the program's device work, with the `phase` that device_roles tells.
     """
-    converts = frozenset(tasks.filter(pl.col("name").cast(pl.String).str.contains(CONVERSIONS))["task"])
+    converts = frozenset(tasks.filter(matching(tasks["name"], CONVERSIONS))["task"])
     compiled, known, number = [], {}, _Numbers()
-    for nodes in _steps(_work(trace, tasks, roles)):
+    for nodes in _steps(_work(trace, tasks)):
         alike = tuple((node.op, number(node.shape), len(node.tasks), node.backward) for node in nodes)
         if alike not in known:
             known[alike] = (_plan(nodes, device), _loss(nodes), _one_layout(nodes))
@@ -105,12 +105,10 @@ class _Numbers:
         return number
 
 
-def _work(trace: Trace, tasks: pl.DataFrame, roles: pl.DataFrame) -> pl.DataFrame:
-    """All tasks in order, with operator, arguments and phase; without the optimizer's."""
-    work = tasks.join(roles.select("id", "phase"), on="id", how="left", maintain_order="left")
-    rows = operator_rows(trace, work["op_id"].cast(pl.Int64).fill_null(-1).to_numpy())
+def _work(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
+    """The tasks in order, with operator and arguments; without the optimizer's."""
     given = trace.ops.select("shapes", "dtypes", "strides", "inputs")
-    work = work.hstack(given.select(pl.all().gather(pl.Series(rows).set(pl.Series(rows < 0), None))))
+    work = work.hstack(given.select(pl.all().gather(rows_of(trace, "ops", work["op_id"]))))
     work = work.with_columns(op=trace.spans["name"].gather(work["op_id"]))
     return work.filter(pl.col("phase").fill_null(0) != PHASES.index(OPTIMIZER))
 

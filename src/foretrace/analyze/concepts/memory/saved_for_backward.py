@@ -208,15 +208,14 @@ def _operators_start(trace: Trace, memory: Memory) -> Times:
     parent, is_op = attribution.parents(trace), of_kind(trace, "op")
     started = trace.spans["start_ns"].to_numpy()
     op = memory.blocks["op_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()
-    ops, place = np.unique(op, return_inverse=True)
-    outermost, rows = ops.copy(), np.flatnonzero(ops != NOBODY)
+    outermost, rows = op.copy(), np.flatnonzero(op != NOBODY)
     while len(rows):
         above = parent[outermost[rows]]
         inside = above != NOBODY
         inside[inside] = is_op[above[inside]]
         rows = rows[inside]
         outermost[rows] = above[inside]
-    since: Times = np.where(op == NOBODY, np.iinfo(np.int64).max, started[outermost[place]])
+    since: Times = np.where(op == NOBODY, np.iinfo(np.int64).max, started[outermost])
     return since
 
 
