@@ -53,11 +53,14 @@ class Trace:
     _frames: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
     _derived: dict[Callable[[Trace], Any], Any] = field(default_factory=dict, repr=False, compare=False)
 
-    def table(self, name: str) -> pl.DataFrame:
-        """One table, whole."""
-        if name not in self._frames:
-            self._frames[name] = self._load(name)
-        return self._frames[name]
+    def table(self, name: str, *, keep: bool = True) -> pl.DataFrame:
+        """One table, whole; kept for whoever asks next, or not, where one asks for much that nobody else needs."""
+        if name in self._frames:
+            return self._frames[name]
+        frame = self._load(name)
+        if keep:
+            self._frames[name] = frame
+        return frame
 
     @property
     def spans(self) -> pl.DataFrame:

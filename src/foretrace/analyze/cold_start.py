@@ -256,7 +256,7 @@ def _bound(trace: Trace) -> dict[str, Value]:
     if not trace.has_device:
         return {"busy_pct": None, "bound": None}
     window = measured_window(trace, step_windows(trace))
-    work = device_time.device_work(trace).filter(~pl.col("orphan"))
+    work = device_time.device_work(trace).select("start_ns", "end_ns", "orphan").filter(~pl.col("orphan"))
     busy = intervals.clip(device_time.covered(work), window.start_ns, window.end_ns).total_ns
     share = 100 * busy / window.length_ns if window.length_ns > 0 else None
     if share is None:

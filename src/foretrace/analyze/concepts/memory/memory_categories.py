@@ -78,8 +78,9 @@ def _origin(trace: Trace, op_id: pl.Series, backward_rows: Array) -> _Origin:
     steps = host_annotations(trace, OPTIMIZER_STEP)["id"].to_numpy().astype(np.int64)
     steps = steps[there[steps]]
     # One more stands for nobody.
-    outermost = np.append(np.where(is_op, nodes, NOBODY), NOBODY)
-    optimizer = np.full(len(nodes) + 1, NOBODY, np.int64)
+    outermost = np.full(len(nodes) + 1, NOBODY, np.int32)
+    outermost[:-1][is_op] = nodes[is_op]
+    optimizer = np.full(len(nodes) + 1, NOBODY, np.int32)
     optimizer[place_of[steps]] = steps
     in_backward = np.append(backward[nodes], False)
     # From the outside in: what holds for a span holds for those inside of it.

@@ -41,7 +41,9 @@ class Curve:
 @once_per_trace
 def curves(trace: Trace) -> list[Curve]:
     """One curve per device with memory events: accelerators first, the largest peak first; not to be changed."""
-    of_devices = [_curve(trace, device) for device in trace.allocations["device"].unique().to_list()]
+    counters = trace.table("counters", keep=False)
+    devices = trace.allocations["device"].unique().to_list()
+    of_devices = [_curve(trace, device, counters) for device in devices]
     return sorted(of_devices, key=lambda curve: (curve.device == "cpu", -curve.peak_bytes, curve.device))
 
 
@@ -68,9 +70,9 @@ def _first_change(blocks: pl.DataFrame) -> int | None:
     return size if taken else -size
 
 
-def _curve(trace: Trace, device: str) -> Curve:
+def _curve(trace: Trace, device: str, counters: pl.DataFrame) -> Curve:
     blocks = trace.allocations.filter(pl.col("device") == device)
-    recorded = _recorded(trace, device)
+    recorded = _recorded(trace, device, counters)
     absolute = recorded.height > 0
     if absolute:
         points = recorded
@@ -99,17 +101,17 @@ def _curve(trace: Trace, device: str) -> Curve:
     )
 
 
-def _recorded(trace: Trace, device: str) -> pl.DataFrame:
+def _recorded(trace: Trace, device: str, counters: pl.DataFrame) -> pl.DataFrame:
     """The allocator's own totals of one device, where they were recorded."""
     track = trace.tracks.filter(pl.col("name") == f"{device} memory")["id"]
-    counters = trace.counters.lazy().filter(
+    totals = counters.lazy().filter(
         pl.col("track_id").is_in(track.implode()) & pl.col("value").is_between(-_MOST_BYTES, _MOST_BYTES)
     )
     value = pl.col("value").cast(pl.Int64)
     allocated, reserves = pl.collect_all(
         (
-            counters.filter(pl.col("name") == _ALLOCATED).select("at_ns", value.alias(_ALLOCATED)),
-            counters.filter(pl.col("name") == _RESERVED).select(value),
+            totals.filter(pl.col("name") == _ALLOCATED).select("at_ns", value.alias(_ALLOCATED)),
+            totals.filter(pl.col("name") == _RESERVED).select(value),
         )
     )
     reserved = reserves["value"]
