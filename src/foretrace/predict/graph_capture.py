@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from foretrace import intervals
 from foretrace.analyze.concepts.device.device_time import device_work, names_like
 from foretrace.analyze.concepts.host import runtime_calls
-from foretrace.analyze.concepts.names.named_spans import rows_of
+from foretrace.analyze.concepts.names.named_spans import ids_like, rows_of
 from foretrace.predict import waits
 from foretrace.predict.calibrate import dense_ns
 from foretrace.predict.costs import graph
@@ -49,10 +49,7 @@ LEAST_SHARED = Share(
 
 def loading_ns(trace: Trace, program: Program) -> NDArray[np.int64]:
     """For each call, how much of the recorded gap before it went to data loading."""
-    loading = trace.spans.filter(
-        pl.col("kind").is_in(("op", "annotation"))
-        & pl.col("name").is_in(names_like(trace.spans, runtime_calls.DATA_LOADING))
-    )
+    loading = trace.spans[ids_like(trace, ("op", "annotation"), runtime_calls.DATA_LOADING)]
     start = (loading["start_ns"] - program.start_ns).to_numpy()
     spent = intervals.union(start, start + loading["dur_ns"].fill_null(0).to_numpy())
     begin = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)[:-1]))

@@ -249,8 +249,9 @@ def _quiet(case: Case, operators: ProgramTime) -> ProgramTime:
         & on_calling_threads(case)
         & case.trace.spans["dur_ns"].is_not_null().to_numpy()
     )
-    times = [host.start_ns[events] - program.start_ns, host.end_ns[events] - program.start_ns]
-    edges = np.sort(np.concatenate((*times, *updating, _edges(case))))
+    # Starts are in order already, and what is in order is only merged.
+    times = host.start_ns[events] - program.start_ns, np.sort(host.end_ns[events]) - program.start_ns
+    edges = np.sort(np.concatenate((*times, *updating, _edges(case))), kind="stable")
     some = np.flatnonzero(np.diff(edges) >= min(SHORT_NS, _COMPUTES_NS))
     low, high = edges[some], edges[some + 1]
     inside = intervals.covered_ns(operators, low, high) == high - low

@@ -127,21 +127,20 @@ class Chains:
         )
 
 
-def fusable(case: Case, *, least_share: float) -> bool:
-    """Whether what can be fused takes that share of GPU time.
+def fusable(case: Case, *, least_share: float) -> pl.DataFrame | None:
+    """The work of `Chains`; None where what can be fused takes less than that share of GPU time.
 
     Raises MissingDataError if the recording does not tell what it moves.
     """
     work = _candidates(case)
     if work.filter("fusable")["dur_ns"].sum() < least_share * case.device_ns:
-        return False
+        return None
     SHAPES.check(case)
-    return case.known_device is not None
+    return work if case.known_device else None
 
 
-def find(case: Case) -> Chains | None:
-    """The chains of what can be fused; None where there is none."""
-    work = _candidates(case)
+def find(case: Case, work: pl.DataFrame) -> Chains | None:
+    """The chains of what can be fused, of `fusable`; None where there is none."""
     chains = sorted(_chains(case, case.known_device, work), key=lambda chain: -chain.saved_ns)
     return Chains(case, work, chains) if chains else None
 
@@ -155,10 +154,6 @@ def launch_ns(case: Case) -> float:
 
 def _candidates(case: Case) -> pl.DataFrame:
     """All tasks in order, with role, op, `fusable`, and the segment that they lie in: what may be fused together."""
-    return case.keep("work that may be fused", lambda: _find_candidates(case))
-
-
-def _find_candidates(case: Case) -> pl.DataFrame:
     work = case.with_arguments(case.tasks_with("role", "phase", "moves"))
     work = work.with_columns(op=case.op_names(work["op_id"]))
     distinct = work["op"].drop_nulls().unique()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
 
+import numpy as np
 import polars as pl
 
 from foretrace.analyze.concepts.device.phases import BACKWARD, OPTIMIZER, PHASES
@@ -38,6 +39,7 @@ _IN_ONE_LAYOUT = {
     _NARROWING: Factor(0.725, "the same of one that halves its channels", _RULES),
     _OTHER: Factor(0.823, "the same of any other", _RULES),
 }
+_NO_PHASE = 255  # where it is not known
 _PLANAR = 5  # extents of the weight of a convolution over planes: four, and the groups
 
 
@@ -80,12 +82,14 @@ def compiled_steps(
     `tasks` are the program's device work, with the `phase` that device_roles tells.
     """
     converts = frozenset(tasks.filter(matching(tasks["name"], CONVERSIONS))["task"])
-    compiled, known, number = [], {}, _Numbers()
-    for nodes in _steps(_work(trace, tasks)):
-        alike = tuple((node.op, number(node.shape), len(node.tasks), node.backward) for node in nodes)
-        if alike not in known:
-            known[alike] = (_plan(nodes, device), _loss(nodes), _one_layout(nodes))
-        step = _compiled(nodes, *known[alike], converts)
+    compiled, known, seen, number = [], {}, {}, _Numbers()
+    for key, nodes in _steps(_work(trace, tasks)):
+        if key not in seen:
+            alike = tuple((node.op, number(node.shape), len(node.tasks), node.backward) for node in nodes)
+            if alike not in known:
+                known[alike] = (_plan(nodes, device), _loss(nodes), _one_layout(nodes))
+            seen[key] = known[alike]
+        step = _compiled(nodes, *seen[key], converts)
         compiled.append(replace(step, masking=_masking(nodes, device)) if masks else step)
     return compiled
 
@@ -113,8 +117,8 @@ def _work(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     return work.filter(pl.col("phase").fill_null(0) != PHASES.index(OPTIMIZER))
 
 
-def _steps(work: pl.DataFrame) -> Iterator[list[Node]]:
-    """The operators of each step, in order."""
+def _steps(work: pl.DataFrame) -> Iterator[tuple[bytes, list[Node]]]:
+    """The operators of each step, in order, and a key that is the same for steps of the same calls."""
     backward = PHASES.index(BACKWARD)
     # Most calls come again in every step: how the compiler sees one is told once.
     calls, which = distinct_rows(work.select("op", "shapes", "dtypes", "strides", "inputs", "name", "kind"))
@@ -122,21 +126,19 @@ def _steps(work: pl.DataFrame) -> Iterator[list[Node]]:
         (call[0] or "", _seen(call, name, kind), _ACROSS_ROWS in name)
         for *call, name, kind in calls.with_columns(pl.all().cast(pl.String)).iter_rows()
     ]
-    rows = list(
-        zip(
-            *(work[name].to_list() for name in ("op_id", "task", "dur_ns", "phase")),
-            which.tolist(),
-            strict=True,
-        )
-    )
-    steps: dict[int | None, list[tuple[int | None, int, int, int | None, int]]] = {}
-    for step, row in zip(work["step"].to_list(), rows, strict=True):
-        steps.setdefault(step, []).append(row)
-    for part in steps.values():
+    rows = list(zip(*(work[name].to_list() for name in ("op_id", "task", "dur_ns", "phase")), strict=True))
+    numbers = which.tolist()
+    calling = work["op_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+    phases = work["phase"].fill_null(_NO_PHASE).to_numpy()
+    steps: dict[int | None, list[int]] = {}
+    for place, step in enumerate(work["step"].to_list()):
+        steps.setdefault(step, []).append(place)
+    for places in steps.values():
         nodes: list[Node] = []
         last_op = None
-        for op_id, task, dur_ns, phase, number in part:
-            op, shape, across = told[number]
+        for place in places:
+            op_id, task, dur_ns, phase = rows[place]
+            op, shape, across = told[numbers[place]]
             if op_id is not None and op_id == last_op and not across:
                 last = nodes[-1]
                 nodes[-1] = Node(
@@ -147,7 +149,8 @@ def _steps(work: pl.DataFrame) -> Iterator[list[Node]]:
                 shape = shapes.columns_of(shape)
             nodes.append(Node(len(nodes), op, (task,), dur_ns, shape, phase == backward))
             last_op = op_id
-        yield _of_model(nodes)
+        same_op = np.diff(calling[places]) == 0
+        yield which[places].tobytes() + same_op.tobytes() + phases[places].tobytes(), _of_model(nodes)
 
 
 def _of_model(nodes: list[Node]) -> list[Node]:

@@ -63,17 +63,19 @@ def categories(trace: Trace, blocks: pl.DataFrame) -> pl.Series:
 
 
 def _origin(trace: Trace, op_id: pl.Series, backward_rows: Array) -> _Origin:
-    spans = trace.spans
+    spans, parent = trace.spans, attribution.parents(trace)
     ops = op_id.cast(pl.Int64).fill_null(NOBODY).to_numpy()
     known = ops != NOBODY
-    there = _with_those_around(attribution.parents(trace), ops[known])
+    calling = np.full(len(ops), NOBODY, np.int32)
+    calling[known] = parent[ops[known]]
+    there = _with_those_around(parent, calling[calling != NOBODY])
     nodes = np.flatnonzero(there)
     place_of = np.empty(len(there) + 1, np.int32)  # known for the nodes, and for nobody
     place_of[nodes] = np.arange(len(nodes), dtype=np.int32)
     place_of[NOBODY] = len(nodes)
-    above = place_of[attribution.parents(trace)[nodes]]
+    above = place_of[parent[nodes]]
     is_op = spans["kind"].to_physical().to_numpy()[nodes] == schema.KINDS.index("op")
-    backward = np.zeros(spans.height, bool)
+    backward = np.zeros(spans.height + 1, bool)
     backward[backward_rows] = True
     steps = host_annotations(trace, OPTIMIZER_STEP)["id"].to_numpy().astype(np.int64)
     steps = steps[there[steps]]
@@ -90,10 +92,11 @@ def _origin(trace: Trace, op_id: pl.Series, backward_rows: Array) -> _Origin:
         for found in (outermost, optimizer):
             further = found[around]
             found[rows] = np.where(further != NOBODY, further, found[rows])
-    place = np.full(len(ops), len(nodes))
-    place[known] = place_of[ops[known]]
+    place = place_of[calling]
     outer = np.where(outermost[place] == NOBODY, ops, outermost[place])
-    return _Origin(known, in_backward[place], _ends(trace, outer), _ends(trace, optimizer[place]))
+    return _Origin(
+        known, in_backward[place] | backward[ops], _ends(trace, outer), _ends(trace, optimizer[place])
+    )
 
 
 def _with_those_around(parent: Array, rows: Array) -> Array:
@@ -119,9 +122,7 @@ def _ends(trace: Trace, rows: Array) -> Array:
     """When spans end; NOBODY for nobody."""
     ends = np.full(len(rows), NOBODY, np.int64)
     known = rows != NOBODY
-    some = rows[known]
-    dur = trace.spans["dur_ns"].gather(some).fill_null(0).to_numpy()
-    ends[known] = trace.spans["start_ns"].to_numpy()[some] + dur
+    ends[known] = attribution.recorded_ends(trace, rows[known])
     return ends
 
 

@@ -291,12 +291,10 @@ def _last(call: Times, row: Times, count: int) -> Times:
 def _backwards(trace: Trace) -> tuple[Times, Times, Times]:
     """Operators of the forward pass in order of start: when each starts, and when its backward starts and ends."""
     linked = trace.ops.select("span_id", "forward_id").drop_nulls()
-    spans = trace.spans.select("start_ns", "dur_ns")
-    forward = spans["start_ns"].gather(linked["forward_id"]).to_numpy()
-    start = spans["start_ns"].gather(linked["span_id"]).to_numpy()
-    end = start + spans["dur_ns"].gather(linked["span_id"]).fill_null(0).to_numpy()
+    began, nodes = trace.spans["start_ns"].to_numpy(), linked["span_id"].to_numpy()
+    forward = began[linked["forward_id"].to_numpy()]
     order = np.argsort(forward, kind="stable")
-    return forward[order], start[order], end[order]
+    return forward[order], began[nodes[order]], attribution.recorded_ends(trace, nodes[order])
 
 
 def _of_ranges(ufunc: np.ufunc, values: Times, low: Times, high: Times) -> Times:

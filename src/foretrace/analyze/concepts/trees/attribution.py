@@ -67,6 +67,14 @@ def nesting(trace: Trace) -> Nesting:
     return Nesting(parent, end)
 
 
+def recorded_ends(trace: Trace, spans: Array) -> Array:
+    """When these spans end, as recorded; one of unknown duration where it starts."""
+    start, dur = trace.spans["start_ns"].to_numpy(), trace.spans["dur_ns"]
+    taken = dur.gather(spans).fill_null(0).to_numpy() if dur.null_count() else dur.to_numpy()[spans]
+    ended: Array = start[spans] + taken
+    return ended
+
+
 def ends(trace: Trace, spans: Array) -> Array:
     """When these spans, given in order, end by `nesting`."""
     calls = trace.python.select("span_id", "caller_id").drop_nulls()
@@ -80,8 +88,7 @@ def ends(trace: Trace, spans: Array) -> Array:
         rows = calling[rows]
         rows = rows[~there[rows]]
     some = np.flatnonzero(there[:-1])
-    start = trace.spans["start_ns"].to_numpy()[some]
-    end = start + trace.spans["dur_ns"].gather(some).fill_null(0).to_numpy()
+    start, end = trace.spans["start_ns"].to_numpy()[some], recorded_ends(trace, some)
     called = np.flatnonzero(calling[some] != NOBODY)
     callers = np.searchsorted(some, calling[some[called]])
     _end_with_callers(start, end, trace.spans["track_id"].to_numpy()[some], called, callers)
