@@ -18,6 +18,7 @@ from foretrace.pandas_frames import to_pandas
 
 Loader = Callable[[str], pl.DataFrame]
 _T = TypeVar("_T")
+_AT_ONCE = 1 << 18  # rows that are added up together: all at once take as much memory as a column
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,14 @@ class Trace:
     _frames: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
     _derived: dict[Callable[[Trace], Any], Any] = field(default_factory=dict, repr=False, compare=False)
 
-    def table(self, name: str) -> pl.DataFrame:
-        """One table, whole."""
-        if name not in self._frames:
-            self._frames[name] = self._load(name)
-        return self._frames[name]
+    def table(self, name: str, *, keep: bool = True) -> pl.DataFrame:
+        """One table, whole; kept for whoever asks next, or not, where one asks for much that nobody else needs."""
+        if name in self._frames:
+            return self._frames[name]
+        frame = self._load(name)
+        if keep:
+            self._frames[name] = frame
+        return frame
 
     @property
     def spans(self) -> pl.DataFrame:
@@ -148,8 +152,10 @@ class Trace:
     @property
     def duration_ns(self) -> int:
         """From the first start to the last end."""
-        ends = self.spans.select((pl.col("start_ns") + pl.col("dur_ns").fill_null(0)).max()).item()
-        return int(ends or 0)
+        spans = self.spans.select("start_ns", "dur_ns")
+        end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
+        parts = (spans.slice(first, _AT_ONCE) for first in range(0, spans.height, _AT_ONCE))
+        return max((int(part.select(end.max()).item()) for part in parts), default=0)
 
     def to_pandas(self, table: str) -> Any:
         """One table as a pandas.DataFrame; needs pandas, and no pyarrow."""

@@ -175,19 +175,15 @@ def _label_gaps(trace: Trace, host: NDArray[np.bool_]) -> Intervals:
     if not len(labels):
         return intervals.EMPTY
     track, start = trace.spans["track_id"].to_numpy(), trace.spans["start_ns"].to_numpy()
-    labelled = np.zeros(int(track.max()) + 1, bool)
-    labelled[track[labels]] = True
-    begins = host & named_spans.of_kind(trace, ("op", "runtime", "overhead")) & labelled[track]
-    order = np.flatnonzero(begins)
-    order = order[np.argsort(track[order], kind="stable")]
+    begins = host & named_spans.of_kind(trace, ("op", "runtime", "overhead"))
     at, first = start[labels], np.full(len(labels), np.iinfo(np.int64).max)
-    of_track = track[order]
+    not_before = np.searchsorted(start, at)  # spans are in order of start
     for number in np.unique(track[labels]):
-        mine = track[labels] == number
-        begun = start[
-            order[np.searchsorted(of_track, number) : np.searchsorted(of_track, number, side="right")]
-        ]
-        first[mine] = np.append(begun, np.iinfo(np.int64).max)[np.searchsorted(begun, at[mine])]
+        mine = np.flatnonzero(track[labels] == number)
+        begun = np.flatnonzero(begins & (track == number))
+        place = np.searchsorted(begun, not_before[mine])
+        inside = place < len(begun)
+        first[mine[inside]] = start[begun[place[inside]]]
     inside = first <= at + trace.spans["dur_ns"].gather(labels).to_numpy()
     return intervals.union(at[inside], first[inside])
 
@@ -260,7 +256,7 @@ def _bound(trace: Trace) -> dict[str, Value]:
     if not trace.has_device:
         return {"busy_pct": None, "bound": None}
     window = measured_window(trace, step_windows(trace))
-    work = device_time.device_work(trace).filter(~pl.col("orphan"))
+    work = device_time.device_work(trace).select("start_ns", "end_ns", "orphan").filter(~pl.col("orphan"))
     busy = intervals.clip(device_time.covered(work), window.start_ns, window.end_ns).total_ns
     share = 100 * busy / window.length_ns if window.length_ns > 0 else None
     if share is None:

@@ -17,7 +17,9 @@ from foretrace import analyze, intervals
 from foretrace.analyze.concepts.device import device_roles
 from foretrace.analyze.concepts.host.cpu_program import computes_on_cpu
 from foretrace.analyze.concepts.host.runtime_calls import HostSpans
-from foretrace.analyze.concepts.names.named_spans import ids_where
+from foretrace.analyze.concepts.names.named_spans import ids_where, of_kind
+from foretrace.analyze.concepts.trees import attribution
+from foretrace.analyze.concepts.trees.call_tree import NOBODY
 from foretrace.analyze.result import Result, require_timeline
 from foretrace.diagnose import replayable
 from foretrace.diagnose.device_work import DeviceWork
@@ -70,6 +72,10 @@ class _Texts:
         return text
 
 
+def _same(some: tuple[Change, ...], others: tuple[Change, ...]) -> bool:
+    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
+
+
 class Case:
     """A trace, its analyses, and its steps ready to be replayed. Of a long recording, a Case takes enough steps.
 
@@ -101,6 +107,7 @@ class Case:
         self._callers: dict[int, list[int]] = {}
         self._user_frames: dict[int, Place] = {}
         self._claimed: set[int] = set()
+        self._predicted: tuple[tuple[Change, ...], Prediction] | None = None  # the last one
         self.seen: list[Seen] = []  # by the rule at work
         self.lost_calls = False  # whether the rule at work asked for calls that another's finding explains
 
@@ -278,14 +285,28 @@ class Case:
 
     def predict(self, changes: tuple[Change, ...]) -> Prediction:
         """What the changes, made together, would make of the step: all predictions are made here."""
-        predicted = predict(self.calibration, self.with_clock(changes), model_for(self.device))
-        predicted = self.loaded.limited(predicted, changes) if self.loaded else predicted
-        return guarded(self, predicted)
+        if self._predicted is None or not _same(self._predicted[0], changes):
+            predicted = predict(self.calibration, self.with_clock(changes), model_for(self.device))
+            predicted = self.loaded.limited(predicted, changes) if self.loaded else predicted
+            self._predicted = changes, guarded(self, predicted)
+        return self._predicted[1]
 
     @cached_property
     def roles(self) -> pl.DataFrame:
         """The device work that was launched in the recording, with what it is for."""
         return device_roles.classified(self.trace)
+
+    def tasks_with(self, *columns: str) -> pl.DataFrame:
+        """`tasks` with columns of `roles`; null for those that were not launched in the recording."""
+        return self.tasks.hstack(self.roles.select(pl.col(columns).gather(self._role_rows)))
+
+    @cached_property
+    def _role_rows(self) -> pl.Series:
+        """For each task, its row in `roles`; null where it has none."""
+        place = np.full(self.trace.spans.height, -1, np.int32)
+        place[self.roles["id"].to_numpy()] = np.arange(self.roles.height, dtype=np.int32)
+        rows = place[self.tasks["id"].to_numpy()]
+        return pl.Series(rows).set(pl.Series(rows < 0), None)
 
     @cached_property
     def host(self) -> HostSpans:
@@ -328,13 +349,13 @@ class Case:
 
     def with_arguments(self, rows: pl.DataFrame, *columns: str) -> pl.DataFrame:
         """The rows with what is recorded of the arguments of their `op_id`, as text; null where nothing is."""
-        ops = rows["op_id"].cast(pl.Int64).fill_null(-1).to_numpy()
-        place = np.where(ops < 0, -1, self._op_rows[ops]) if len(self._op_rows) else np.full(len(ops), -1)
         given = self.trace.ops.select(*(columns or _ARGUMENTS))
-        taken = given.select(
-            pl.all().gather(pl.Series(place).set(pl.Series(place < 0), None)).cast(pl.String)
-        )
-        return rows.hstack(taken)
+        return rows.hstack(given.select(pl.all().gather(self._rows_of(rows["op_id"])).cast(pl.String)))
+
+    def _rows_of(self, op_ids: pl.Series) -> pl.Series:
+        """Where these operators are in `trace.ops`; null where they are not."""
+        place = np.append(self._op_rows, -1)[op_ids.cast(pl.Int64).fill_null(-1).to_numpy()]
+        return pl.Series(place).set(pl.Series(place < 0), None)
 
     def numbers(self, spans: NDArray[np.int64], *, shapes: bool) -> NDArray[np.int64]:
         """For each of these spans a number, the same for those of the same name, and on the same `shapes` if that counts."""
@@ -357,7 +378,7 @@ class Case:
         """The names of operators, or other spans; null where there is none."""
         return self.trace.spans["name"].gather(op_ids).cast(pl.String)
 
-    def device_work(self, *predicates: pl.Expr) -> DeviceWork:
+    def device_work(self, *predicates: pl.Expr | pl.Series) -> DeviceWork:
         """The program's device work, or what of it these predicates choose."""
         return DeviceWork(self, self.tasks.filter(*predicates) if predicates else self.tasks)
 
@@ -371,24 +392,16 @@ class Case:
     @cached_property
     def calling_op(self) -> NDArray[np.int64]:
         """For each span, the operator that called it; -1 where none did."""
-        spans = self.trace.spans
-        parent = spans["parent_id"].fill_null(0).to_numpy()
-        by_op = (spans["kind"] == "op").to_numpy()
-        return np.where(
-            spans["parent_id"].is_not_null().to_numpy() & by_op[parent], parent.astype(np.int64), -1
-        )
-
-    @cached_property
-    def _calling_op(self) -> list[int]:
-        calling: list[int] = self.calling_op.tolist()
-        return calling
+        parent = attribution.parents(self.trace)
+        by_op = np.append(of_kind(self.trace, "op"), False)  # nobody is the last
+        return np.where(by_op[parent], parent, np.int32(NOBODY)).astype(np.int64)
 
     def callers(self, op: int) -> list[int]:
         """The operator and those around it, innermost first; not to be changed."""
         found = self._callers.get(op)
         if found is None:
-            found = [op]
-            while (parent := self._calling_op[found[-1]]) >= 0 and len(found) < LONGEST_WALK:
+            found, calling = [op], self.calling_op
+            while (parent := calling.item(found[-1])) >= 0 and len(found) < LONGEST_WALK:
                 found.append(parent)
             self._callers[op] = found
         return found
@@ -397,8 +410,10 @@ class Case:
         """The source lines behind operators, most frequent first; their names where no stack was recorded."""
         if not len(op_ids):
             return ()
-        ops = self.trace.ops.filter(pl.col("span_id").is_in(list(op_ids)))
-        ops = with_forward_stack(ops, self.trace.ops)
+        rows = self._op_rows[np.fromiter(op_ids, np.int64)]
+        ops = self.trace.ops.select("span_id", "forward_id", "stack_id")[np.unique(rows[rows >= 0])]
+        forward = self.trace.ops["stack_id"].gather(self._rows_of(ops["forward_id"]))
+        ops = with_forward_stack(ops, forward)
         stacks = self.trace.stacks
         known = ops.drop_nulls("stack_id")
         if known.is_empty() or stacks.is_empty():

@@ -15,6 +15,19 @@ def calling_threads(case: Case) -> pl.Series:
     return case.trace.spans["track_id"].gather(case.program.call_span).unique().implode()
 
 
+def on_calling_threads(case: Case) -> NDArray[np.bool_]:
+    """For each span, whether it is on one of these threads; not to be changed."""
+    return case.keep("on calling threads", lambda: _on_calling_threads(case))
+
+
+def _on_calling_threads(case: Case) -> NDArray[np.bool_]:
+    track = case.trace.spans["track_id"].to_numpy()
+    calling = np.zeros(int(track.max(initial=0)) + 1, bool)
+    calling[track[case.program.call_span]] = True
+    on_threads: NDArray[np.bool_] = calling[track]
+    return on_threads
+
+
 def torch_operators(case: Case) -> SpanIds:
     """Torch's own operators (aten::) on all threads that make calls."""
     return case.keep("torch operators", lambda: _torch_operators(case))
@@ -26,8 +39,7 @@ def main_thread_operators(case: Case) -> SpanIds:
 
 
 def _torch_operators(case: Case) -> SpanIds:
-    on_threads = case.trace.spans["track_id"].is_in(calling_threads(case)).to_numpy()
-    return _outermost(case, case.host.named("^aten::", "op") & on_threads)
+    return _outermost(case, case.host.named("^aten::", "op") & on_calling_threads(case))
 
 
 def _main_thread_operators(case: Case) -> SpanIds:

@@ -70,9 +70,9 @@ class _Shortest:
     """
 
     def __init__(self, case: Case) -> None:
-        spans = case.trace.spans.filter(pl.col("kind").is_in(_EVENTS), pl.col("dur_ns").is_not_null())
-        if case.trace.steps:
-            spans = spans.filter(pl.col("step").is_not_null())
+        spans = case.trace.spans.select("kind", "start_ns", "dur_ns", "step")
+        in_steps = pl.col("step").is_not_null() if case.trace.steps else pl.lit(value=True)
+        spans = spans.filter(pl.col("kind").is_in(_EVENTS), pl.col("dur_ns").is_not_null(), in_steps)
         start = spans["start_ns"].to_numpy()
         filled_ns = intervals.union(start, start + spans["dur_ns"].to_numpy()).total_ns
         steps_ns = sum(step.end_ns - step.start_ns for step in case.trace.steps) or case.trace.duration_ns

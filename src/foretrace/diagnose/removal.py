@@ -14,6 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace import intervals
+from foretrace.analyze.concepts.device.phases import distinct
 from foretrace.diagnose.case import LONGEST_WALK, Case
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.predict.edits import Edit
@@ -21,6 +22,7 @@ from foretrace.predict.numbers import Calls, ProgramTime
 
 # What the program does to call the next operator, recorded; longer, it does something else first.
 _LEADING_NS = 40_000
+_LONG_AGO = -(2**62)
 
 
 def calls_in(case: Case, stretches: ProgramTime) -> Calls:
@@ -45,10 +47,12 @@ def host_time(case: Case, ops: Iterable[int]) -> ProgramTime:
     With them go autograd's nodes for what is inside of them, such as views. From the end of what the thread did before,
     where that is near: a call that is not made is not prepared either.
     """
-    mine = np.unique(np.fromiter(ops, np.int64))
-    launching = case.tasks["op_id"].drop_nulls().unique().cast(pl.Int64).to_numpy()
-    elsewhere = _with_callers(case, np.setdiff1d(launching, mine))
-    spans = np.zeros(len(elsewhere), bool)
+    mine = distinct(np.fromiter(ops, np.int64), case.trace.spans.height)
+    spans = np.zeros(case.trace.spans.height, bool)
+    spans[case.tasks["op_id"].drop_nulls().to_numpy()] = True
+    spans[mine] = False
+    elsewhere = _with_callers(case, np.flatnonzero(spans))
+    spans[:] = False
     spans[_outermost(case, mine, elsewhere)] = True
     node, forward = case.keep("nodes of autograd", lambda: _nodes(case))
     spans[_outermost(case, node[_within(case, forward, spans)], elsewhere)] = True
@@ -64,20 +68,20 @@ def _with_callers(case: Case, ops: NDArray[np.int64]) -> NDArray[np.bool_]:
     found = np.zeros(len(case.calling_op), bool)
     while len(ops):
         found[ops] = True
-        ops = np.unique(case.calling_op[ops])
-        ops = ops[(ops >= 0) & ~found[ops]]
+        ops = distinct(case.calling_op[ops], len(found))
+        ops = ops[~found[ops]]
     return found
 
 
 def _outermost(case: Case, ops: NDArray[np.int64], barred: NDArray[np.bool_]) -> NDArray[np.int64]:
     """The outermost callers of operators that are not barred, as far as these or their callers are not."""
-    at = np.unique(ops[~barred[ops]])
+    at = distinct(ops[~barred[ops]], len(barred))
     for _ in range(LONGEST_WALK):
         caller = case.calling_op[at]
         climbs = (caller >= 0) & ~barred[caller]
         if not climbs.any():
             break
-        at = np.unique(np.where(climbs, caller, at))
+        at = distinct(np.where(climbs, caller, at), len(barred))
     return at
 
 
@@ -103,27 +107,26 @@ def _nodes(case: Case) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 def _leading_ns(case: Case, start: NDArray[np.int64], track: NDArray[np.uint32]) -> NDArray[np.int64]:
     """For each start on a track, how long before it the thread last began or ended an operator or a call."""
-    bounds = case.keep("bounds of operators and calls", lambda: _bounds(case))
     found = np.zeros(len(start), np.int64)
-    for each in np.unique(track):
-        chosen, here = track == each, bounds[int(each)]
-        place = np.searchsorted(here, start[chosen])
+    for each in np.unique(track).tolist():
+        chosen = track == each
+        at = start[chosen]
+        times = _bounds(case, each)
+        places = [np.searchsorted(bounds, at) for bounds in times]
         # Two bounds at one moment: the operator before ends where this one starts.
-        alone = np.searchsorted(here, start[chosen], side="right") == place + 1
-        since = start[chosen] - here[np.maximum(place - 1, 0)]
-        found[chosen] = np.where(alone & (place > 0) & (since <= _LEADING_NS), since, 0)
+        alone = sum(np.searchsorted(bounds, at, side="right") for bounds in times) == sum(places) + 1
+        before = [np.append(_LONG_AGO, bounds)[place] for bounds, place in zip(times, places, strict=True)]
+        since = at - np.maximum(*before)
+        found[chosen] = np.where(alone & (since <= _LEADING_NS), since, 0)
     return found
 
 
-def _bounds(case: Case) -> dict[int, NDArray[np.int64]]:
-    spans = case.trace.spans.select("kind", "track_id", "start_ns", "dur_ns").filter(
-        pl.col("kind").is_in(("op", "runtime"))
-    )
-    return {
-        int(track): np.sort(
-            np.concatenate(
-                (mine["start_ns"].to_numpy(), (mine["start_ns"] + mine["dur_ns"].fill_null(0)).to_numpy())
-            )
-        )
-        for (track,), mine in spans.group_by("track_id")
-    }
+def _bounds(case: Case, track: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """When operators and calls of a track begin, and when they end, each in order."""
+
+    def bounds() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        on_track = case.trace.spans["track_id"].to_numpy() == track
+        mine = np.flatnonzero(case.host.kind("op", "runtime") & on_track)
+        return case.host.start_ns[mine], np.sort(case.host.end_ns[mine])
+
+    return case.keep(f"bounds of operators and calls of {track}", bounds)

@@ -146,12 +146,10 @@ def _names(node: ast.AST) -> Iterator[tuple[str, int]]:
         yield "if", node.test.lineno
 
 
-def with_forward_stack(ops: pl.DataFrame, every: pl.DataFrame) -> pl.DataFrame:
+def with_forward_stack(ops: pl.DataFrame, forward: pl.Series) -> pl.DataFrame:
     """Operators with their stack, or that of the forward operator (`asked_id`): autograd's thread runs no Python."""
-    forward = every.select(pl.col("span_id").alias("forward_id"), pl.col("stack_id").alias("_forward"))
-    joined = ops.join(forward, on="forward_id", how="left", maintain_order="left")
     own = pl.col("stack_id").is_not_null()
-    return joined.with_columns(
+    return ops.with_columns(
         asked_id=pl.when(own).then("span_id").otherwise("forward_id"),
-        stack_id=pl.coalesce("stack_id", "_forward"),
+        stack_id=pl.coalesce("stack_id", forward),
     )

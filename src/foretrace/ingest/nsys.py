@@ -298,10 +298,10 @@ class _Sparing(Trace):
 
     store: ColumnStore = field(default_factory=ColumnStore, repr=False)
 
-    def table(self, name: str) -> pl.DataFrame:
+    def table(self, name: str, *, keep: bool = True) -> pl.DataFrame:
         """One table, whole."""
         self.store.release()
-        return super().table(name)
+        return super().table(name, keep=keep)
 
 
 def _settled(trace: _Sparing) -> Trace:

@@ -68,7 +68,12 @@ class Change:
 
 def apply(program: Program, changes: tuple[Change, ...]) -> Program:
     """The program with all changes made together."""
-    changed = edits.apply(program, edits.merge(change.edit for change in changes))
+    return applied(program, edits.merge(change.edit for change in changes), changes)
+
+
+def applied(program: Program, merged: Edit, changes: tuple[Change, ...]) -> Program:
+    """The same, with the edits of the changes merged already."""
+    changed = edits.apply(program, merged)
     for change in changes:
         if change.host_scale != 1.0:
             changed = scaled_host(changed, change.host_scale)
@@ -346,11 +351,13 @@ def with_times_scaled(change: Change, *, durations: float, host: float) -> Chang
     """The change with its modelled durations this much longer, and the host work that it adds."""
     edit = change.edit
     scaled, added = edit.durations_ns, edit.added_host_ns
-    if durations != 1:
+    if durations != 1 and not edit.modelled.isdisjoint(scaled):
         known = np.fromiter(scaled.values(), np.float64, len(scaled))
         modelled = np.fromiter(map(edit.modelled.__contains__, scaled), bool, len(scaled))
         scaled = _valued(scaled, np.where(modelled, np.rint(known * durations), known))
-    if host != 1:
+    if host != 1 and added:
         extra = np.fromiter(added.values(), np.float64, len(added))
         added = _valued(added, np.where(extra > 0, np.rint(extra * host), extra))
+    if scaled is edit.durations_ns and added is edit.added_host_ns:
+        return change
     return replace(change, edit=replace(edit, durations_ns=scaled, added_host_ns=added))

@@ -6,9 +6,11 @@ them is simulated, and savings are never added up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import reduce
+from operator import add, mul, or_
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +29,8 @@ from foretrace.predict.numbers import (
     joined,
 )
 from foretrace.predict.program import ALL_STREAMS, BLOCKING_COPY, LAUNCH, NONE, SYNC, Program
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True)
@@ -53,33 +57,20 @@ def merge(edits: Iterable[Edit]) -> Edit:
     listed = list(edits)
     if len(listed) == 1:
         return _tidied(listed[0])
-    gone = [set(edit.removed_tasks.tolist()) for edit in listed]
+    gone = [edit.removed_tasks for edit in listed]
     listed = [
-        _left_to_fuse(edit, set().union(*gone[:place], *gone[place + 1 :])) if edit.fused else edit
+        _left_to_fuse(edit, np.concatenate([NO_TASKS, *gone[:place], *gone[place + 1 :]]))
+        if edit.fused
+        else edit
         for place, edit in enumerate(listed)
     ]
-    # Calls that are gone, or replayed from a graph, cost the host nothing, whatever another edit makes of them.
-    free = {
-        call
-        for edit in listed
-        for calls in (edit.captured_calls, edit.removed_calls)
-        for call in calls.tolist()
-    }
     durations: dict[int, int] = {}
     added: dict[int, int] = {}
     stretched: dict[int, float] = {}
-    for edit in listed:
-        others = free - {*edit.captured_calls.tolist(), *edit.removed_calls.tolist()}
-        if durations:
-            for task, dur in edit.durations_ns.items():
-                durations[task] = min(dur, durations.get(task, dur))
-        else:
-            durations = dict(edit.durations_ns)
-        for call, extra in edit.added_host_ns.items():
-            if call not in others:
-                added[call] = added.get(call, 0) + extra
-        for task, factor in edit.stretched.items():
-            stretched[task] = stretched.get(task, 1.0) * factor
+    for place, edit in enumerate(listed):
+        durations = _both(durations, edit.durations_ns, min)
+        added = _both(added, _still_added(edit, listed[:place] + listed[place + 1 :]), add)
+        stretched = _both(stretched, edit.stretched, mul)
     return Edit(
         removed_host=joined(NO_TIME, *(edit.removed_host for edit in listed)),
         removed_calls=Calls(_together(edit.removed_calls for edit in listed)),
@@ -87,12 +78,41 @@ def merge(edits: Iterable[Edit]) -> Edit:
         durations_ns=durations,
         stretched=stretched,
         modelled=frozenset().union(*(edit.modelled for edit in listed)),
-        fused={task: run for edit in listed for task, run in edit.fused.items()},
+        fused=reduce(or_, (edit.fused for edit in listed), {}),
         unwaited_calls=Calls(_together(edit.unwaited_calls for edit in listed)),
         moved_tasks={task: stream for edit in listed for task, stream in edit.moved_tasks.items()},
         added_host_ns=added,
         captured_calls=Calls(_together(edit.captured_calls for edit in listed)),
     )
+
+
+def _both(
+    one: dict[int, Number], other: dict[int, Number], of_two: Callable[[Any, Any], Any]
+) -> dict[int, Number]:
+    """What either says; where both do, what is made of the two, in whichever order."""
+    most, fewest = (one, other) if len(one) > len(other) else (other, one)
+    made = dict(most)
+    for key, value in fewest.items():
+        made[key] = of_two(made[key], value) if key in made else value
+    return made
+
+
+def _still_added(edit: Edit, others: list[Edit]) -> dict[int, int]:
+    """The host work that an edit adds, but not at calls that another one makes free."""
+    if not edit.added_host_ns or not (free := _free_calls(others)):
+        return edit.added_host_ns
+    free -= _free_calls([edit])
+    return {call: extra for call, extra in edit.added_host_ns.items() if call not in free}
+
+
+def _free_calls(edits: list[Edit]) -> set[int]:
+    """Calls that are gone, or replayed from a graph: they cost the host nothing, whatever another edit makes of them."""
+    return {
+        call
+        for edit in edits
+        for calls in (edit.captured_calls, edit.removed_calls)
+        for call in calls.tolist()
+    }
 
 
 def _tidied(edit: Edit) -> Edit:
@@ -107,27 +127,34 @@ def _tidied(edit: Edit) -> Edit:
     )
 
 
-def _left_to_fuse(edit: Edit, gone: set[int]) -> Edit:
+def _left_to_fuse(edit: Edit, gone_tasks: Array) -> Edit:
     """The edit where others remove tasks: of two or more that are left the last stands for the run, one stays as it is."""
-    if not gone:
+    if not len(gone_tasks):
         return edit
-    removed, durations = set(edit.removed_tasks.tolist()), dict(edit.durations_ns)
-    modelled, fused = set(edit.modelled), dict(edit.fused)
-    for last, run in edit.fused.items():
-        if gone.isdisjoint(run):
-            continue
+    gone = set(gone_tasks.tolist())
+    shorter = [last for last, run in edit.fused.items() if not gone.isdisjoint(run)]
+    if not shorter:
+        return edit
+    durations, modelled, fused = dict(edit.durations_ns), set(edit.modelled), dict(edit.fused)
+    undone: list[int] = []
+    removed: list[int] = []
+    for last in shorter:
+        run = fused.pop(last)
+        undone += run
         left = tuple(task for task in run if task not in gone)
-        removed -= set(run)
         dur, sure = durations.pop(last), last not in modelled
         modelled.discard(last)
-        del fused[last]
         if len(left) > 1:
-            removed |= set(left[:-1])
+            removed += left[:-1]
             durations[left[-1]], fused[left[-1]] = dur, left
             modelled |= set() if sure else {left[-1]}
+    goes = np.zeros(max(int(edit.removed_tasks.max(initial=0)), *undone) + 1, bool)
+    goes[edit.removed_tasks] = True
+    goes[undone] = False
+    goes[removed] = True
     return replace(
         edit,
-        removed_tasks=Tasks(np.array(sorted(removed), np.int64)),
+        removed_tasks=Tasks(np.flatnonzero(goes)),
         durations_ns=durations,
         modelled=frozenset(modelled),
         fused=fused,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from foretrace import intervals
 from foretrace.analyze.concepts.device.device_time import device_work, names_like
 from foretrace.analyze.concepts.host import runtime_calls
+from foretrace.analyze.concepts.names.named_spans import ids_like, rows_of
 from foretrace.predict import waits
 from foretrace.predict.calibrate import dense_ns
 from foretrace.predict.costs import graph
@@ -48,10 +49,7 @@ LEAST_SHARED = Share(
 
 def loading_ns(trace: Trace, program: Program) -> NDArray[np.int64]:
     """For each call, how much of the recorded gap before it went to data loading."""
-    loading = trace.spans.filter(
-        pl.col("kind").is_in(("op", "annotation"))
-        & pl.col("name").is_in(names_like(trace.spans, runtime_calls.DATA_LOADING))
-    )
+    loading = trace.spans[ids_like(trace, ("op", "annotation"), runtime_calls.DATA_LOADING)]
     start = (loading["start_ns"] - program.start_ns).to_numpy()
     spent = intervals.union(start, start + loading["dur_ns"].fill_null(0).to_numpy())
     begin = np.concatenate(([0], np.maximum.accumulate(program.call_end_ns)[:-1]))
@@ -202,11 +200,12 @@ def splits(
 
 def _launched(trace: Trace, program: Program) -> pl.DataFrame:
     """Each launch's step, and one number for its kernel, its grid and the shapes of its operator."""
-    grids = trace.kernels.select(pl.col("span_id").alias("id"), "grid_x", "grid_y", "grid_z")
-    tasks = task_table(trace, program).join(grids, on="id", how="left", maintain_order="left")
-    shapes = trace.ops.select(pl.col("span_id").alias("op_id"), "shapes")
-    tasks = tasks.join(shapes, on="op_id", how="left", maintain_order="left")
-    rows = tasks.select("name", "kind", "grid_x", "grid_y", "grid_z", "shapes").hash_rows()
+    tasks = task_table(trace, program)
+    grids = trace.kernels.select(
+        pl.col("grid_x", "grid_y", "grid_z").gather(rows_of(trace, "kernels", tasks["id"]))
+    )
+    shapes = trace.ops.select(pl.col("shapes").gather(rows_of(trace, "ops", tasks["op_id"])))
+    rows = tasks.select("name", "kind").hstack(grids).hstack(shapes).hash_rows()
     return tasks.select("step", launched=rows)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from foretrace.analyze.concepts.device.device_time import names_like
+from foretrace.analyze.concepts.names.named_spans import ids_like
 from foretrace.errors import MissingDataError
 from foretrace.predict.program import Numbers, Times
 from foretrace.trace import Trace
@@ -50,9 +50,7 @@ def host_line(trace: Trace, window: tuple[int, int]) -> pl.DataFrame:
 
 def _main_track(trace: Trace, calls: pl.DataFrame) -> int:
     """The thread that marks the steps, else the one with most calls."""
-    steps = trace.spans.filter(
-        (pl.col("kind") == "annotation") & pl.col("name").is_in(names_like(trace.spans, "^ProfilerStep#"))
-    ).join(
+    steps = trace.spans[ids_like(trace, "annotation", "^ProfilerStep#")].join(
         trace.tracks.filter(pl.col("device").is_null()).select("id"),
         left_on="track_id",
         right_on="id",

@@ -29,7 +29,10 @@ Clock = TypeVar("Clock", RecordingTime, ProgramTime)
 
 def joined(first: Clock, *others: Clock) -> Clock:
     """All that any of these sets covers, on their clock."""
-    listed: list[Intervals] = [first, *others]
+    given: list[Intervals] = [first, *others]
+    listed = [times for times in given if len(times.start)]
+    if not listed:
+        return first
     together = intervals.union(
         np.concatenate([times.start for times in listed]), np.concatenate([times.end for times in listed])
     )

@@ -69,7 +69,9 @@ def predict(calibration: Calibration, changes: tuple[Change, ...], model: Model 
     point = before / _after_ns(calibration.program, changes)
     unknown = [
         [_ratio(calibration, changes, items, host=host) for host in host_ends(calibration)],
-        [_ratio(calibration, changes, items, durations=1 + way * model.off) for way in (-1, 1)],
+        [_ratio(calibration, changes, items, durations=1 + way * model.off) for way in (-1, 1)]
+        if model.off and _modelled(changes)
+        else [],
         [before / _after_ns(calibration.program, tried) for tried in _at_ends(changes)],
         [point * exp(way * calibration.scatter) for way in (-1, 1)],
     ]
@@ -97,6 +99,11 @@ def predict(calibration: Calibration, changes: tuple[Change, ...], model: Model 
         _basis(calibration, changes, model),
         items,
     )
+
+
+def _modelled(changes: tuple[Change, ...]) -> bool:
+    """Whether any new duration is a model's: with none, nothing changes where models are off."""
+    return any(not change.edit.modelled.isdisjoint(change.edit.durations_ns) for change in changes)
 
 
 def host_ends(calibration: Calibration) -> tuple[float, float]:

@@ -8,6 +8,7 @@ wait for a stream, or both. What cannot be told from the recording takes the med
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,9 +62,9 @@ class Program:
     measured_host_ns: int
     measured_ns: int  # until host and device have both finished
 
-    @property
+    @cached_property
     def task_call(self) -> NDArray[np.int64]:
-        """The call that launched each task."""
+        """The call that launched each task; not to be changed."""
         return np.repeat(np.arange(len(self.kind)), np.diff(self.task_from))
 
     def in_program(self, stretches: RecordingTime) -> ProgramTime:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from diagnose.kernels import ADD, CAST, STEPS, Op, device_bound
 
+from foretrace.diagnose.case import Case
 from foretrace.hardware import match
-from foretrace.predict.builder import build
 from foretrace.predict.compiler.steps import CompiledStep, compiled_steps
 
 GEMM = "nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN"
@@ -21,7 +21,7 @@ def compiled(folder: Path, ops: list[Op], *, masks: bool = False) -> list[Compil
     trace = device_bound(folder, ops)
     device = match("NVIDIA H200")
     assert device
-    return compiled_steps(trace, build(trace), device, masks=masks)
+    return compiled_steps(trace, Case(trace).tasks_with("phase"), device, masks=masks)
 
 
 def attention(*, causal: bool = False, bias: bool = False) -> Op:

@@ -58,10 +58,8 @@ class Attention:
 
 def device_work(case: Case) -> DeviceWork:
     """Operators' device work: `op`, its arguments, whether it is `backward`, and its `part` in attention."""
-    rows = case.tasks.drop_nulls("op_id").join(
-        case.roles.select("id", backward=pl.col("phase") == PHASES.index(BACKWARD)),
-        on="id", how="left", maintain_order="left",
-    )  # fmt: skip
+    rows = case.tasks_with("phase").drop_nulls("op_id")
+    rows = rows.with_columns(backward=pl.col("phase") == PHASES.index(BACKWARD)).drop("phase")
     rows = case.with_arguments(rows, "shapes", "dtypes")
     part = pl.Series(pieces(case.trace, rows["op_id"].to_numpy()))
     return DeviceWork(case, rows.with_columns(op=case.op_names(rows["op_id"]), part=part))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -122,22 +122,28 @@ def seen(case: Case, work: DeviceWork, sizes: list[Attention]) -> Seen:
     durations = dict(work.rows.select("task", "dur_ns").iter_rows())
     largest = max(sizes, key=lambda size: sum(durations.get(task, 0) for task in size.products))
     found = Seen(largest)
-    inputs = case.trace.ops.select(pl.col("span_id").alias("op_id"), pl.col("inputs").cast(pl.String))
     columns = ("op_id", "op", "part", "shapes", "dtypes", "inputs")
     forward = work.rows.filter(~pl.col("backward").fill_null(value=False)).drop_nulls("shapes")
-    forward = forward.unique("op_id", keep="first").join(inputs, on="op_id", how="left").sort("op_id")
+    forward = case.with_arguments(forward.unique("op_id", keep="first").sort("op_id"), "inputs")
     rows = [_Operator(*row) for row in forward.select(columns).iter_rows()]
     cuts = [row.cuts(largest) for row in rows if row.name in _CUTS and row.is_mask(largest)]
     found.cut = bool(cuts) and all(cuts) and not any(row.joins(largest) for row in rows)
-    touching = [row for row in rows if row.touches(largest)]
+    on_scores = {shapes for shapes in {row.shapes for row in rows} if _touches(shapes, largest)}
+    touching = [row for row in rows if row.shapes in on_scores]
     makes = [place for place, row in enumerate(touching) if row.part == PARTS.index(SCORES)]
     for first, behind in pairwise((*makes, len(touching))):
         _look(found, touching[first:behind])
     return found
 
 
-@dataclass(frozen=True)
-class _Operator:
+def _touches(shapes: str, size: Attention) -> bool:
+    """Whether operators on these shapes read or make scores of this size."""
+    sides = (size.scores, turned(size.scores))
+    made = product(shapes)
+    return any(matrices in sides for matrices in operands(shapes)) or bool(made and made.made in sides)
+
+
+class _Operator(NamedTuple):
     """An operator that works on scores, or makes a mask."""
 
     op_id: int
@@ -167,14 +173,6 @@ class _Operator:
         """The type of an argument."""
         types = _texts(self.dtypes)
         return types[place] if place < len(types) else ""
-
-    def touches(self, size: Attention) -> bool:
-        """Whether it reads or makes scores of this size."""
-        sides = (size.scores, turned(size.scores))
-        made = product(self.shapes)
-        return any(matrices in sides for matrices in operands(self.shapes)) or bool(
-            made and made.made in sides
-        )
 
     def is_mask(self, size: Attention) -> bool:
         """Whether its first tensor is as large as one matrix of scores."""

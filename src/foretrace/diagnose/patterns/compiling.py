@@ -12,6 +12,8 @@ import polars as pl
 
 from foretrace.analyze.concepts.device import graph_origins
 from foretrace.analyze.concepts.device.phases import OPTIMIZER, PHASES
+from foretrace.analyze.concepts.names.named_spans import any_like
+from foretrace.analyze.concepts.names.per_name import matching
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Place
 from foretrace.predict import graph_capture
@@ -142,10 +144,8 @@ class Compiling:
 
     @cached_property
     def _most_saving(self) -> list[tuple[int, tuple[int, ...]]]:
-        dur = self.case.program.task_dur_ns
-        saved = [
-            (int(dur[list(fused.tasks)].sum()) - fused.dur_ns, fused.tasks) for fused in self.likely.kernels
-        ]
+        kernels, dur = self.likely.kernels, self.case.program.task_dur_ns.tolist()
+        saved = [(sum(map(dur.__getitem__, fused.tasks)) - fused.dur_ns, fused.tasks) for fused in kernels]
         return sorted(saved, key=lambda one: -one[0])
 
     def places(self) -> tuple[Place, ...]:
@@ -168,18 +168,18 @@ def find(case: Case) -> Compiling | None:
 
 def _compiled(case: Case) -> Compiling:
     masks = _leaves_masks_out(case.rich or case)
-    return Compiling(case, compiled_steps(case.trace, case.program, case.known_device, masks=masks))
+    steps = compiled_steps(case.trace, case.tasks_with("phase"), case.known_device, masks=masks)
+    return Compiling(case, steps)
 
 
 def _leaves_masks_out(case: Case) -> bool:
     """Whether transformers looks if attention needs a mask."""
-    names = case.trace.spans["name"].unique().cast(pl.String)
-    return bool(names.str.contains(_MASK_LEFT_OUT).any())
+    return any_like(case.trace, _MASK_LEFT_OUT)
 
 
 def _launching(case: Case) -> pl.Series:
     """The operators that launched work, outside of the optimizer: once for each call."""
-    work = case.tasks.join(case.roles.select("id", "phase"), on="id", how="left", maintain_order="left")
+    work = case.tasks_with("phase")
     work = work.filter(pl.col("phase").fill_null(0) != PHASES.index(OPTIMIZER)).unique(
         "op_id", maintain_order=True
     )
@@ -194,14 +194,16 @@ def _loss_inside(case: Case) -> bool | None:
     root: dict[int, int] = {}
     for number, parent in modules.select("id", "parent_id").iter_rows():  # parents come before children
         root[number] = number if parent is None else root[parent]
-    located = ops.select("span_id", "module_id").with_columns(name=case.op_names(ops["span_id"]))
-    forward = located.filter(~pl.col("name").str.contains("backward|Backward|autograd"))
-    losses = forward.filter(pl.col("name").str.contains(_LOSS))
-    within = forward.drop_nulls("module_id")["module_id"].to_list()
-    if losses.is_empty() or not within:
+    called = case.trace.spans["name"].gather(ops["span_id"])
+    forward = ~matching(called, "backward|Backward|autograd")
+    losses = ops["module_id"].filter(forward & matching(called, _LOSS))
+    within = ops["module_id"].filter(forward).drop_nulls()
+    if losses.is_empty() or within.is_empty():
         return None
     names = dict(modules.select("id", "name").iter_rows())
-    counted = Counter(str(names[root[module]]) for module in within)
+    counted: Counter[str] = Counter()
+    for module, count in within.to_frame().group_by("module_id", maintain_order=True).len().iter_rows():
+        counted[str(names[root[module]])] += count
     main = counted.most_common(1)[0][0]
-    inside = [module is not None and names[root[module]] == main for module in losses["module_id"].to_list()]
+    inside = [module is not None and names[root[module]] == main for module in losses.to_list()]
     return bool(np.mean(inside) >= MOST)

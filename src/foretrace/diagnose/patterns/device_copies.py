@@ -8,6 +8,7 @@ from itertools import takewhile
 
 import polars as pl
 
+from foretrace.analyze.concepts.names.per_name import matching
 from foretrace.analyze.concepts.work.work_models.call import parse
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import DeviceWork
@@ -35,8 +36,8 @@ def _device_copies(case: Case) -> DeviceWork:
     work = case.device_work(pl.col("kind") != "set").rows
     step = pl.Series("program_step", case.program.step[work["call"].to_numpy()], dtype=pl.Int64)
     work = work.with_columns(step, place=pl.int_range(pl.len()).over("stream"))
-    inside = ~pl.col("name").cast(pl.String).str.contains(_WITH_THE_HOST)
-    copies = DeviceWork(case, work).launched_by("aten::copy_").where(inside).with_arguments().rows
+    every = DeviceWork(case, work).launched_by("aten::copy_")
+    copies = every.where(~matching(every.rows["name"], _WITH_THE_HOST)).with_arguments().rows
     if copies.height and copies["shapes"].null_count() == copies.height:
         raise MissingDataError(f"{case.trace.path.name}: no shapes recorded; record with record_shapes=True")
     copied = [

@@ -11,12 +11,13 @@ import polars as pl
 
 from foretrace.analyze.concepts.memory import batch_bytes, memory_replay, trained_parameters
 from foretrace.analyze.concepts.memory.memory_replay import Factors, MemoryChange, Times, factors
-from foretrace.analyze.concepts.names.named_spans import operator_rows
+from foretrace.analyze.concepts.names.named_spans import ids_where, operator_rows
 from foretrace.analyze.concepts.names.per_name import by_name, distinct_rows
 from foretrace.analyze.concepts.trees import attribution
 from foretrace.analyze.concepts.trees.call_tree import NOBODY
 from foretrace.predict.costs import gemm
 from foretrace.predict.costs.precision import ITEM_BYTES
+from foretrace.schema import KINDS
 from foretrace.sourced import JUDGEMENT, Factor, Share
 from foretrace.trace import Trace, once_per_trace
 
@@ -130,8 +131,8 @@ def _is_product(name: str) -> bool:
 
 def _products_in_fp32(trace: Trace) -> bool:
     """Whether nearly all products take fp32."""
-    ops = trace.ops.select("dtypes", name=trace.spans["name"].gather(trace.ops["span_id"])).drop_nulls()
-    counted = ops.group_by("name", "dtypes").len().with_columns(pl.col("name", "dtypes").cast(pl.String))
-    products = counted.filter(pl.Series([_is_product(name) for name in counted["name"]], dtype=pl.Boolean))
-    in_fp32 = products.filter(pl.col("dtypes").str.starts_with('["float"'))["len"].sum()
-    return products.height > 0 and int(in_fp32) >= _LEAST_FP32 * int(products["len"].sum())
+    products = ids_where(trace, KINDS, lambda names: np.array([_is_product(name) for name in names], bool))
+    rows = operator_rows(trace, products)
+    dtypes = trace.ops["dtypes"].gather(rows[rows >= 0]).drop_nulls()
+    in_fp32 = by_name(dtypes, lambda texts: texts.str.starts_with('["float"').to_numpy())
+    return len(dtypes) > 0 and int(in_fp32.sum()) >= _LEAST_FP32 * len(dtypes)

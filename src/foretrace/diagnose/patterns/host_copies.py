@@ -44,7 +44,7 @@ def waited(case: Case, calls: Calls) -> NDArray[np.bool_]:
     """For calls that copy, whether the host waits: within the call, or in one of the same operator right after it."""
     program = case.program
     following = np.minimum(calls + 1, len(program.kind) - 1)
-    op = case.trace.spans["op_id"].fill_null(-1).cast(pl.Int64).gather(program.call_span).to_numpy()
+    op = case.trace.spans["op_id"].gather(program.call_span).cast(pl.Int64).fill_null(-1).to_numpy()
     same_op = (op[calls] == op[following]) & (op[calls] >= 0)
     waiting: NDArray[np.bool_] = program.kind[calls] == BLOCKING_COPY
     waiting |= same_op & (program.kind[following] == SYNC)

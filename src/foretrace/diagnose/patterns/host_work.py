@@ -11,11 +11,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace import intervals
-from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.host import runtime_calls
+from foretrace.analyze.concepts.names.named_spans import ids_like
 from foretrace.diagnose import removal
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.operators import calling_threads
+from foretrace.diagnose.operators import on_calling_threads
 from foretrace.intervals import Intervals
 from foretrace.predict import edits
 from foretrace.predict.edits import Edit
@@ -230,7 +230,7 @@ def _without_calls(case: Case) -> ProgramTime:
     """Time in operators that call no runtime, other than those that compile."""
     host, program = case.host, case.program
     chosen = host.kind("op") & ~host.named(_COMPILES, "op")
-    chosen &= case.trace.spans["track_id"].is_in(calling_threads(case)).to_numpy()
+    chosen &= on_calling_threads(case)
     ids = np.flatnonzero(chosen)
     start, end = host.start_ns[ids] - program.start_ns, host.end_ns[ids] - program.start_ns
     alone = np.searchsorted(program.call_start_ns, start) == np.searchsorted(program.call_start_ns, end)
@@ -243,14 +243,17 @@ def _quiet(case: Case, operators: ProgramTime) -> ProgramTime:
     Not between steps, where the profiler works, nor what an optimizer's own Python takes.
     """
     program = case.program
-    events = case.trace.spans.filter(
-        pl.col("kind").is_in(("op", "runtime"))
-        & pl.col("track_id").is_in(calling_threads(case))
-        & pl.col("dur_ns").is_not_null()
+    host, updating = case.host, _annotated(case, _OPTIMIZER)
+    events = np.flatnonzero(
+        host.kind("op", "runtime")
+        & on_calling_threads(case)
+        & case.trace.spans["dur_ns"].is_not_null().to_numpy()
     )
-    start, updating = events["start_ns"].to_numpy() - program.start_ns, _annotated(case, _OPTIMIZER)
-    edges = np.sort(np.concatenate((start, start + events["dur_ns"].to_numpy(), *updating, _edges(case))))
-    low, high = edges[:-1], edges[1:]
+    # Starts are in order already, and what is in order is only merged.
+    times = host.start_ns[events] - program.start_ns, np.sort(host.end_ns[events]) - program.start_ns
+    edges = np.sort(np.concatenate((*times, *updating, _edges(case))), kind="stable")
+    some = np.flatnonzero(np.diff(edges) >= min(SHORT_NS, _COMPUTES_NS))
+    low, high = edges[some], edges[some + 1]
     inside = intervals.covered_ns(operators, low, high) == high - low
     long = (high - low >= SHORT_NS) & (intervals.covered_ns(updating, low, high) == 0)
     chosen = long | (inside & (high - low >= _COMPUTES_NS))
@@ -267,19 +270,11 @@ def _quiet(case: Case, operators: ProgramTime) -> ProgramTime:
 def _communicating(case: Case) -> ProgramTime:
     """Time in which any thread of the host speaks to other ranks: whoever waits then, waits for them."""
     on_host = case.trace.tracks.filter(pl.col("device").is_null())["id"]
-    spans = case.trace.spans.filter(
-        pl.col("kind").is_in(("op", "annotation"))
-        & pl.col("track_id").is_in(on_host.implode())
-        & pl.col("name").is_in(device_time.names_like(case.trace.spans, _RANKS))
-    )
-    return case.during(spans)
+    spans = case.trace.spans[ids_like(case.trace, ("op", "annotation"), _RANKS)]
+    return case.during(spans.filter(pl.col("track_id").is_in(on_host.implode())))
 
 
 def _annotated(case: Case, pattern: str) -> ProgramTime:
     """Time in annotations of such a name on the host's line; the profiler repeats them on the device's."""
-    spans = case.trace.spans.filter(
-        pl.col("kind").is_in(("op", "annotation"))
-        & pl.col("track_id").is_in(calling_threads(case))
-        & pl.col("name").is_in(device_time.names_like(case.trace.spans, pattern))
-    )
-    return case.during(spans)
+    ids = ids_like(case.trace, ("op", "annotation"), pattern)
+    return case.during(case.trace.spans[ids[on_calling_threads(case)[ids]]])

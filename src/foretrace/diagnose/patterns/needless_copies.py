@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -50,7 +50,7 @@ def _needless_copies(case: Case) -> DeviceWork:
     copies = device_copies(case).where(SAME_TYPE).rows
     without = [_without(case, *copy) for copy in copies.select("op_id", "shapes", "strides").iter_rows()]
     columns = pl.DataFrame(
-        [astuple(copy) for copy in without],
+        [(copy.how, copy.repeated, copy.reader, copy.times) for copy in without],
         schema={"how": pl.String, "repeated": pl.Boolean, "reader": pl.Int64, "times": pl.Int64},
         orient="row",
     )

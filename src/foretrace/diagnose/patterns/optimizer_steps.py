@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from foretrace import intervals
 from foretrace.analyze.concepts.device import phases
-from foretrace.analyze.concepts.device.device_time import names_like
+from foretrace.analyze.concepts.names.named_spans import ids_like
 from foretrace.diagnose.case import Case
 from foretrace.predict.numbers import ProgramTime
 
@@ -18,11 +18,13 @@ HAVE_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 
 def during(case: Case, *, fusable: bool) -> ProgramTime:
     """When optimizers step that have a fused form in torch, or the others; without the closure that a step may run first."""
+    return case.keep(f"optimizer steps {fusable}", lambda: _during(case, fusable))
+
+
+def _during(case: Case, fusable: bool) -> ProgramTime:
     host = case.trace.tracks.filter(pl.col("device").is_null())["id"].implode()
-    steps = case.trace.spans.filter(
-        pl.col("kind").is_in(("annotation", "op")) & pl.col("track_id").is_in(host)
-        & pl.col("name").is_in(names_like(case.trace.spans, "^Optimizer.step#"))
-    )  # fmt: skip
+    steps = case.trace.spans[ids_like(case.trace, ("annotation", "op"), "^Optimizer.step#")]
+    steps = steps.filter(pl.col("track_id").is_in(host))
     has_fused = (
         pl.col("name").cast(pl.String).str.extract(_OPTIMIZER).is_in(HAVE_FUSED).fill_null(value=False)
     )

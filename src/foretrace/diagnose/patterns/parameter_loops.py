@@ -121,6 +121,10 @@ def by_hand(case: Case) -> Loop | None:
 
     After the backward pass, outside of any optimizer's step, the gradient is added to one weight after the other.
     """
+    return case.keep("SGD by hand", lambda: _by_hand(case))
+
+
+def _by_hand(case: Case) -> Loop | None:
     runs = [run for run in _of_sgd(case).partition_by("part", maintain_order=True) if _updates_all(run)]
     if not runs:
         return None
@@ -218,7 +222,7 @@ def _runs(case: Case) -> pl.DataFrame:
 
     A run is broken by any other launch, also one of autograd's, and by the end of a step.
     """
-    work = case.tasks.join(case.roles.select("id", "phase"), on="id", how="left", maintain_order="left")
+    work = case.tasks_with("phase")
     work = work.sort("call", maintain_order=True)
     work = case.with_arguments(work, "shapes", "dtypes")
     ranks = {shapes: _rank(shapes) for shapes in work["shapes"].unique().drop_nulls()}

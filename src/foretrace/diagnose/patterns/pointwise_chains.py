@@ -80,9 +80,7 @@ class Chains:
 
     @property
     def mostly_spelled_out(self) -> bool:
-        """Whether the step follows the host, and torch has operators for the chains that save most."""
-        if not self.case.calibration.host_bound:
-            return False
+        """Whether torch has operators for the chains that save most."""
         saved = sum(
             chain.saved_ns for place, chain in enumerate(self.listed) if place in self.spelled_out.chains
         )
@@ -129,12 +127,21 @@ class Chains:
         )
 
 
-def find(case: Case, *, least_share: float) -> Chains | None:
-    """The chains, where what can be fused takes that share of GPU time.
+def fusable(case: Case, *, least_share: float) -> pl.DataFrame | None:
+    """The work of `Chains`; None where what can be fused takes less than that share of GPU time.
 
-    Raises MissingDataError if the recording does not tell what they move.
+    Raises MissingDataError if the recording does not tell what it moves.
     """
-    work, chains = case.keep(f"pointwise chains {least_share:g}", lambda: _find(case, least_share))
+    work = _candidates(case)
+    if work.filter("fusable")["dur_ns"].sum() < least_share * case.device_ns:
+        return None
+    SHAPES.check(case)
+    return work if case.known_device else None
+
+
+def find(case: Case, work: pl.DataFrame) -> Chains | None:
+    """The chains of what can be fused, of `fusable`; None where there is none."""
+    chains = sorted(_chains(case, case.known_device, work), key=lambda chain: -chain.saved_ns)
     return Chains(case, work, chains) if chains else None
 
 
@@ -145,19 +152,9 @@ def launch_ns(case: Case) -> float:
     return float((program.gap_ns.sum() + program.base_ns.sum()) / launches)
 
 
-def _find(case: Case, least_share: float) -> tuple[pl.DataFrame, list[Chain]]:
-    work = _candidates(case)
-    if work.filter("fusable")["dur_ns"].sum() < least_share * case.device_ns:
-        return work, []
-    SHAPES.check(case)
-    return work, sorted(_chains(case, case.known_device, work), key=lambda chain: -chain.saved_ns)
-
-
 def _candidates(case: Case) -> pl.DataFrame:
     """All tasks in order, with role, op, `fusable`, and the segment that they lie in: what may be fused together."""
-    roles = case.roles.select("id", "role", "phase", "moves")
-    work = case.tasks.join(roles, on="id", how="left", maintain_order="left")
-    work = case.with_arguments(work)
+    work = case.with_arguments(case.tasks_with("role", "phase", "moves"))
     work = work.with_columns(op=case.op_names(work["op_id"]))
     distinct = work["op"].drop_nulls().unique()
     fuses = [op for op in distinct if (work_models.find(op) or ("",))[0] in fusion.FAMILIES]

@@ -35,6 +35,8 @@ _BACKWARD = r"^autograd::engine::evaluate_function: "
 _OUTER = r"^aten::|^autograd::engine::evaluate_function: "
 _ACCUMULATES = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 
+Starts = tuple[int, ...]  # of each pass, by place in the line; the last is the end
+
 
 @dataclass(frozen=True)
 class Line:
@@ -49,7 +51,7 @@ class Line:
 class Repeat:
     """A loop of one step."""
 
-    starts: tuple[int, ...]  # of each pass, by place in the line; the last is the end
+    starts: Starts
     line: Line
 
     @property
@@ -81,7 +83,13 @@ def find(case: Case, *, least: int, shapes: bool) -> tuple[Repeat, ...]:
 
 
 def _find(case: Case, least: int, shapes: bool) -> tuple[Repeat, ...]:
-    loops = [loop for line in _lines(case, shapes) for loop in _of_line(line, least)]
+    known: dict[bytes, list[Starts]] = {}  # most steps are alike
+    loops: list[Repeat] = []
+    for line in _lines(case, shapes):
+        key = line.names.tobytes()
+        if key not in known:
+            known[key] = list(_of_line(line.names, least))
+        loops += [Repeat(starts, line) for starts in known[key]]
     return tuple(sorted(loops, key=lambda loop: loop.starts[0] - loop.starts[-1]))
 
 
@@ -108,11 +116,11 @@ def _lines(case: Case, shapes: bool) -> Iterator[Line]:
         yield Line(number[of_step], outer[of_step], np.append(of_step, end))
 
 
-def _of_line(line: Line, least: int) -> Iterator[Repeat]:
-    """The loops of one step, by operators that come once a pass."""
+def _of_line(names: NDArray[np.int64], least: int) -> Iterator[Starts]:
+    """Where the passes of one step's loops begin, by operators that come once a pass."""
     tried: list[NDArray[np.int64]] = []
-    order = np.argsort(line.names, kind="stable")
-    for places in np.split(order, np.flatnonzero(np.diff(line.names[order])) + 1):
+    order = np.argsort(names, kind="stable")
+    for places in np.split(order, np.flatnonzero(np.diff(names[order])) + 1):
         tried += _regular(places, least)
     tried.sort(key=lambda places: (int(places[0] - places[-1]), int(places[0])))
     seen: dict[tuple[int, int], list[int]] = {}  # passes and how far apart they are: where such loops begin
@@ -124,9 +132,9 @@ def _of_line(line: Line, least: int) -> Iterator[Repeat]:
         if any(abs(begin - other) < places[-1] - places[0] for other in seen.setdefault(kind, [])):
             continue  # the same loop, by another of its operators
         seen[kind].append(begin)
-        loop = _repeat(line, places, apart, least)
-        if loop is not None:
-            yield loop
+        starts = _passes(names, places, apart, least)
+        if starts is not None:
+            yield starts
 
 
 _REGULAR = Share(0.7, "the distances between two beginnings: those that are near the median", JUDGEMENT)
@@ -154,24 +162,24 @@ def _regular(places: NDArray[np.int64], least: int) -> list[NDArray[np.int64]]:
     return [part for part in np.split(places, cuts) if len(part) >= least]
 
 
-def _repeat(line: Line, places: NDArray[np.int64], apart: int, least: int) -> Repeat | None:
+def _passes(names: NDArray[np.int64], places: NDArray[np.int64], apart: int, least: int) -> Starts | None:
     """The loop whose passes begin a little before these places, as far as what lies between them is alike."""
     before = 0
     while before < min(places[0], apart - 1):
-        same = line.names[places - before - 1]
+        same = names[places - before - 1]
         if np.count_nonzero(same == same[0]) < ALIKE * len(same):
             break
         before += 1
     starts = [int(place) - before for place in places]
-    starts.append(min(starts[-1] + apart, len(line.names)))
-    bags = [Counter(line.names[begin:end].tolist()) for begin, end in pairwise(starts)]
+    starts.append(min(starts[-1] + apart, len(names)))
+    bags = [Counter(names[begin:end].tolist()) for begin, end in pairwise(starts)]
     usual = sorted(bags, key=lambda bag: bag.total())[len(bags) // 2]
     alike = [2 * (bag & usual).total() >= ALIKE * (bag.total() + usual.total()) for bag in bags]
     first = next((at for at, same in enumerate(alike) if same), len(alike))
     last = first
     while last < len(alike) and alike[last]:
         last += 1
-    return Repeat(tuple(starts[first : last + 1]), line) if last - first >= least else None
+    return tuple(starts[first : last + 1]) if last - first >= least else None
 
 
 def apart(loops: tuple[Repeat, ...]) -> list[Repeat]:

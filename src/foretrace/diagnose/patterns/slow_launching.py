@@ -144,7 +144,7 @@ def graphs(case: Case, captured: NDArray[np.bool_], *, at_worst_ns: int) -> Grap
 
 def _capturable_updates_ns(case: Case, captured: NDArray[np.bool_]) -> dict[int, int]:
     """How long updates of single parameters by Adam take, by task, where it counts its steps on the device."""
-    tasks = case.tasks.join(case.roles.select("id", "phase"), on="id", how="left", maintain_order="left")
+    tasks = case.tasks_with("phase")
     updates = tasks.filter(
         (case.op_names(tasks["op_id"]) == "aten::addcdiv_") & pl.Series(captured[tasks["call"].to_numpy()]),
         pl.col("phase") == PHASES.index(OPTIMIZER),

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
 
+import numpy as np
 import polars as pl
 
-from foretrace.analyze.concepts.device.device_roles import classified
 from foretrace.analyze.concepts.device.phases import BACKWARD, OPTIMIZER, PHASES
-from foretrace.analyze.concepts.names.named_spans import operator_rows
-from foretrace.analyze.concepts.names.per_name import distinct_rows
+from foretrace.analyze.concepts.names.named_spans import rows_of
+from foretrace.analyze.concepts.names.per_name import distinct_rows, matching
 from foretrace.hardware import Device
 from foretrace.predict.compiler import nodes as shapes
 from foretrace.predict.compiler.kernels import Flow
@@ -21,8 +21,6 @@ from foretrace.predict.compiler.prices import launches, price_ns
 from foretrace.predict.costs import attention
 from foretrace.predict.costs.attention import Mask
 from foretrace.predict.costs.channels_last import CONVERSIONS
-from foretrace.predict.program import Program
-from foretrace.predict.tasks import task_table
 from foretrace.sourced import Count, Factor
 from foretrace.trace import Trace
 
@@ -41,6 +39,7 @@ _IN_ONE_LAYOUT = {
     _NARROWING: Factor(0.725, "the same of one that halves its channels", _RULES),
     _OTHER: Factor(0.823, "the same of any other", _RULES),
 }
+_NO_PHASE = 255  # where it is not known
 _PLANAR = 5  # extents of the weight of a convolution over planes: four, and the groups
 
 
@@ -76,17 +75,21 @@ class CompiledStep:
 
 
 def compiled_steps(
-    trace: Trace, program: Program, device: Device, *, masks: bool = False
+    trace: Trace, tasks: pl.DataFrame, device: Device, *, masks: bool = False
 ) -> list[CompiledStep]:
-    """Each recorded step, compiled; `masks`: compiled, it makes masks for attention that now goes without."""
-    tasks = task_table(trace, program)
-    converts = frozenset(tasks.filter(pl.col("name").cast(pl.String).str.contains(CONVERSIONS))["task"])
-    compiled, known, number = [], {}, _Numbers()
-    for nodes in _steps(_work(trace, tasks)):
-        alike = tuple((node.op, number(node.shape), len(node.tasks), node.backward) for node in nodes)
-        if alike not in known:
-            known[alike] = (_plan(nodes, device), _loss(nodes), _one_layout(nodes))
-        step = _compiled(nodes, *known[alike], converts)
+    """Each recorded step, compiled; `masks`: compiled, it makes masks for attention that now goes without.
+
+    `tasks` are the program's device work, with the `phase` that device_roles tells.
+    """
+    converts = frozenset(tasks.filter(matching(tasks["name"], CONVERSIONS))["task"])
+    compiled, known, seen, number = [], {}, {}, _Numbers()
+    for key, nodes in _steps(_work(trace, tasks)):
+        if key not in seen:
+            alike = tuple((node.op, number(node.shape), len(node.tasks), node.backward) for node in nodes)
+            if alike not in known:
+                known[alike] = (_plan(nodes, device), _loss(nodes), _one_layout(nodes))
+            seen[key] = known[alike]
+        step = _compiled(nodes, *seen[key], converts)
         compiled.append(replace(step, masking=_masking(nodes, device)) if masks else step)
     return compiled
 
@@ -106,19 +109,16 @@ class _Numbers:
         return number
 
 
-def _work(trace: Trace, tasks: pl.DataFrame) -> pl.DataFrame:
-    """All tasks in order, with operator, arguments and phase; without the optimizer's."""
-    phases = classified(trace).select("id", "phase")
-    work = tasks.join(phases, on="id", how="left", maintain_order="left")
-    rows = operator_rows(trace, work["op_id"].cast(pl.Int64).fill_null(-1).to_numpy())
+def _work(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
+    """The tasks in order, with operator and arguments; without the optimizer's."""
     given = trace.ops.select("shapes", "dtypes", "strides", "inputs")
-    work = work.hstack(given.select(pl.all().gather(pl.Series(rows).set(pl.Series(rows < 0), None))))
+    work = work.hstack(given.select(pl.all().gather(rows_of(trace, "ops", work["op_id"]))))
     work = work.with_columns(op=trace.spans["name"].gather(work["op_id"]))
     return work.filter(pl.col("phase").fill_null(0) != PHASES.index(OPTIMIZER))
 
 
-def _steps(work: pl.DataFrame) -> Iterator[list[Node]]:
-    """The operators of each step, in order."""
+def _steps(work: pl.DataFrame) -> Iterator[tuple[bytes, list[Node]]]:
+    """The operators of each step, in order, and a key that is the same for steps of the same calls."""
     backward = PHASES.index(BACKWARD)
     # Most calls come again in every step: how the compiler sees one is told once.
     calls, which = distinct_rows(work.select("op", "shapes", "dtypes", "strides", "inputs", "name", "kind"))
@@ -126,21 +126,19 @@ def _steps(work: pl.DataFrame) -> Iterator[list[Node]]:
         (call[0] or "", _seen(call, name, kind), _ACROSS_ROWS in name)
         for *call, name, kind in calls.with_columns(pl.all().cast(pl.String)).iter_rows()
     ]
-    rows = list(
-        zip(
-            *(work[name].to_list() for name in ("op_id", "task", "dur_ns", "phase")),
-            which.tolist(),
-            strict=True,
-        )
-    )
-    steps: dict[int | None, list[tuple[int | None, int, int, int | None, int]]] = {}
-    for step, row in zip(work["step"].to_list(), rows, strict=True):
-        steps.setdefault(step, []).append(row)
-    for part in steps.values():
+    rows = list(zip(*(work[name].to_list() for name in ("op_id", "task", "dur_ns", "phase")), strict=True))
+    numbers = which.tolist()
+    calling = work["op_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+    phases = work["phase"].fill_null(_NO_PHASE).to_numpy()
+    steps: dict[int | None, list[int]] = {}
+    for place, step in enumerate(work["step"].to_list()):
+        steps.setdefault(step, []).append(place)
+    for places in steps.values():
         nodes: list[Node] = []
         last_op = None
-        for op_id, task, dur_ns, phase, number in part:
-            op, shape, across = told[number]
+        for place in places:
+            op_id, task, dur_ns, phase = rows[place]
+            op, shape, across = told[numbers[place]]
             if op_id is not None and op_id == last_op and not across:
                 last = nodes[-1]
                 nodes[-1] = Node(
@@ -151,7 +149,8 @@ def _steps(work: pl.DataFrame) -> Iterator[list[Node]]:
                 shape = shapes.columns_of(shape)
             nodes.append(Node(len(nodes), op, (task,), dur_ns, shape, phase == backward))
             last_op = op_id
-        yield _of_model(nodes)
+        same_op = np.diff(calling[places]) == 0
+        yield which[places].tobytes() + same_op.tobytes() + phases[places].tobytes(), _of_model(nodes)
 
 
 def _of_model(nodes: list[Node]) -> list[Node]:

@@ -12,7 +12,7 @@ import polars as pl
 
 from foretrace import hardware
 from foretrace.predict import edits
-from foretrace.predict.changes import Change, apply
+from foretrace.predict.changes import Change, applied
 from foretrace.predict.edits import Edit
 from foretrace.predict.program import Program
 from foretrace.predict.steady import step_ns as replayed_step_ns
@@ -56,23 +56,26 @@ def with_clock(
     """
     if not at_peak_ns or not changes:
         return changes
-    tasks = np.array(list(at_peak_ns), np.int64)
-    fastest_ns = np.array(list(at_peak_ns.values()))
+    tasks = np.fromiter(at_peak_ns, np.int64, len(at_peak_ns))
+    fastest_ns = np.fromiter(at_peak_ns.values(), np.float64, len(at_peak_ns))
     edit = edits.merge(change.edit for change in changes)
-    given = np.isin(tasks, list(edit.durations_ns))
+    given = np.fromiter(map(edit.durations_ns.__contains__, at_peak_ns), bool, len(at_peak_ns))
     before_ns = program.task_dur_ns[tasks]
-    after_ns = np.array([edit.durations_ns.get(int(task), 0) for task in tasks])
-    after_ns = np.where(given, after_ns, before_ns)
+    after_ns = before_ns.copy()
+    after_ns[given] = [edit.durations_ns[task] for task in tasks[given].tolist()]
     hot_before = fastest_ns > LEAST_RATE * before_ns
-    hot_after = (fastest_ns > LEAST_RATE * after_ns) & ~np.isin(tasks, edit.removed_tasks)
-    hot_after &= ~np.isin(program.task_call[tasks], edit.removed_calls)
-    after_step_ns = max(replayed_step_ns(apply(program, changes)), 1.0)
+    gone = np.zeros(len(program.task_dur_ns), bool)
+    gone[edit.removed_tasks] = True
+    gone_call = np.zeros(len(program.kind), bool)
+    gone_call[edit.removed_calls] = True
+    hot_after = (fastest_ns > LEAST_RATE * after_ns) & ~gone[tasks] & ~gone_call[program.task_call[tasks]]
+    after_step_ns = max(replayed_step_ns(applied(program, edit, changes)), 1.0)
     was = _slowdown(before_ns[hot_before].sum() / step_count / step_ns)
     becomes = _slowdown(after_ns[hot_after].sum() / step_count / after_step_ns)
     times = np.where(given | ~hot_before, becomes, becomes / was)
     stretched = {
-        int(task): float(factor)
-        for task, factor in zip(tasks[hot_after], times[hot_after], strict=True)
+        task: factor
+        for task, factor in zip(tasks[hot_after].tolist(), times[hot_after].tolist(), strict=True)
         if factor > LEAST_SLOWER
     }
     if not stretched:

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from foretrace.analyze.concepts.device import device_time
+from foretrace.analyze.concepts.names.named_spans import ids_like
 from foretrace.analyze.concepts.trees import attribution
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
 from foretrace.analyze.concepts.work.tensor_shapes import MOST_ELEMENTS
@@ -66,6 +67,8 @@ def find(trace: Trace) -> pl.DataFrame:
     """
     kernels = device_time.device_work(trace).filter(pl.col("communication") & ~pl.col("orphan"))
     transfers = _transfers(trace)
+    if kernels.is_empty() and transfers.is_empty() and trace.collectives.is_empty():
+        return pl.DataFrame(schema=_COLUMNS)
     frames = [_of_kernels(trace, kernels), _of_transfers(trace, transfers)]
     if transfers.is_empty():
         frames.append(_bare_calls(trace, kernels))
@@ -179,10 +182,8 @@ def _around(trace: Trace, kernels: pl.DataFrame) -> pl.Series:
 def _transfers(trace: Trace) -> pl.DataFrame:
     """Annotations of host threads that last as long as a transfer."""
     on_device = trace.tracks.filter(pl.col("device").is_not_null())["id"]
-    spans = trace.spans.filter(
-        (pl.col("kind") == "annotation") & ~pl.col("track_id").is_in(on_device.implode())
-    )
-    return spans.filter(pl.col("name").is_in(device_time.names_like(spans, _HOST_TRANSFER)))
+    spans = trace.spans[ids_like(trace, "annotation", _HOST_TRANSFER)]
+    return spans.filter(~pl.col("track_id").is_in(on_device.implode()))
 
 
 def _of_transfers(trace: Trace, transfers: pl.DataFrame) -> pl.DataFrame:

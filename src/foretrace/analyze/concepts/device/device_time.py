@@ -15,6 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace import intervals
+from foretrace.analyze.concepts.names.per_name import distinct_names
 from foretrace.intervals import Intervals, Times
 from foretrace.trace import Trace, once_per_trace
 from foretrace.units import counted, format_value
@@ -91,7 +92,7 @@ def queued_before(count: int, length_ns: int | None = None, *, noun: str = "GPU 
 
 def names_like(spans: pl.DataFrame, pattern: str) -> pl.Series:
     """The distinct names that match; looked up once per name, not once per span."""
-    names = spans["name"].unique()
+    names = distinct_names(spans["name"])
     return names.filter(names.cast(pl.String).str.contains(pattern)).implode()
 
 

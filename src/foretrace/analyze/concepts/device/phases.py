@@ -22,7 +22,7 @@ import polars as pl
 from foretrace.analyze.concepts.names.per_name import by_name
 from foretrace.analyze.concepts.trees.attribution import parents
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
-from foretrace.trace import Trace
+from foretrace.trace import Trace, once_per_trace
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, UNKNOWN = "forward", "backward", "recompute", "optimizer", "unknown"
 PHASES = (FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, UNKNOWN)
@@ -86,7 +86,9 @@ def _marks_around(trace: Trace, causes: Array) -> tuple[Array, Array]:
     """For each cause, the marks of it and all around it together, and the nearest of node and forward."""
     marks = _marks(trace)
     parent = parents(trace)
-    start, updates_from = trace.spans["start_ns"].to_numpy(), _updates_from(trace, marks)
+    start, updates_from = trace.spans["start_ns"].to_numpy(), np.zeros(len(marks), np.int64)
+    updating, ended = _updates_from(trace)
+    updates_from[updating] = ended
     rows = distinct(causes, len(marks))
     around, nearest = np.zeros(len(marks) + 1, np.uint8), np.zeros(len(marks) + 1, np.uint8)
     open_rows, at = rows, rows
@@ -104,31 +106,35 @@ def _marks_around(trace: Trace, causes: Array) -> tuple[Array, Array]:
     return around[causes], nearest[causes]
 
 
-def _updates_from(trace: Trace, marks: Array) -> Array:
-    """For each span of an optimizer, when the last backward pass within it has ended; 0 where there is none."""
-    start = trace.spans["start_ns"].to_numpy()
-    end = start + trace.spans["dur_ns"].fill_null(0).to_numpy()
+@once_per_trace
+def _updates_from(trace: Trace) -> tuple[Array, Array]:
+    """The spans of optimizers that hold a backward pass, in order, and when the last one within each has ended."""
+    marks = _marks(trace)
+    start, dur = trace.spans["start_ns"].to_numpy(), trace.spans["dur_ns"]
     nodes = np.flatnonzero(marks & _IS_NODE)  # in order of start
     updating = np.flatnonzero(marks & _IS_OPTIMIZER)
-    found = np.zeros(len(start), np.int64)
-    if not len(nodes):
-        return found
-    ended = np.maximum.accumulate(end[nodes])
-    last = np.searchsorted(start[nodes], end[updating]) - 1
-    within = (last >= 0) & (start[nodes][last] >= start[updating])
-    found[updating[within]] = ended[last[within]]
-    return found
+    if not len(nodes) or not len(updating):
+        return updating[:0], start[:0]
+    began = start[nodes]
+    ended = np.maximum.accumulate(began + dur.gather(nodes).fill_null(0).to_numpy())
+    last = np.searchsorted(began, start[updating] + dur.gather(updating).fill_null(0).to_numpy()) - 1
+    within = (last >= 0) & (began[last] >= start[updating])
+    return updating[within], ended[last[within]]
 
 
 def last_backward_ns(trace: Trace, spans: pl.DataFrame) -> Array:
     """For spans around optimizer steps, when the optimizer's own work begins: behind the closure's backward, if there is one."""
-    ended = _updates_from(trace, _marks(trace))[spans["id"].to_numpy()]
-    begins: Array = np.maximum(ended, spans["start_ns"].to_numpy())
+    updating, ended = _updates_from(trace)
+    ids, start = spans["id"].to_numpy(), spans["start_ns"].to_numpy()
+    place = np.searchsorted(updating, ids)
+    holds = np.append(updating, NOBODY)[place] == ids
+    begins: Array = np.where(holds, np.maximum(np.append(ended, 0)[place], start), start)
     return begins
 
 
+@once_per_trace
 def _marks(trace: Trace) -> Array:
-    """For each span, what it says of the phase of the work inside it."""
+    """For each span, what it says of the phase of the work inside it; not to be changed."""
     spans = trace.spans
     marks = by_name(spans["name"], _name_marks)
     marks[(spans["kind"] == "op").to_numpy()] |= _IS_OP

@@ -9,7 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from foretrace.runtime_names import Effect, does
+from foretrace.analyze.concepts.names.named_spans import ids_like, ids_where, of_kind
+from foretrace.runtime_names import Effect, calls_that
 from foretrace.trace import Trace
 
 # Kinds of overhead, as Kineto names CUPTI's. A full command buffer is not the profiler's doing.
@@ -26,7 +27,7 @@ class HostSpans:
     """A trace's spans as arrays, and which of them have a name of some sort."""
 
     def __init__(self, trace: Trace) -> None:
-        self.spans = trace.spans
+        self.trace, self.spans = trace, trace.spans
         self._named: dict[tuple[str, ...], Flags] = {}
         self.start_ns: Ids = self.spans["start_ns"].to_numpy()
         self.end_ns: Ids = self.start_ns + self.spans["dur_ns"].fill_null(0).to_numpy()
@@ -37,43 +38,26 @@ class HostSpans:
         parent: Ids = self.spans["parent_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()
         return parent
 
-    @cached_property
-    def _names(self) -> pl.DataFrame:
-        """Each distinct name of a host span, with its kind."""
-        host = self.spans.lazy().filter(~pl.col("kind").is_in(("kernel", "copy", "set", "sync")))
-        return (
-            host.select("kind", "name").unique().with_columns(text=pl.col("name").cast(pl.String)).collect()
-        )
-
     def named(self, pattern: str, *kinds: str) -> Flags:
         """For each span, whether it is of one of these kinds and has such a name; not to be changed."""
         asked = (pattern, *kinds)
         if asked not in self._named:
-            self._named[asked] = self._with_name(pattern, kinds)
+            self._named[asked] = self._flags(ids_like(self.trace, kinds, pattern))
+            self._named[asked].flags.writeable = False
         return self._named[asked]
-
-    def _with_name(self, pattern: str, kinds: tuple[str, ...]) -> Flags:
-        of_kind = self._names.filter(pl.col("kind").is_in(kinds))
-        names = of_kind.filter(pl.col("text").str.contains(pattern))["name"]
-        if names.is_empty():
-            return np.zeros(len(self.start_ns), bool)
-        chosen = pl.col("kind").is_in(kinds) & pl.col("name").is_in(names.implode())
-        flags: Flags = self.spans.select(chosen).to_series().to_numpy()
-        flags.flags.writeable = False
-        return flags
 
     def calls_that(self, *wanted: Effect) -> Flags:
         """For each span, whether it is a call that does one of these things."""
-        calls = self._names.filter(pl.col("kind") == "runtime")
-        names = calls.filter(pl.Series([does(name, *wanted) for name in calls["text"]], dtype=pl.Boolean))
-        chosen = (pl.col("kind") == "runtime") & pl.col("name").is_in(names["name"].implode())
-        flags: Flags = self.spans.select(chosen).to_series().to_numpy()
+        return self._flags(ids_where(self.trace, "runtime", lambda names: calls_that(names, *wanted)))
+
+    def _flags(self, ids: Ids) -> Flags:
+        flags = np.zeros(len(self.start_ns), bool)
+        flags[ids] = True
         return flags
 
     def kind(self, *kinds: str) -> Flags:
         """For each span, whether it is of one of these kinds."""
-        flags: Flags = self.spans["kind"].is_in(kinds).to_numpy()
-        return flags
+        return of_kind(self.trace, kinds)
 
     def nearest(self, ids: Ids, flags: Flags) -> Ids:
         """For each span, itself or the innermost caller that is flagged; NOBODY where none is."""

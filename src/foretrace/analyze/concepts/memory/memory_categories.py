@@ -63,52 +63,67 @@ def categories(trace: Trace, blocks: pl.DataFrame) -> pl.Series:
 
 
 def _origin(trace: Trace, op_id: pl.Series, backward_rows: Array) -> _Origin:
-    spans = trace.spans
+    spans, parent = trace.spans, attribution.parents(trace)
     ops = op_id.cast(pl.Int64).fill_null(NOBODY).to_numpy()
     known = ops != NOBODY
-    nodes, above = _with_those_around(attribution.parents(trace), ops[known])
+    calling = np.full(len(ops), NOBODY, np.int32)
+    calling[known] = parent[ops[known]]
+    there = _with_those_around(parent, calling[calling != NOBODY])
+    nodes = np.flatnonzero(there)
+    place_of = np.empty(len(there) + 1, np.int32)  # known for the nodes, and for nobody
+    place_of[nodes] = np.arange(len(nodes), dtype=np.int32)
+    place_of[NOBODY] = len(nodes)
+    above = place_of[parent[nodes]]
     is_op = spans["kind"].to_physical().to_numpy()[nodes] == schema.KINDS.index("op")
-    backward = np.zeros(spans.height, bool)
+    backward = np.zeros(spans.height + 1, bool)
     backward[backward_rows] = True
-    stepping = np.isin(nodes, host_annotations(trace, OPTIMIZER_STEP)["id"].to_numpy())
-    # One more stands for nobody. What is furthest around the span that a link leads to is furthest around the span itself.
-    outermost = np.append(np.where(is_op, nodes, NOBODY), NOBODY)
-    optimizer = np.append(np.where(stepping, nodes, NOBODY), NOBODY)
+    steps = host_annotations(trace, OPTIMIZER_STEP)["id"].to_numpy().astype(np.int64)
+    steps = steps[there[steps]]
+    # One more stands for nobody.
+    outermost = np.full(len(nodes) + 1, NOBODY, np.int32)
+    outermost[:-1][is_op] = nodes[is_op]
+    optimizer = np.full(len(nodes) + 1, NOBODY, np.int32)
+    optimizer[place_of[steps]] = steps
     in_backward = np.append(backward[nodes], False)
-    while (above != len(nodes)).any():
-        in_backward |= in_backward[above]
+    # From the outside in: what holds for a span holds for those inside of it.
+    for rows in _levels(spans["depth"].to_numpy()[nodes]):
+        around = above[rows]
+        in_backward[rows] |= in_backward[around]
         for found in (outermost, optimizer):
-            further = found[above]
-            np.copyto(found, further, where=further != NOBODY)
-        above = above[above]
-    place = np.full(len(ops), len(nodes))
-    place[known] = np.searchsorted(nodes, ops[known])
+            further = found[around]
+            found[rows] = np.where(further != NOBODY, further, found[rows])
+    place = place_of[calling]
     outer = np.where(outermost[place] == NOBODY, ops, outermost[place])
-    return _Origin(known, in_backward[place], _ends(trace, outer), _ends(trace, optimizer[place]))
+    return _Origin(
+        known, in_backward[place] | backward[ops], _ends(trace, outer), _ends(trace, optimizer[place])
+    )
 
 
-def _with_those_around(parent: Array, rows: Array) -> tuple[Array, Array]:
-    """The spans and all around them, in order; and for each, and for one more, where the one around it is among them."""
+def _with_those_around(parent: Array, rows: Array) -> Array:
+    """For each span, whether it is one of these or around one."""
     there = np.zeros(len(parent), bool)
     there[rows] = True
-    rows = np.flatnonzero(there)
     while len(rows):
         rows = parent[rows]
         rows = rows[rows != NOBODY]
-        rows = np.sort(rows[~there[rows]])
-        rows = rows[np.diff(rows, prepend=NOBODY) != 0]
+        rows = rows[~there[rows]]
         there[rows] = True
-    nodes = np.flatnonzero(there)
-    around = parent[nodes]
-    above = np.where(around == NOBODY, len(nodes), np.searchsorted(nodes, around))
-    return nodes, np.append(above, len(nodes))
+        rows = rows[np.diff(rows, prepend=NOBODY) != 0]  # calls of one span follow one another
+    return there
+
+
+def _levels(depth: Array) -> list[Array]:
+    """The rows of each depth, the least first."""
+    order = np.argsort(depth, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)
 
 
 def _ends(trace: Trace, rows: Array) -> Array:
     """When spans end; NOBODY for nobody."""
-    spans = trace.spans.select("start_ns", "dur_ns")[np.maximum(rows, 0)]
-    ends: Array = spans["start_ns"].to_numpy() + spans["dur_ns"].fill_null(0).to_numpy()
-    return np.where(rows == NOBODY, NOBODY, ends)
+    ends = np.full(len(rows), NOBODY, np.int64)
+    known = rows != NOBODY
+    ends[known] = attribution.recorded_ends(trace, rows[known])
+    return ends
 
 
 @once_per_trace
@@ -141,7 +156,7 @@ def _passes(trace: Trace, work: Intervals) -> Intervals:
         known = np.zeros(int(track.max()) + 1, bool)
         known[track[linked]] = True
         forward = forward[known[track[forward]]]
-    starts = np.sort(trace.spans["start_ns"].to_numpy()[forward])
+    starts = np.sort(trace.spans["start_ns"].to_numpy()[forward], kind="stable")  # mostly in order already
     apart = np.searchsorted(starts, work.start[1:]) > np.searchsorted(starts, work.end[:-1])
     return Intervals(work.start[np.append(True, apart)], work.end[np.append(apart, True)])
 

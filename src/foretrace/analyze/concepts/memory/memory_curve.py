@@ -41,7 +41,9 @@ class Curve:
 @once_per_trace
 def curves(trace: Trace) -> list[Curve]:
     """One curve per device with memory events: accelerators first, the largest peak first; not to be changed."""
-    of_devices = [_curve(trace, device) for device in trace.allocations["device"].unique().to_list()]
+    counters = trace.table("counters", keep=False)
+    devices = trace.allocations["device"].unique().to_list()
+    of_devices = [_curve(trace, device, counters) for device in devices]
     return sorted(of_devices, key=lambda curve: (curve.device == "cpu", -curve.peak_bytes, curve.device))
 
 
@@ -58,17 +60,27 @@ def changes(blocks: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(both).drop_nulls("at_ns").sort("at_ns", maintain_order=True)
 
 
-def _curve(trace: Trace, device: str) -> Curve:
+def _first_change(blocks: pl.DataFrame) -> int | None:
+    """The bytes of the first of the changes; None where there is none."""
+    began, ended = (_whole(blocks[column].min()) for column in ("start_ns", "end_ns"))
+    if began is None and ended is None:
+        return None
+    taken = ended is None or (began is not None and began <= ended)
+    size = int(blocks["size_bytes"][int(blocks["start_ns" if taken else "end_ns"].arg_min() or 0)])
+    return size if taken else -size
+
+
+def _curve(trace: Trace, device: str, counters: pl.DataFrame) -> Curve:
     blocks = trace.allocations.filter(pl.col("device") == device)
-    events = changes(blocks)
-    recorded = _recorded(trace, device)
+    recorded = _recorded(trace, device, counters)
     absolute = recorded.height > 0
     if absolute:
         points = recorded
         # Totals are those after an event.
-        baseline = _whole(recorded[_ALLOCATED][0] - events["bytes"][0]) if events.height else None
+        first = _first_change(blocks)
+        baseline = None if first is None else _whole(recorded[_ALLOCATED][0] - first)
     else:
-        points = events.select(
+        points = changes(blocks).select(
             "at_ns",
             pl.col("bytes").cum_sum().alias(_ALLOCATED),
             pl.lit(None, pl.Int64).alias(_RESERVED),
@@ -89,17 +101,20 @@ def _curve(trace: Trace, device: str) -> Curve:
     )
 
 
-def _recorded(trace: Trace, device: str) -> pl.DataFrame:
+def _recorded(trace: Trace, device: str, counters: pl.DataFrame) -> pl.DataFrame:
     """The allocator's own totals of one device, where they were recorded."""
     track = trace.tracks.filter(pl.col("name") == f"{device} memory")["id"]
-    counters = trace.counters.filter(
+    totals = counters.lazy().filter(
         pl.col("track_id").is_in(track.implode()) & pl.col("value").is_between(-_MOST_BYTES, _MOST_BYTES)
     )
-    name = pl.col("name").cast(pl.String)
-    allocated = counters.filter(name == _ALLOCATED).select(
-        "at_ns", pl.col("value").cast(pl.Int64).alias(_ALLOCATED)
+    value = pl.col("value").cast(pl.Int64)
+    allocated, reserves = pl.collect_all(
+        (
+            totals.filter(pl.col("name") == _ALLOCATED).select("at_ns", value.alias(_ALLOCATED)),
+            totals.filter(pl.col("name") == _RESERVED).select(value),
+        )
     )
-    reserved = counters.filter(name == _RESERVED)["value"].cast(pl.Int64)
+    reserved = reserves["value"]
     # The CPU's allocator reserves nothing, and says 0.
     if len(reserved) == allocated.height and bool(np.any(reserved.to_numpy())):
         return allocated.with_columns(reserved.alias(_RESERVED))

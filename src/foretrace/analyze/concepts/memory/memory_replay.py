@@ -213,8 +213,12 @@ def find(trace: Trace) -> Memory:
             f"{trace.path.name}: addresses of memory were not recorded, so no block can be followed"
         )
     blocks = trace.allocations.filter(pl.col("device") == curve.device)
-    blocks = blocks.sort("start_ns", nulls_last=False, maintain_order=True).with_row_index("row")
-    points = curve.points.sort("at_ns", maintain_order=True)
+    if not blocks["start_ns"].is_sorted():
+        blocks = blocks.sort("start_ns", nulls_last=False, maintain_order=True)
+    blocks = blocks.with_row_index("row")
+    points = curve.points
+    if not points["at_ns"].is_sorted():
+        points = points.sort("at_ns", maintain_order=True)
     total = points["allocated_bytes"].to_numpy().astype(np.int64)
     if curve.device == "cpu" and curve.absolute:
         # Its allocator goes on counting from one profiler to the next in the same process.

@@ -21,7 +21,6 @@ from foretrace.analyze.concepts.memory.memory_replay import Memory, MemoryChange
 from foretrace.analyze.concepts.names.named_spans import of_kind
 from foretrace.analyze.concepts.trees import attribution, module_tree
 from foretrace.analyze.concepts.trees.call_tree import NOBODY
-from foretrace.analyze.concepts.trees.module_tree import ModuleTree
 from foretrace.sourced import JUDGEMENT, Share
 from foretrace.trace import Trace, once_per_trace
 
@@ -31,7 +30,7 @@ _LEAST_OUTPUT = Share(
     0.02, "the largest block that a module leaves, as large as its output is at least", JUDGEMENT
 )
 _AT_ONCE = (
-    1 << 18
+    1 << 16
 )  # blocks of calls that are looked at together: a block counts once for each module around it
 
 
@@ -124,11 +123,14 @@ class Saved:
     """The calls of all modules of a recording, with what each saves."""
 
     def __init__(self, trace: Trace, memory: Memory) -> None:
-        tree = module_tree.find(trace, "modules")
-        self.memory, self.names, self.parent, self.paths = memory, tree.names, tree.parent, tree.paths
-        ran = _ran(trace, tree)
-        del tree  # it holds a number for every span, and is needed no more
-        self.calls = _calls(trace, memory, *ran)
+        calls = module_tree.module_calls(trace)
+        self.memory, self.names = memory, trace.modules["name"].to_list()
+        self.parent = trace.modules["parent_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()
+        self.paths = module_tree.paths(self.names, self.parent)
+        spans = calls["span_id"].to_numpy().astype(np.int64)
+        start = trace.spans["start_ns"].to_numpy()[spans]
+        module = calls["module_id"].to_numpy().astype(np.int64)
+        self.calls = _calls(trace, memory, module, start, attribution.ends(trace, spans))
 
     @cached_property
     def repeated(self) -> tuple[Repeated, ...]:
@@ -157,17 +159,6 @@ def find(trace: Trace) -> Saved:
     """What the modules of a recording save; MissingDataError where modules or memory were not recorded."""
     memory = memory_replay.find(trace)
     return Saved(trace, memory)
-
-
-def _ran(trace: Trace, tree: ModuleTree) -> tuple[Times, Times, Times]:
-    """All calls of modules in order: the module, when it starts and when it ends."""
-    carried = (tree.carried >= 0) & (tree.carried < len(tree.names))
-    spans = np.flatnonzero(carried & ~of_kind(trace, "op"))
-    return (
-        tree.carried[spans],
-        trace.spans["start_ns"].to_numpy()[spans],
-        attribution.nesting(trace).end_ns[spans],
-    )
 
 
 def _calls(trace: Trace, memory: Memory, module: Times, start: Times, end: Times) -> Calls:
@@ -208,15 +199,14 @@ def _operators_start(trace: Trace, memory: Memory) -> Times:
     parent, is_op = attribution.parents(trace), of_kind(trace, "op")
     started = trace.spans["start_ns"].to_numpy()
     op = memory.blocks["op_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()
-    ops, place = np.unique(op, return_inverse=True)
-    outermost, rows = ops.copy(), np.flatnonzero(ops != NOBODY)
+    outermost, rows = op.copy(), np.flatnonzero(op != NOBODY)
     while len(rows):
         above = parent[outermost[rows]]
         inside = above != NOBODY
         inside[inside] = is_op[above[inside]]
         rows = rows[inside]
         outermost[rows] = above[inside]
-    since: Times = np.where(op == NOBODY, np.iinfo(np.int64).max, started[outermost[place]])
+    since: Times = np.where(op == NOBODY, np.iinfo(np.int64).max, started[outermost])
     return since
 
 
@@ -301,12 +291,10 @@ def _last(call: Times, row: Times, count: int) -> Times:
 def _backwards(trace: Trace) -> tuple[Times, Times, Times]:
     """Operators of the forward pass in order of start: when each starts, and when its backward starts and ends."""
     linked = trace.ops.select("span_id", "forward_id").drop_nulls()
-    spans = trace.spans.select("start_ns", "dur_ns")
-    forward = spans["start_ns"].gather(linked["forward_id"]).to_numpy()
-    start = spans["start_ns"].gather(linked["span_id"]).to_numpy()
-    end = start + spans["dur_ns"].gather(linked["span_id"]).fill_null(0).to_numpy()
+    began, nodes = trace.spans["start_ns"].to_numpy(), linked["span_id"].to_numpy()
+    forward = began[linked["forward_id"].to_numpy()]
     order = np.argsort(forward, kind="stable")
-    return forward[order], start[order], end[order]
+    return forward[order], began[nodes[order]], attribution.recorded_ends(trace, nodes[order])
 
 
 def _of_ranges(ufunc: np.ufunc, values: Times, low: Times, high: Times) -> Times:

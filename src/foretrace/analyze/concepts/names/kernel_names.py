@@ -22,6 +22,7 @@ from foretrace.analyze.concepts.names.kernel_facts import (
     family_of,
 )
 from foretrace.analyze.concepts.names.kernel_words import WORDS
+from foretrace.analyze.concepts.names.required_text import search
 
 __all__ = ["KernelName", "decode"]
 
@@ -36,11 +37,12 @@ def decode(name: str) -> KernelName:
 
 
 def _decoded(name: str) -> KernelName:
+    folded = name.casefold()
     for pattern, decoder in _DECODERS:
-        if match := re.search(pattern, name):
+        if match := search(pattern, name, folded):
             return decoder(name, match)
     for word in WORDS:
-        if re.search(word.pattern, name):
+        if search(word.pattern, name, folded):
             return KernelName(
                 name=name,
                 family=word.family or family_of(name),

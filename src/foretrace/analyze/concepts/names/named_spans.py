@@ -9,6 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace import schema
+from foretrace.analyze.concepts.names.per_name import by_code
 from foretrace.trace import Trace, once_per_trace
 
 Ids = NDArray[np.int64]
@@ -58,7 +59,7 @@ def ids_where(trace: Trace, kinds: str | tuple[str, ...], chosen: Chosen) -> Ids
         labels = _annotations(trace)
         labelled: Ids = labels[matches[trace.spans["name"].gather(labels).to_physical().to_numpy()]]
         return labelled
-    ids = np.flatnonzero(matches[trace.spans["name"].to_physical().to_numpy()])
+    ids = np.flatnonzero(by_code(matches, trace.spans["name"].to_physical().to_numpy()))
     of_kinds: Ids = ids[_wanted(kinds)[trace.spans["kind"].to_physical().to_numpy()[ids]]]
     return of_kinds
 
@@ -79,8 +80,7 @@ def named_like(trace: Trace, pattern: str) -> NDArray[np.bool_]:
     matches = _matches(trace, schema.KINDS, lambda names: names.str.contains(pattern).to_numpy())
     if matches is None:
         return np.zeros(trace.spans.height, bool)
-    named: NDArray[np.bool_] = matches[trace.spans["name"].to_physical().to_numpy()]
-    return named
+    return by_code(matches, trace.spans["name"].to_physical().to_numpy())
 
 
 def _wanted(kinds: tuple[str, ...]) -> NDArray[np.bool_]:
@@ -101,16 +101,25 @@ def of_kind(trace: Trace, kinds: str | tuple[str, ...]) -> NDArray[np.bool_]:
 def on_host(trace: Trace) -> NDArray[np.bool_]:
     """For each span, whether it is on a track of the host."""
     host = trace.tracks.select(pl.col("device").is_null() & pl.col("stream").is_null()).to_series().to_numpy()
-    tracks: NDArray[np.bool_] = np.append(host, False)[trace.spans["track_id"].to_numpy()]
-    return tracks
+    return by_code(np.append(host, False), trace.spans["track_id"].to_numpy())
 
 
 def operator_rows(trace: Trace, span_ids: Ids) -> Ids:
     """Where the operators with these ids are in `ops`; -1 for those that are not."""
-    known = trace.ops["span_id"].to_numpy()
+    return _rows(trace, "ops", span_ids)
+
+
+def rows_of(trace: Trace, table: str, span_ids: pl.Series) -> pl.Series:
+    """Where the spans with these ids are in `ops` or `kernels`; null for those that are not."""
+    rows = _rows(trace, table, span_ids.cast(pl.Int64).fill_null(-1).to_numpy())
+    return pl.Series(rows).set(pl.Series(rows < 0), None)
+
+
+def _rows(trace: Trace, table: str, span_ids: Ids) -> Ids:
+    known = trace.table(table)["span_id"].to_numpy()
     if not len(known):
         return np.full(len(span_ids), -1, np.int64)
-    order = None if _in_order(trace) else np.argsort(known)
+    order = None if _IN_ORDER[table](trace) else np.argsort(known)
     place = np.searchsorted(known, span_ids.astype(known.dtype), sorter=order)
     place = np.minimum(place, len(known) - 1)
     rows = place if order is None else order[place]
@@ -119,5 +128,13 @@ def operator_rows(trace: Trace, span_ids: Ids) -> Ids:
 
 
 @once_per_trace
-def _in_order(trace: Trace) -> bool:
+def _ops_in_order(trace: Trace) -> bool:
     return trace.ops["span_id"].is_sorted()
+
+
+@once_per_trace
+def _kernels_in_order(trace: Trace) -> bool:
+    return trace.kernels["span_id"].is_sorted()
+
+
+_IN_ORDER = {"ops": _ops_in_order, "kernels": _kernels_in_order}

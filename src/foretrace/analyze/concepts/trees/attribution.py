@@ -63,13 +63,46 @@ def nesting(trace: Trace) -> Nesting:
     end = start + spans["dur_ns"].fill_null(0).to_numpy()
     calls = trace.python.select("span_id", "caller_id").drop_nulls()
     rows, callers = calls["span_id"].to_numpy(), calls["caller_id"].to_numpy()
-    track = spans["track_id"].to_numpy()
+    _end_with_callers(start, end, spans["track_id"].to_numpy(), rows, callers)
+    return Nesting(parent, end)
+
+
+def recorded_ends(trace: Trace, spans: Array) -> Array:
+    """When these spans end, as recorded; one of unknown duration where it starts."""
+    start, dur = trace.spans["start_ns"].to_numpy(), trace.spans["dur_ns"]
+    taken = dur.gather(spans).fill_null(0).to_numpy() if dur.null_count() else dur.to_numpy()[spans]
+    ended: Array = start[spans] + taken
+    return ended
+
+
+def ends(trace: Trace, spans: Array) -> Array:
+    """When these spans, given in order, end by `nesting`."""
+    calls = trace.python.select("span_id", "caller_id").drop_nulls()
+    calling = np.full(trace.spans.height + 1, NOBODY, np.int32)  # nobody is the last
+    calling[calls["span_id"].to_numpy()] = calls["caller_id"].to_numpy()
+    there = np.zeros(len(calling), bool)
+    there[NOBODY] = True
+    rows = spans
+    while len(rows):
+        there[rows] = True
+        rows = calling[rows]
+        rows = rows[~there[rows]]
+    some = np.flatnonzero(there[:-1])
+    start, end = trace.spans["start_ns"].to_numpy()[some], recorded_ends(trace, some)
+    called = np.flatnonzero(calling[some] != NOBODY)
+    callers = np.searchsorted(some, calling[some[called]])
+    _end_with_callers(start, end, trace.spans["track_id"].to_numpy()[some], called, callers)
+    ended: Array = end[np.searchsorted(some, spans)]
+    return ended
+
+
+def _end_with_callers(start: Array, end: Array, track: Array, rows: Array, callers: Array) -> None:
+    """Lets calls end no later than their callers."""
     # The profiler's ids are wrong at times too: a caller on another thread, or one that is over, is none.
     late = np.flatnonzero((end[rows] > end[callers]) & (track[rows] == track[callers]))
     rows, callers = rows[late], callers[late]
     while (cut := (end[rows] > end[callers]) & (start[rows] < end[callers])).any():
         end[rows[cut]] = end[callers[cut]]
-    return Nesting(parent, end)
 
 
 def nearest(parent: Array, marked: Array) -> Array:

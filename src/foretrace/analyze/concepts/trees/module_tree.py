@@ -11,6 +11,7 @@ import polars as pl
 
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.names.named_spans import ids_like
+from foretrace.analyze.concepts.names.per_name import matching
 from foretrace.analyze.concepts.trees import attribution
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
 from foretrace.errors import MissingDataError
@@ -54,10 +55,15 @@ class ModuleTree:
     @property
     def paths(self) -> list[str]:
         """Names from the root down, joined by slashes."""
-        paths: list[str] = []
-        for name, above in zip(self.names, self.parent.tolist(), strict=True):
-            paths.append(name if above == NOBODY else f"{paths[above]}/{name}")
-        return paths
+        return paths(self.names, self.parent)
+
+
+def paths(names: list[str], parent: Array) -> list[str]:
+    """The names of a tree from the root down, joined by slashes."""
+    found: list[str] = []
+    for name, above in zip(names, parent.tolist(), strict=True):
+        found.append(name if above == NOBODY else f"{found[above]}/{name}")
+    return found
 
 
 def find(trace: Trace, source: Source = "auto") -> ModuleTree:
@@ -69,21 +75,36 @@ def find(trace: Trace, source: Source = "auto") -> ModuleTree:
     ):
         if source in ("auto", name) and (tree := build(trace)) is not None:
             return _with_the_rest(trace, tree)
+    raise _missing(trace, source)
+
+
+def _missing(trace: Trace, source: Source) -> MissingDataError:
     what = {
         "auto": "no modules, stacks or annotations recorded; record with with_stack=True",
         "modules": "no nn.Module calls recorded; record with with_stack=True",
         "stacks": "no stack with a forward function recorded; record with with_stack=True",
         "annotations": "no annotations recorded; mark parts with torch.profiler.record_function",
     }
-    raise MissingDataError(f"{trace.path.name}: {what[source]}")
+    return MissingDataError(f"{trace.path.name}: {what[source]}")
+
+
+def _module_calls(trace: Trace) -> pl.DataFrame:
+    calls = trace.python.select("span_id", "module_id").drop_nulls()
+    if calls.is_empty() or trace.modules.is_empty():
+        return calls.clear()
+    return calls.filter(matching(trace.spans["name"].gather(calls["span_id"]), _MODULE_CALL))
+
+
+def module_calls(trace: Trace) -> pl.DataFrame:
+    """The calls of nn.Modules in order, `span_id` and `module_id`; MissingDataError where none was recorded."""
+    calls = _module_calls(trace)
+    if calls.is_empty():
+        raise _missing(trace, "modules")
+    return calls.sort("span_id")
 
 
 def _from_modules(trace: Trace) -> ModuleTree | None:
-    calls = trace.python.select("span_id", "module_id").drop_nulls()
-    if calls.is_empty() or trace.modules.is_empty():
-        return None
-    name = trace.spans["name"].gather(calls["span_id"])
-    calls = calls.filter(name.is_in(device_time.names_like(pl.DataFrame({"name": name}), _MODULE_CALL)))
+    calls = _module_calls(trace)
     if calls.is_empty():
         return None
     parent = trace.modules["parent_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()

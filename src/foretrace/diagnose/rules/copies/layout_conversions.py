@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from foretrace import intervals
+from foretrace.analyze.concepts.names.per_name import matching
 from foretrace.analyze.concepts.work.flops import op_work
 from foretrace.analyze.concepts.work.work_models.call import Tensor, parse
 from foretrace.diagnose.case import Case
@@ -103,7 +104,7 @@ def layout_conversions(case: Case) -> Iterator[Finding]:
     A layer has no channels-last kernel: then its conversion stays. Nothing is promised where group or instance norm runs,
     which has none.
     """
-    converting = case.device_work(pl.col("name").cast(pl.String).str.contains(CONVERSIONS))
+    converting = case.device_work(matching(case.tasks["name"], CONVERSIONS))
     converting = converting.where(~_of_sequences(converting))
     depthwise = _planar_depthwise(case)
     share = (converting.dur_ns + depthwise.dur_ns) / case.device_ns
@@ -178,7 +179,7 @@ def _in_channels_last(converting: DeviceWork, depthwise: DeviceWork) -> Edit:
     """No conversions, and kernels for channels last in place of those for planar tensors."""
     case = converting.case
     durations = _channels_last_norms(case) if converting.dur_ns else {}
-    resizing = case.device_work(pl.col("name").cast(pl.String).str.contains(_RESIZES))
+    resizing = case.device_work(matching(case.tasks["name"], _RESIZES))
     for task, dur in resizing.rows.select("task", "dur_ns").iter_rows() if converting.dur_ns else ():
         durations[task] = round(dur * RESIZING_TIME)
     for task, dur in depthwise.rows.select("task", "dur_ns").iter_rows():
@@ -242,8 +243,8 @@ def _of_sequences(converting: DeviceWork) -> pl.Series:
 
 def _planar_depthwise(case: Case) -> DeviceWork:
     """Depthwise kernels of half precision for planar tensors."""
-    name = pl.col("name").cast(pl.String)
-    return case.device_work(name.str.contains(_DEPTHWISE) & name.str.contains(_HALF))
+    names = case.tasks["name"]
+    return case.device_work(matching(names, _DEPTHWISE) & matching(names, _HALF))
 
 
 def _channels_last_norms(case: Case) -> dict[int, int]:

@@ -64,8 +64,7 @@ def recompute(case: Case) -> Iterator[Finding]:
     When not
     The activations do not fit into memory without it. Then this is no fault.
     """
-    phases = case.roles.select("id", "phase")
-    work = DeviceWork(case, case.tasks.join(phases, on="id", how="left", maintain_order="left"))
+    work = DeviceWork(case, case.tasks_with("phase"))
     again = work.where(pl.col("phase") == PHASES.index(RECOMPUTE))
     again = DeviceWork(case, again.rows.filter(_repeats(again)))
     if too_little(case, "checkpointing computes forward work again", again.gpu_share, LEAST_SHARE):

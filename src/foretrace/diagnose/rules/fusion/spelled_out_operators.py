@@ -47,7 +47,10 @@ def spelled_out_operators(case: Case) -> Iterator[Finding]:
     When not
     The formula differs from torch's in a way that matters.
     """
-    chains = pointwise_chains.find(case, least_share=LEAST_SHARE)
+    work = pointwise_chains.fusable(case, least_share=LEAST_SHARE)
+    if work is None or not case.calibration.host_bound:
+        return
+    chains = pointwise_chains.find(case, work)
     if chains is None or not chains.mostly_spelled_out:
         return
     if too_little(case, "operators spelled out that torch has as one", chains.saved_share, LEAST_SAVED):

@@ -86,6 +86,7 @@ def unfused_elementwise(case: Case) -> Iterator[Finding]:
     if not found.pays:
         too_little(case, "operators that a compiler would fuse", found.saved_share, LEAST_SAVED)
         return
+    default = _default(found)
     yield Finding(
         says=found.says() + (f" In its way: {found.doubt}." if found.doubt else ""),
         why="Each operator costs the host a launch, and reads and writes whole tensors that a fused kernel keeps in registers.",
@@ -97,8 +98,8 @@ def unfused_elementwise(case: Case) -> Iterator[Finding]:
         general=True,
         evidence=found.evidence(),
         where=found.places(),
-        change=_default(found),
-        alternatives=tuple(_levels(found)),
+        change=default,
+        alternatives=tuple(_levels(found, default)),
         unless="shapes change from step to step, so that it is compiled over and over, or code between operators breaks the "
         "graph: TORCH_LOGS=graph_breaks,recompiles tells.",
     )
@@ -123,14 +124,12 @@ def _default(found: Compiling) -> Change:
     )
 
 
-def _levels(found: Compiling) -> Iterator[Alternative]:
+def _levels(found: Compiling, default: Change) -> Iterator[Alternative]:
     """CUDA graphs of the compiled steps, where the host is the limit, or becomes it."""
     case = found.case
     if not case.trace.steps:
         return
-    if not case.calibration.host_bound and not found.follows_host(
-        case.predict((_default(found),)).after_ns.point
-    ):
+    if not case.calibration.host_bound and not found.follows_host(case.predict((default,)).after_ns.point):
         return
     capturable = graph_capture.capturable(case.trace, case.program)
     ranks = graph_capture.COLLECTIVES if graph_capture.communicates(case.trace, case.program) else ""

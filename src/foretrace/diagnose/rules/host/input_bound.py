@@ -10,10 +10,11 @@ import polars as pl
 
 from foretrace import intervals
 from foretrace.analyze.concepts.host import runtime_calls
+from foretrace.analyze.concepts.names.named_spans import ids_like
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import SHOWN_SPANS
 from foretrace.diagnose.finding import Finding, Fix, Place
-from foretrace.diagnose.operators import calling_threads
+from foretrace.diagnose.operators import calling_threads, on_calling_threads
 from foretrace.diagnose.patterns import host_work, loader_pace
 from foretrace.diagnose.patterns.loader_pace import WORKS_SHARE, Pace  # noqa: F401  # named on the page
 from foretrace.diagnose.rule import CPU, GPU, headline, healthy, on, rule
@@ -231,13 +232,12 @@ def _copied_by(case: Case, host: ProgramTime) -> list[int]:
 
 def _waits(case: Case) -> pl.DataFrame:
     """The spans in which the program waits for a DataLoader or DataPipe."""
-    spans = case.trace.spans.filter(pl.col("kind").is_in(("op", "annotation")) & (pl.col("dur_ns") > 0))
-    if spans.is_empty():
+    host = case.host
+    if not (host.kind("op", "annotation") & (host.end_ns > host.start_ns)).any():
         case.trace.require("ops", "no operators recorded; record with ProfilerActivity.CPU")
-    return spans.filter(
-        pl.col("name").cast(pl.String).str.contains(runtime_calls.DATA_LOADING)
-        & pl.col("track_id").is_in(calling_threads(case))
-    )
+    ids = ids_like(case.trace, ("op", "annotation"), runtime_calls.DATA_LOADING)
+    ids = ids[on_calling_threads(case)[ids] & (host.end_ns[ids] > host.start_ns[ids])]
+    return case.trace.spans[ids]
 
 
 # How many workers a program would be given is not recorded: what is common, and a middle that does not promise much.
