@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -168,3 +171,18 @@ def test_a_capture_trace_that_cannot_be_read(
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "other.json" in line
     assert says in line
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads as Linux shows them")
+def test_numpy_is_loaded_without_threads_and_the_environment_stays() -> None:
+    """A processor of many cores would spin in each of the threads, for nothing."""
+    program = (
+        "import argparse, os; from foretrace.commands import _input; before = dict(os.environ); "
+        "args = argparse.Namespace(step=None, pid=None, capture_trace=[], ncu=[]); "
+        "_input._load_numpy(); print(len(os.listdir('/proc/self/task')), dict(os.environ) == before); _input.reading(args)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    told = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.split() == ["1", "True"]

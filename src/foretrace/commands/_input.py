@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from foretrace.diagnose.case import Case
     from foretrace.ingest.reading import Reading
     from foretrace.trace import Trace
+
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
 def add_path(parser: argparse.ArgumentParser) -> None:
@@ -51,8 +55,20 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ncu", metavar="FILE", type=named, action="append", default=[], help=says)
 
 
+def _load_numpy() -> None:
+    """Loads numpy without the threads that multiply matrices: nothing here does, and each spins for a while when it starts."""
+    if "numpy" in sys.modules or _BLAS_THREADS in os.environ:
+        return
+    os.environ[_BLAS_THREADS] = "1"
+    try:
+        import numpy  # noqa: F401
+    finally:
+        del os.environ[_BLAS_THREADS]  # programs that are started inherit the environment
+
+
 def reading(args: argparse.Namespace) -> Reading:
     """What --step, --pid, --capture-trace and --ncu say; opens the recordings of captures."""
+    _load_numpy()
     from foretrace.ingest.reading import Reading
     from foretrace.ingest.recordings import find_recordings
 
