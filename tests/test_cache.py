@@ -78,7 +78,13 @@ def test_numbers_that_do_not_rise_come_back_too() -> None:
     parents = pl.Series([rows - 1, None, 0, 2**32 - 1] * (rows // 4), dtype=pl.UInt32)
     trace._frames["spans"] = trace.spans.with_columns(start_ns=starts, parent_id=parents)
     trace._frames["args"] = pl.DataFrame(
-        {"span_id": [7, 0, 2**32 - 1], "key": ["a", "b", "a"], "int": [1, None, 2], "float": None, "text": None},
+        {
+            "span_id": [7, 0, 2**32 - 1],
+            "key": ["a", "b", "a"],
+            "int": [1, None, 2],
+            "float": None,
+            "text": None,
+        },
         schema=schema.polars_schema("args"),
     )
     cache.store(key_of(1), trace)
