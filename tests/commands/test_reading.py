@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import foretrace
-from foretrace.commands import main
+from foretrace.commands import _input, main
 from foretrace.diagnose.case import Case
 from foretrace.ingest.reading import Reading
 from foretrace.present.web.library import Library
@@ -173,16 +173,28 @@ def test_a_capture_trace_that_cannot_be_read(
     assert says in line
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads as Linux shows them")
-def test_numpy_is_loaded_without_threads_and_the_environment_stays() -> None:
-    """A processor of many cores would spin in each of the threads, for nothing."""
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at threads as Linux shows them")
+def test_libraries_are_loaded_without_threads_that_nothing_needs() -> None:
+    """On a processor of many cores each would spin for nothing. Programs that are started later inherit nothing of it."""
     program = (
-        "import argparse, os; from foretrace.commands import _input; before = dict(os.environ); "
-        "args = argparse.Namespace(step=None, pid=None, capture_trace=[], ncu=[]); "
-        "_input._load_numpy(); print(len(os.listdir('/proc/self/task')), dict(os.environ) == before); _input.reading(args)"
+        "import os; from pathlib import Path; from foretrace.commands import _input; before = dict(os.environ); "
+        "_input._load_libraries(); names = [each.read_text() for each in Path('/proc/self/task').glob('*/comm')]; "
+        "print(names.count(Path('/proc/self/comm').read_text()), dict(os.environ) == before)"
     )
-    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    environment = {name: value for name, value in os.environ.items() if name not in _input._SETTINGS}
     told = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
     assert told.stdout.split() == ["1", "True"]
+
+
+def test_settings_of_the_user_stand() -> None:
+    program = "import os; from foretrace.commands import _input; _input._load_libraries(); print(os.environ['OPENBLAS_NUM_THREADS'])"
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "3"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.strip() == "3"
