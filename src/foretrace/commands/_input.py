@@ -68,7 +68,7 @@ def _load_libraries() -> None:
     ours = {name: value for name, value in _SETTINGS.items() if name not in os.environ}
     os.environ.update(ours)
     try:
-        import numpy
+        import numpy  # noqa: F401
         import polars  # noqa: F401
     finally:
         for name in ours:
