@@ -10,9 +10,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace import intervals
-from foretrace.analyze.concepts.device.device_time import names_like
 from foretrace.analyze.concepts.host.cpu_program import computes_on_cpu
 from foretrace.analyze.concepts.host.runtime_calls import DATA_LOADING
+from foretrace.analyze.concepts.names.named_spans import ids_like
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
 from foretrace.predict import cpu_host, host_line
@@ -150,10 +150,8 @@ class _Builder:
 
     def _loading(self) -> Intervals:
         """The time in data loaders."""
-        loaders = self.trace.spans.filter(
-            pl.col("kind").is_in(("op", "annotation"))
-            & pl.col("name").is_in(names_like(self.trace.spans, DATA_LOADING))
-        )
+        loading = ids_like(self.trace, ("op", "annotation"), DATA_LOADING)
+        loaders = self.trace.spans.select("start_ns", "dur_ns")[loading]
         start = (loaders["start_ns"] - self.window[0]).to_numpy()
         return intervals.union(start, start + loaders["dur_ns"].fill_null(0).to_numpy())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from foretrace.analyze.concepts.device.device_time import names_like
+from foretrace.analyze.concepts.names.named_spans import ids_like
 from foretrace.errors import MissingDataError
 from foretrace.predict.program import Numbers, Times
 from foretrace.trace import Trace
@@ -42,7 +42,8 @@ def host_line(trace: Trace, window: tuple[int, int]) -> pl.DataFrame:
         calls.select("id"), left_on="parent_id", right_on="id", how="anti", maintain_order="left"
     )
     main = _main_track(trace, outer)
-    edges = {track: _edges(rows) for (track,), rows in host.partition_by("track_id", as_dict=True).items()}
+    times = host.select("track_id", "start_ns", "end_ns").partition_by("track_id", as_dict=True)
+    edges = {track: _edges(rows) for (track,), rows in times.items()}
     others = [track for track in outer["track_id"].unique() if track != main]
     serial = [main, *(track for track in others if _serial(edges[track], edges.get(main, _NO_TIMES)))]
     return outer.filter(pl.col("track_id").is_in(serial)).sort("start_ns", maintain_order=True)
@@ -50,14 +51,9 @@ def host_line(trace: Trace, window: tuple[int, int]) -> pl.DataFrame:
 
 def _main_track(trace: Trace, calls: pl.DataFrame) -> int:
     """The thread that marks the steps, else the one with most calls."""
-    steps = trace.spans.filter(
-        (pl.col("kind") == "annotation") & pl.col("name").is_in(names_like(trace.spans, "^ProfilerStep#"))
-    ).join(
-        trace.tracks.filter(pl.col("device").is_null()).select("id"),
-        left_on="track_id",
-        right_on="id",
-        how="semi",
-    )
+    marks = trace.spans.select("track_id")[ids_like(trace, "annotation", "^ProfilerStep#")]
+    on_host = trace.tracks.filter(pl.col("device").is_null()).select(track_id="id")
+    steps = marks.join(on_host, on="track_id", how="semi")
     frame = steps if not steps.is_empty() else calls
     counted = frame.group_by("track_id").len().sort("len", "track_id", descending=(True, False))
     return int(counted["track_id"][0]) if counted.height else -1
