@@ -61,12 +61,14 @@ def _main_track(trace: Trace, calls: pl.DataFrame) -> int:
 
 def _edges(rows: pl.DataFrame) -> Times:
     """When these spans begin or end, in order."""
-    return np.sort(np.concatenate((rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())))
+    edges = np.concatenate((rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()))
+    return np.sort(edges, kind="stable")  # the quickest by far of what lies nearly in order
 
 
 def _serial(own: Times, of_main: Times) -> bool:
     """Whether a thread works only while the main thread stands still: many of its events in few of main's gaps."""
-    return len(own) / len(np.unique(np.searchsorted(of_main, own))) >= 10
+    gaps = np.searchsorted(of_main, own)  # in order, as the events are
+    return len(own) / (1 + np.count_nonzero(gaps[1:] != gaps[:-1])) >= 10
 
 
 def tasks(trace: Trace, calls: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
