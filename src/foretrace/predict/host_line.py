@@ -68,7 +68,7 @@ def _edges(rows: pl.DataFrame) -> Times:
 def _serial(own: Times, of_main: Times) -> bool:
     """Whether a thread works only while the main thread stands still: many of its events in few of main's gaps."""
     gaps = np.searchsorted(of_main, own)  # in order, as the events are
-    return len(own) / (1 + np.count_nonzero(gaps[1:] != gaps[:-1])) >= 10
+    return bool(len(own) / (1 + np.count_nonzero(gaps[1:] != gaps[:-1])) >= 10)
 
 
 def tasks(trace: Trace, calls: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
