@@ -46,10 +46,12 @@ def test_clip_and_gaps(given: list[tuple[int, int]], start: int, end: int) -> No
 
 
 @given(pairs, pairs)
-def test_intersect_and_subtract(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
+def test_either_intersect_and_subtract(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
     a, b = union(first), union(second)
+    assert covered(intervals.either(a, b)) == points(first) | points(second)
     assert covered(intervals.intersect(a, b)) == points(first) & points(second)
     assert covered(intervals.subtract(a, b)) == points(first) - points(second)
+    assert intervals.outside_ns(a, b) == len(points(first) - points(second))
 
 
 @given(pairs, st.lists(st.tuples(times, st.integers(0, SPAN)), max_size=8))

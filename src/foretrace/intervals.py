@@ -35,7 +35,8 @@ def union(start: ArrayLike, end: ArrayLike) -> Intervals:
     """The set covered by any of the given intervals; empty and reversed ones count for nothing."""
     starts, ends = np.asarray(start, np.int64), np.asarray(end, np.int64)
     sound = ends > starts
-    starts, ends = starts[sound], ends[sound]
+    if not sound.all():
+        starts, ends = starts[sound], ends[sound]
     if not len(starts):
         return EMPTY
     if (starts[1:] < starts[:-1]).any():
@@ -48,6 +49,14 @@ def union(start: ArrayLike, end: ArrayLike) -> Intervals:
     first = np.flatnonzero(opens)
     last = np.append(first[1:], len(starts)) - 1
     return Intervals(starts[first], reach[last])
+
+
+def either(a: Clock, b: Clock) -> Clock:
+    """The part that one of the sets covers."""
+    if not len(a.start) or not len(b.start):
+        return a if len(a.start) else b
+    together = union(np.concatenate((a.start, b.start)), np.concatenate((a.end, b.end)))
+    return a._replace(start=together.start, end=together.end)
 
 
 def clip(a: Clock, start: int, end: int) -> Clock:
@@ -86,6 +95,11 @@ def subtract(a: Clock, b: Clock) -> Clock:
     if not len(a.start):
         return a
     return intersect(a, gaps(b, int(a.start[0]), int(a.end[-1])))
+
+
+def outside_ns(a: Intervals, b: Intervals) -> int:
+    """How much of `a` the other set does not cover."""
+    return a.total_ns - int(covered_ns(b, a.start, a.end).sum())
 
 
 def covered_ns(cover: Intervals, start: ArrayLike, end: ArrayLike) -> Times:

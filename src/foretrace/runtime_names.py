@@ -96,11 +96,12 @@ def calls_that(names: pl.Series, *wanted: Effect) -> NDArray[np.bool_]:
     if names.dtype != pl.Categorical:
         names = names.cast(pl.Categorical)
     codes = names.to_physical()
-    known = codes.drop_nulls().to_numpy()
-    last = int(known.max()) + 1 if len(known) else 0
-    every = codes.fill_null(last).to_numpy()  # those without a name have the last place
-    example = np.full(last + 1, -1, np.int64)
-    example[every] = np.arange(len(every))
+    greatest = codes.max()
+    last = greatest + 1 if isinstance(greatest, int) else 0
+    # Those without a name have the last place.
+    every = (codes.fill_null(last) if codes.null_count() else codes).to_numpy()
+    example = np.full(last + 1, -1, np.int32)
+    example[every] = np.arange(len(every), dtype=np.int32)
     there = np.flatnonzero(example[:last] >= 0)
     matches = np.zeros(last + 1, bool)
     matches[there] = [does(name, *wanted) for name in names.gather(example[there]).cast(pl.String)]

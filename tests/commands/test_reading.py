@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import foretrace
-from foretrace.commands import main
+from foretrace.commands import _input, main
 from foretrace.diagnose.case import Case
 from foretrace.ingest.reading import Reading
 from foretrace.present.web.library import Library
@@ -168,3 +171,30 @@ def test_a_capture_trace_that_cannot_be_read(
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "other.json" in line
     assert says in line
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at threads as Linux shows them")
+def test_libraries_are_loaded_without_threads_that_nothing_needs() -> None:
+    """On a processor of many cores each would spin for nothing. Programs that are started later inherit nothing of it."""
+    program = (
+        "import os; from pathlib import Path; from foretrace.commands import _input; before = dict(os.environ); "
+        "_input._load_libraries(); names = [each.read_text() for each in Path('/proc/self/task').glob('*/comm')]; "
+        "print(names.count(Path('/proc/self/comm').read_text()), dict(os.environ) == before)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in _input._SETTINGS}
+    told = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.split() == ["1", "True"]
+
+
+def test_settings_of_the_user_stand() -> None:
+    program = "import os; from foretrace.commands import _input; _input._load_libraries(); print(os.environ['OPENBLAS_NUM_THREADS'])"
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "3"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.strip() == "3"

@@ -123,7 +123,14 @@ std::vector<uint8_t> valid_bits(const void* data, size_t count, size_t& nulls, I
   std::vector<uint8_t> bits;
   if (!nulls) return bits;
   bits.assign((count + 7) / 8, 0);
-  for (size_t i = 0; i < count; ++i) bits[i / 8] |= uint8_t(!is_null(values[i])) << (i % 8);
+  const size_t whole = count / 8;
+  for (size_t byte = 0; byte < whole; ++byte) {
+    const T* eight = values + 8 * byte;
+    uint8_t valid = 0;
+    for (unsigned i = 0; i < 8; ++i) valid |= uint8_t(uint8_t(!is_null(eight[i])) << i);
+    bits[byte] = valid;
+  }
+  for (size_t i = 8 * whole; i < count; ++i) bits[whole] |= uint8_t(uint8_t(!is_null(values[i])) << (i % 8));
   return bits;
 }
 

@@ -139,9 +139,7 @@ def _exclusive(signs: Mapping[str, Intervals]) -> dict[str, Intervals]:
     parts = {}
     for name, seen in signs.items():
         parts[name] = intervals.subtract(seen, claimed)
-        claimed = intervals.union(
-            np.concatenate((claimed.start, seen.start)), np.concatenate((claimed.end, seen.end))
-        )
+        claimed = intervals.either(claimed, seen)
     return parts
 
 

@@ -230,7 +230,8 @@ def _host_steps(trace: Trace) -> list[Step]:
 
 def _launched(trace: Trace) -> dict[int, tuple[int, int]]:
     """For each step that launched GPU work: how many spans, and when the last of them ended."""
-    rows = trace.device_spans.drop_nulls("step").group_by("step").agg(pl.len(), pl.col("end_ns").max())
+    work = trace.device_spans.select("step", "end_ns").drop_nulls("step")
+    rows = work.group_by("step").agg(pl.len(), pl.col("end_ns").max())
     return {step: (count, end_ns) for step, count, end_ns in rows.iter_rows()}
 
 
@@ -250,7 +251,7 @@ def _left_over_end(trace: Trace, *, until_ns: int) -> int:
     Streams run in order: such work starts before the first work on its stream that a step launched. On streams where no
     step launched anything, it counts only up to the first work of any step.
     """
-    spans = trace.device_spans
+    spans = trace.device_spans.select("track_id", "start_ns", "end_ns", "step")
     of_steps = spans.drop_nulls("step")
     first = of_steps.group_by("track_id").agg(first_ns=pl.col("start_ns").min())
     earliest = of_steps["start_ns"].min()
@@ -265,20 +266,17 @@ def _table(trace: Trace, windows: tuple[StepWindow, ...]) -> pl.DataFrame:
     starts = np.array([window.start_ns for window in windows], np.int64)
     ends = np.array([window.end_ns for window in windows], np.int64)
     columns = {}
-    left = ends - starts
-    claimed = intervals.EMPTY
+    claimed, taken = intervals.EMPTY, np.zeros(len(windows), np.int64)
     for role, busy in _role_intervals(trace).items():
-        # The remaining time is kept as a set: the plugin restarts with the full step once nothing is left (200 %).
-        part = intervals.covered_ns(intervals.subtract(busy, claimed), starts, ends)
-        claimed = intervals.union(
-            np.concatenate((claimed.start, busy.start)), np.concatenate((claimed.end, busy.end))
-        )
-        left = left - part
+        # What is claimed is kept as a set: the plugin restarts with the full step once nothing is left (200 %).
+        claimed, before = intervals.either(claimed, busy), taken
+        taken = intervals.covered_ns(claimed, starts, ends) if len(busy.start) else before
+        part = taken - before
         recorded = trace.has_device or role not in _DEVICE_ROLES
         columns[f"{role}_ns"] = (
             pl.Series(part) if recorded else pl.Series([None] * len(windows), dtype=pl.Int64)
         )
-    columns["other_ns"] = pl.Series(left)
+    columns["other_ns"] = pl.Series(ends - starts - taken)
     schema = {"step": pl.Int32, "whole": pl.Boolean, "launched_count": pl.Int64}
     times = dict.fromkeys(("start_ns", "wall_ns", "gpu_ns", "host_ns"), pl.Int64)
     rows = [
@@ -295,15 +293,15 @@ def _role_intervals(trace: Trace) -> dict[str, Intervals]:
     work = device_time.device_work(trace)
     work = work.select("kind", "communication", "start_ns", "end_ns")
     talks, kind = pl.col("communication"), pl.col("kind")
-    spans = trace.spans.select("start_ns", "dur_ns")
+    begin = trace.spans["start_ns"].to_numpy()
+    lasting = trace.spans["dur_ns"].fill_null(0).to_numpy()  # without a sound duration, nothing
 
     def covered(ids: Ids) -> Intervals:
         parts = [intervals.EMPTY]
         for first in range(0, len(ids), _AT_ONCE):
             some = ids[first : first + _AT_ONCE]
-            start = spans["start_ns"].to_numpy()[some]
-            # Without a sound duration, nothing.
-            parts.append(intervals.union(start, start + spans["dur_ns"].gather(some).fill_null(0).to_numpy()))
+            start = begin[some]
+            parts.append(intervals.union(start, start + lasting[some]))
         starts, ends = zip(*parts, strict=True)
         return intervals.union(np.concatenate(starts), np.concatenate(ends))
 
@@ -324,9 +322,7 @@ def _role_intervals(trace: Trace) -> dict[str, Intervals]:
         "kernel": device_time.covered(work.filter((kind == "kernel") & ~talks)),
         "memcpy": device_time.covered(work.filter(kind == "copy")),
         "memset": device_time.covered(work.filter(kind == "set")),
-        "communication": intervals.union(
-            np.concatenate((talking.start, calling.start)), np.concatenate((talking.end, calling.end))
-        ),
+        "communication": intervals.either(talking, calling),
         "runtime": covered(np.flatnonzero(host & named_spans.of_kind(trace, "runtime"))),
         "dataloader": covered(loading[calls[loading]]),
         "cpu_exec": covered(np.flatnonzero(at_work)),
@@ -339,7 +335,8 @@ def _step_ranges(trace: Trace) -> Ids:
     ranges = trace.spans.select("start_ns", "dur_ns")[ids].drop_nulls()
     known = trace.spans["dur_ns"].is_not_null().to_numpy()[ids]
     steps = {(step.start_ns, step.end_ns) for step in trace.steps}
-    same = [(start, start + dur) in steps for start, dur in ranges.iter_rows()]
+    both = zip(ranges["start_ns"].to_list(), ranges["dur_ns"].to_list(), strict=True)
+    same = [(start, start + dur) in steps for start, dur in both]
     found: Ids = ids[known][np.array(same, bool)]
     return found
 

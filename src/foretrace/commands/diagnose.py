@@ -147,10 +147,12 @@ def print_diagnosis(
 
 def _came_true(case: Case, diagnosis: Diagnosis) -> list[Kept]:
     """How far predictions of these rules came true in this project; nothing where too few were measured."""
-    from foretrace.trial import ledger, verification
+    from foretrace.trial import ledger
 
     if not ledger.DEFAULT.is_file():
         return []
+    from foretrace.trial import verification
+
     rules = dict.fromkeys(finding.rule for finding in diagnosis.findings)
     told = ledger.quotes(ledger.read(ledger.DEFAULT), rules, verification.device_of(case))
     return [told[rule] for rule in rules if rule in told]

@@ -157,7 +157,7 @@ def _by_device(trace: Trace, start_ns: int, end_ns: int) -> dict[tuple[str, str]
         rows = _earlier(trace).filter(near) if name == _EARLIER else launched.filter(pl.col("part") == name)
         busy = intervals.clip(device_time.covered(rows), start_ns, end_ns)
         found[GPU, name] = float(intervals.subtract(busy, claimed).total_ns)
-        claimed = _together(claimed, busy)
+        claimed = intervals.either(claimed, busy)
     for name, ns in _idle(trace, intervals.gaps(claimed, start_ns, end_ns)).items():
         found[WAIT, name] = found.get((WAIT, name), 0.0) + ns
     return found
@@ -229,9 +229,3 @@ def operator_part(name: str) -> str:
     if "conv" in name:
         return "convolutions"
     return "norms" if "norm" in name else _OTHER_OPERATORS
-
-
-def _together(first: Intervals, second: Intervals) -> Intervals:
-    return intervals.union(
-        np.concatenate((first.start, second.start)), np.concatenate((first.end, second.end))
-    )

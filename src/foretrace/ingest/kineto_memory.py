@@ -46,16 +46,18 @@ def counter_table(
     rows = np.concatenate(known)
     series = np.repeat(np.arange(len(known), dtype=np.uint8), [len(each) for each in known])
     if len(devices) > 1:  # else they are in order
-        order = np.lexsort((series, which[rows]))  # stable: within a series, in order of time
+        place = which[rows] * len(known) + series
+        # Stable: within a series, in order of time; and the quickest of small numbers.
+        order = np.argsort(place.astype(np.min_scalar_type(len(devices) * len(known))), kind="stable")
         rows, series = rows[order], series[order]
-        del order
+        del order, place
     used = np.flatnonzero(np.bincount(which[rows], minlength=len(devices)))
-    place = np.zeros(max(len(devices), 1), np.uint32)
-    place[used] = tracks.height + np.arange(len(used), dtype=np.uint32)
+    track = np.zeros(max(len(devices), 1), np.uint32)
+    track[used] = tracks.height + np.arange(len(used), dtype=np.uint32)
     label = pl.Series([name for _, name in columns_of], dtype=schema.TEXT)
     totals = pl.DataFrame(
         {
-            "track_id": place[which[rows]],
+            "track_id": track[which[rows]],
             "at_ns": memory["at"][rows],
             "name": pl.Series(label.to_physical().to_numpy()[series]).cat.to(schema.TEXT),
             "value": _totals(memory.pop("allocated"), memory.pop("reserved"), rows, series),

@@ -292,7 +292,8 @@ def _modules(group: dict[str, Array], names: Sequence[str]) -> pl.DataFrame:
 def _args(group: dict[str, Array], texts: pl.Series) -> pl.DataFrame:
     kind, value = group["type"], group["value"]
     places = group["span"].astype(np.uint64) << np.uint64(32) | group["key"]
-    repeated = len(np.unique(places)) < len(places)
+    in_order = bool((places[1:] > places[:-1]).all())
+    repeated = not in_order and len(np.unique(places)) < len(places)
     as_text = np.where(kind == ARG_TEXT, value, NULL_U32).astype(np.uint32)
     frame = pl.DataFrame(
         {

@@ -142,7 +142,8 @@ class _Builder:
         )
         start = (events["start_ns"] - self.window[0]).to_numpy()
         ends = start + events["dur_ns"].to_numpy()
-        edges = np.sort(np.concatenate((start, ends, [0, self.window[1] - self.window[0]])))
+        edges = np.concatenate((start, ends, [0, self.window[1] - self.window[0]]))
+        edges = np.sort(edges, kind="stable")
         long = np.diff(edges) >= QUIET_NS
         quiet = Intervals(edges[:-1][long], edges[1:][long])
         begin = np.concatenate(([0], np.maximum.accumulate(self.end)[:-1]))
@@ -150,7 +151,8 @@ class _Builder:
 
     def _loading(self) -> Intervals:
         """The time in data loaders."""
-        loaders = self.trace.spans[ids_like(self.trace, ("op", "annotation"), DATA_LOADING)]
+        loading = ids_like(self.trace, ("op", "annotation"), DATA_LOADING)
+        loaders = self.trace.spans.select("start_ns", "dur_ns")[loading]
         start = (loaders["start_ns"] - self.window[0]).to_numpy()
         return intervals.union(start, start + loaders["dur_ns"].fill_null(0).to_numpy())
 
@@ -159,7 +161,7 @@ class _Builder:
         times = np.concatenate(
             (rows["start_ns"].drop_nulls().to_numpy(), rows["end_ns"].drop_nulls().to_numpy())
         )
-        return self._count(np.sort(times) - self.window[0])
+        return self._count(np.sort(times, kind="stable") - self.window[0])
 
     def _count(self, times: Times) -> Numbers:
         places = np.searchsorted(times, self.start)
@@ -258,7 +260,7 @@ class _Builder:
 
     def _outstanding(self, launches: NDArray[np.bool_], pending: Times) -> Times:
         """For each call, how many launching calls, itself included, were unfinished when it returned."""
-        ends = np.sort(np.concatenate((pending, self.task_end[self.last_of[launches]])))
+        ends = np.sort(np.concatenate((pending, self.task_end[self.last_of[launches]])), kind="stable")
         started = np.cumsum(launches) + len(pending)
         return started - np.searchsorted(ends, self.end, "right")
 

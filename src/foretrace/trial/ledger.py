@@ -11,11 +11,13 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foretrace.errors import InputError
 from foretrace.sourced import JUDGEMENT, Count
-from foretrace.trial.report import Report
+
+if TYPE_CHECKING:  # every diagnosis asks for the ledger, and few for a report
+    from foretrace.trial.report import Report
 
 DEFAULT = Path(".foretrace") / "ledger.jsonl"
 QUOTED_FROM = Count(5, "records of a rule, from which a diagnosis quotes them", JUDGEMENT)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from foretrace.diagnose.case import Case
 from foretrace.errors import MissingDataError
-from foretrace.ranks.findings import RankFinding
-from foretrace.ranks.reduce import Ranks, reduce
-from foretrace.ranks.summarise import of_trace
 from foretrace.sourced import JUDGEMENT, Share
+
+if TYPE_CHECKING:  # most recordings are of one rank: all of `ranks` is loaded where there are more
+    from foretrace.ranks.findings import RankFinding
+    from foretrace.ranks.reduce import Ranks
 
 COSTS = Share(
     0.01, "the job's step, that a cause is worth to count against what one rank's waits say", JUDGEMENT
@@ -19,6 +21,9 @@ OF_ONE_RANK = ("slow-rank", "late-input", "imbalance")
 
 def find(cases: Mapping[int, Case]) -> Ranks | None:
     """The ranks on one clock; None where their recordings hold too little."""
+    from foretrace.ranks.reduce import reduce
+    from foretrace.ranks.summarise import of_trace
+
     try:
         return reduce([of_trace(case.trace, rank=rank) for rank, case in cases.items()])
     except MissingDataError:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from foretrace.analyze.snapshots.findings import SnapshotFindings
-from foretrace.analyze.snapshots.opening import open_findings
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Place
 from foretrace.diagnose.rule import Need
 from foretrace.errors import InputError, MissingDataError
 from foretrace.ingest.run_memory import read_run_memory
+
+if TYPE_CHECKING:
+    from foretrace.analyze.snapshots.findings import SnapshotFindings
 
 _LINE = re.compile(r"^(.*):(\d+) (.*)$")
 
@@ -29,6 +31,8 @@ def _read(case: Case) -> SnapshotFindings | None:
     run = read_run_memory(case.whole.path.parent)
     if run is None or run.snapshot is None:
         return None
+    from foretrace.analyze.snapshots.opening import open_findings  # slow to load, and few recordings have one
+
     try:
         found = open_findings(run.snapshot)
     except InputError as error:

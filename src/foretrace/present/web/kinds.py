@@ -126,7 +126,5 @@ def exclusive(trace: Trace, kinds: Numbers) -> dict[str, Intervals]:
             continue
         busy = intervals.union(start[of_kind], end[of_kind])
         found[kind] = intervals.subtract(busy, claimed)
-        claimed = intervals.union(
-            np.concatenate((claimed.start, busy.start)), np.concatenate((claimed.end, busy.end))
-        )
+        claimed = intervals.either(claimed, busy)
     return found

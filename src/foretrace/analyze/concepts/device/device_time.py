@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from foretrace import intervals
 from foretrace.analyze.concepts.names.per_name import distinct_names
 from foretrace.intervals import Intervals, Times
+from foretrace.schema import KINDS
 from foretrace.trace import Trace, once_per_trace
 from foretrace.units import counted, format_value
 
@@ -103,23 +104,31 @@ def covered(spans: pl.DataFrame) -> Intervals:
 
 def timeline(work: pl.DataFrame) -> Timeline:
     """The timeline identity of rows of `device_work`, from the first start to the last end of what was launched."""
-    work = work.select("kind", "communication", "orphan", "start_ns", "end_ns")
-    earlier = covered(work.filter(pl.col("orphan")))
-    work = work.filter(~pl.col("orphan"))
-    copies = pl.col("kind") == "copy"
-    computation = covered(work.filter(~copies & ~pl.col("communication")))
-    communication = covered(work.filter(pl.col("communication")))
-    copying = covered(work.filter(copies))
-    begin = int(work["start_ns"].min() or 0)  # type: ignore[arg-type]
-    end = int(work["end_ns"].max() or 0)  # type: ignore[arg-type]
-    exposed_communication = intervals.subtract(communication, computation)
-    exposed_copy = intervals.subtract(intervals.subtract(copying, computation), communication)
-    busy = computation.total_ns + exposed_communication.total_ns + exposed_copy.total_ns
-    alone = intervals.subtract(intervals.clip(earlier, begin, end), covered(work)).total_ns
+    starts, ends = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
+    orphan, talks = work["orphan"].to_numpy(), work["communication"].to_numpy()
+    copies = work["kind"].to_physical().to_numpy() == KINDS.index("copy")
+    launched = ~orphan
+
+    def during(rows: NDArray[np.bool_]) -> Intervals:
+        return intervals.union(starts[rows], ends[rows])
+
+    earlier = during(orphan)
+    computation = during(launched & ~copies & ~talks)
+    communication = during(launched & talks)
+    copying = during(launched & copies)
+    begin = int(starts[launched].min()) if launched.any() else 0
+    end = int(ends[launched].max()) if launched.any() else 0
+    kernels = intervals.either(computation, communication)
+    exposed_communication = intervals.outside_ns(communication, computation)
+    exposed_copy = intervals.outside_ns(copying, kernels)
+    busy = computation.total_ns + exposed_communication + exposed_copy
+    earlier = intervals.clip(earlier, begin, end)
+    copied_then = intervals.intersect(earlier, copying)
+    alone = intervals.outside_ns(earlier, kernels) - intervals.outside_ns(copied_then, kernels)
     return Timeline(
         computation_ns=computation.total_ns,
-        exposed_communication_ns=exposed_communication.total_ns,
-        exposed_copy_ns=exposed_copy.total_ns,
+        exposed_communication_ns=exposed_communication,
+        exposed_copy_ns=exposed_copy,
         idle_ns=max(end - begin, 0) - busy - alone,
         communication_ns=communication.total_ns,
         copy_ns=copying.total_ns,
@@ -133,7 +142,12 @@ def kernel_fill(trace: Trace) -> pl.DataFrame:
     geometry = trace.kernels.select(
         pl.col("span_id").alias("id"), "grid_x", "grid_y", "grid_z", "blocks_per_sm", "occupancy_pct"
     )
-    joined = kernels.join(geometry, on="id", how="left", maintain_order="left")
+    if kernels["id"].equals(geometry["id"]):  # as a rule, and quicker than a join
+        joined = kernels.hstack(geometry.drop("id"))
+    else:
+        joined = kernels.join(geometry, on="id", how="left", maintain_order="left")
+    if not joined["blocks_per_sm"].null_count():
+        return joined.drop("grid_x", "grid_y", "grid_z")
     blocks = pl.col("grid_x").cast(pl.Float64) * pl.col("grid_y") * pl.col("grid_z")
     units = pl.col("device").replace_strict(_sm_counts(trace), default=None, return_dtype=pl.Float64)
     return joined.with_columns(blocks_per_sm=pl.coalesce("blocks_per_sm", blocks / units)).drop(
@@ -231,9 +245,9 @@ def _sm_load(kernels: pl.DataFrame) -> tuple[Times, NDArray[np.float64]]:
     running = np.cumsum(np.repeat((1, -1), len(blocks))[order])
     load = np.cumsum(np.concatenate((blocks, -blocks))[order])
     load[running == 0] = 0  # the sum of floats comes back to zero only nearly
-    at, first = np.unique(times[order], return_index=True)
-    last = np.append(first[1:], len(times)) - 1 if len(first) else first
-    return at, np.clip(load[last], 0, 1)
+    times = times[order]
+    last = np.flatnonzero(np.append(times[1:] > times[:-1], True)) if len(times) else order
+    return times[last], np.clip(load[last], 0, 1)
 
 
 def recording_window(trace: Trace) -> MeasuredPeriod:
@@ -297,7 +311,7 @@ def _no_counter(name: str) -> pl.DataFrame:
 
 def by_device(spans: pl.DataFrame) -> list[tuple[int | None, pl.DataFrame]]:
     """The spans of each device that has any, by its number."""
-    return [
-        (device, spans.filter(pl.col("device").eq_missing(device)))
-        for device in spans["device"].unique().sort().to_list()
-    ]
+    devices = spans["device"].unique().sort().to_list()
+    if len(devices) == 1:
+        return [(devices[0], spans)]
+    return [(device, spans.filter(pl.col("device").eq_missing(device))) for device in devices]

@@ -21,7 +21,7 @@ from foretrace.analyze.result import Value
 from foretrace.analyze.steps import StepWindow, step_windows
 from foretrace.runtime_names import Effect, calls_that
 from foretrace.schema import DEVICE_KINDS
-from foretrace.trace import Step, Trace
+from foretrace.trace import Trace
 
 Severity = Literal["no", "care", "info"]
 
@@ -141,7 +141,8 @@ class Evidence:
         """Number of each step that was not recorded completely -> why."""
         noun, calls = self._calls_per_step()
         lost = dict(self.missing.group_by("step").len().iter_rows()) if self.trace.has_device else {}
-        late = {step.number for step in self.trace.steps if self._ends_late(step)}
+        latest = self._latest_end()
+        late = {step.number for step in self.trace.steps if latest is not None and step.end_ns > latest}
         reasons: dict[int, str] = {}
         for place, window in enumerate(self.windows):
             number, missing = window.number, int(lost.get(window.number, 0))
@@ -172,13 +173,13 @@ class Evidence:
         count = dict(calls.group_by("step").len().iter_rows())
         return noun, [int(count.get(window.number, 0)) for window in self.windows]
 
-    def _ends_late(self, step: Step) -> bool:
-        """Whether the step's annotation ended after the profiler stopped: its duration is then not a step time."""
+    def _latest_end(self) -> int | None:
+        """When a step's annotation may end: beyond, the profiler had stopped, and its duration is not a step time."""
         end, windows = self.trace.meta.get("window_end_ns"), self.trace.meta.get("windows") or ()
         if end is None:
-            return False
+            return None
         first = min((int(window[1]) for window in windows), default=0)
-        return step.end_ns > int(end) + max(int(end) - first, 0) // 100
+        return int(end) + max(int(end) - first, 0) // 100
 
     @cached_property
     def fed_pct(self) -> float | None:
@@ -186,7 +187,7 @@ class Evidence:
         if not self.linked.height:
             return None
         reach = pl.col("end_ns").cum_max().shift(1)
-        waits = self.linked.sort("start_ns").select(
+        waits = self.linked.select(  # in order of start, as all spans are
             wait_ns=pl.when(pl.col("launch_ns") > reach)
             .then((pl.col("start_ns") - reach).clip(0))
             .otherwise(0)

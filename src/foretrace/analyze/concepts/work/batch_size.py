@@ -167,9 +167,15 @@ def _calls(trace: Trace, pattern: str) -> pl.DataFrame:
     return told.drop_nulls("shapes")
 
 
+@once_per_trace
+def _nodes(trace: Trace) -> Array:
+    """For each span, whether it is an autograd node."""
+    return named_like(trace, _NODE)
+
+
 def _inside_backward(trace: Trace, parents: Array) -> Array:
     """Whether an autograd node is around: what a checkpoint computes again is read once only."""
-    is_node, parent = named_like(trace, _NODE), attribution.parents(trace)
+    is_node, parent = _nodes(trace), attribution.parents(trace)
     inside, at = np.zeros(len(parents), bool), parents
     while (there := at != NOBODY).any():
         inside |= there & is_node[at]

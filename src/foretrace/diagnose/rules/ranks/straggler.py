@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -27,9 +28,11 @@ from foretrace.intervals import Intervals
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit, merge
 from foretrace.predict.numbers import ProgramTime
-from foretrace.ranks.findings import RankFinding
 from foretrace.sourced import JUDGEMENT, Count, Factor, Share
 from foretrace.units import counted
+
+if TYPE_CHECKING:
+    from foretrace.ranks.findings import RankFinding
 
 LEAST_SHARE = Share(0.03, "the step", JUDGEMENT)
 LEAST_STEPS = Count(2, "steps that the ranks have in common", JUDGEMENT)
