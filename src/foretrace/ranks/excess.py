@@ -209,7 +209,7 @@ def late_input(table: Array, roles: Roles, step_ns: float) -> list[Slow]:
     for role in np.unique(roles.role):
         members = roles.members(role)
         rows = table[members]
-        usual = float(np.nanmedian(rows)) if not np.isnan(rows).all() else 0.0
+        usual = float(np.nan_to_num(lower_median(rows.ravel())))
         norm = np.maximum(lower_median(rows), usual) if len(members) > 1 else np.full(table.shape[1], usual)
         more = rows - norm
         limit = np.maximum(LEAST_LATE * step_ns, _usual_input(rows - usual, norm))
