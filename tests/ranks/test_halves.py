@@ -33,3 +33,16 @@ def test_input_that_half_of_the_ranks_wait_for_in_every_step_counts_whole(tmp_pa
     assert named(ranks) == {("late-input", "node 1")}
     true_us = simulated.step_us - simulate(replace(job, faults=())).step_us
     assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
+
+
+def test_a_node_is_named_though_none_of_its_ranks_is_beyond_chance_alone(tmp_path: Path) -> None:
+    """Each rank's steps differ by 1.5 %, in three that count: what eight ranks take longer together is not by chance."""
+    job = three_d(
+        tensor=2, pipeline=1, data=8, per_node=8, faults=(Fault("hot-node", 1, 1.08),), jitter=0.015, **SMALL
+    )
+    simulated, ranks = made(job, tmp_path)
+    assert named(ranks) == {("slow-node", "node 1")}
+    assert ranks.findings[0].ranks == tuple(range(8, 16))
+    true_us = true_saving_us(simulated, "hot-node")
+    assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.01 * simulated.step_us)
+    assert made(replace(job, faults=()), tmp_path / "healthy")[1].findings == ()

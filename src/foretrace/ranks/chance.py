@@ -11,6 +11,7 @@ from foretrace.ranks.gathered import Array
 from foretrace.sourced import JUDGEMENT, Share
 
 FLAGGED = Share(0.001, "healthy jobs, that one comparison of all their ranks would flag by chance", JUDGEMENT)
+OF_MEDIAN = 1.2533  # standard error of the median over that of the mean
 _OF_DISTANCE = 0.9539  # median distance of two values over their standard deviation
 _FEW = 8  # values whose upper quarter tells nothing
 _LAGS = 3  # steps that are compared with each other: all pairs of four, and as many for each of more

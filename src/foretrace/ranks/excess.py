@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,7 +28,6 @@ SPREADS = Factor(6, "robust standard deviations beyond which a rank differs from
 _FEW = 4  # values, of which no spread can be told
 _SOME = 16  # values, of which the spread is known well enough to judge single ones by
 _NORMAL = 1.4826  # standard deviation over median absolute deviation
-_OF_MEDIAN = 1.2533  # standard error of the median over that of the mean
 _LOWER_SIXTH_PCT = 15.87  # one standard deviation below the mean
 _ALL_TO_ALL = KIND_CODE["all_to_all"]
 
@@ -55,7 +53,7 @@ def lower_median(values: Array, axis: int = 0) -> Array:
     return np.take_along_axis(ordered, np.expand_dims(place, axis), axis).squeeze(axis)
 
 
-def _spread(deviations: Array) -> float:
+def spread(deviations: Array) -> float:
     """A robust standard deviation from those at or below the middle, so that slow ones do not hide themselves.
 
     Each step's norm is one of the values, and so differs from itself by nothing: with few ranks those zeros are many, and
@@ -78,7 +76,7 @@ def _by_chance(judged: Array, all_judged: Array) -> Array:
     ranks, steps = all_judged.shape
     of_all = chance.errors(ranks, ranks * (steps - 1)) * chance.scatter(all_judged)
     own = chance.errors(ranks) * chance.own_scatters(judged)
-    limit: Array = _OF_MEDIAN * np.maximum(of_all, own) / np.sqrt(steps)
+    limit: Array = chance.OF_MEDIAN * np.maximum(of_all, own) / np.sqrt(steps)
     # Of one step only the other ranks tell how much it may be off.
     return limit if steps > 1 else np.full(len(judged), chance.tail(all_judged))
 
@@ -103,9 +101,14 @@ def _over_roles(table: Array, roles: Roles) -> Array:
     return times
 
 
+def over_roles(job: Gathered, roles: Roles) -> Array:
+    """How many times as long as the norm of its role each rank computes in each step that is judged."""
+    return _judged(_over_roles(job.per_step["computation_ns"], roles))
+
+
 def usual_over_roles(job: Gathered, roles: Roles) -> Array:
     """How many times as long as the norm of its role each rank usually computes."""
-    return _median(_judged(_over_roles(job.per_step["computation_ns"], roles)))
+    return median_of_steps(over_roles(job, roles))
 
 
 def _judged(values: Array) -> Array:
@@ -135,7 +138,7 @@ def slow_computation(job: Gathered, roles: Roles, step_ns: float) -> list[Slow]:
     """Ranks whose computation takes longer than that of their role in most steps, or much longer in some."""
     table = job.per_step["computation_ns"]
     beyond = _judged(_beyond_roles(table, roles))
-    shares = _judged(_over_roles(table, roles))
+    shares = over_roles(job, roles)
     found = []
     for role in np.unique(roles.role):
         members = roles.members(role)
@@ -143,9 +146,9 @@ def slow_computation(job: Gathered, roles: Roles, step_ns: float) -> list[Slow]:
             continue
         norm = lower_median(table[members])
         judged = shares[members]
-        usual = _median(judged)
-        spread = np.maximum(SPREADS * _spread(usual), _by_chance(judged, shares))
-        limit = 1 + np.maximum(LEAST_SLOWER, spread)
+        usual = median_of_steps(judged)
+        by_chance = np.maximum(SPREADS * spread(usual), _by_chance(judged, shares))
+        limit = 1 + np.maximum(LEAST_SLOWER, by_chance)
         for place in np.flatnonzero(usual > limit):
             excess = float(np.nanmean((usual[place] - 1) * norm))
             left = np.full(table.shape[1], 1 / usual[place])
@@ -153,25 +156,6 @@ def slow_computation(job: Gathered, roles: Roles, step_ns: float) -> list[Slow]:
         usual_members = np.flatnonzero(~(usual > limit))
         found += _in_single_steps(table, members[usual_members], norm, "computation", step_ns, beyond)
     return [each for each in found if each.excess_ns >= LEAST_EXCESS * step_ns]
-
-
-def beyond_node(slow: Sequence[Slow], ratio: float) -> tuple[list[Slow], list[Slow]]:
-    """The slow ranks of a slow node, which is so many times as slow; and what those take beyond that that are slower still."""
-    limit = 1 + max(LEAST_SLOWER, SPREADS * _spread(np.array([each.ratio for each in slow]) / ratio))
-    of_node, beyond = [], []
-    for each in slow:
-        if each.once or each.ratio <= limit * ratio:
-            of_node.append(each)
-            continue
-        share = (ratio - 1) / (each.ratio - 1)
-        of_node.append(
-            replace(
-                each, left=np.full_like(each.left, 1 / ratio), excess_ns=share * each.excess_ns, ratio=ratio
-            )
-        )
-        left, more_ns = each.left * ratio, (1 - share) * each.excess_ns
-        beyond.append(replace(each, left=left, excess_ns=more_ns, ratio=each.ratio / ratio, among="node"))
-    return of_node, beyond
 
 
 def slow_otherwise(table: Array, late_ns: Array, roles: Roles, step_ns: float) -> list[Slow]:
@@ -189,10 +173,10 @@ def slow_otherwise(table: Array, late_ns: Array, roles: Roles, step_ns: float) -
         norm = lower_median(table[members])
         more = table[members] - norm
         judged = beyond[members]
-        usual = _median(judged)
-        limit = max(LEAST_OTHER * step_ns, SPREADS * _spread(usual))
+        usual = median_of_steps(judged)
+        limit = max(LEAST_OTHER * step_ns, SPREADS * spread(usual))
         by_chance = _by_chance(judged, beyond)
-        arrives_late = _median(late[members]) > np.maximum(_by_chance(late[members], late), usual / 2)
+        arrives_late = median_of_steps(late[members]) > np.maximum(_by_chance(late[members], late), usual / 2)
         slow = (usual > limit) & ((usual > by_chance) | arrives_late)
         for place in np.flatnonzero(slow):
             left = _left(table[members[place]], np.maximum(more[place], 0.0))
@@ -235,9 +219,9 @@ def _usual_input(values: Array, norm: Array) -> Array:
     Only what is below the middle tells the spread, half of the values, and of these the median distance.
     """
     count = int((~np.isnan(values)).sum())
-    spread = _spread(values.ravel())
-    by_chance = chance.errors(count, count // 4) * spread if count >= _SOME else np.inf
-    limit: Array = np.maximum(SPREADS * spread, np.minimum(by_chance, norm))
+    scatter = spread(values.ravel())
+    by_chance = chance.errors(count, count // 4) * scatter if count >= _SOME else np.inf
+    limit: Array = np.maximum(SPREADS * scatter, np.minimum(by_chance, norm))
     return limit
 
 
@@ -246,8 +230,8 @@ def _in_most(more: Array, step_ns: float) -> Array:
     judged = _judged(more)
     if judged.shape[1] < 3 or len(more) < 2:
         return np.zeros(len(more), bool)
-    usual = _median(judged)
-    limit = np.maximum(_by_chance(judged, judged), max(LEAST_LATE * step_ns, SPREADS * _spread(usual)))
+    usual = median_of_steps(judged)
+    limit = np.maximum(_by_chance(judged, judged), max(LEAST_LATE * step_ns, SPREADS * spread(usual)))
     late: Array = usual > limit
     return late
 
@@ -280,11 +264,11 @@ def slow_stages(job: Gathered, roles: Roles, step_ns: float) -> list[tuple[int, 
     norm = float(lower_median(each))
     if not norm > 0:
         return []
-    usual = _median(table)
+    usual = median_of_steps(table)
     known = usual > 0
     steps = table.shape[1]
     sizes = np.maximum(np.bincount(roles.stage, minlength=roles.stages_count) * steps, 1)
-    error = _OF_MEDIAN * chance.scatter(table[known] / usual[known, None]) / np.sqrt(sizes)
+    error = chance.OF_MEDIAN * chance.scatter(table[known] / usual[known, None]) / np.sqrt(sizes)
     limit = 1 + np.maximum(LEAST_STAGE, chance.errors(len(each), len(table) * (steps - 1)) * error)
     return [
         (stage, float(each[stage] / norm))
@@ -337,9 +321,9 @@ def _in_single_steps(
         return []
     more = table[members] - norm
     more[:, 0] = np.where(table.shape[1] > 2, 0.0, more[:, 0])
-    spread = max(_spread(_judged(more).ravel()), chance.scatter(beyond))
-    spread *= max(SPREADS, chance.errors(beyond.size, beyond.size))
-    limit = max(LEAST_ONCE * step_ns, spread, chance.tail(beyond))
+    scatter = max(spread(_judged(more).ravel()), chance.scatter(beyond))
+    scatter *= max(SPREADS, chance.errors(beyond.size, beyond.size))
+    limit = max(LEAST_ONCE * step_ns, scatter, chance.tail(beyond))
     late = np.where(more > limit, more, 0.0)
     found = []
     for place in np.flatnonzero(late.sum(axis=1) > 0):
@@ -356,7 +340,7 @@ def _left(whole: Array, gone: Array) -> Array:
     return clipped
 
 
-def _median(values: Array) -> Array:
+def median_of_steps(values: Array) -> Array:
     """Over steps, of those that were recorded; NaN where none was."""
     known = ~np.isnan(values).all(axis=1)
     result = np.full(len(values), np.nan)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrace.ranks import excess, links
+from foretrace.ranks import excess, links, slow_nodes
 from foretrace.ranks.excess import Slow
 from foretrace.ranks.gathered import Array, Gathered
 from foretrace.ranks.matching import Matches
@@ -18,7 +18,6 @@ from foretrace.ranks.summary import STEP
 from foretrace.ranks.waits import Waits, lateness
 from foretrace.sourced import JUDGEMENT, Share
 
-WHOLE_NODE = Share(0.75, "a node's ranks, that are slow where the node is", JUDGEMENT)
 MOST_EXPOSED = Share(0.4, "the step, in which ranks stand still for transfers", JUDGEMENT)
 _WORDS = {
     "computation": "computes {slower:.0f} % longer than other ranks of its {among}",
@@ -139,7 +138,8 @@ def _slow_ranks(job: Gathered, roles: Roles, other_ns: Array, late_ns: Array, st
             alone.append(each)
         else:
             causes.append(_overloaded(job, each, ratio))
-    of_nodes, alone = _whole_nodes(job, roles, alone)
+    overloaded = [member for cause in causes for member in cause.members]
+    of_nodes, alone = _whole_nodes(job, roles, alone, overloaded, step_ns)
     causes += of_nodes
     alone += excess.slow_otherwise(other_ns, late_ns, roles, step_ns)
     by_member: dict[int, list[Slow]] = {}
@@ -165,21 +165,21 @@ def _overloaded(job: Gathered, slow: Slow, ratio: float) -> _Cause:
     return _Cause("imbalance", who, (slow.member,), says, Relief({"expert": left}))
 
 
-def _whole_nodes(job: Gathered, roles: Roles, slow: Sequence[Slow]) -> tuple[list[_Cause], list[Slow]]:
-    """Nodes most of whose ranks are slow; and the slow ranks of other nodes, and those slower than their slow node."""
-    causes, alone = [], []
-    for node in dict.fromkeys(int(roles.node[each.member]) for each in slow):
-        own = [each for each in slow if roles.node[each.member] == node]
-        size = int((roles.node == node).sum())
-        if len(own) < 2 or len(own) < WHOLE_NODE * size:
-            alone += own
+def _whole_nodes(
+    job: Gathered, roles: Roles, slow: Sequence[Slow], overloaded: Sequence[int], step_ns: float
+) -> tuple[list[_Cause], list[Slow]]:
+    """Nodes whose ranks are slow; and the slow ranks of other nodes, and those slower than their slow node."""
+    causes, alone = [], list(slow)
+    for node in slow_nodes.find(job, roles, step_ns):
+        if np.isin(node.members, overloaded).any():
             continue
-        ratio = float(np.median([each.ratio for each in own]))
-        own, beyond = excess.beyond_node(own, ratio)
-        alone += beyond
-        says = f"{len(own)} of the {size} ranks of node {node} compute {100 * (ratio - 1):.0f} % longer than others"
-        members = tuple(each.member for each in own)
-        causes.append(_Cause("slow-node", f"node {node}", members, says, _relief(job, own)))
+        mine = [each for each in alone if each.member in node.members]
+        own, beyond = slow_nodes.parted(node, mine)
+        alone = [each for each in alone if each.member not in node.members] + beyond
+        slower = 100 * (node.ratio - 1)
+        says = f"the {len(own)} ranks of node {node.node} compute {slower:.0f} % longer than others of their role"
+        members = tuple(node.members.tolist())
+        causes.append(_Cause("slow-node", f"node {node.node}", members, says, _relief(job, own)))
     return causes, alone
 
 
