@@ -16,9 +16,7 @@ SMALL = {"steps": 4, "kernels": 2}
 
 def test_a_slow_node_is_measured_by_the_one_group_that_goes_around_it(tmp_path: Path) -> None:
     """Two tensor groups, each over two nodes: the quarter between their times would be slower than the fast one."""
-    job = three_d(
-        tensor=4, pipeline=1, data=2, per_node=2, faults=(Fault("slow-node", 0, 3.0),), **SMALL
-    )
+    job = three_d(tensor=4, pipeline=1, data=2, per_node=2, faults=(Fault("slow-node", 0, 3.0),), **SMALL)
     simulated, ranks = made(job, tmp_path)
     assert named(ranks) == {("slow-node", "node 0")}
     true_us = true_saving_us(simulated, "slow-node")
