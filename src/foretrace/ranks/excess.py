@@ -13,7 +13,6 @@ from foretrace.ranks.summary import KIND_CODE
 from foretrace.sourced import JUDGEMENT, Factor, Share
 
 LEAST_SLOWER = Share(0.03, "the computation of a rank's role, by which it takes longer", JUDGEMENT)
-LEAST_STAGE = Share(0.05, "the computation of the median stage, by which a stage takes longer", JUDGEMENT)
 LEAST_OTHER = Share(0.03, "the step, by which a rank does nothing longer than its role", JUDGEMENT)
 LEAST_LATE = Share(0.01, "the step, by which input comes later than elsewhere in the role", JUDGEMENT)
 LATE_FOR_SURE = Factor(
@@ -102,8 +101,8 @@ def _over_roles(table: Array, roles: Roles) -> Array:
 
 
 def over_roles(job: Gathered, roles: Roles) -> Array:
-    """How many times as long as the norm of its role each rank computes in each step that is judged."""
-    return _judged(_over_roles(job.per_step["computation_ns"], roles))
+    """How many times as long as the norm of its role each rank computes, in each step that counts."""
+    return counted_steps(_over_roles(job.per_step["computation_ns"], roles))
 
 
 def usual_over_roles(job: Gathered, roles: Roles) -> Array:
@@ -111,7 +110,7 @@ def usual_over_roles(job: Gathered, roles: Roles) -> Array:
     return median_of_steps(over_roles(job, roles))
 
 
-def _judged(values: Array) -> Array:
+def counted_steps(values: Array) -> Array:
     """Without the first step, where there are enough of them: what is only then is not the rank's."""
     return values[:, 1:] if values.shape[1] > 3 else values
 
@@ -137,7 +136,7 @@ def leads_per_step(job: Gathered) -> dict[str, Array]:
 def slow_computation(job: Gathered, roles: Roles, step_ns: float) -> list[Slow]:
     """Ranks whose computation takes longer than that of their role in most steps, or much longer in some."""
     table = job.per_step["computation_ns"]
-    beyond = _judged(_beyond_roles(table, roles))
+    beyond = counted_steps(_beyond_roles(table, roles))
     shares = over_roles(job, roles)
     found = []
     for role in np.unique(roles.role):
@@ -163,8 +162,8 @@ def slow_otherwise(table: Array, late_ns: Array, roles: Roles, step_ns: float) -
 
     Pauses of the host scatter much. Where they alone do not tell a rank from chance, its arrivals may: these were seen.
     """
-    beyond = _judged(_beyond_roles(table, roles))
-    late = _judged(late_ns)
+    beyond = counted_steps(_beyond_roles(table, roles))
+    late = counted_steps(late_ns)
     found = []
     for role in np.unique(roles.role):
         members = roles.members(role)
@@ -227,7 +226,7 @@ def _usual_input(values: Array, norm: Array) -> Array:
 
 def _in_most(more: Array, step_ns: float) -> Array:
     """Ranks that wait longer than their role in most steps, if there are enough to tell."""
-    judged = _judged(more)
+    judged = counted_steps(more)
     if judged.shape[1] < 3 or len(more) < 2:
         return np.zeros(len(more), bool)
     usual = median_of_steps(judged)
@@ -248,33 +247,6 @@ def late_for_all(table: Array, step_ns: float) -> Slow | None:
     if excess < LEAST_EXCESS * step_ns:
         return None
     return Slow(-1, "input", _left(together, late), excess, 1 + excess / step_ns)
-
-
-def slow_stages(job: Gathered, roles: Roles, step_ns: float) -> list[tuple[int, float]]:
-    """Stages of the pipeline whose computation takes longer than the median stage's, and how many times as long."""
-    if roles.stages_count < 2:
-        return []
-    table = _judged(job.per_step["computation_ns"])
-    each = np.array(
-        [
-            float(np.nanmedian(lower_median(table[roles.stage == stage])))
-            for stage in range(roles.stages_count)
-        ]
-    )
-    norm = float(lower_median(each))
-    if not norm > 0:
-        return []
-    usual = median_of_steps(table)
-    known = usual > 0
-    steps = table.shape[1]
-    sizes = np.maximum(np.bincount(roles.stage, minlength=roles.stages_count) * steps, 1)
-    error = chance.OF_MEDIAN * chance.scatter(table[known] / usual[known, None]) / np.sqrt(sizes)
-    limit = 1 + np.maximum(LEAST_STAGE, chance.errors(len(each), len(table) * (steps - 1)) * error)
-    return [
-        (stage, float(each[stage] / norm))
-        for stage in np.flatnonzero(each > limit * norm).tolist()
-        if each[stage] - norm >= LEAST_EXCESS * step_ns
-    ]
 
 
 def expert_rows(job: Gathered) -> Array:
@@ -321,7 +293,7 @@ def _in_single_steps(
         return []
     more = table[members] - norm
     more[:, 0] = np.where(table.shape[1] > 2, 0.0, more[:, 0])
-    scatter = max(spread(_judged(more).ravel()), chance.scatter(beyond))
+    scatter = max(spread(counted_steps(more).ravel()), chance.scatter(beyond))
     scatter *= max(SPREADS, chance.errors(beyond.size, beyond.size))
     limit = max(LEAST_ONCE * step_ns, scatter, chance.tail(beyond))
     late = np.where(more > limit, more, 0.0)

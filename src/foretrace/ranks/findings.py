@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrace.ranks import excess, links, slow_nodes
+from foretrace.ranks import excess, links, slow_nodes, slow_stages
 from foretrace.ranks.excess import Slow
 from foretrace.ranks.gathered import Array, Gathered
 from foretrace.ranks.matching import Matches
@@ -75,7 +75,7 @@ def judge(
     causes = [
         *_slow_ranks(job, roles, leads["other"], lateness(job, matches, waits), step_ns),
         *_late_inputs(job, roles, leads["input"], step_ns),
-        *_slow_stages(job, roles, step_ns),
+        *_slow_stages(job, matches, roles, step_ns),
         *_slow_links(job, matches, waits, roles, step_ns),
     ]
     steps = max(len(job.steps), 1)
@@ -206,22 +206,18 @@ def _late_inputs(job: Gathered, roles: Roles, input_ns: Array, step_ns: float) -
     return causes
 
 
-def _slow_stages(job: Gathered, roles: Roles, step_ns: float) -> list[_Cause]:
+def _slow_stages(job: Gathered, matches: Matches, roles: Roles, step_ns: float) -> list[_Cause]:
     causes = []
-    for stage, ratio in excess.slow_stages(job, roles, step_ns):
+    for each in slow_stages.find(job, matches, roles, step_ns):
         left = _all_kept(job)
-        members = np.flatnonzero(roles.stage == stage)
-        left[members] = 1 / ratio
-        says = f"stage {stage} of {roles.stages_count} computes {100 * (ratio - 1):.0f} % longer than the median stage"
-        causes.append(
-            _Cause(
-                "slow-stage",
-                f"stage {stage}",
-                tuple(members.tolist()),
-                says,
-                Relief({"computation": left}),
-            )
+        members = np.flatnonzero(roles.stage == each.stage)
+        left[members] = 1 / each.ratio
+        slower = 100 * (each.ratio - 1)
+        says = (
+            f"stage {each.stage} of {roles.stages_count} computes {slower:.0f} % longer than the median stage"
         )
+        relief = Relief({"computation": left}, each.transfer if (each.transfer < 1).any() else None)
+        causes.append(_Cause("slow-stage", f"stage {each.stage}", tuple(members.tolist()), says, relief))
     return causes
 
 
