@@ -54,3 +54,31 @@ def test_late_input_is_told_in_one_step_and_a_little_in_all() -> None:
 def _one_role(ranks: int) -> Roles:
     same = np.zeros(ranks, np.int64)
     return Roles(same, 1, same, np.arange(ranks) // 8)
+
+
+@pytest.mark.parametrize(("ranks", "steps"), [(4, 3), (16, 5), (16, 8), (64, 4)])
+def test_pauses_of_hosts_that_are_seldom_long_make_no_rank_slow(ranks: int, steps: int) -> None:
+    """Pauses of 4 % of the step on average, most shorter and a few much longer; a rank that always pauses for half a step is told."""
+    flagged = told = 0
+    for seed in range(150):
+        table = np.random.default_rng((seed, ranks, steps)).exponential(0.04, (ranks, steps))
+        roles = _one_role(ranks)
+        usual = np.median(table, axis=0)
+        late = np.maximum(table - usual, 0.0)
+        flagged += any(not each.once for each in excess.slow_otherwise(table, late, roles, 1.0))
+        table[1] += 0.5
+        found = excess.slow_otherwise(table, np.maximum(table - usual, 0.0), roles, 1.0)
+        told += any(each.member == 1 for each in found)
+    assert flagged <= 1
+    assert told >= 147
+
+
+def test_input_that_takes_some_ranks_many_times_as_long_is_not_late() -> None:
+    """Loading takes half as long as often as twice as long: of 100 waits one or two are four times as long as the median."""
+    flagged = 0
+    for seed in range(200):
+        random = np.random.default_rng(seed)
+        ranks, steps = int(random.choice((16, 64))), int(random.choice((6, 8)))
+        table = 0.05 * np.exp(0.6 * random.standard_normal((ranks, steps)))
+        flagged += bool(excess.late_input(table, _one_role(ranks), 1.0))
+    assert flagged <= 8

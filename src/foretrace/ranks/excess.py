@@ -17,7 +17,7 @@ LEAST_OTHER = Share(0.03, "the step, by which a rank does nothing longer than it
 LEAST_LATE = Share(0.01, "the step, by which input comes later than elsewhere in the role", JUDGEMENT)
 LATE_FOR_SURE = Factor(
     3,
-    "what input usually takes, by which it takes longer where it is late whatever it scatters by",
+    "what input usually takes, by which it takes longer where it is late for sure, if it scatters little",
     JUDGEMENT,
 )
 LEAST_ONCE = Share(0.05, "the step, by which a rank takes longer in single steps", JUDGEMENT)
@@ -178,12 +178,19 @@ def slow_otherwise(table: Array, late_ns: Array, roles: Roles, step_ns: float) -
         arrives_late = median_of_steps(late[members]) > np.maximum(_by_chance(late[members], late), usual / 2)
         slow = (usual > limit) & ((usual > by_chance) | arrives_late)
         for place in np.flatnonzero(slow):
+            slow[place] = usual[place] > _of_others(beyond, int(members[place]))
+        for place in np.flatnonzero(slow):
             left = _left(table[members[place]], np.maximum(more[place], 0.0))
             excess = float(np.nanmean(np.maximum(more[place], 0.0)))
             in_turn = float(np.nanmean(judged[place] > limit / 2)) < MOST_STEPS
             found.append(Slow(int(members[place]), "other", left, excess, 1 + excess / step_ns, in_turn))
         found += _in_single_steps(table, members[~slow], norm, "other", step_ns, beyond)
     return [each for each in found if each.excess_ns >= LEAST_EXCESS * step_ns]
+
+
+def _of_others(beyond: Array, member: int) -> float:
+    """How far the usual step of a rank may be above its role by chance, as the steps of all other ranks are."""
+    return chance.median_tail(np.delete(beyond, member, axis=0), beyond.shape[1], len(beyond))
 
 
 def late_input(table: Array, roles: Roles, step_ns: float) -> list[Slow]:
@@ -196,8 +203,9 @@ def late_input(table: Array, roles: Roles, step_ns: float) -> list[Slow]:
         norm = np.maximum(lower_median(rows), usual) if len(members) > 1 else np.full(table.shape[1], usual)
         more = rows - norm
         limit = np.maximum(LEAST_LATE * step_ns, _usual_input(rows - usual, norm))
-        # Where many are late, they are not by chance, however many they are.
-        surely = np.maximum(LATE_FOR_SURE * norm, LEAST_ONCE * step_ns)
+        # Where many are late, the upper quarter is theirs: what comes early tells how late one may come by chance.
+        times = max(LATE_FOR_SURE, chance.times_tail(rows))
+        surely = np.maximum(times * norm, LEAST_ONCE * step_ns)
         limit = np.maximum(limit, np.minimum(chance.tail(more), surely))
         if len(members) > 1:  # in the first step all may wait, and some longer than others
             limit = np.maximum(limit, [_usual_input(*each) for each in zip(more.T, norm, strict=True)])
