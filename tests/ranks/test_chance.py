@@ -82,3 +82,13 @@ def test_input_that_takes_some_ranks_many_times_as_long_is_not_late() -> None:
         table = 0.05 * np.exp(0.6 * random.standard_normal((ranks, steps)))
         flagged += bool(excess.late_input(table, _one_role(ranks), 1.0))
     assert flagged <= 8
+
+
+def test_a_rank_that_pauses_in_every_step_pauses_in_the_first_too() -> None:
+    """Of three steps the first may be longer for everybody; what one rank takes longer in all of them counts in all."""
+    table = np.full((8, 3), 50e3)
+    table[3] = [4.6e6, 2.5e6, 2.5e6]
+    (slow,) = excess.slow_otherwise(table, np.maximum(table - 50e3, 0.0), _one_role(8), 20e6)
+    assert slow.member == 3
+    assert slow.excess_ns == pytest.approx((4.55e6 + 2 * 2.45e6) / 3)
+    assert not slow.once

@@ -296,20 +296,26 @@ def _lead_ratio(job: Gathered, members: Array, own: int, rows: Array) -> float |
 def _in_single_steps(
     table: Array, members: Array, norm: Array, part: str, step_ns: float, beyond: Array
 ) -> list[Slow]:
-    """Ranks of a role that take much longer in some steps only, beyond what steps of all ranks scatter by."""
+    """Ranks of a role that take much longer in some steps only, beyond what steps of all ranks scatter by.
+
+    The first step tells nothing, unless all others do.
+    """
     if not len(members):
         return []
-    more = table[members] - norm
+    whole = table[members] - norm
+    more = whole.copy()
     more[:, 0] = np.where(table.shape[1] > 2, 0.0, more[:, 0])
     scatter = max(spread(counted_steps(more).ravel()), chance.scatter(beyond))
     scatter *= max(SPREADS, chance.errors(beyond.size, beyond.size))
     limit = max(LEAST_ONCE * step_ns, scatter, chance.tail(beyond))
+    always = (more[:, 1:] > limit).all(axis=1)
+    more[always, 0] = whole[always, 0]
     late = np.where(more > limit, more, 0.0)
     found = []
     for place in np.flatnonzero(late.sum(axis=1) > 0):
         excess = float(late[place].mean())
         left = _left(table[members[place]], late[place])
-        found.append(Slow(int(members[place]), part, left, excess, 1 + excess / step_ns, once=True))
+        found.append(Slow(int(members[place]), part, left, excess, 1 + excess / step_ns, not always[place]))
     return found
 
 
