@@ -62,3 +62,22 @@ def test_a_step_that_ends_with_a_message_is_not_idle_for_it(tmp_path: Path) -> N
     assert idle_ns.max() < 0.01 * ranks.step_ns
     true_us = true_saving_us(simulated, "slow-rank")
     assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
+
+
+def test_a_slow_node_that_holds_whole_stages_is_one_finding(tmp_path: Path) -> None:
+    """Of eight stages of two ranks the third and fourth are on one node: nobody of their roles is elsewhere."""
+    job = three_d(
+        tensor=1,
+        pipeline=8,
+        data=2,
+        per_node=4,
+        order="tdp",
+        steps=4,
+        kernels=2,
+        faults=(Fault("hot-node", 1, 1.15),),
+    )
+    simulated, ranks = made(job, tmp_path)
+    assert named(ranks) == {("slow-node", "node 1")}
+    assert ranks.findings[0].ranks == (4, 5, 6, 7)
+    true_us = true_saving_us(simulated, "hot-node")
+    assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)

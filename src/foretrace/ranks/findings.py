@@ -208,17 +208,29 @@ def _late_inputs(job: Gathered, roles: Roles, input_ns: Array, step_ns: float) -
 
 def _slow_stages(job: Gathered, matches: Matches, roles: Roles, step_ns: float) -> list[_Cause]:
     causes = []
-    for each in slow_stages.find(job, matches, roles, step_ns):
-        left = _all_kept(job)
-        members = np.flatnonzero(roles.stage == each.stage)
-        left[members] = 1 / each.ratio
+    found = slow_stages.find(job, matches, roles, step_ns)
+    for node, stages in slow_stages.on_one_node(found, roles).items():
+        relief = combined(_as_median_stage(job, roles, each) for each in stages)
+        members = tuple(np.flatnonzero(roles.node == node).tolist())
+        slower = 100 * (float(np.median([each.ratio for each in stages])) - 1)
+        says = f"the {len(stages)} stages on node {node} compute {slower:.0f} % longer than the median stage"
+        causes.append(_Cause("slow-node", f"node {node}", members, says, relief))
+        found = [each for each in found if each not in stages]
+    for each in found:
+        members = tuple(np.flatnonzero(roles.stage == each.stage).tolist())
         slower = 100 * (each.ratio - 1)
         says = (
             f"stage {each.stage} of {roles.stages_count} computes {slower:.0f} % longer than the median stage"
         )
-        relief = Relief({"computation": left}, each.transfer if (each.transfer < 1).any() else None)
-        causes.append(_Cause("slow-stage", f"stage {each.stage}", tuple(members.tolist()), says, relief))
+        relief = _as_median_stage(job, roles, each)
+        causes.append(_Cause("slow-stage", f"stage {each.stage}", members, says, relief))
     return causes
+
+
+def _as_median_stage(job: Gathered, roles: Roles, slow: slow_stages.SlowStage) -> Relief:
+    left = _all_kept(job)
+    left[roles.stage == slow.stage] = 1 / slow.ratio
+    return Relief({"computation": left}, slow.transfer if (slow.transfer < 1).any() else None)
 
 
 def _slow_links(job: Gathered, matches: Matches, waits: Waits, roles: Roles, step_ns: float) -> list[_Cause]:

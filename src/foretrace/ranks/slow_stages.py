@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from foretrace.ranks import chance, excess
-from foretrace.ranks.excess import LEAST_EXCESS
+from foretrace.ranks.excess import LEAST_EXCESS, LEAST_SLOWER
 from foretrace.ranks.gathered import Array, Gathered
 from foretrace.ranks.matching import Matches
 from foretrace.ranks.roles import Roles
@@ -17,7 +18,7 @@ from foretrace.sourced import JUDGEMENT, Share
 LEAST_STAGE = Share(0.05, "the computation of the median stage, by which a stage takes longer", JUDGEMENT)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SlowStage:
     """A stage that computes so many times as long as the median stage; what is left of each transfer with as many layers as that."""
 
@@ -32,6 +33,22 @@ def find(job: Gathered, matches: Matches, roles: Roles, step_ns: float) -> list[
         SlowStage(stage, ratio, _left(job, matches, roles, stage, ratio))
         for stage, ratio in _slow(job, roles, step_ns)
     ]
+
+
+def on_one_node(found: Sequence[SlowStage], roles: Roles) -> dict[int, list[SlowStage]]:
+    """Nodes that hold nothing but slow stages, several of them and all alike: it is the node that is slow."""
+    nodes: dict[int, list[SlowStage]] = {}
+    for each in found:
+        places = np.unique(roles.node[roles.stage == each.stage])
+        if len(places) == 1:
+            nodes.setdefault(int(places[0]), []).append(each)
+    alike = {}
+    for node, stages in nodes.items():
+        ratios = [each.ratio for each in stages]
+        held = np.isin(roles.stage[roles.node == node], [each.stage for each in stages]).all()
+        if len(stages) > 1 and held and max(ratios) - min(ratios) <= LEAST_SLOWER:
+            alike[node] = stages
+    return alike
 
 
 def _slow(job: Gathered, roles: Roles, step_ns: float) -> list[tuple[int, float]]:
