@@ -308,7 +308,7 @@ def _in_single_steps(
     scatter = max(spread(counted_steps(more).ravel()), chance.scatter(beyond))
     scatter *= max(SPREADS, chance.errors(beyond.size, beyond.size))
     limit = max(LEAST_ONCE * step_ns, scatter, chance.tail(beyond))
-    always: Array = (more[:, 1:] > limit).all(axis=1)
+    always = np.count_nonzero(more[:, 1:] > limit, axis=1) >= max(table.shape[1] - 1, 2)
     more[always, 0] = whole[always, 0]
     late = np.where(more > limit, more, 0.0)
     found = []
