@@ -92,3 +92,15 @@ def test_a_rank_that_pauses_in_every_step_pauses_in_the_first_too() -> None:
     assert slow.member == 3
     assert slow.excess_ns == pytest.approx((4.55e6 + 2 * 2.45e6) / 3)
     assert not slow.once
+
+
+def test_steps_that_are_nearly_late_count_where_others_of_the_rank_are() -> None:
+    """Of a step of 20 ms, loading takes 400 us, and one rank 1.4 and 1.1 ms longer in two steps: the limit is at 1.2 ms."""
+    random = np.random.default_rng(3)
+    table = 400e3 * np.exp(0.3 * random.standard_normal((16, 6)))
+    table[8, 1], table[8, 3] = 400e3 + 1.4e6, 400e3 + 1.1e6
+    table[2, 4] = 400e3 + 1.0e6  # nobody is late by that alone
+    (late,) = excess.late_input(table, _one_role(16), 20e6)
+    assert late.member == 8
+    assert np.flatnonzero(late.left < 1).tolist() == [1, 3]
+    assert late.excess_ns == pytest.approx(2.5e6 / 6, rel=0.05)

@@ -21,6 +21,9 @@ LATE_FOR_SURE = Factor(
     JUDGEMENT,
 )
 LEAST_ONCE = Share(0.05, "the step, by which a rank takes longer in single steps", JUDGEMENT)
+ALSO_LATE = Share(
+    0.5, "the limit beyond which a rank is late in a step, that its other steps count from", JUDGEMENT
+)
 MOST_STEPS = Share(0.67, "the steps, in which a rank takes longer where that is usual for it", JUDGEMENT)
 LEAST_EXCESS = Share(0.003, "all steps, that a cause takes in sum", JUDGEMENT)
 SPREADS = Factor(6, "robust standard deviations beyond which a rank differs from its role", JUDGEMENT)
@@ -211,7 +214,7 @@ def late_input(table: Array, roles: Roles, step_ns: float) -> list[Slow]:
             limit = np.maximum(limit, [_usual_input(*each) for each in zip(more.T, norm, strict=True)])
         elif table.shape[1] > 2:  # compared with its own steps, of which the first tells nothing
             more[:, 0] = 0.0
-        late = np.where(more > limit, more, 0.0)
+        late = _beyond(more, limit)
         late = np.where(_in_most(more, step_ns)[:, None], np.maximum(more, late), late).clip(0.0)
         for place in np.flatnonzero(late.sum(axis=1) > 0):
             excess = float(late[place].mean())
@@ -308,15 +311,23 @@ def _in_single_steps(
     scatter = max(spread(counted_steps(more).ravel()), chance.scatter(beyond))
     scatter *= max(SPREADS, chance.errors(beyond.size, beyond.size))
     limit = max(LEAST_ONCE * step_ns, scatter, chance.tail(beyond))
-    always = np.count_nonzero(more[:, 1:] > limit, axis=1) >= max(table.shape[1] - 1, 2)
-    more[always, 0] = whole[always, 0]
-    late = np.where(more > limit, more, 0.0)
+    late = _beyond(more, limit)
+    always = np.count_nonzero(late[:, 1:], axis=1) >= max(table.shape[1] - 1, 2)
+    late[always, 0] = np.where(whole > ALSO_LATE * limit, whole, 0.0)[always, 0]
     found = []
     for place in np.flatnonzero(late.sum(axis=1) > 0):
         excess = float(late[place].mean())
         left = _left(table[members[place]], late[place])
         found.append(Slow(int(members[place]), part, left, excess, 1 + excess / step_ns, not always[place]))
     return found
+
+
+def _beyond(more: Array, limit: Array | float) -> Array:
+    """By how much ranks take longer, in steps in which they do so beyond a limit; of those that do, also in steps in which they nearly do."""
+    over = more > limit
+    nearly = np.any(over, axis=1, keepdims=True) & (more > ALSO_LATE * limit)
+    counted: Array = np.where(over | nearly, more, 0.0)
+    return counted
 
 
 def _left(whole: Array, gone: Array) -> Array:
