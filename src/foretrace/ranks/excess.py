@@ -192,8 +192,11 @@ def slow_otherwise(table: Array, late_ns: Array, roles: Roles, step_ns: float) -
 
 
 def _of_others(beyond: Array, member: int) -> float:
-    """How far the usual step of a rank may be above its role by chance, as the steps of all other ranks are."""
-    return chance.median_tail(np.delete(beyond, member, axis=0), beyond.shape[1], len(beyond))
+    """How far the usual step of a rank may be above its role by chance, as the steps of each other rank scatter."""
+    others = np.delete(beyond, member, axis=0)
+    usual = median_of_steps(others)
+    centred = others - usual[:, None] + float(np.nanmedian(usual))
+    return chance.median_tail(centred, beyond.shape[1], len(beyond))
 
 
 def late_input(table: Array, roles: Roles, step_ns: float) -> list[Slow]:
