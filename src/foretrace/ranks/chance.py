@@ -11,7 +11,10 @@ from foretrace.ranks.gathered import Array
 from foretrace.sourced import JUDGEMENT, Share
 
 FLAGGED = Share(0.001, "healthy jobs, that one comparison of all their ranks would flag by chance", JUDGEMENT)
+OF_MEDIAN = 1.2533  # standard error of the median over that of the mean
 _OF_DISTANCE = 0.9539  # median distance of two values over their standard deviation
+_QUARTER = 0.6745  # from the middle of normal values to a quarter, in standard deviations
+_MOST_EXPONENT = 50.0  # beyond that nothing is by chance, and powers overflow
 _FEW = 8  # values whose upper quarter tells nothing
 _LAGS = 3  # steps that are compared with each other: all pairs of four, and as many for each of more
 
@@ -40,6 +43,42 @@ def tail(values: Array) -> float:
         return 0.0
     middle, high = np.percentile(known, (50, 75))
     return float(high - middle) / math.log(2) * math.log(len(known) / FLAGGED)
+
+
+def median_tail(values: Array, steps: int, judged: int) -> float:
+    """How large the median of so many steps of one of so many ranks may be by chance, where steps are as these values.
+
+    At least half of its steps must be as large; how seldom one is, the upper quarter tells as in `tail`.
+    """
+    known = values[~np.isnan(values)]
+    if len(known) < _FEW:
+        return 0.0
+    middle, high = np.percentile(known, (50, 75))
+    one = _chance_of_one(steps, FLAGGED / max(judged, 1))
+    return float(high + (high - middle) / math.log(2) * max(math.log(0.25 / one), 0.0))
+
+
+def _chance_of_one(steps: int, wanted: float) -> float:
+    """The chance of one step with which more than half of all steps are such with the wanted chance; by bisection."""
+    half = (steps + 1) // 2
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        one = (low + high) / 2
+        of_half = sum(math.comb(steps, k) * one**k * (1 - one) ** (steps - k) for k in range(half, steps + 1))
+        low, high = (one, high) if of_half < wanted else (low, one)
+    return high
+
+
+def times_tail(values: Array) -> float:
+    """By how many times the middle the largest of the values may be above it by chance; by any where they are too few to tell.
+
+    What takes twice as long is as likely as what takes half as long: the lower quarter tells, which nothing late is in.
+    """
+    known = values[values > 0]
+    if len(known) < _FEW:
+        return math.expm1(_MOST_EXPONENT)
+    low, middle = np.percentile(known, (25, 50), method="lower")
+    return math.expm1(min(errors(len(known)) * math.log(middle / low) / _QUARTER, _MOST_EXPONENT))
 
 
 def scatter(table: Array) -> float:

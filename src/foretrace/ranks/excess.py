@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,22 +13,23 @@ from foretrace.ranks.summary import KIND_CODE
 from foretrace.sourced import JUDGEMENT, Factor, Share
 
 LEAST_SLOWER = Share(0.03, "the computation of a rank's role, by which it takes longer", JUDGEMENT)
-LEAST_STAGE = Share(0.05, "the computation of the median stage, by which a stage takes longer", JUDGEMENT)
 LEAST_OTHER = Share(0.03, "the step, by which a rank does nothing longer than its role", JUDGEMENT)
 LEAST_LATE = Share(0.01, "the step, by which input comes later than elsewhere in the role", JUDGEMENT)
 LATE_FOR_SURE = Factor(
     3,
-    "what input usually takes, by which it takes longer where it is late whatever it scatters by",
+    "what input usually takes, by which it takes longer where it is late for sure, if it scatters little",
     JUDGEMENT,
 )
 LEAST_ONCE = Share(0.05, "the step, by which a rank takes longer in single steps", JUDGEMENT)
+ALSO_LATE = Share(
+    0.5, "the limit beyond which a rank is late in a step, that its other steps count from", JUDGEMENT
+)
 MOST_STEPS = Share(0.67, "the steps, in which a rank takes longer where that is usual for it", JUDGEMENT)
 LEAST_EXCESS = Share(0.003, "all steps, that a cause takes in sum", JUDGEMENT)
 SPREADS = Factor(6, "robust standard deviations beyond which a rank differs from its role", JUDGEMENT)
 _FEW = 4  # values, of which no spread can be told
 _SOME = 16  # values, of which the spread is known well enough to judge single ones by
 _NORMAL = 1.4826  # standard deviation over median absolute deviation
-_OF_MEDIAN = 1.2533  # standard error of the median over that of the mean
 _LOWER_SIXTH_PCT = 15.87  # one standard deviation below the mean
 _ALL_TO_ALL = KIND_CODE["all_to_all"]
 
@@ -55,7 +55,7 @@ def lower_median(values: Array, axis: int = 0) -> Array:
     return np.take_along_axis(ordered, np.expand_dims(place, axis), axis).squeeze(axis)
 
 
-def _spread(deviations: Array) -> float:
+def spread(deviations: Array) -> float:
     """A robust standard deviation from those at or below the middle, so that slow ones do not hide themselves.
 
     Each step's norm is one of the values, and so differs from itself by nothing: with few ranks those zeros are many, and
@@ -78,7 +78,7 @@ def _by_chance(judged: Array, all_judged: Array) -> Array:
     ranks, steps = all_judged.shape
     of_all = chance.errors(ranks, ranks * (steps - 1)) * chance.scatter(all_judged)
     own = chance.errors(ranks) * chance.own_scatters(judged)
-    limit: Array = _OF_MEDIAN * np.maximum(of_all, own) / np.sqrt(steps)
+    limit: Array = chance.OF_MEDIAN * np.maximum(of_all, own) / np.sqrt(steps)
     # Of one step only the other ranks tell how much it may be off.
     return limit if steps > 1 else np.full(len(judged), chance.tail(all_judged))
 
@@ -103,12 +103,17 @@ def _over_roles(table: Array, roles: Roles) -> Array:
     return times
 
 
+def over_roles(job: Gathered, roles: Roles) -> Array:
+    """How many times as long as the norm of its role each rank computes, in each step that counts."""
+    return counted_steps(_over_roles(job.per_step["computation_ns"], roles))
+
+
 def usual_over_roles(job: Gathered, roles: Roles) -> Array:
     """How many times as long as the norm of its role each rank usually computes."""
-    return _median(_judged(_over_roles(job.per_step["computation_ns"], roles)))
+    return median_of_steps(over_roles(job, roles))
 
 
-def _judged(values: Array) -> Array:
+def counted_steps(values: Array) -> Array:
     """Without the first step, where there are enough of them: what is only then is not the rank's."""
     return values[:, 1:] if values.shape[1] > 3 else values
 
@@ -134,8 +139,8 @@ def leads_per_step(job: Gathered) -> dict[str, Array]:
 def slow_computation(job: Gathered, roles: Roles, step_ns: float) -> list[Slow]:
     """Ranks whose computation takes longer than that of their role in most steps, or much longer in some."""
     table = job.per_step["computation_ns"]
-    beyond = _judged(_beyond_roles(table, roles))
-    shares = _judged(_over_roles(table, roles))
+    beyond = counted_steps(_beyond_roles(table, roles))
+    shares = over_roles(job, roles)
     found = []
     for role in np.unique(roles.role):
         members = roles.members(role)
@@ -143,9 +148,9 @@ def slow_computation(job: Gathered, roles: Roles, step_ns: float) -> list[Slow]:
             continue
         norm = lower_median(table[members])
         judged = shares[members]
-        usual = _median(judged)
-        spread = np.maximum(SPREADS * _spread(usual), _by_chance(judged, shares))
-        limit = 1 + np.maximum(LEAST_SLOWER, spread)
+        usual = median_of_steps(judged)
+        by_chance = np.maximum(SPREADS * spread(usual), _by_chance(judged, shares))
+        limit = 1 + np.maximum(LEAST_SLOWER, by_chance)
         for place in np.flatnonzero(usual > limit):
             excess = float(np.nanmean((usual[place] - 1) * norm))
             left = np.full(table.shape[1], 1 / usual[place])
@@ -155,32 +160,13 @@ def slow_computation(job: Gathered, roles: Roles, step_ns: float) -> list[Slow]:
     return [each for each in found if each.excess_ns >= LEAST_EXCESS * step_ns]
 
 
-def beyond_node(slow: Sequence[Slow], ratio: float) -> tuple[list[Slow], list[Slow]]:
-    """The slow ranks of a slow node, which is so many times as slow; and what those take beyond that that are slower still."""
-    limit = 1 + max(LEAST_SLOWER, SPREADS * _spread(np.array([each.ratio for each in slow]) / ratio))
-    of_node, beyond = [], []
-    for each in slow:
-        if each.once or each.ratio <= limit * ratio:
-            of_node.append(each)
-            continue
-        share = (ratio - 1) / (each.ratio - 1)
-        of_node.append(
-            replace(
-                each, left=np.full_like(each.left, 1 / ratio), excess_ns=share * each.excess_ns, ratio=ratio
-            )
-        )
-        left, more_ns = each.left * ratio, (1 - share) * each.excess_ns
-        beyond.append(replace(each, left=left, excess_ns=more_ns, ratio=each.ratio / ratio, among="node"))
-    return of_node, beyond
-
-
 def slow_otherwise(table: Array, late_ns: Array, roles: Roles, step_ns: float) -> list[Slow]:
     """Ranks whose device is idle for longer than elsewhere in their role, and not for input or communication.
 
     Pauses of the host scatter much. Where they alone do not tell a rank from chance, its arrivals may: these were seen.
     """
-    beyond = _judged(_beyond_roles(table, roles))
-    late = _judged(late_ns)
+    beyond = counted_steps(_beyond_roles(table, roles))
+    late = counted_steps(late_ns)
     found = []
     for role in np.unique(roles.role):
         members = roles.members(role)
@@ -189,11 +175,13 @@ def slow_otherwise(table: Array, late_ns: Array, roles: Roles, step_ns: float) -
         norm = lower_median(table[members])
         more = table[members] - norm
         judged = beyond[members]
-        usual = _median(judged)
-        limit = max(LEAST_OTHER * step_ns, SPREADS * _spread(usual))
+        usual = median_of_steps(judged)
+        limit = max(LEAST_OTHER * step_ns, SPREADS * spread(usual))
         by_chance = _by_chance(judged, beyond)
-        arrives_late = _median(late[members]) > np.maximum(_by_chance(late[members], late), usual / 2)
+        arrives_late = median_of_steps(late[members]) > np.maximum(_by_chance(late[members], late), usual / 2)
         slow = (usual > limit) & ((usual > by_chance) | arrives_late)
+        for place in np.flatnonzero(slow):
+            slow[place] = usual[place] > _of_others(beyond, int(members[place]))
         for place in np.flatnonzero(slow):
             left = _left(table[members[place]], np.maximum(more[place], 0.0))
             excess = float(np.nanmean(np.maximum(more[place], 0.0)))
@@ -203,24 +191,33 @@ def slow_otherwise(table: Array, late_ns: Array, roles: Roles, step_ns: float) -
     return [each for each in found if each.excess_ns >= LEAST_EXCESS * step_ns]
 
 
+def _of_others(beyond: Array, member: int) -> float:
+    """How far the usual step of a rank may be above its role by chance, as the steps of each other rank scatter."""
+    others = np.delete(beyond, member, axis=0)
+    usual = median_of_steps(others)
+    centred = others - usual[:, None] + float(np.nanmedian(usual))
+    return chance.median_tail(centred, beyond.shape[1], len(beyond))
+
+
 def late_input(table: Array, roles: Roles, step_ns: float) -> list[Slow]:
     """Ranks that wait for input clearly longer than their role usually does: in some steps, or a little in most."""
     found = []
     for role in np.unique(roles.role):
         members = roles.members(role)
         rows = table[members]
-        usual = float(np.nanmedian(rows)) if not np.isnan(rows).all() else 0.0
+        usual = float(np.nan_to_num(lower_median(rows.ravel())))
         norm = np.maximum(lower_median(rows), usual) if len(members) > 1 else np.full(table.shape[1], usual)
         more = rows - norm
         limit = np.maximum(LEAST_LATE * step_ns, _usual_input(rows - usual, norm))
-        # Where many are late, they are not by chance, however many they are.
-        surely = np.maximum(LATE_FOR_SURE * norm, LEAST_ONCE * step_ns)
+        # Where many are late, the upper quarter is theirs: what comes early tells how late one may come by chance.
+        times = max(LATE_FOR_SURE, chance.times_tail(rows))
+        surely = np.maximum(times * norm, LEAST_ONCE * step_ns)
         limit = np.maximum(limit, np.minimum(chance.tail(more), surely))
         if len(members) > 1:  # in the first step all may wait, and some longer than others
             limit = np.maximum(limit, [_usual_input(*each) for each in zip(more.T, norm, strict=True)])
         elif table.shape[1] > 2:  # compared with its own steps, of which the first tells nothing
             more[:, 0] = 0.0
-        late = np.where(more > limit, more, 0.0)
+        late = _beyond(more, limit)
         late = np.where(_in_most(more, step_ns)[:, None], np.maximum(more, late), late).clip(0.0)
         for place in np.flatnonzero(late.sum(axis=1) > 0):
             excess = float(late[place].mean())
@@ -235,19 +232,19 @@ def _usual_input(values: Array, norm: Array) -> Array:
     Only what is below the middle tells the spread, half of the values, and of these the median distance.
     """
     count = int((~np.isnan(values)).sum())
-    spread = _spread(values.ravel())
-    by_chance = chance.errors(count, count // 4) * spread if count >= _SOME else np.inf
-    limit: Array = np.maximum(SPREADS * spread, np.minimum(by_chance, norm))
+    scatter = spread(values.ravel())
+    by_chance = chance.errors(count, count // 4) * scatter if count >= _SOME else np.inf
+    limit: Array = np.maximum(SPREADS * scatter, np.minimum(by_chance, norm))
     return limit
 
 
 def _in_most(more: Array, step_ns: float) -> Array:
     """Ranks that wait longer than their role in most steps, if there are enough to tell."""
-    judged = _judged(more)
+    judged = counted_steps(more)
     if judged.shape[1] < 3 or len(more) < 2:
         return np.zeros(len(more), bool)
-    usual = _median(judged)
-    limit = np.maximum(_by_chance(judged, judged), max(LEAST_LATE * step_ns, SPREADS * _spread(usual)))
+    usual = median_of_steps(judged)
+    limit = np.maximum(_by_chance(judged, judged), max(LEAST_LATE * step_ns, SPREADS * spread(usual)))
     late: Array = usual > limit
     return late
 
@@ -264,33 +261,6 @@ def late_for_all(table: Array, step_ns: float) -> Slow | None:
     if excess < LEAST_EXCESS * step_ns:
         return None
     return Slow(-1, "input", _left(together, late), excess, 1 + excess / step_ns)
-
-
-def slow_stages(job: Gathered, roles: Roles, step_ns: float) -> list[tuple[int, float]]:
-    """Stages of the pipeline whose computation takes longer than the median stage's, and how many times as long."""
-    if roles.stages_count < 2:
-        return []
-    table = _judged(job.per_step["computation_ns"])
-    each = np.array(
-        [
-            float(np.nanmedian(lower_median(table[roles.stage == stage])))
-            for stage in range(roles.stages_count)
-        ]
-    )
-    norm = float(lower_median(each))
-    if not norm > 0:
-        return []
-    usual = _median(table)
-    known = usual > 0
-    steps = table.shape[1]
-    sizes = np.maximum(np.bincount(roles.stage, minlength=roles.stages_count) * steps, 1)
-    error = _OF_MEDIAN * chance.scatter(table[known] / usual[known, None]) / np.sqrt(sizes)
-    limit = 1 + np.maximum(LEAST_STAGE, chance.errors(len(each), len(table) * (steps - 1)) * error)
-    return [
-        (stage, float(each[stage] / norm))
-        for stage in np.flatnonzero(each > limit * norm).tolist()
-        if each[stage] - norm >= LEAST_EXCESS * step_ns
-    ]
 
 
 def expert_rows(job: Gathered) -> Array:
@@ -332,21 +302,35 @@ def _lead_ratio(job: Gathered, members: Array, own: int, rows: Array) -> float |
 def _in_single_steps(
     table: Array, members: Array, norm: Array, part: str, step_ns: float, beyond: Array
 ) -> list[Slow]:
-    """Ranks of a role that take much longer in some steps only, beyond what steps of all ranks scatter by."""
+    """Ranks of a role that take much longer in some steps only, beyond what steps of all ranks scatter by.
+
+    The first step tells nothing, unless all others do.
+    """
     if not len(members):
         return []
-    more = table[members] - norm
+    whole = table[members] - norm
+    more = whole.copy()
     more[:, 0] = np.where(table.shape[1] > 2, 0.0, more[:, 0])
-    spread = max(_spread(_judged(more).ravel()), chance.scatter(beyond))
-    spread *= max(SPREADS, chance.errors(beyond.size, beyond.size))
-    limit = max(LEAST_ONCE * step_ns, spread, chance.tail(beyond))
-    late = np.where(more > limit, more, 0.0)
+    scatter = max(spread(counted_steps(more).ravel()), chance.scatter(beyond))
+    scatter *= max(SPREADS, chance.errors(beyond.size, beyond.size))
+    limit = max(LEAST_ONCE * step_ns, scatter, chance.tail(beyond))
+    late = _beyond(more, limit)
+    always = np.count_nonzero(late[:, 1:], axis=1) >= max(table.shape[1] - 1, 2)
+    late[always, 0] = np.where(whole > ALSO_LATE * limit, whole, 0.0)[always, 0]
     found = []
     for place in np.flatnonzero(late.sum(axis=1) > 0):
         excess = float(late[place].mean())
         left = _left(table[members[place]], late[place])
-        found.append(Slow(int(members[place]), part, left, excess, 1 + excess / step_ns, once=True))
+        found.append(Slow(int(members[place]), part, left, excess, 1 + excess / step_ns, not always[place]))
     return found
+
+
+def _beyond(more: Array, limit: Array | float) -> Array:
+    """By how much ranks take longer, in steps in which they do so beyond a limit; of those that do, also in steps in which they nearly do."""
+    over = more > limit
+    nearly = np.any(over, axis=1, keepdims=True) & (more > ALSO_LATE * limit)
+    counted: Array = np.where(over | nearly, more, 0.0)
+    return counted
 
 
 def _left(whole: Array, gone: Array) -> Array:
@@ -356,7 +340,7 @@ def _left(whole: Array, gone: Array) -> Array:
     return clipped
 
 
-def _median(values: Array) -> Array:
+def median_of_steps(values: Array) -> Array:
     """Over steps, of those that were recorded; NaN where none was."""
     known = ~np.isnan(values).all(axis=1)
     result = np.full(len(values), np.nan)

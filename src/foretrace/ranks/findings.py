@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrace.ranks import excess, links
+from foretrace.ranks import excess, links, slow_nodes, slow_stages
 from foretrace.ranks.excess import Slow
 from foretrace.ranks.gathered import Array, Gathered
 from foretrace.ranks.matching import Matches
@@ -18,7 +18,6 @@ from foretrace.ranks.summary import STEP
 from foretrace.ranks.waits import Waits, lateness
 from foretrace.sourced import JUDGEMENT, Share
 
-WHOLE_NODE = Share(0.75, "a node's ranks, that are slow where the node is", JUDGEMENT)
 MOST_EXPOSED = Share(0.4, "the step, in which ranks stand still for transfers", JUDGEMENT)
 _WORDS = {
     "computation": "computes {slower:.0f} % longer than other ranks of its {among}",
@@ -76,7 +75,7 @@ def judge(
     causes = [
         *_slow_ranks(job, roles, leads["other"], lateness(job, matches, waits), step_ns),
         *_late_inputs(job, roles, leads["input"], step_ns),
-        *_slow_stages(job, roles, step_ns),
+        *_slow_stages(job, matches, roles, step_ns),
         *_slow_links(job, matches, waits, roles, step_ns),
     ]
     steps = max(len(job.steps), 1)
@@ -139,7 +138,8 @@ def _slow_ranks(job: Gathered, roles: Roles, other_ns: Array, late_ns: Array, st
             alone.append(each)
         else:
             causes.append(_overloaded(job, each, ratio))
-    of_nodes, alone = _whole_nodes(job, roles, alone)
+    overloaded = [member for cause in causes for member in cause.members]
+    of_nodes, alone = _whole_nodes(job, roles, alone, overloaded, step_ns)
     causes += of_nodes
     alone += excess.slow_otherwise(other_ns, late_ns, roles, step_ns)
     by_member: dict[int, list[Slow]] = {}
@@ -165,21 +165,21 @@ def _overloaded(job: Gathered, slow: Slow, ratio: float) -> _Cause:
     return _Cause("imbalance", who, (slow.member,), says, Relief({"expert": left}))
 
 
-def _whole_nodes(job: Gathered, roles: Roles, slow: Sequence[Slow]) -> tuple[list[_Cause], list[Slow]]:
-    """Nodes most of whose ranks are slow; and the slow ranks of other nodes, and those slower than their slow node."""
-    causes, alone = [], []
-    for node in dict.fromkeys(int(roles.node[each.member]) for each in slow):
-        own = [each for each in slow if roles.node[each.member] == node]
-        size = int((roles.node == node).sum())
-        if len(own) < 2 or len(own) < WHOLE_NODE * size:
-            alone += own
+def _whole_nodes(
+    job: Gathered, roles: Roles, slow: Sequence[Slow], overloaded: Sequence[int], step_ns: float
+) -> tuple[list[_Cause], list[Slow]]:
+    """Nodes whose ranks are slow; and the slow ranks of other nodes, and those slower than their slow node."""
+    causes, alone = [], list(slow)
+    for node in slow_nodes.find(job, roles, step_ns):
+        if np.isin(node.members, overloaded).any():
             continue
-        ratio = float(np.median([each.ratio for each in own]))
-        own, beyond = excess.beyond_node(own, ratio)
-        alone += beyond
-        says = f"{len(own)} of the {size} ranks of node {node} compute {100 * (ratio - 1):.0f} % longer than others"
-        members = tuple(each.member for each in own)
-        causes.append(_Cause("slow-node", f"node {node}", members, says, _relief(job, own)))
+        mine = [each for each in alone if each.member in node.members]
+        own, beyond = slow_nodes.parted(node, mine)
+        alone = [each for each in alone if each.member not in node.members] + beyond
+        slower = 100 * (node.ratio - 1)
+        says = f"the {len(own)} ranks of node {node.node} compute {slower:.0f} % longer than others of their role"
+        members = tuple(node.members.tolist())
+        causes.append(_Cause("slow-node", f"node {node.node}", members, says, _relief(job, own)))
     return causes, alone
 
 
@@ -206,23 +206,31 @@ def _late_inputs(job: Gathered, roles: Roles, input_ns: Array, step_ns: float) -
     return causes
 
 
-def _slow_stages(job: Gathered, roles: Roles, step_ns: float) -> list[_Cause]:
+def _slow_stages(job: Gathered, matches: Matches, roles: Roles, step_ns: float) -> list[_Cause]:
     causes = []
-    for stage, ratio in excess.slow_stages(job, roles, step_ns):
-        left = _all_kept(job)
-        members = np.flatnonzero(roles.stage == stage)
-        left[members] = 1 / ratio
-        says = f"stage {stage} of {roles.stages_count} computes {100 * (ratio - 1):.0f} % longer than the median stage"
-        causes.append(
-            _Cause(
-                "slow-stage",
-                f"stage {stage}",
-                tuple(members.tolist()),
-                says,
-                Relief({"computation": left}),
-            )
+    found = slow_stages.find(job, matches, roles, step_ns)
+    for node, stages in slow_stages.on_one_node(found, roles).items():
+        relief = combined(_as_median_stage(job, roles, each) for each in stages)
+        members = tuple(np.flatnonzero(roles.node == node).tolist())
+        slower = 100 * (float(np.median([each.ratio for each in stages])) - 1)
+        says = f"the {len(stages)} stages on node {node} compute {slower:.0f} % longer than the median stage"
+        causes.append(_Cause("slow-node", f"node {node}", members, says, relief))
+        found = [each for each in found if each not in stages]
+    for each in found:
+        members = tuple(np.flatnonzero(roles.stage == each.stage).tolist())
+        slower = 100 * (each.ratio - 1)
+        says = (
+            f"stage {each.stage} of {roles.stages_count} computes {slower:.0f} % longer than the median stage"
         )
+        relief = _as_median_stage(job, roles, each)
+        causes.append(_Cause("slow-stage", f"stage {each.stage}", members, says, relief))
     return causes
+
+
+def _as_median_stage(job: Gathered, roles: Roles, slow: slow_stages.SlowStage) -> Relief:
+    left = _all_kept(job)
+    left[roles.stage == slow.stage] = 1 / slow.ratio
+    return Relief({"computation": left}, slow.transfer if (slow.transfer < 1).any() else None)
 
 
 def _slow_links(job: Gathered, matches: Matches, waits: Waits, roles: Roles, step_ns: float) -> list[_Cause]:

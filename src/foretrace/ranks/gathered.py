@@ -182,13 +182,15 @@ def _groups(
     """All groups as recorded, for each which group of the job it is, and the sizes and members of those.
 
     Groups are the same if they have the same members: names may differ between ranks. Several with the same members are told
-    apart by their description, then by which was used first.
+    apart by their description, then by which was used first. Where no recording lists the members, they are the ranks that
+    used a group of that name, if these are as many as it has.
     """
     known: dict[tuple[Any, ...], int] = {}
     keys: list[int] = []
     groups: list[Group] = []
     sizes: list[int] = []
     members: list[tuple[int, ...]] = []
+    users: dict[int, list[int]] = {}
     for summary in summaries:
         turns: dict[tuple[Any, ...], int] = {}
         for group in summary.groups:
@@ -199,9 +201,13 @@ def _groups(
             number = known.setdefault((*key, turns[key]), len(known))
             keys.append(number)
             groups.append(group)
+            users.setdefault(number, []).append(summary.rank)
             if number == len(sizes):
                 sizes.append(max(group.size, 1))
                 members.append(group.members)
+    for number, ranks in users.items():
+        if not members[number] and len(ranks) == sizes[number] > 1:
+            members[number] = tuple(ranks)
     return tuple(groups), np.array(keys, np.int32), np.array(sizes, np.int64), tuple(members)
 
 

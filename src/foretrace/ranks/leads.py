@@ -176,8 +176,8 @@ def rows(calls: pl.DataFrame, activity: Activity, steps: Sequence[Step]) -> tupl
     stalls = np.flatnonzero(still)
     stalls = stalls[np.argsort(end[stalls], kind="stable")]
     begin = steps[0].start_ns
-    marks = _marks(activity, end, calls["step"].to_numpy(), steps)
-    at = np.concatenate((ready, marks))
+    marks, worked, behind = _marks(activity, end, calls["step"].to_numpy(), steps)
+    at = np.concatenate((ready, worked))
     before, lead_from = _before(at, stalls, end, begin)
     # A stall must not come before itself, nor before one that ends later.
     work = np.full(len(at), NOBODY, np.int64)
@@ -200,8 +200,8 @@ def rows(calls: pl.DataFrame, activity: Activity, steps: Sequence[Step]) -> tupl
         "start_ns": np.concatenate((start, marks)),
         "dur_ns": np.concatenate((dur, np.zeros(filled, np.int64))),
         "before": before,
-        "queued": np.concatenate((queued, np.full(filled, NOBODY))),
-        "queue_ns": np.concatenate((queue_ns, np.full(filled, NOBODY))),
+        "queued": np.concatenate((queued, behind)),
+        "queue_ns": np.concatenate((queue_ns, np.where(behind >= 0, 0, NOBODY))),
         "still": np.concatenate((still, np.zeros(filled, bool))),
         "work_ns": work,
         "work_computation_ns": work_computation,
@@ -284,16 +284,23 @@ def _queues(calls: pl.DataFrame, start: Array, end: Array, activity: Activity) -
     return queued, np.where(waited, np.maximum(start - free, 0), NOBODY), ready
 
 
-def _marks(activity: Activity, end: Array, step: Array, steps: Sequence[Step]) -> Array:
-    """Where the device's work of each step ends; never before that of the step before it."""
-    marks = []
+def _marks(activity: Activity, end: Array, step: Array, steps: Sequence[Step]) -> tuple[Array, Array, Array]:
+    """Where the device's work of each step ends, never before that of the step before it; where its computation does; and
+    the communication that is the last to end, where that is one.
+    """
+    marks, worked, behind = [], [], []
     latest = steps[0].start_ns
     for each in steps:
         own = activity.work_step == each.number
-        ends = [activity.work_start_ns[own] + activity.work_dur_ns[own], end[step == each.number]]
-        latest = max([latest, *(int(some.max()) for some in ends if len(some))])
+        computed = (activity.work_start_ns[own] + activity.work_dur_ns[own]).max(initial=latest)
+        rows = np.flatnonzero(step == each.number)
+        last = int(rows[np.argmax(end[rows])]) if len(rows) else NOBODY
+        waits = last >= 0 and end[last] > computed
+        latest = int(end[last]) if waits else int(computed)
         marks.append(latest)
-    return np.array(marks, np.int64)
+        worked.append(int(computed))
+        behind.append(last if waits else NOBODY)
+    return np.array(marks, np.int64), np.array(worked, np.int64), np.array(behind, np.int64)
 
 
 def _before(at: Array, stalls: Array, end: Array, begin: int) -> tuple[Array, Array]:

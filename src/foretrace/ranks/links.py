@@ -65,13 +65,19 @@ def classify(job: Gathered, matches: Matches, waits: Waits, roles: Roles) -> Tra
     ratio = np.ones(len(taken))
     for each in np.unique(pairs[1]):
         own = pairs[1] == each
-        usual = float(np.percentile(taken[own], _USUAL_PCT))
+        usual = _usual(taken[own])
         ratio[own] = taken[own] / usual if usual > 0 else 1.0
     of_lane = np.zeros(len(taken), np.int64)
     of_lane[lane] = np.arange(len(chosen))
     return Transfers(
         chosen, lane, pairs[0], ratio, size[of_lane] >= LARGE_BYTES, nodes[pairs[0]] > 1, members
     )
+
+
+def _usual(taken: Array) -> float:
+    """The median of the groups of a class that are not slow; what is slow is so beside the quarter that is fastest."""
+    fast = float(np.percentile(taken, _USUAL_PCT, method="lower"))
+    return float(np.median(taken[taken < LEAST_SLOWER * fast])) if fast > 0 else 0.0
 
 
 def slow_links(transfers: Transfers | None, roles: Roles, job: Gathered, count: int) -> list[SlowLink]:

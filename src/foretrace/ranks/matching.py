@@ -77,8 +77,48 @@ def _identity(job: Gathered) -> tuple[Array, Array, Array, Array]:
     number = np.where(paired, NOBODY, number)
     expected = np.where(paired, 2, expected)
     alone = (job.kind == STEP) | (owner < 0)
+    part = np.where(_out_of_step(job, owner, part, number, ~alone), NOBODY, part)
     owner = np.where(alone, -1 - np.arange(rows), owner)
     return owner, part, number, np.where(alone, 1, expected)
+
+
+def _out_of_step(job: Gathered, owner: Array, part: Array, number: Array, useful: Array) -> Array:
+    """Rows that only the order in the whole recording matches: members have as many in all, but not in each step.
+
+    Without launches a communication is in the step that it starts in, which for those who wait may be the step before.
+    """
+    rows = np.flatnonzero(useful & (part >= 0))
+    out = np.zeros(len(part), bool)
+    if not len(rows):
+        return out
+    kinds = number[rows] - number[rows].min()
+    sort = np.unique(owner[rows] * (kinds.max() + 1) + kinds, return_inverse=True)[1]
+    lanes, lane, in_all = _counted(sort * len(job.ranks) + job.member[rows])
+    of_lane = lanes // len(job.ranks)
+    count = int(of_lane.max()) + 1
+    step = np.searchsorted(job.steps, part[rows])
+    cells, _, in_step = _counted(lane * len(job.steps) + step)
+    of_cell = of_lane[cells // len(job.steps)] * len(job.steps) + cells % len(job.steps)
+    least, most, seen = _extremes(of_cell, in_step, count * len(job.steps))
+    members = np.bincount(of_lane, minlength=count)
+    differs = (seen > 0) & ((least < most) | (seen < np.repeat(members, len(job.steps))))
+    fewest, greatest, _ = _extremes(of_lane, in_all, count)
+    out[rows] = (differs.reshape(count, -1).any(axis=1) & (fewest == greatest))[sort]
+    return out
+
+
+def _counted(keys: Array) -> tuple[Array, Array, Array]:
+    """The different keys, for each key its place among these, and how many there are of each."""
+    return np.unique(keys, return_inverse=True, return_counts=True)
+
+
+def _extremes(place: Array, values: Array, count: int) -> tuple[Array, Array, Array]:
+    """The least and the greatest of the values of each place, and how many it has."""
+    least = np.full(count, np.iinfo(np.int64).max)
+    most = np.full(count, np.iinfo(np.int64).min)
+    np.minimum.at(least, place, values)
+    np.maximum.at(most, place, values)
+    return least, most, np.bincount(place, minlength=count)
 
 
 def partners(job: Gathered) -> Array:
@@ -87,7 +127,8 @@ def partners(job: Gathered) -> Array:
     key = np.where(
         job.group >= 0, job.group_key[np.maximum(job.group, 0)] if len(job.group_key) else 0, NOBODY
     )
-    told_rows = np.flatnonzero((job.peer >= 0) & (key >= 0))
+    message = (job.kind == SEND) | (job.kind == RECV)
+    told_rows = np.flatnonzero(((job.peer >= 0) | message) & (key >= 0))
     told_rows = told_rows[np.argsort(key[told_rows], kind="stable")]
     bounds = np.flatnonzero(key[told_rows][1:] != key[told_rows][:-1]) + 1
     for rows in np.split(told_rows, bounds) if len(told_rows) else ():
@@ -96,10 +137,10 @@ def partners(job: Gathered) -> Array:
         own = job.ranks[job.member[rows]]
         if not members or (np.isin(told, members).all() and (told != own).all()):
             continue
-        if told.max() < len(members):
-            peer[rows] = np.array(members)[told]
         if len(members) == 2:
             peer[rows] = np.where(own == members[0], members[1], members[0])
+        elif told.max() < len(members):
+            peer[rows] = np.where(told >= 0, np.array(members)[told], NOBODY)
     return np.where(peer < job.world, peer, NOBODY)
 
 

@@ -130,6 +130,7 @@ def reduce(
     unread: Mapping[str, str] | None = None,
 ) -> Ranks:
     """The ranks of a job from their summaries, one of each."""
+    summaries, useless = _comparable(summaries)
     job = gather(summaries)
     matches = matching.match(job)
     aligned = clocks_of.align(job, matches)
@@ -157,7 +158,29 @@ def reduce(
             step_ns=step_ns,
             at_least=bool(cut or job.missing),
         )
-    return Ranks(job, matches, aligned, measured, found, replay, judged, step_ns, dict(unread or {}))
+    return Ranks(
+        job, matches, aligned, measured, found, replay, judged, step_ns, {**(unread or {}), **useless}
+    )
+
+
+def _comparable(summaries: Sequence[Summary]) -> tuple[list[Summary], dict[str, str]]:
+    """Without ranks whose recording is cut off before it tells the steps that the others have; and why, by the recording.
+
+    Such a recording's steps are told by other marks than those of the others, or by none: they are not numbered alike.
+    """
+    whole = [each for each in summaries if TRUNCATED not in dict(each.repairs)]
+    told = {(each.marks, step) for each in whole for step in each.steps["step"].to_list()}
+    if not told:
+        return list(summaries), {}
+    kept, useless = [], {}
+    for each in summaries:
+        if TRUNCATED in dict(each.repairs) and not told.issuperset(
+            (each.marks, step) for step in each.steps["step"]
+        ):
+            useless[each.source] = f"{each.source}: rank {each.rank} is cut off before the marks of its steps"
+        else:
+            kept.append(each)
+    return kept, useless
 
 
 def _rebuilt(job: Gathered, partly: Gathered, ranks_per_node: int | None) -> Whole:

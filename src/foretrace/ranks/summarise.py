@@ -63,6 +63,7 @@ def of_trace(trace: Trace, *, rank: int | None = None, facts: Mapping[str, Any] 
         epoch_ns=int(trace.meta["epoch_ns"]),
         begin_ns=steps[0].start_ns,
         **_host_clock(trace, facts),
+        marks=(trace.meta.get("step_marks") or {}).get("source"),
         groups=groups,
         repairs=tuple((repair.code, repair.count) for repair in trace.repairs),
         rows=rows,

@@ -21,7 +21,7 @@ import zstandard
 from foretrace.deflate import stream
 from foretrace.errors import FormatError, InputError
 
-SUMMARY_SCHEMA = 3
+SUMMARY_SCHEMA = 4
 SUFFIX = ".ranksummary"
 KINDS = (
     "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "barrier", "reduce", "send_recv", "gather",
@@ -94,6 +94,7 @@ class Summary:
     begin_ns: int
     boot: str | None  # which start of the host its own clock counts from
     host_zero_ns: int | None  # what that clock showed when the rank's times were 0
+    marks: str | None  # what its steps were told by
     groups: tuple[Group, ...]
     repairs: tuple[tuple[str, int], ...]
     rows: pl.DataFrame
@@ -151,6 +152,7 @@ _PLAIN = (
     "begin_ns",
     "boot",
     "host_zero_ns",
+    "marks",
 )
 
 

@@ -69,7 +69,7 @@ def waits(job: Gathered, matches: Matches, measured: Waits) -> pl.DataFrame:
     several = (matches.count > 1)[matches.number] & job.still
     waited = np.where(several, np.minimum(measured.wait_ns, _stood(job, measured)), 0.0)
     received = np.where(job.kind == RECV, waited, 0.0)
-    tables = {"wait_ns": _per_step(job, waited), "bubble_ns": _per_step(job, received)}
+    tables = {"stall_ns": _per_step(job, waited), "bubble_ns": _per_step(job, received)}
     ranks, steps = len(job.ranks), len(job.steps)
     return pl.DataFrame(
         {
