@@ -155,6 +155,14 @@ class Trace:
         parts = (spans.slice(first, _AT_ONCE) for first in range(0, spans.height, _AT_ONCE))
         return max((int(part.select(end.max()).item()) for part in parts), default=0)
 
+    def forget_device_spans(self) -> None:
+        """Lets go of the device's spans, which are large; whoever asks for them gathers them anew."""
+        self.__dict__.pop("device_spans", None)
+
+    def forget(self, kept: Callable[[Trace], Any]) -> None:
+        """Lets go of what a function of `once_per_trace` returned."""
+        self._derived.pop(getattr(kept, "__wrapped__", kept), None)
+
     def to_pandas(self, table: str) -> Any:
         """One table as a pandas.DataFrame; needs pandas, and no pyarrow."""
         return to_pandas(self.table(table))

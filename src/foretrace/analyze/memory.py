@@ -96,7 +96,7 @@ def _curves(trace: Trace) -> list[Curve]:
 
 def _blocks(trace: Trace, curve: Curve) -> pl.DataFrame:
     """The listed blocks of a device, with `live`: whether each was live at the peak."""
-    blocks = trace.allocations.filter(pl.col("device") == curve.device).with_row_index("row")
+    blocks = memory_curve.blocks_of(trace, curve.device).with_row_index("row")
     live = memory_curve.live_at(blocks, curve.peak_at_ns)["row"]
     return blocks.with_columns(live=pl.col("row").is_in(live.implode()))
 
@@ -283,8 +283,8 @@ def _values(trace: Trace, curve: Curve) -> dict[str, Value]:
         "reserved_peak_bytes": curve.reserved_peak_bytes,
         "reserved_at_peak_bytes": reserved,
         "unused_at_peak_bytes": None if reserved is None else max(reserved - curve.peak_bytes, 0),
-        "allocated_bytes": int(trace.allocations.filter(
-            (pl.col("device") == curve.device) & pl.col("start_ns").is_not_null())["size_bytes"].sum()),
+        "allocated_bytes": int(memory_curve.blocks_of(trace, curve.device).select(
+            pl.col("size_bytes").filter(pl.col("start_ns").is_not_null()).sum()).item()),
     }  # fmt: skip
 
 

@@ -14,13 +14,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace import analyze, intervals
-from foretrace.analyze.concepts.device import device_roles
+from foretrace.analyze.concepts.device import device_roles, device_time
 from foretrace.analyze.concepts.host.cpu_program import computes_on_cpu
 from foretrace.analyze.concepts.host.runtime_calls import HostSpans
 from foretrace.analyze.concepts.names.named_spans import ids_where, of_kind
 from foretrace.analyze.concepts.trees import attribution
 from foretrace.analyze.concepts.trees.call_tree import NOBODY
-from foretrace.analyze.result import Result, require_timeline
+from foretrace.analyze.result import Result, Value, require_timeline
 from foretrace.diagnose import replayable
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.excerpt import Excerpt, chosen_steps, excerpt
@@ -167,9 +167,23 @@ class Case:
         """One analysis."""
         key = name + repr(sorted(options.items()))
         if key not in self._results:
-            trace = self.whole if name in _OF_THE_WHOLE else self.trace
-            self._results[key] = analyze.run(trace, name, **options)
+            self._results[key] = self._analysed(name, **options)
         return self._results[key]
+
+    def values(self, name: str, **options: Any) -> Mapping[str, Value]:
+        """The values of one analysis, whose table nobody needs: it may be large, and is not kept."""
+        return self.keep(
+            f"values of {name} {sorted(options.items())}", lambda: self._analysed(name, **options).values
+        )
+
+    def _analysed(self, name: str, **options: Any) -> Result:
+        if name not in _OF_THE_WHOLE or self.whole is self.trace:
+            return analyze.run(self.trace, name, **options)
+        result = analyze.run(self.whole, name, **options)
+        # Rules look at the device's work in the excerpt: that of the whole recording is large, and only such an analysis asks for it.
+        self.whole.forget_device_spans()
+        self.whole.forget(device_time.device_work)
+        return result
 
     @cached_property
     def rich(self) -> Case | None:

@@ -47,6 +47,12 @@ def curves(trace: Trace) -> list[Curve]:
     return sorted(of_devices, key=lambda curve: (curve.device == "cpu", -curve.peak_bytes, curve.device))
 
 
+def blocks_of(trace: Trace, device: str) -> pl.DataFrame:
+    """Rows of `allocations` of one device; the table itself, and no copy, where it has no others."""
+    here = trace.allocations["device"] == device
+    return trace.allocations if here.all() else trace.allocations.filter(here)
+
+
 def live_at(blocks: pl.DataFrame, at_ns: int) -> pl.DataFrame:
     """The blocks that were live then; one that was allocated at that very moment is."""
     begun = pl.col("start_ns").is_null() | (pl.col("start_ns") <= at_ns)
@@ -71,7 +77,7 @@ def _first_change(blocks: pl.DataFrame) -> int | None:
 
 
 def _curve(trace: Trace, device: str, counters: pl.DataFrame) -> Curve:
-    blocks = trace.allocations.filter(pl.col("device") == device)
+    blocks = blocks_of(trace, device)
     recorded = _recorded(trace, device, counters)
     absolute = recorded.height > 0
     if absolute:
@@ -104,17 +110,14 @@ def _curve(trace: Trace, device: str, counters: pl.DataFrame) -> Curve:
 def _recorded(trace: Trace, device: str, counters: pl.DataFrame) -> pl.DataFrame:
     """The allocator's own totals of one device, where they were recorded."""
     track = trace.tracks.filter(pl.col("name") == f"{device} memory")["id"]
-    totals = counters.lazy().filter(
-        pl.col("track_id").is_in(track.implode()) & pl.col("value").is_between(-_MOST_BYTES, _MOST_BYTES)
+    of_device = counters["track_id"].is_in(track.implode()) & counters["value"].is_between(
+        -_MOST_BYTES, _MOST_BYTES
     )
     value = pl.col("value").cast(pl.Int64)
-    allocated, reserves = pl.collect_all(
-        (
-            totals.filter(pl.col("name") == _ALLOCATED).select("at_ns", value.alias(_ALLOCATED)),
-            totals.filter(pl.col("name") == _RESERVED).select(value),
-        )
-    )
-    reserved = reserves["value"]
+    rows = {name: of_device & (counters["name"] == name) for name in (_ALLOCATED, _RESERVED)}
+    taken = counters.select("at_ns", "value").filter(rows[_ALLOCATED])
+    allocated = taken.select("at_ns", value.alias(_ALLOCATED))
+    reserved = counters["value"].filter(rows[_RESERVED]).cast(pl.Int64)
     # The CPU's allocator reserves nothing, and says 0.
     if len(reserved) == allocated.height and bool(np.any(reserved.to_numpy())):
         return allocated.with_columns(reserved.alias(_RESERVED))

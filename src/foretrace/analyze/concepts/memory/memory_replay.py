@@ -212,7 +212,7 @@ def find(trace: Trace) -> Memory:
         raise MissingDataError(
             f"{trace.path.name}: addresses of memory were not recorded, so no block can be followed"
         )
-    blocks = trace.allocations.filter(pl.col("device") == curve.device)
+    blocks = memory_curve.blocks_of(trace, curve.device)
     if not blocks["start_ns"].is_sorted():
         blocks = blocks.sort("start_ns", nulls_last=False, maintain_order=True)
     blocks = blocks.with_row_index("row")

@@ -95,11 +95,11 @@ def low_utilisation(case: Case) -> Iterator[Finding]:
 def _memory(case: Case) -> tuple[int, int]:
     """The most that torch had allocated, and the device's memory; of the rich recording where this one has none."""
     try:
-        values = case.result("memory", by="curve").values
+        values = case.values("memory", by="curve")
     except MissingDataError:
         if case.rich is None:
             raise
-        values = case.rich.result("memory", by="curve").values
+        values = case.rich.values("memory", by="curve")
     peak, share = values["peak_bytes"], values["device_peak_pct"]
     if not isinstance(peak, int) or not isinstance(share, int | float) or not share:
         raise MissingDataError(f"{case.trace.path.name}: the size of the device's memory was not recorded")

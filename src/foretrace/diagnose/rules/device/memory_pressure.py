@@ -43,7 +43,7 @@ def memory_pressure(case: Case) -> Iterator[Finding]:
     When not
     What is reserved is cache that nobody needs.
     """
-    values = case.result("memory", by="curve").values
+    values = case.values("memory", by="curve")
     share = values["device_peak_pct"]
     peak = values["peak_bytes"]
     if not isinstance(share, int | float) or not isinstance(peak, int):
