@@ -82,7 +82,8 @@ def compiled_steps(
     `tasks` are the program's device work, with the `phase` that device_roles tells.
     """
     converts = frozenset(tasks.filter(matching(tasks["name"], CONVERSIONS))["task"])
-    compiled, known, seen, number = [], {}, {}, _Numbers()
+    compiled, known, number = [], {}, _Numbers()
+    seen: dict[bytes, CompiledStep] = {}
     for rows in _steps(_work(trace, tasks)):
         if (step := seen.get(rows.key)) is None:
             nodes = _of_model(rows.nodes())
