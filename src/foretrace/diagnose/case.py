@@ -289,6 +289,9 @@ class Case:
 
     def with_clock(self, changes: tuple[Change, ...]) -> tuple[Change, ...]:
         """The changes, and what they do to the clock of a GPU that is left with little but products."""
+        return self._clocked(changes).changes
+
+    def _clocked(self, changes: tuple[Change, ...]) -> clock.Clocked:
         return clock.with_clock(
             self.program,
             changes,
@@ -300,7 +303,8 @@ class Case:
     def predict(self, changes: tuple[Change, ...]) -> Prediction:
         """What the changes, made together, would make of the step: all predictions are made here."""
         if self._predicted is None or not _same(self._predicted[0], changes):
-            predicted = predict(self.calibration, self.with_clock(changes), model_for(self.device))
+            made, after_ns = self._clocked(changes)
+            predicted = predict(self.calibration, made, model_for(self.device), after_ns)
             predicted = self.loaded.limited(predicted, changes) if self.loaded else predicted
             self._predicted = changes, guarded(self, predicted)
         return self._predicted[1]

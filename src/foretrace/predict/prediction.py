@@ -62,11 +62,18 @@ class Prediction:
 MEASURED = Model()
 
 
-def predict(calibration: Calibration, changes: tuple[Change, ...], model: Model = MEASURED) -> Prediction:
-    """What the changes, made together, would make of the step."""
+def predict(
+    calibration: Calibration,
+    changes: tuple[Change, ...],
+    model: Model = MEASURED,
+    after_ns: float | None = None,
+) -> Prediction:
+    """What the changes, made together, would make of the step; `after_ns` is the step with them, if replayed already."""
     items = prod(change.items for change in changes)
     before = items * calibration.replayed()[1]
-    point = before / _after_ns(calibration.program, changes)
+    if after_ns is None or after_ns <= 0:
+        after_ns = _after_ns(calibration.program, changes)
+    point = before / after_ns
     unknown = [
         [_ratio(calibration, changes, items, host=host) for host in host_ends(calibration)],
         [_ratio(calibration, changes, items, durations=1 + way * model.off) for way in (-1, 1)]

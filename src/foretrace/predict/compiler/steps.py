@@ -82,16 +82,39 @@ def compiled_steps(
     `tasks` are the program's device work, with the `phase` that device_roles tells.
     """
     converts = frozenset(tasks.filter(matching(tasks["name"], CONVERSIONS))["task"])
-    compiled, known, seen, number = [], {}, {}, _Numbers()
-    for key, nodes in _steps(_work(trace, tasks)):
-        if key not in seen:
+    compiled, known, number = [], {}, _Numbers()
+    seen: dict[bytes, CompiledStep] = {}
+    for rows in _steps(_work(trace, tasks)):
+        if (step := seen.get(rows.key)) is None:
+            nodes = _of_model(rows.nodes())
             alike = tuple((node.op, number(node.shape), len(node.tasks), node.backward) for node in nodes)
             if alike not in known:
                 known[alike] = (_plan(nodes, device), _loss(nodes), _one_layout(nodes))
-            seen[key] = known[alike]
-        step = _compiled(nodes, *seen[key], converts)
-        compiled.append(replace(step, masking=_masking(nodes, device)) if masks else step)
+            turned = frozenset(place for place, task in enumerate(rows.tasks) if task in converts)
+            step = _compiled(nodes, *known[alike], turned)
+            seen[rows.key] = step = replace(step, masking=_masking(nodes, device)) if masks else step
+        compiled.append(_of_tasks(step, rows.tasks, rows.dur_ns))
     return compiled
+
+
+def _of_tasks(step: CompiledStep, tasks: list[int], dur_ns: list[int]) -> CompiledStep:
+    """The step with these tasks, which take so long: `step` has their places in it, and no kernel takes longer than they do."""
+    task_at, dur_at = tasks.__getitem__, dur_ns.__getitem__
+    return replace(
+        step,
+        kernels=tuple(
+            Fused(
+                tuple(map(task_at, kernel.tasks)),
+                min(kernel.dur_ns, sum(map(dur_at, kernel.tasks))),
+                kernel.launches,
+                kernel.of_loss,
+            )
+            for kernel in step.kernels
+        ),
+        kept=tuple(tuple(map(task_at, places)) for places in step.kept),
+        converting=tuple(map(task_at, step.converting)),
+        masking={tasks[place]: longer for place, longer in step.masking.items()},
+    )
 
 
 class _Numbers:
@@ -117,40 +140,57 @@ def _work(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     return work.filter(pl.col("phase").fill_null(0) != PHASES.index(OPTIMIZER))
 
 
-def _steps(work: pl.DataFrame) -> Iterator[tuple[bytes, list[Node]]]:
-    """The operators of each step, in order, and a key that is the same for steps of the same calls."""
-    backward = PHASES.index(BACKWARD)
+@dataclass(frozen=True)
+class _Rows:
+    """The device work of one step, in order."""
+
+    key: bytes  # the same for steps of the same calls
+    tasks: list[int]
+    dur_ns: list[int]
+    calls: list[tuple[str, Shape, bool]]  # operator, how the compiler sees it, whether it works across rows
+    op_ids: list[int | None]
+    backward: list[bool]
+
+    def nodes(self) -> list[Node]:
+        """The operators, with their tasks by their places in the step."""
+        nodes: list[Node] = []
+        last_op = None
+        for place, (op_id, dur_ns) in enumerate(zip(self.op_ids, self.dur_ns, strict=True)):
+            op, shape, across = self.calls[place]
+            if op_id is not None and op_id == last_op and not across:
+                last = nodes[-1]
+                nodes[-1] = last._replace(tasks=(*last.tasks, place), dur_ns=last.dur_ns + dur_ns)
+                continue
+            if across and op_id == last_op and shape.kind != BARRIER:
+                shape = shapes.columns_of(shape)
+            nodes.append(Node(len(nodes), op, (place,), dur_ns, shape, self.backward[place]))
+            last_op = op_id
+        return nodes
+
+
+def _steps(work: pl.DataFrame) -> Iterator[_Rows]:
     # Most calls come again in every step: how the compiler sees one is told once.
     calls, which = distinct_rows(work.select("op", "shapes", "dtypes", "strides", "inputs", "name", "kind"))
     told = [
         (call[0] or "", _seen(call, name, kind), _ACROSS_ROWS in name)
         for *call, name, kind in calls.with_columns(pl.all().cast(pl.String)).iter_rows()
     ]
-    rows = list(zip(*(work[name].to_list() for name in ("op_id", "task", "dur_ns", "phase")), strict=True))
-    numbers = which.tolist()
+    tasks, dur_ns, op_ids = (work[name].to_list() for name in ("task", "dur_ns", "op_id"))
     calling = work["op_id"].cast(pl.Int64).fill_null(-1).to_numpy()
     phases = work["phase"].fill_null(_NO_PHASE).to_numpy()
     steps: dict[int | None, list[int]] = {}
-    for place, step in enumerate(work["step"].to_list()):
-        steps.setdefault(step, []).append(place)
-    for places in steps.values():
-        nodes: list[Node] = []
-        last_op = None
-        for place in places:
-            op_id, task, dur_ns, phase = rows[place]
-            op, shape, across = told[numbers[place]]
-            if op_id is not None and op_id == last_op and not across:
-                last = nodes[-1]
-                nodes[-1] = Node(
-                    last.place, last.op, (*last.tasks, task), last.dur_ns + dur_ns, last.shape, last.backward
-                )
-                continue
-            if across and op_id == last_op and shape.kind != BARRIER:
-                shape = shapes.columns_of(shape)
-            nodes.append(Node(len(nodes), op, (task,), dur_ns, shape, phase == backward))
-            last_op = op_id
-        same_op = np.diff(calling[places]) == 0
-        yield which[places].tobytes() + same_op.tobytes() + phases[places].tobytes(), _of_model(nodes)
+    for row, step in enumerate(work["step"].to_list()):
+        steps.setdefault(step, []).append(row)
+    for rows in steps.values():
+        same_op = np.diff(calling[rows]) == 0
+        yield _Rows(
+            key=which[rows].tobytes() + same_op.tobytes() + phases[rows].tobytes(),
+            tasks=[tasks[row] for row in rows],
+            dur_ns=[dur_ns[row] for row in rows],
+            calls=[told[number] for number in which[rows].tolist()],
+            op_ids=[op_ids[row] for row in rows],
+            backward=(phases[rows] == PHASES.index(BACKWARD)).tolist(),
+        )
 
 
 def _of_model(nodes: list[Node]) -> list[Node]:
@@ -184,9 +224,7 @@ def _compiled(
     kernels = []
     for places, dur_ns, started in plan:
         tasks = sorted(task for place in places for task in nodes[place].tasks)
-        recorded = sum(nodes[place].dur_ns for place in places)
-        of_loss = loss.issuperset(places)
-        kernels.append(Fused(tuple(tasks), min(dur_ns, recorded), started, of_loss))
+        kernels.append(Fused(tuple(tasks), dur_ns, started, loss.issuperset(places)))
     staying = [node for node in nodes if node.shape.kind == BARRIER and node.op]
     gone = converts if one_layout else frozenset()
     kept = [tuple(task for task in node.tasks if task not in gone) for node in staying]

@@ -6,6 +6,7 @@ What a fix takes away, casts or copies, is time in which the tensor cores rested
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -42,6 +43,13 @@ def times_at_peak_ns(device: hardware.Device | None, products: pl.DataFrame) -> 
     }
 
 
+class Clocked(NamedTuple):
+    """Changes with what they do to the clock, and the step that they leave where it was replayed to tell."""
+
+    changes: tuple[Change, ...]
+    after_ns: float | None = None
+
+
 def with_clock(
     program: Program,
     changes: tuple[Change, ...],
@@ -49,13 +57,13 @@ def with_clock(
     at_peak_ns: Mapping[int, float],
     step_ns: float,
     step_count: int,
-) -> tuple[Change, ...]:
+) -> Clocked:
     """The changes, and the one that they bring about if they leave the GPU little but products to do.
 
     `at_peak_ns` comes from `times_at_peak_ns`; `step_ns` and `step_count` are of the program before the changes.
     """
     if not at_peak_ns or not changes:
-        return changes
+        return Clocked(changes)
     tasks = np.fromiter(at_peak_ns, np.int64, len(at_peak_ns))
     fastest_ns = np.fromiter(at_peak_ns.values(), np.float64, len(at_peak_ns))
     edit = edits.merge(change.edit for change in changes)
@@ -69,9 +77,9 @@ def with_clock(
     gone_call = np.zeros(len(program.kind), bool)
     gone_call[edit.removed_calls] = True
     hot_after = (fastest_ns > LEAST_RATE * after_ns) & ~gone[tasks] & ~gone_call[program.task_call[tasks]]
-    after_step_ns = max(replayed_step_ns(applied(program, edit, changes)), 1.0)
+    after_step_ns = replayed_step_ns(applied(program, edit, changes))
     was = _slowdown(before_ns[hot_before].sum() / step_count / step_ns)
-    becomes = _slowdown(after_ns[hot_after].sum() / step_count / after_step_ns)
+    becomes = _slowdown(after_ns[hot_after].sum() / step_count / max(after_step_ns, 1.0))
     times = np.where(given | ~hot_before, becomes, becomes / was)
     stretched = {
         task: factor
@@ -79,10 +87,10 @@ def with_clock(
         if factor > LEAST_SLOWER
     }
     if not stretched:
-        return changes
+        return Clocked(changes, after_step_ns)
     most = max(stretched.values())
     says = f"matrix products {most:.2f} times as long, because the GPU clocks lower the more it multiplies"
-    return (*changes, Change(says, Edit(stretched=stretched)))
+    return Clocked((*changes, Change(says, Edit(stretched=stretched))))
 
 
 def _slowdown(share: float) -> float:
