@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -54,6 +56,13 @@ _NO_CODE = 2**32 - 1  # more than there are texts
 _NAMED_OPS = 2_000  # enough to tell which line of a function called them
 # About the recording as it began, or at its fullest: not to be told from some of its steps.
 _OF_THE_WHOLE = ("cold-start", "memory", "memory-fit", "saved-activations")
+
+
+def _give_memory_back() -> None:
+    """Lets the system have what was freed, which glibc keeps for later; other systems have no such call."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 class _Texts:
@@ -183,6 +192,7 @@ class Case:
         # Rules look at the device's work in the excerpt: that of the whole recording is large, and only such an analysis asks for it.
         self.whole.forget_device_spans()
         self.whole.forget(device_time.device_work)
+        _give_memory_back()
         return result
 
     @cached_property

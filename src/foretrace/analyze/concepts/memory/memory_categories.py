@@ -69,21 +69,23 @@ def _origin(trace: Trace, op_id: pl.Series, backward_rows: Array) -> _Origin:
     calling = np.full(len(ops), NOBODY, np.int32)
     calling[known] = parent[ops[known]]
     there = _with_those_around(parent, calling[calling != NOBODY])
-    nodes = np.flatnonzero(there)
-    place_of = np.empty(len(there) + 1, np.int32)  # known for the nodes, and for nobody
+    nodes = np.flatnonzero(there).astype(np.int32)
+    steps = host_annotations(trace, OPTIMIZER_STEP)["id"].to_numpy().astype(np.int64)
+    steps = steps[there[steps]]
+    del there
+    place_of = np.empty(len(parent) + 1, np.int32)  # known for the nodes, and for nobody
     place_of[nodes] = np.arange(len(nodes), dtype=np.int32)
     place_of[NOBODY] = len(nodes)
-    above = place_of[parent[nodes]]
+    above, place, step_place = (place_of[rows] for rows in (parent[nodes], calling, steps))
+    del parent, place_of  # as long as the recording
     is_op = spans["kind"].to_physical().to_numpy()[nodes] == schema.KINDS.index("op")
     backward = np.zeros(spans.height + 1, bool)
     backward[backward_rows] = True
-    steps = host_annotations(trace, OPTIMIZER_STEP)["id"].to_numpy().astype(np.int64)
-    steps = steps[there[steps]]
     # One more stands for nobody.
     outermost = np.full(len(nodes) + 1, NOBODY, np.int32)
     outermost[:-1][is_op] = nodes[is_op]
     optimizer = np.full(len(nodes) + 1, NOBODY, np.int32)
-    optimizer[place_of[steps]] = steps
+    optimizer[step_place] = steps
     in_backward = np.append(backward[nodes], False)
     # From the outside in: what holds for a span holds for those inside of it.
     for rows in _levels(spans["depth"].to_numpy()[nodes]):
@@ -92,7 +94,6 @@ def _origin(trace: Trace, op_id: pl.Series, backward_rows: Array) -> _Origin:
         for found in (outermost, optimizer):
             further = found[around]
             found[rows] = np.where(further != NOBODY, further, found[rows])
-    place = place_of[calling]
     outer = np.where(outermost[place] == NOBODY, ops, outermost[place])
     return _Origin(
         known, in_backward[place] | backward[ops], _ends(trace, outer), _ends(trace, optimizer[place])

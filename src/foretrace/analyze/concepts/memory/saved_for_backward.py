@@ -163,16 +163,7 @@ def find(trace: Trace) -> Saved:
 
 def _calls(trace: Trace, memory: Memory, module: Times, start: Times, end: Times) -> Calls:
     """Those of the calls whose backward was recorded."""
-    forward, backward, backward_end = _backwards(trace)
-    low, high = np.searchsorted(forward, start), np.searchsorted(forward, end)
-    there = low < high
-    module, start, end, low, high = (each[there] for each in (module, start, end, low, high))
-    back = _of_ranges(np.minimum, backward, low, high)
-    back_end = _of_ranges(np.maximum, backward_end, low, high)
-    # When the backward pass is over that a module's backward is in: before the next forward.
-    following = np.append(forward, np.iinfo(np.int64).max // 4 - 1)
-    columns = (module, start, end, back, back_end, following[np.searchsorted(forward, back_end)])
-    module, start, end, back, back_end, pass_end = (column[back >= end] for column in columns)
+    module, start, end, back, back_end, pass_end = _with_backward(trace, module, start, end)
     allocated = _Allocated(memory, _operators_start(trace, memory))
     made, made_end = (np.searchsorted(memory.start_ns, at) for at in (start, end))
     upto = np.cumsum(made_end - made)
@@ -186,6 +177,20 @@ def _calls(trace: Trace, memory: Memory, module: Times, start: Times, end: Times
         done = until
     output, saved, live = zip(*parts, strict=True)
     return Calls(module, start, end, back, back_end, np.concatenate(output), _joined(saved), _joined(live))
+
+
+def _with_backward(trace: Trace, module: Times, start: Times, end: Times) -> tuple[Times, ...]:
+    """Calls that have a backward: module, start and end, when the backward begins and ends, and when the pass does that it is in."""
+    forward, backward, backward_end = _backwards(trace)
+    low, high = np.searchsorted(forward, start), np.searchsorted(forward, end)
+    there = low < high
+    module, start, end, low, high = (each[there] for each in (module, start, end, low, high))
+    back = _of_ranges(np.minimum, backward, low, high)
+    back_end = _of_ranges(np.maximum, backward_end, low, high)
+    # A pass is over before the next forward.
+    following = np.append(forward, np.iinfo(np.int64).max // 4 - 1)
+    columns = (module, start, end, back, back_end, following[np.searchsorted(forward, back_end)])
+    return tuple(column[back >= end] for column in columns)
 
 
 def _joined(parts: tuple[Blocks, ...]) -> Blocks:
@@ -218,8 +223,8 @@ class _Allocated:
         at = np.concatenate((memory.start_ns, memory.end_ns))
         order = np.argsort(at, kind="stable")
         self._at, self._change = at[order], np.concatenate((memory.size_bytes, -memory.size_bytes))[order]
-        self._rank = np.empty(len(order), np.int64)
-        self._rank[order] = np.arange(len(order))
+        self._rank = np.empty(len(order), np.int32)
+        self._rank[order] = np.arange(len(order), dtype=np.int32)
 
     def of(
         self, made: Times, made_end: Times, end: Times, back: Times, pass_end: Times
@@ -235,7 +240,10 @@ class _Allocated:
         saved = stays & (until >= back[call]) & (until <= pass_end[call]) & (row != output[call])
         highest = self._highest_ns(call, row, ~stays, end)
         live = (until > highest[call]) & (memory.start_ns[row] <= highest[call])
-        found = [Blocks(np.bincount(call[which], minlength=len(made)), row[which]) for which in (saved, live)]
+        found = [
+            Blocks(np.bincount(call[which], minlength=len(made)), row[which].astype(np.int32))
+            for which in (saved, live)
+        ]
         return output, found[0], found[1]
 
     def _output(self, call: Times, row: Times, count: int) -> Times:
