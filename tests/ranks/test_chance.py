@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -104,3 +106,17 @@ def test_steps_that_are_nearly_late_count_where_others_of_the_rank_are() -> None
     assert late.member == 8
     assert np.flatnonzero(late.left < 1).tolist() == [1, 3]
     assert late.excess_ns == pytest.approx(2.5e6 / 6, rel=0.05)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5, 21])
+def test_the_chance_of_one_step_is_that_of_half_of_them(steps: int) -> None:
+    """Beside the binomial distribution, term by term."""
+    one = chance._chance_of_one(steps, 1e-5)
+    half = (steps + 1) // 2
+    of_half = sum(math.comb(steps, k) * one**k * (1 - one) ** (steps - k) for k in range(half, steps + 1))
+    assert of_half == pytest.approx(1e-5, rel=1e-6)
+
+
+def test_thousands_of_steps_are_judged_too() -> None:
+    """With many steps, half of them are such only where nearly every second one is."""
+    assert 0.45 < chance._chance_of_one(5_000, 1e-5) < 0.5

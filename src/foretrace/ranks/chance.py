@@ -59,12 +59,14 @@ def median_tail(values: Array, steps: int, judged: int) -> float:
 
 
 def _chance_of_one(steps: int, wanted: float) -> float:
-    """The chance of one step with which more than half of all steps are such with the wanted chance; by bisection."""
-    half = (steps + 1) // 2
+    """The chance of one step with which half or more of all steps are such with the wanted chance; by bisection."""
+    count = np.arange((steps + 1) // 2, steps + 1)
+    factorial = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, steps + 1)))))
+    ways = factorial[steps] - factorial[count] - factorial[steps - count]  # as logarithms: they are many
     low, high = 0.0, 1.0
     for _ in range(50):
         one = (low + high) / 2
-        of_half = sum(math.comb(steps, k) * one**k * (1 - one) ** (steps - k) for k in range(half, steps + 1))
+        of_half = float(np.exp(ways + count * math.log(one) + (steps - count) * math.log1p(-one)).sum())
         low, high = (one, high) if of_half < wanted else (low, one)
     return high
 
