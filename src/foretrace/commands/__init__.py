@@ -108,10 +108,17 @@ _COLLECT_EVERY = 500_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit code. No exception but a debugger's gets out."""
+    """Runs one command, that of the process where none is given; returns its exit code. No exception but a debugger's gets out."""
+    try:
+        return _answered(Call(list(sys.argv[1:] if argv is None else argv)))
+    finally:
+        if argv is None:
+            gc.freeze()  # the process ends here: looking for cycles among all that is left takes a sixth of a second
+
+
+def _answered(call: Call) -> int:
     _never_fail_on_output()
     gc.set_threshold(_COLLECT_EVERY)
-    call = Call(list(sys.argv[1:] if argv is None else argv))
     documents.clear()
     try:
         with warnings.catch_warnings():
