@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 import time
@@ -45,10 +46,14 @@ def connected(browser: Browser) -> socket.socket:
 
 
 def answer_to(browser: Browser, data: bytes) -> bytes:
-    """All that comes back before the connection ends."""
+    """All that comes back before the connection ends, which the server may do before it has everything."""
     with connected(browser) as sent:
-        sent.sendall(data)
-        sent.shutdown(socket.SHUT_WR)
+        try:
+            sent.sendall(data)
+            sent.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            if error.errno not in (errno.ENOTCONN, errno.ECONNRESET, errno.EPIPE):
+                raise
         return rest_of(sent)
 
 
