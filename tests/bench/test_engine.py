@@ -142,7 +142,9 @@ def test_between_rounds_a_case_can_be_ended() -> None:
 
 def test_the_host_clock_times_what_passes() -> None:
     clock = HostClock()
-    assert clock.least_sample_ms == pytest.approx(1000 * tick_ns() / 1e6, rel=4)
+    assert clock.least_sample_ms >= max(
+        1, 1000 * tick_ns() / 1e6 / 5
+    )  # a tick takes longer on a busy machine
     assert all(0 <= sample < 50 for sample in clock.samples(nothing, calls=1000, count=3))
 
 
