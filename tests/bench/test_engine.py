@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from bench.made_up import MadeUpClock
 
-from foretrace.bench.clocks import Function, HostClock, tick_ns
+from foretrace.bench.clocks import Function, HostClock
 from foretrace.bench.engine import measure, warm_up
 from foretrace.bench.measurement import Measurement
 from foretrace.bench.stopping import half_width, noise
@@ -142,9 +142,7 @@ def test_between_rounds_a_case_can_be_ended() -> None:
 
 def test_the_host_clock_times_what_passes() -> None:
     clock = HostClock()
-    assert clock.least_sample_ms >= max(
-        1, 1000 * tick_ns() / 1e6 / 5
-    )  # a tick takes longer on a busy machine
+    assert clock.least_sample_ms == 1
     assert all(0 <= sample < 50 for sample in clock.samples(nothing, calls=1000, count=3))
 
 

@@ -15,7 +15,7 @@ from tests.ranks.jobs import named, true_saving_us
 
 
 def test_a_rank_cut_off_before_its_marks_is_missing(tmp_path: Path) -> None:
-    """Its steps, told by batches of its loader or by nothing, are not numbered as those of the others."""
+    """Its steps are found by other marks than those of the others, or by none, and so have other numbers."""
     job = three_d(
         tensor=2, pipeline=1, data=4, per_node=4, steps=4, kernels=2, faults=(Fault("slow-rank", 5, 1.3),)
     )

@@ -1,4 +1,4 @@
-"""Faults of half of the ranks that are compared: what is usual is told by the other half."""
+"""Half of the compared ranks have the fault: the other half shows what is normal."""
 
 from __future__ import annotations
 

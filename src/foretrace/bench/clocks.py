@@ -16,9 +16,6 @@ from foretrace.sourced import JUDGEMENT, Count, Factor, Nanoseconds
 
 Function = Callable[[], object]
 
-TICKS = Count(
-    1_000, "ticks of the host's clock in a sample, at least: then reading it is 0.1 % of it", JUDGEMENT
-)
 LEAST_HOST_NS = Nanoseconds(
     1_000_000,
     "a sample of the host's clock, at least, of calls in a row: beginning and ending one takes about a microsecond",
@@ -62,7 +59,7 @@ class HostClock:
 
     def __init__(self, *, single: bool = False, settle: Callable[[], None] | None = None) -> None:
         self.says = "host clock, one call at a time" if single else "host clock, calls in a row"
-        self.least_sample_ms = 0.0 if single else max(float(LEAST_HOST_NS), int(TICKS) * tick_ns()) / 1e6
+        self.least_sample_ms = 0.0 if single else LEAST_HOST_NS / 1e6
         self.most_together = int(TOGETHER)
         self._settle = settle
 
@@ -103,9 +100,8 @@ class EventClock:
         self.most_together = int(QUEUED if flush else TOGETHER)
         self.says = "CUDA events, calls in a row"
         self._buffer = None
-        self._events: list[
-            tuple[Any, Any]
-        ] = []  # made once: making one takes time, which would be in a sample
+        # Made once: making one takes time, which would be in a sample.
+        self._events: list[tuple[Any, Any]] = []
         if flush:
             size = int(FLUSHED * l2_bytes(device))
             self._buffer = torch.empty(size // 4, dtype=torch.int32, device=device)
@@ -151,18 +147,6 @@ def clock_for(device: Any, how: How) -> Clock:
 
         return HostClock(single=True, settle=lambda: torch.cuda.synchronize(device))
     return EventClock(device, flush=how == "flush")
-
-
-def tick_ns(*, looks: int = 50) -> int:
-    """The shortest time that two readings of the host's clock are apart."""
-    now = time.perf_counter_ns
-    steps = []
-    for _ in range(looks):
-        first = second = now()
-        while second == first:
-            second = now()
-        steps.append(second - first)
-    return min(steps)
 
 
 def l2_bytes(device: Any) -> int:
