@@ -43,7 +43,10 @@ class Memory {
     if (size <= size_) return;
 #ifdef __linux__
     if (size >= kMapped) {
-      size = (size + 4095) & ~size_t(4095);
+      // Whole large pages of address space, of which only what is written becomes memory: Linux then places and moves the block
+      // at their borders, and it keeps them.
+      const size_t unit = size >= kHuge ? kLargePage : kPage;
+      size = (size + unit - 1) & ~(unit - 1);
       void* moved;
       if (size_ >= kMapped) {
         moved = mremap(data_, size_, size, MREMAP_MAYMOVE);
@@ -68,10 +71,24 @@ class Memory {
     size_ = size;
   }
 
-  // Asks for the pages at once: all of them are about to be written, and a fault each costs more.
-  void populate() {
+  // Asks for the pages of the first bytes at once: all of them are about to be written, and a fault each costs more. What does not
+  // fill a large page gets small ones.
+  void populate(size_t bytes) {
 #if defined(__linux__) && defined(MADV_POPULATE_WRITE)
-    if (size_ >= kMapped) madvise(data_, size_, MADV_POPULATE_WRITE);
+    if (size_ < kMapped) return;
+#ifdef MADV_NOHUGEPAGE
+    const size_t filled = bytes & ~(kLargePage - 1);
+    if (size_ >= kHuge && filled < size_) madvise(data_ + filled, size_ - filled, MADV_NOHUGEPAGE);
+#endif
+    madvise(data_, (bytes + kPage - 1) & ~(kPage - 1), MADV_POPULATE_WRITE);
+#endif
+  }
+
+  // Gives back the pages behind the first bytes: a large page that is not full holds up to 2 MB for nothing.
+  void trim(size_t bytes) {
+#ifdef __linux__
+    const size_t used = (bytes + kPage - 1) & ~(kPage - 1);
+    if (size_ >= kHuge && used < size_) madvise(data_ + used, size_ - used, MADV_DONTNEED);
 #endif
   }
 
@@ -92,7 +109,9 @@ class Memory {
 
  private:
   static constexpr size_t kMapped = size_t(1) << 18;
-  static constexpr size_t kHuge = size_t(2) << 20;  // a large page: one fault instead of 512
+  static constexpr size_t kPage = 4096;
+  static constexpr size_t kLargePage = size_t(2) << 20;  // one fault instead of 512, and a quarter of the time for as many bytes
+  static constexpr size_t kHuge = 2 * kLargePage;        // from here on a block asks for large pages
   char* data_ = nullptr;
   size_t size_ = 0;
 };
@@ -120,7 +139,7 @@ class Column {
   // For columns that will be written from end to end.
   void allocate(size_t count) {
     resize(count);
-    memory_.populate();
+    memory_.populate(count * sizeof(T));
   }
   void fill(size_t count, T value) {
     allocate(count);
@@ -135,6 +154,7 @@ class Column {
     grow(count_ + other.count_);
     std::memcpy(data() + count_, other.data(), other.count_ * sizeof(T));
     count_ += other.count_;
+    memory_.trim(count_ * sizeof(T));
   }
   void clear() { count_ = 0; }
   void release() {

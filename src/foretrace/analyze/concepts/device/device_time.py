@@ -165,6 +165,7 @@ def _sm_counts(trace: Trace) -> dict[int, float]:
     return counts
 
 
+@once_per_trace
 def device_names(trace: Trace) -> dict[int | None, str]:
     """The recorded name of each device that worked, or its number."""
     properties = device_properties(trace)
