@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from pathlib import Path
@@ -145,18 +145,21 @@ class Trace:
     @cached_property
     def has_device(self) -> bool:
         """Whether any work of a GPU with a sound duration was recorded."""
-        spans = self.spans.select("kind", "dur_ns")
         sound = pl.col("kind").is_in(schema.DEVICE_KINDS) & pl.col("dur_ns").is_not_null()
-        parts = (spans.slice(first, _AT_ONCE) for first in range(0, spans.height, _AT_ONCE))
-        return any(part.select(sound.any()).item() for part in parts)
+        return any(part.select(sound.any()).item() for part in self.span_parts("kind", "dur_ns"))
 
     @property
     def duration_ns(self) -> int:
         """From the first start to the last end."""
-        spans = self.spans.select("start_ns", "dur_ns")
         end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
-        parts = (spans.slice(first, _AT_ONCE) for first in range(0, spans.height, _AT_ONCE))
+        parts = self.span_parts("start_ns", "dur_ns")
         return max((int(part.select(end.max()).item()) for part in parts), default=0)
+
+    def span_parts(self, *columns: str) -> Iterator[pl.DataFrame]:
+        """These columns of the spans, some rows after the others: what is worked out of all at once takes as much memory again."""
+        spans = self.spans.select(*columns)
+        for first in range(0, spans.height, _AT_ONCE):
+            yield spans.slice(first, _AT_ONCE)
 
     def forget_device_spans(self) -> None:
         """Lets go of the device's spans, which are large; whoever asks for them gathers them anew."""

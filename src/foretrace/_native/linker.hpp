@@ -285,7 +285,6 @@ class Linker {
     parent_.fill(count_, kNullU32);
     op_.fill(count_, kNullU32);
     stack_.fill(count_, kNullU32);
-    module_.fill(count_, kNullU32);
     depth_.fill(count_, 0);
   }
 
@@ -324,18 +323,24 @@ class Linker {
           depth_[row] = uint16_t(std::min(int(depth_[above]) + 1, 65535));
           op_[row] = raw_.kind[above] == kOp ? above : op_[above];
           stack_[row] = stack_[above];
-          module_[row] = module_[above];
         }
         const uint8_t kind = raw_.kind[row];
         if (kind == kPython) {
-          stack_[row] = out_.stacks.child(stack_[row], raw_.name[row]);
-          if (is_module[raw_.name[row]]) module_[row] = out_.modules.child(module_[row], raw_.name[row]);
+          const uint32_t around = stack_[row], name = raw_.name[row];
+          stack_[row] = out_.stacks.child(around, name);
+          if (stack_[row] == stack_modules_.size()) {  // a new one
+            const uint32_t outer = module_of(around);
+            stack_modules_.push(is_module[name] ? out_.modules.child(outer, name) : outer);
+          }
         }
         if (!on_device(kind) && kind != kMemory) open.push_back(Open{end, row});
       }
     }
     raw_.python.parent.release();
   }
+
+  // The calls around a row, which its stack lists, tell the modules around it.
+  uint32_t module_of(uint32_t stack) const { return stack == kNullU32 ? stack : stack_modules_[stack]; }
 
   // A call whose return was not recorded seems to last to the end: it ends no later than its caller.
   int64_t end_of_call(uint32_t row, const IdMap& python_rows) {
@@ -561,7 +566,7 @@ class Linker {
   // fit into the memory that was needed before.
   template <class T, class Value>
   void write_halves(Column<T>& to, Value value) {
-    to.resize(rows_.size());
+    to.allocate(rows_.size());
     const size_t middle = rows_.size() / 2;
     const auto part = [&](size_t from, size_t end) {
       for (size_t i = from; i < end; ++i) to[i] = value(i);
@@ -578,6 +583,11 @@ class Linker {
       return on_device(spans.kind[i]) || spans.kind[i] == kRuntime ? renamed(op_[rows_[i]]) : kNullU32;
     });
     for (auto* column : {&launch_, &op_, &new_id_}) column->release();
+    write_halves(spans.step, [&](size_t i) {
+      return on_device(spans.kind[i]) ? device_step_[place_[rows_[i]]] : step_at(raw_.start[rows_[i]]);
+    });
+    device_step_.release();
+    place_.release();
   }
 
   void write_order() {
@@ -599,10 +609,6 @@ class Linker {
     raw_.dur.release();
     write_halves(spans.start, [&](size_t i) { return raw_.start[rows_[i]]; });
     raw_.start.release();
-    write_halves(spans.step, [&](size_t i) {
-      return on_device(spans.kind[i]) ? device_step_[place_[rows_[i]]] : step_at(spans.start[i]);
-    });
-    device_step_.release();
   }
 
   // The places, among the rows of a kind, of those that are spans, in span order; `ids` are the spans.
@@ -676,9 +682,8 @@ class Linker {
     of_rows(stack_, to.stack, to.span);
     of_rows(stack_, python.stack, python.span);
     stack_.release();
-    of_rows(module_, to.module, to.span);
-    of_rows(module_, python.module, python.span);
-    module_.release();
+    modules_of(to.stack, to.module);
+    modules_of(python.stack, python.module);
     take(caller_, python.caller, python_places);
     for (size_t i = 0; i < python.caller.size(); ++i) python.caller[i] = renamed(python.caller[i]);
     python_places.release();
@@ -727,6 +732,11 @@ class Linker {
     }
   }
 
+  void modules_of(const Column<uint32_t>& stacks, Column<uint32_t>& target) {
+    target.allocate(stacks.size());
+    for (size_t i = 0; i < stacks.size(); ++i) target[i] = module_of(stacks[i]);
+  }
+
   // Of a column by row, what spans have of it.
   void of_rows(const Column<uint32_t>& source, Column<uint32_t>& target, const Column<uint32_t>& spans) {
     target.allocate(spans.size());
@@ -753,7 +763,7 @@ class Linker {
       to.at[i] = raw_.start[row];
       to.op[i] = renamed(op_[row]);
       to.stack[i] = stack_[row];
-      to.module[i] = module_[row];
+      to.module[i] = module_of(stack_[row]);
     }
     take(from.bytes, to.bytes, places);
     take(from.address, to.address, places);
@@ -796,7 +806,8 @@ class Linker {
   std::vector<uint8_t> dropped_;
   std::vector<size_t> lane_begin_;
   Column<uint32_t> lane_rows_;  // each lane in order of start
-  Column<uint32_t> rows_, new_id_, place_, parent_, op_, stack_, module_, launch_, caller_;
+  Column<uint32_t> rows_, new_id_, place_, parent_, op_, stack_, launch_, caller_;
+  Column<uint32_t> stack_modules_;  // of each node of the stacks, the module around it
   Column<uint16_t> depth_;
   Column<int32_t> device_step_;
   std::vector<Call> calls_;

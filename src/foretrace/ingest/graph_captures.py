@@ -166,9 +166,12 @@ def eager_kernels(trace: Trace) -> frozenset[tuple[str, str | None, str]]:
 @once_per_trace
 def graph_launches(trace: Trace) -> pl.Series:
     """Ids of the calls that launch graphs."""
-    spans = (
-        trace.spans
-    )  # every recording that is read comes here: no query, whose engine takes time and memory
+    parts = trace.span_parts("id", "kind", "name")
+    return pl.concat([trace.spans["id"].clear(), *map(_launching_graphs, parts)])
+
+
+def _launching_graphs(spans: pl.DataFrame) -> pl.Series:
+    # Every recording that is read comes here: no query, whose engine takes time and memory.
     is_call = spans["kind"].to_physical().to_numpy() == schema.KINDS.index("runtime")
     rows = pl.Series(np.flatnonzero(is_call).astype(np.uint32))
     launches = pl.Series(calls_that(spans["name"].gather(rows), Effect.GRAPH), dtype=pl.Boolean)
