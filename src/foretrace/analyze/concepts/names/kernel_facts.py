@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from foretrace.analyze.concepts.names.required_text import search
-
 GEMM = "gemm"
 ATTENTION = "attention"
 CONVOLUTION = "convolution"
@@ -78,8 +76,7 @@ _FAMILIES = (
 def family_of(name: str) -> str:
     """The library that the name points at."""
     # By text, here and in the other tables of names: compiled at import, the patterns would slow every command's start.
-    folded = name.casefold()
-    return next((family for pattern, family in _FAMILIES if search(pattern, name, folded)), UNKNOWN)
+    return next((family for pattern, family in _FAMILIES if re.search(pattern, name)), UNKNOWN)
 
 
 _BACKWARD = r"(?i)backward|_bwd|bwd_|bprop|dgrad|wgrad|grad_input|gradinput|_bw_|cutlassB_"

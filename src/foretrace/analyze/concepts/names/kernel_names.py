@@ -22,7 +22,6 @@ from foretrace.analyze.concepts.names.kernel_facts import (
     family_of,
 )
 from foretrace.analyze.concepts.names.kernel_words import WORDS
-from foretrace.analyze.concepts.names.required_text import search
 
 __all__ = ["KernelName", "decode"]
 
@@ -37,12 +36,11 @@ def decode(name: str) -> KernelName:
 
 
 def _decoded(name: str) -> KernelName:
-    folded = name.casefold()
     for pattern, decoder in _DECODERS:
-        if match := search(pattern, name, folded):
+        if match := re.search(pattern, name):
             return decoder(name, match)
     for word in WORDS:
-        if search(word.pattern, name, folded):
+        if re.search(word.pattern, name):
             return KernelName(
                 name=name,
                 family=word.family or family_of(name),
