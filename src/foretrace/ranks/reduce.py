@@ -120,7 +120,13 @@ class Ranks:
                 for finding in self.findings
             ],
             "combined_ms": round(self.judged.combined_ns / 1e6, 6),
+            "exposed_communication_pct": _rounded(self.judged.exposed_share, 100, 3),
+            "exposed_communication_ms": _rounded(self.judged.hidden_ns, 1e-6, 6),
         }
+
+
+def _rounded(value: float | None, times: float, digits: int) -> float | None:
+    return None if value is None else round(value * times, digits)
 
 
 def reduce(
