@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from foretrace.ranks import clocks as clocks_of
-from foretrace.ranks import findings, matching, readiness, rebuild, roles, tables, waits
+from foretrace.ranks import findings, matching, membership, readiness, rebuild, roles, tables, waits
 from foretrace.ranks.clocks import Clocks
 from foretrace.ranks.findings import Judged, RankFinding
 from foretrace.ranks.gathered import Array, Gathered, gather
@@ -137,7 +137,7 @@ def reduce(
 ) -> Ranks:
     """The ranks of a job from their summaries, one of each."""
     summaries, useless = _comparable(summaries)
-    job = gather(summaries)
+    job = membership.inferred(gather(summaries))
     matches = matching.match(job)
     aligned = clocks_of.align(job, matches)
     measured = waits.measure(job, matches, aligned)
@@ -149,7 +149,8 @@ def reduce(
     cut = [each.rank for each in summaries if TRUNCATED in dict(each.repairs)]
     if cut and len(cut) < len(summaries):
         read = [each for each in summaries if each.rank not in cut]
-        rebuilt = _rebuilt(replace(gather(read), world=job.world), job, ranks_per_node)
+        whole = membership.inferred(replace(gather(read), world=job.world))
+        rebuilt = _rebuilt(whole, job, ranks_per_node)
     else:
         rebuilt = rebuild.whole(job, matches, measured, found)
     rebuilt = replace(rebuilt, job=readiness.of_peers(rebuilt.job, rebuilt.matches, rebuilt.roles))
