@@ -24,6 +24,7 @@ MOST_SCATTER = Share(
 )
 AS_GOOD = Factor(1.5, "the scatter of the best layout, that a layout with larger groups may have", JUDGEMENT)
 ALIKE = Factor(5, "the scatter of the median pair of ranks, beyond which two are no pair", JUDGEMENT)
+_EXACT_NS = 5_000.0  # what most collectives are left within
 _LEAST_SCATTER_NS = 20_000.0  # what real collectives are left within
 _CLOCK_NS = 100.0  # below this, layouts are equally good
 _ERRORS = 3.0  # standard errors, by which the least scatter may be too small
@@ -106,16 +107,17 @@ def _with_groups(job: Gathered, limit_ns: float) -> Gathered:
     rows = np.flatnonzero((job.kind != STEP) & ~message & ~listed[keys])
     if not len(rows):
         return job
-    stream = _streams(job)
-    sizes = np.unique(
-        np.stack((stream, job.kind.astype(np.int64), job.size_bytes)), axis=1, return_inverse=True
-    )
+    stream = _streams(job).astype(np.int64) * (len(job.group_size) + 1) + keys
+    facts = np.stack((stream, job.kind.astype(np.int64), job.size_bytes))
+    by_size = np.asarray(np.unique(facts, axis=1, return_inverse=True)[1]).reshape(-1)
     found: dict[int, tuple[int, ...]] = {}  # of each row its members
-    # A stream is a communicator; where one stream serves several, their sizes may tell them apart.
-    for apart in (stream, np.asarray(sizes[1]).reshape(-1)):
+    # A stream is a communicator; where one stream serves several, their sizes may tell them apart. What leaves together
+    # exactly is taken first: several groups taken for one do so, too, but not as exactly.
+    exact_ns = min(_EXACT_NS, limit_ns)
+    for apart, most_ns in ((stream, exact_ns), (by_size, exact_ns), (stream, limit_ns), (by_size, limit_ns)):
         left = np.array([row for row in rows.tolist() if row not in found], np.int64)
         for alike in _alike(job, _lanes(job, left, apart)):
-            for lane, members in _laid_out(job, alike, limit_ns):
+            for lane, members in _laid_out(job, alike, most_ns):
                 found.update(dict.fromkeys(lane.rows.tolist(), members))
     return _regrouped(job, rows, found, keys)
 
