@@ -13,6 +13,7 @@ import pytest
 from benchmarks.ranks.layouts import data_parallel, experts, three_d
 from benchmarks.ranks.recordings import Style, write
 from benchmarks.ranks.simulate import Fault, Job, simulate
+from foretrace.present.text import ranks as words
 from foretrace.ranks.gathered import gather
 from foretrace.ranks.matching import RECV, SEND, SEND_RECV, match
 from foretrace.ranks.membership import inferred
@@ -120,3 +121,31 @@ def test_moments_that_fit_no_layout_are_left_unmatched(tmp_path: Path) -> None:
     job = inferred(gather(summaries))
     matches = match(job)
     assert (matches.count == 1).all()
+
+
+def test_where_messages_cannot_be_matched_worths_are_lower_bounds(tmp_path: Path) -> None:
+    """Messages of a pipeline on one stream, without their ends: the slow rank is named all the same, and a note says what is missing."""
+    job = three_d(tensor=1, pipeline=4, data=4, per_node=4, faults=(Fault("slow-rank", 9, 1.3),), **SMALL)
+    summaries = []
+    for summary in _summaries(job, tmp_path):
+        nobody = pl.lit(-1, pl.Int32)
+        message = pl.col("kind").is_in((SEND, RECV))
+        alone = replace(
+            summary,
+            groups=tuple(
+                Group("", "", 4, ()) if group.description == "pp" else group for group in summary.groups
+            ),
+            rows=summary.rows.with_columns(
+                peer=nobody,
+                seq=pl.when(message).then(-1).otherwise("seq"),
+                kind=pl.when(message).then(SEND_RECV).otherwise("kind").cast(pl.UInt8),
+                size_bytes=pl.when(message)
+                .then(pl.int_range(pl.len()) + 100 * summary.rank)
+                .otherwise("size_bytes"),
+            ),
+        )
+        summaries.append(alone)
+    ranks = reduce(summaries, ranks_per_node=4)
+    assert ("slow-rank", "rank 9") in named(ranks)
+    assert all(finding.at_least for finding in ranks.findings)
+    assert any("could not be matched" in note for note in words.notes(ranks))

@@ -22,6 +22,11 @@ from foretrace.sourced import JUDGEMENT, Share
 LEAST_WORTH = Share(
     0.001, "the step, that a cause must save, alone or beside the others, to be named", JUDGEMENT
 )
+MOST_UNMATCHED = Share(
+    0.1,
+    "communications that ranks stood still for, that may be matched with none for worths to be whole",
+    JUDGEMENT,
+)
 _MOST_TRIED = 32  # causes that save nothing alone, each of which is tried beside the others
 _NOT_ALONE = "; alone that costs nothing, since others hold the job up as much"
 _WORDS = {
@@ -95,7 +100,14 @@ def judge(
         change = as_change(relief, job, waits.transfer_ns, experts)
         return max((as_it_is - replay.run(change).total_ns) / steps, 0.0)
 
-    costly = _costly(causes, saved_ns, step_ns)
+    unmatched = unmatched_share(job, matches) > MOST_UNMATCHED
+    # A replay that does not know who waits for whom cannot tell what costs nothing.
+    costly = (
+        [(each, saved_ns(each.relief)) for each in causes]
+        if unmatched
+        else _costly(causes, saved_ns, step_ns)
+    )
+    at_least = at_least or unmatched
     without = combined(cause.relief for cause, _ in costly)
     together = costly[0][1] if len(costly) == 1 else saved_ns(without) if costly else 0.0
     findings = [
@@ -103,7 +115,7 @@ def judge(
             cause.what,
             cause.who,
             tuple(int(job.ranks[place]) for place in cause.members),
-            cause.says if worth >= LEAST_WORTH * step_ns else cause.says + _NOT_ALONE,
+            cause.says if unmatched or worth >= LEAST_WORTH * step_ns else cause.says + _NOT_ALONE,
             worth,
             at_least,
             not cause.once,
@@ -114,6 +126,12 @@ def judge(
     share = _exposed_share(job, matches, waits, step_ns, without.transfer)
     hidden = saved_ns(Relief({}, transfer=np.zeros(len(matches.first)))) if share > 0 else 0.0
     return Judged(tuple(findings), together, share, hidden)
+
+
+def unmatched_share(job: Gathered, matches: Matches) -> float:
+    """Of the communications that ranks stood still for, those that no other rank's was matched with."""
+    waited = job.still & (job.kind != STEP)
+    return float((matches.count == 1)[matches.number[waited]].mean()) if waited.any() else 0.0
 
 
 def _costly(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from foretrace.analyze.result import Value
+from foretrace.ranks.findings import MOST_UNMATCHED, unmatched_share
 from foretrace.ranks.reduce import MOST_RESIDUAL, Ranks
 from foretrace.sourced import JUDGEMENT, Share
 from foretrace.units import counted, format_value
@@ -59,6 +60,12 @@ def notes(ranks: Ranks) -> tuple[str, ...]:
         told.append(exposed)
     if ranks.missing:
         told.append(f"not read: {listed(ranks.missing)} of {ranks.job.world}; worths are lower bounds")
+    unmatched = unmatched_share(ranks.job, ranks.matches)
+    if unmatched > MOST_UNMATCHED:
+        told.append(
+            f"{100 * unmatched:.0f} % of the communications that ranks stood still for could not be matched with "
+            "another rank's: worths are lower bounds"
+        )
     if len(set(ranks.aligned.pieces.tolist())) > 1:
         told.append("not all ranks share a collective: clocks between such parts are taken as they are")
     return tuple(told)
