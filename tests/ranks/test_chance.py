@@ -120,3 +120,34 @@ def test_the_chance_of_one_step_is_that_of_half_of_them(steps: int) -> None:
 def test_thousands_of_steps_are_judged_too() -> None:
     """With many steps, half of them are such only where nearly every second one is."""
     assert 0.45 < chance._chance_of_one(5_000, 1e-5) < 0.5
+
+
+def _idle_longer(table: np.ndarray, step_ns: float = 12e6) -> set[int]:
+    late = np.maximum(table - np.median(table, axis=0), 0.0)
+    return {each.member for each in excess.slow_otherwise(table, late, _one_role(len(table)), step_ns)}
+
+
+def test_rare_pauses_are_nobodys_fault() -> None:
+    """In 2 to 20 % of steps a host pauses, for 2 to 5 % of the step on average, and seldom for much longer."""
+    flagged = 0
+    for seed in range(300):
+        random = np.random.default_rng(seed)
+        ranks, steps = int(random.choice((8, 16, 64))), int(random.choice((4, 6, 10, 20)))
+        pauses = random.exponential(random.uniform(0.02, 0.05) * 12e6, (ranks, steps))
+        table = random.normal(3e5, 1e4, (ranks, steps))
+        table += np.where(random.uniform(size=table.shape) < random.choice((0.02, 0.05, 0.2)), pauses, 0.0)
+        flagged += bool(_idle_longer(table))
+    assert flagged <= 3
+
+
+def test_a_rank_that_pauses_for_long_again_and_again_is_named() -> None:
+    random = np.random.default_rng(1)
+    table = random.normal(3e5, 1e4, (16, 10))
+    table[4, [2, 5, 8]] += 4e6
+    assert _idle_longer(table) == {4}
+    table[9, 3] += 3e5  # a short pause of another rank tells how long they are
+    table[11, 6] += 4e5
+    assert _idle_longer(table) == {4}
+    once = random.normal(3e5, 1e4, (16, 10))
+    once[4, 2] += 8e5  # once, and not for long: 0.7 % of all steps
+    assert _idle_longer(once) == set()

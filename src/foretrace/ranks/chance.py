@@ -71,6 +71,25 @@ def _chance_of_one(steps: int, wanted: float) -> float:
     return high
 
 
+def surprise(own: Array, others: Array, tries: int) -> float:
+    """How unlikely it is that a rank pauses so in as many of its tries, where others pause so; as a logarithm, per job of such ranks.
+
+    Both are by how much longer than a limit pauses are. Their lengths are taken to fall off as exponential ones do: of a mean
+    that is known from k of them, one is x or more with a chance of (1 + x / sum) ** -k. A pause that nobody else has tells of no
+    length, and happens as often as one in all tries of all.
+    """
+    pauses = others[others > 0]
+    count, ranks = len(pauses), len(others) // max(tries, 1) + 1
+    often = (count + 1) / max(len(others) + tries, 1)
+    lengths = float(count * np.log1p(own / pauses.sum()).sum()) if count else 0.0
+    # Together they are so long more often than each alone is: the sum of their logarithms has Erlang's distribution.
+    places = range(1, len(own)) if lengths > 0 else ()
+    terms = [each * math.log(lengths) - math.lgamma(each + 1) for each in places]
+    together = float(np.logaddexp.reduce([0.0, *terms]))
+    ways = math.lgamma(tries + 1) - math.lgamma(len(own) + 1) - math.lgamma(tries - len(own) + 1)
+    return lengths - together - len(own) * math.log(often) - ways - math.log(ranks)
+
+
 def times_tail(values: Array) -> float:
     """By how many times the middle the largest of the values may be above it by chance; by any where they are too few to tell.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,9 @@ LATE_FOR_SURE = Factor(
     JUDGEMENT,
 )
 LEAST_ONCE = Share(0.05, "the step, by which a rank takes longer in single steps", JUDGEMENT)
+LEAST_RARE = Share(
+    0.05, "all steps, that a rank must lose in single ones where nobody else pauses at all", JUDGEMENT
+)
 ALSO_LATE = Share(
     0.5, "the limit beyond which a rank is late in a step, that its other steps count from", JUDGEMENT
 )
@@ -320,9 +324,23 @@ def _in_single_steps(
     found = []
     for place in np.flatnonzero(late.sum(axis=1) > 0):
         excess = float(late[place].mean())
+        if not always[place] and _now_and_then(more, late[place] > 0, int(place), scatter, excess / step_ns):
+            continue
         left = _left(table[members[place]], late[place])
         found.append(Slow(int(members[place]), part, left, excess, 1 + excess / step_ns, not always[place]))
     return found
+
+
+def _now_and_then(more: Array, late: Array, place: int, scatter: float, share: float) -> bool:
+    """Whether a rank is late in some steps as any may be now and then: pauses of hosts are rare, and some are long."""
+    others = np.delete(counted_steps(more), place, axis=0)
+    others = others[~np.isnan(others)]
+    own = counted_steps(more[place : place + 1])[0][counted_steps(late[None])[0]]
+    beyond = np.maximum(others - scatter, 0.0)
+    if not (beyond > 0).any() and share >= LEAST_RARE:
+        return False
+    tries = counted_steps(more).shape[1]
+    return chance.surprise(np.maximum(own - scatter, 0.0), beyond, tries) < -math.log(chance.FLAGGED)
 
 
 def _beyond(more: Array, limit: Array | float) -> Array:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrace import intervals
 from foretrace.ranks import excess, links, slow_nodes, slow_stages
 from foretrace.ranks.excess import Slow
 from foretrace.ranks.gathered import Array, Gathered
@@ -18,7 +19,16 @@ from foretrace.ranks.summary import STEP
 from foretrace.ranks.waits import Waits, lateness
 from foretrace.sourced import JUDGEMENT, Share
 
-MOST_EXPOSED = Share(0.4, "the step, in which ranks stand still for transfers", JUDGEMENT)
+LEAST_WORTH = Share(
+    0.001, "the step, that a cause must save, alone or beside the others, to be named", JUDGEMENT
+)
+MOST_UNMATCHED = Share(
+    0.1,
+    "communications that ranks stood still for, that may be matched with none for worths to be whole",
+    JUDGEMENT,
+)
+_MOST_TRIED = 32  # causes that save nothing alone, each of which is tried beside the others
+_NOT_ALONE = "; alone that costs nothing, since others hold the job up as much"
 _WORDS = {
     "computation": "computes {slower:.0f} % longer than other ranks of its {among}",
     "other": "arrives {late:.3g} ms late: its device is idle for {more:.3g} ms a step longer than those of its role",
@@ -30,7 +40,7 @@ _WORDS = {
 class RankFinding:
     """A cause: what it is, who has it, and what a mean step would save without it."""
 
-    what: str  # slow-rank, slow-node, slow-link, slow-stage, late-input, imbalance, exposed-communication
+    what: str  # slow-rank, slow-node, slow-link, slow-stage, late-input, imbalance
     who: str
     ranks: tuple[int, ...]
     says: str
@@ -54,10 +64,14 @@ class _Cause:
 
 @dataclass(frozen=True)
 class Judged:
-    """The findings, the worthiest first, and what all of them together are worth."""
+    """The findings, the worthiest first, what all of them together are worth, and how much communication nothing hides."""
 
     findings: tuple[RankFinding, ...]
     combined_ns: float
+    exposed_share: float | None = (
+        None  # of the step, in which ranks stand still for transfers; None: not known
+    )
+    hidden_ns: float | None = None  # what a step would take less if all of that were hidden
 
 
 def judge(
@@ -86,43 +100,63 @@ def judge(
         change = as_change(relief, job, waits.transfer_ns, experts)
         return max((as_it_is - replay.run(change).total_ns) / steps, 0.0)
 
-    causes = _costly(causes, saved_ns, excess.LEAST_EXCESS * step_ns)
-    without = combined(cause.relief for cause in causes)
-    together = saved_ns(without) if causes else 0.0
-    worths = [together if len(causes) == 1 else saved_ns(cause.relief) for cause in causes]
+    unmatched = unmatched_share(job, matches) > MOST_UNMATCHED
+    # A replay that does not know who waits for whom cannot tell what costs nothing.
+    costly = (
+        [(each, saved_ns(each.relief)) for each in causes]
+        if unmatched
+        else _costly(causes, saved_ns, step_ns)
+    )
+    at_least = at_least or unmatched
+    without = combined(cause.relief for cause, _ in costly)
+    together = costly[0][1] if len(costly) == 1 else saved_ns(without) if costly else 0.0
     findings = [
         RankFinding(
             cause.what,
             cause.who,
             tuple(int(job.ranks[place]) for place in cause.members),
-            cause.says,
+            cause.says if unmatched or worth >= LEAST_WORTH * step_ns else cause.says + _NOT_ALONE,
             worth,
             at_least,
             not cause.once,
         )
-        for cause, worth in zip(causes, worths, strict=True)
+        for cause, worth in costly
     ]
     findings.sort(key=lambda finding: -finding.worth_ns)
     share = _exposed_share(job, matches, waits, step_ns, without.transfer)
-    if share >= MOST_EXPOSED:
-        says = f"ranks stand still for transfers during {100 * share:.0f} % of the step"
-        worth = saved_ns(Relief({}, transfer=np.zeros(len(matches.first))))
-        everyone = tuple(job.ranks.tolist())
-        findings.append(RankFinding("exposed-communication", "all ranks", everyone, says, worth, False))
-    return Judged(tuple(findings), together)
+    hidden = saved_ns(Relief({}, transfer=np.zeros(len(matches.first)))) if share > 0 else 0.0
+    return Judged(tuple(findings), together, share, hidden)
 
 
-def _costly(causes: Sequence[_Cause], saved_ns: Callable[[Relief], float], least_ns: float) -> list[_Cause]:
-    """Without those that are named only if they cost something, and do not: neither alone nor beside the others."""
-    kept = list(causes)
-    for cause in causes:
-        if not cause.if_costly or saved_ns(cause.relief) >= least_ns:
-            continue
-        others = [each for each in kept if each is not cause]
-        beside = saved_ns(combined(each.relief for each in kept)) - saved_ns(
-            combined(each.relief for each in others)
-        )
-        if beside < least_ns:
+def unmatched_share(job: Gathered, matches: Matches) -> float:
+    """Of the communications that ranks stood still for, those that no other rank's was matched with."""
+    waited = job.still & (job.kind != STEP)
+    return float((matches.count == 1)[matches.number[waited]].mean()) if waited.any() else 0.0
+
+
+def _costly(
+    causes: Sequence[_Cause], saved_ns: Callable[[Relief], float], step_ns: float
+) -> list[tuple[_Cause, float]]:
+    """The causes that cost something, alone or beside the others, each with what it saves alone.
+
+    What hides behind another cause saves nothing alone, but the job is not as it should be until both are gone.
+    """
+    kept = [(cause, saved_ns(cause.relief)) for cause in causes]
+
+    def least_ns(cause: _Cause) -> float:
+        return (excess.LEAST_EXCESS if cause.if_costly else LEAST_WORTH) * step_ns
+
+    def beside_ns(others: Sequence[tuple[_Cause, float]]) -> float:
+        whole, rest = (combined(cause.relief for cause, _ in each) for each in (kept, others))
+        return saved_ns(whole) - saved_ns(rest)
+
+    cheap = [each for each in kept if each[1] < least_ns(each[0])]
+    others = [each for each in kept if each[1] >= least_ns(each[0])]
+    if cheap and beside_ns(others) < LEAST_WORTH * step_ns:
+        return others
+    for each in cheap[:_MOST_TRIED]:
+        others = [other for other in kept if other is not each]
+        if beside_ns(others) < least_ns(each[0]):
             kept = others
     return kept
 
@@ -252,17 +286,33 @@ def _slow_links(job: Gathered, matches: Matches, waits: Waits, roles: Roles, ste
 def _exposed_share(
     job: Gathered, matches: Matches, waits: Waits, step_ns: float, left: Array | None
 ) -> float:
-    """The part of the step in which ranks stand still for transfers; waiting for others, and what slow links add, left out."""
-    rows = np.flatnonzero(job.still & (matches.count > 1)[matches.number] & (job.kind != STEP))
-    if not len(rows) or step_ns <= 0:
+    """The part of the step in which ranks stand still for transfers; waiting for others, and what slow links add, left out.
+
+    What a rank stands still for may wait for others on its stream, whose transfers count as well.
+    """
+    several = (matches.count > 1)[matches.number] & (job.kind != STEP)
+    stalls = np.flatnonzero(job.still & several)
+    if not len(stalls) or step_ns <= 0:
         return 0.0
     since = np.where(
-        job.previous[rows] >= 0, waits.leave_ns[job.previous[rows]], waits.begin_ns[job.member[rows]]
+        job.previous[stalls] >= 0, waits.leave_ns[job.previous[stalls]], waits.begin_ns[job.member[stalls]]
     )
-    stood = np.clip(waits.leave_ns[rows] - since - job.work_ns[rows], 0.0, None)
-    transfer_ns = waits.transfer_ns if left is None else waits.transfer_ns * left
-    taken = np.minimum(np.clip(transfer_ns[matches.number[rows]], 0.0, None), stood)
-    return float(taken.sum()) / (len(job.ranks) * len(job.steps) * step_ns)
+    since = np.minimum(since + job.work_ns[stalls], waits.leave_ns[stalls])
+    rows = np.flatnonzero(several)
+    transfer_ns = np.clip(waits.transfer_ns if left is None else waits.transfer_ns * left, 0.0, None)
+    taken_ns = transfer_ns[matches.number[rows]]
+    # All ranks in one row of times, one after the other.
+    first = min(float(waits.leave_ns[rows].min() - taken_ns.max()), float(since.min()))
+    apart = float(waits.leave_ns[rows].max()) - first + 1
+
+    def at(member: Array, times_ns: Array) -> Array:
+        return (member * apart + times_ns - first).astype(np.int64)
+
+    own = job.member[rows].astype(np.int64)
+    transfers = intervals.union(at(own, waits.leave_ns[rows] - taken_ns), at(own, waits.leave_ns[rows]))
+    own = job.member[stalls].astype(np.int64)
+    stood = intervals.covered_ns(transfers, at(own, since), at(own, waits.leave_ns[stalls]))
+    return float(stood.sum()) / (len(job.ranks) * len(job.steps) * step_ns)
 
 
 def named(ranks: Sequence[int]) -> str:

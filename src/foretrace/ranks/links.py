@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.ranks.gathered import Array, Gathered
-from foretrace.ranks.matching import RECV, SEND, Matches
+from foretrace.ranks.matching import RECV, SEND, SEND_RECV, Matches
 from foretrace.ranks.roles import Roles
 from foretrace.ranks.summary import STEP
 from foretrace.ranks.waits import Waits
@@ -150,7 +150,7 @@ def _parties(
 ) -> tuple[Array, tuple[tuple[int, ...], ...]]:
     """For each communication its group, and for each group the places of its members that were read."""
     row = first[chosen]
-    paired = np.isin(job.kind[row], (SEND, RECV))
+    paired = np.isin(job.kind[row], (SEND, RECV)) | ((job.kind[row] == SEND_RECV) & (job.peer[row] >= 0))
     key = np.where(job.group[row] >= 0, job.group_key[np.maximum(job.group[row], 0)], 0).astype(np.int64)
     second = job.member[matches.order[matches.first[chosen] + 1]].astype(np.int64)
     one = job.member[row].astype(np.int64)

@@ -9,9 +9,9 @@ import numpy as np
 from foretrace.ranks.gathered import Array, Gathered
 from foretrace.ranks.summary import KIND_CODE, NOBODY, STEP
 
-SEND, RECV = KIND_CODE["send"], KIND_CODE["recv"]
+SEND, RECV, SEND_RECV = KIND_CODE["send"], KIND_CODE["recv"], KIND_CODE["send_recv"]
 # Every member has the same bytes in these.
-_OF_ONE_SIZE = tuple(KIND_CODE[name] for name in ("all_reduce", "reduce_scatter", "all_gather", "broadcast"))
+OF_ONE_SIZE = tuple(KIND_CODE[name] for name in ("all_reduce", "reduce_scatter", "all_gather", "broadcast"))
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,13 @@ def _identity(job: Gathered) -> tuple[Array, Array, Array, Array]:
     part = np.where(paired, job.step, part)
     number = np.where(paired, NOBODY, number)
     expected = np.where(paired, 2, expected)
+    # Messages in both directions at once, or in one that is not told.
+    exchanged = (job.kind == SEND_RECV) & (job.peer >= 0)
+    ends = np.minimum(own, job.peer) * job.world + np.maximum(own, job.peer)
+    owner = np.where(exchanged, groups + job.world**2 + ends, owner)
+    part = np.where(exchanged, job.step, part)
+    number = np.where(exchanged, job.seq, number)
+    expected = np.where(exchanged, 2, expected)
     alone = (job.kind == STEP) | (owner < 0)
     part = np.where(_out_of_step(job, owner, part, number, ~alone), NOBODY, part)
     owner = np.where(alone, -1 - np.arange(rows), owner)
@@ -171,6 +178,6 @@ def _sound(job: Gathered, order: Array, first: Array, of_row: Array) -> Array:
     known = size >= 0
     least = np.minimum.reduceat(np.where(known, size, np.iinfo(np.int64).max), first)
     most = np.maximum.reduceat(np.where(known, size, -1), first)
-    sizes_agree = (most < 0) | (least == most) | ~np.isin(low, _OF_ONE_SIZE)
+    sizes_agree = (most < 0) | (least == most) | ~np.isin(low, OF_ONE_SIZE)
     sound: Array = pair | ((low == high) & sizes_agree & ~one_way)
     return sound

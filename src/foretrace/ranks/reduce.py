@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from foretrace.ranks import clocks as clocks_of
-from foretrace.ranks import findings, matching, readiness, rebuild, roles, tables, waits
+from foretrace.ranks import findings, matching, membership, readiness, rebuild, roles, tables, waits
 from foretrace.ranks.clocks import Clocks
 from foretrace.ranks.findings import Judged, RankFinding
 from foretrace.ranks.gathered import Array, Gathered, gather
@@ -120,7 +120,13 @@ class Ranks:
                 for finding in self.findings
             ],
             "combined_ms": round(self.judged.combined_ns / 1e6, 6),
+            "exposed_communication_pct": _rounded(self.judged.exposed_share, 100, 3),
+            "exposed_communication_ms": _rounded(self.judged.hidden_ns, 1e-6, 6),
         }
+
+
+def _rounded(value: float | None, times: float, digits: int) -> float | None:
+    return None if value is None else round(value * times, digits)
 
 
 def reduce(
@@ -131,7 +137,7 @@ def reduce(
 ) -> Ranks:
     """The ranks of a job from their summaries, one of each."""
     summaries, useless = _comparable(summaries)
-    job = gather(summaries)
+    job = membership.inferred(gather(summaries))
     matches = matching.match(job)
     aligned = clocks_of.align(job, matches)
     measured = waits.measure(job, matches, aligned)
@@ -143,7 +149,8 @@ def reduce(
     cut = [each.rank for each in summaries if TRUNCATED in dict(each.repairs)]
     if cut and len(cut) < len(summaries):
         read = [each for each in summaries if each.rank not in cut]
-        rebuilt = _rebuilt(replace(gather(read), world=job.world), job, ranks_per_node)
+        whole = membership.inferred(replace(gather(read), world=job.world))
+        rebuilt = _rebuilt(whole, job, ranks_per_node)
     else:
         rebuilt = rebuild.whole(job, matches, measured, found)
     rebuilt = replace(rebuilt, job=readiness.of_peers(rebuilt.job, rebuilt.matches, rebuilt.roles))

@@ -32,7 +32,7 @@ class Replayed:
 
     start_ns: Array
     end_ns: Array
-    total_ns: float  # from the first begin to the last end
+    total_ns: float  # from the first begin to the last end of ranks that communicate
 
 
 class Replay:
@@ -52,6 +52,7 @@ class Replay:
         self.bounds = np.append(
             np.flatnonzero(np.append(True, level[1:] != level[:-1])) if len(level) else 0, len(level)
         )
+        self.marks = _marks(job, matches)
         self.begin = float(waits.begin_ns.min()) if len(waits.begin_ns) else 0.0
 
     def run(self, change: Change = Change()) -> Replayed:  # noqa: B008
@@ -85,8 +86,16 @@ class Replay:
         by_row = np.empty(count)
         by_row[rows] = start
         ends = end[:-1]
-        marks = job.kind == STEP
-        return Replayed(by_row, ends, float(ends[marks].max()) - self.begin if marks.any() else 0.0)
+        total = float(ends[self.marks].max()) - self.begin if len(self.marks) else 0.0
+        return Replayed(by_row, ends, total)
+
+
+def _marks(job: Gathered, matches: Matches) -> Array:
+    """Rows in which the steps of ranks end; without ranks that communicate with nobody, where others do: nobody waits for them."""
+    shared = (matches.count > 1)[matches.number]
+    apart = np.bincount(job.member, shared, len(job.ranks)) == 0
+    marks = job.kind == STEP
+    return np.flatnonzero(marks & ~apart[job.member] if shared.any() else marks)
 
 
 def _levels(job: Gathered, matches: Matches, waits: Waits) -> Array:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.ranks.gathered import Array, Gathered
-from foretrace.ranks.matching import RECV, SEND, partners
+from foretrace.ranks.matching import RECV, SEND, SEND_RECV, partners
 from foretrace.ranks.summary import STEP
 from foretrace.ranks.waits import Waits
 
@@ -47,13 +47,16 @@ def stages_of_world(job: Gathered, waits: Waits) -> Array:
     Ranks that were not read have their place too: those who talk to them tell it.
     """
     rows = np.flatnonzero((job.kind == SEND) | (job.kind == RECV))
+    if not len(rows):  # where no direction is told, pipelines go to higher ranks
+        rows = np.flatnonzero(job.kind == SEND_RECV)
     peer = partners(job)[rows]
     rows, peer = rows[peer >= 0], peer[peer >= 0]
     if not len(rows):
         return np.zeros(job.world, np.int64)
     own = job.ranks[job.member[rows]]
-    source = np.where(job.kind[rows] == SEND, own, peer)
-    destination = np.where(job.kind[rows] == SEND, peer, own)
+    both = job.kind[rows] == SEND_RECV
+    source = np.where(both, np.minimum(own, peer), np.where(job.kind[rows] == SEND, own, peer))
+    destination = np.where(both, np.maximum(own, peer), np.where(job.kind[rows] == SEND, peer, own))
     order = np.lexsort((waits.leave_ns[rows], job.step[rows]))
     source, destination, step = source[order], destination[order], job.step[rows][order]
     pairs = np.stack((step, np.minimum(source, destination), np.maximum(source, destination)))
@@ -78,6 +81,8 @@ def _first_is_send(job: Gathered, waits: Waits, ranks: int) -> Array:
     rows = np.flatnonzero((job.kind == SEND) | (job.kind == RECV))
     # A receive may be posted early: what counts is which one is over first.
     order = rows[np.lexsort((waits.leave_ns[rows], job.step[rows], job.member[rows]))]
+    if not len(order):
+        return np.zeros(ranks, bool)
     keys = np.stack((job.member[order], job.step[order]))
     new = np.append(True, np.any(keys[:, 1:] != keys[:, :-1], axis=0))
     first = order[new]

@@ -23,6 +23,13 @@ from foretrace.trace import Step, Trace
 from foretrace.urls import located
 
 _HOST_IN_NAME = re.compile(r"(?P<host>[\w.-]+?)_\d+\.\d+\.pt\.trace\.json(?:\.gz)?")
+_SUFFIXES = re.compile(r"(?:\.pt)?(?:\.trace)?\.json(?:\.gz|\.zst)?$", re.IGNORECASE)
+# worker3, trace.3 or 3-trace; longer numbers are of processes and times.
+_NUMBERS = (
+    re.compile(r"(?:worker|process|proc|gpu|device)[-_.]?(\d{1,4})(?!\d)", re.IGNORECASE),
+    re.compile(r"(?<!\d)(\d{1,4})$"),
+    re.compile(r"^\D*(\d{1,4})\D*$"),
+)
 _CUT = re.compile(r",\s*\.\.\.\s*\]$")
 
 
@@ -44,6 +51,7 @@ def of_trace(trace: Trace, *, rank: int | None = None, facts: Mapping[str, Any] 
     """The Summary of a recording that was read already; `facts` are those of its rank in a Run."""
     facts = _beside(trace.path) if facts is None else facts
     own = trace.meta.get("rank") if rank is None else rank
+    own = _rank_in_name(trace.path.name) if own is None else own
     if not isinstance(own, int):
         raise MissingDataError(f"{trace.path.name}: no rank in it, nor in its name")
     steps = trace.steps or (Step(NOBODY, 0, trace.duration_ns),)
@@ -69,6 +77,13 @@ def of_trace(trace: Trace, *, rank: int | None = None, facts: Mapping[str, Any] 
         rows=rows,
         steps=_steps(steps, activity, under_way),
     )
+
+
+def _rank_in_name(name: str) -> int | None:
+    """The rank by the number in a file's name; None where it has none that may be one."""
+    stem = _SUFFIXES.sub("", name)
+    found = next((match for match in (each.search(stem) for each in _NUMBERS) if match), None)
+    return int(found[1]) if found else None
 
 
 def _calls(trace: Trace, own: int) -> pl.DataFrame:

@@ -148,8 +148,13 @@ def _of_kernels(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     )
     parts = pl.col("name").str.extract_groups(_ALGORITHM)
     algorithm = pl.concat_str(parts.struct[0], parts.struct[1], separator=" ").str.to_lowercase()
+    # "coalesced" says how several were launched; what they are, the kernel's name tells.
     named = pl.coalesce(
-        "collective", _collective(pl.col("label")), _collective(pl.col("name")), pl.lit("unknown")
+        _collective(pl.col("collective")),
+        _collective(pl.col("label")),
+        _collective(pl.col("name")),
+        "collective",
+        pl.lit("unknown"),
     )
     return _shaped(
         rows.with_columns(
