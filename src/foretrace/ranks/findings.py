@@ -19,6 +19,10 @@ from foretrace.ranks.summary import STEP
 from foretrace.ranks.waits import Waits, lateness
 from foretrace.sourced import JUDGEMENT, Share
 
+# Much of it may be how a job is made, with nobody who holds the others up.
+MOST_EXPOSED = Share(
+    0.6, "the step, in which ranks stand still for transfers: longer than for all else", JUDGEMENT
+)
 LEAST_WORTH = Share(
     0.001, "the step, that a cause must save, alone or beside the others, to be named", JUDGEMENT
 )
@@ -40,7 +44,7 @@ _WORDS = {
 class RankFinding:
     """A cause: what it is, who has it, and what a mean step would save without it."""
 
-    what: str  # slow-rank, slow-node, slow-link, slow-stage, late-input, imbalance
+    what: str  # slow-rank, slow-node, slow-link, slow-stage, late-input, imbalance, exposed-communication
     who: str
     ranks: tuple[int, ...]
     says: str
@@ -125,6 +129,10 @@ def judge(
     findings.sort(key=lambda finding: -finding.worth_ns)
     share = _exposed_share(job, matches, waits, step_ns, without.transfer)
     hidden = saved_ns(Relief({}, transfer=np.zeros(len(matches.first)))) if share > 0 else 0.0
+    if share >= MOST_EXPOSED:
+        says = f"ranks stand still for transfers during {100 * share:.0f} % of the step"
+        everyone = tuple(job.ranks.tolist())
+        findings.append(RankFinding("exposed-communication", "all ranks", everyone, says, hidden, False))
     return Judged(tuple(findings), together, share, hidden)
 
 

@@ -35,7 +35,11 @@ def names_other(ranks: Ranks | None, rank: int) -> bool:
     if ranks is None:
         return False
     causes = [
-        finding for finding in ranks.findings if finding.steady and finding.worth_ns >= COSTS * ranks.step_ns
+        finding
+        for finding in ranks.findings
+        if finding.what != "exposed-communication"
+        and finding.steady
+        and finding.worth_ns >= COSTS * ranks.step_ns
     ]
     return bool(causes) and not any(rank in finding.ranks for finding in causes)
 

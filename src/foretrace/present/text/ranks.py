@@ -5,14 +5,9 @@ from __future__ import annotations
 from foretrace.analyze.result import Value
 from foretrace.ranks.findings import MOST_UNMATCHED, unmatched_share
 from foretrace.ranks.reduce import MOST_RESIDUAL, Ranks
-from foretrace.sourced import JUDGEMENT, Share
 from foretrace.units import counted, format_value
 
 _LISTED = 8
-# No finding: where all ranks communicate alike, that is how the job is made, and nobody holds the others up.
-MUCH_EXPOSED = Share(
-    0.4, "the step, in which ranks stand still for transfers: from here on it is said", JUDGEMENT
-)
 
 
 def headline(ranks: Ranks) -> str:
@@ -24,8 +19,7 @@ def headline(ranks: Ranks) -> str:
             f"{read}, {step} a step: their collectives cannot be matched, so nothing is said of who is late"
         )
     if not ranks.findings:
-        says = f"{read}, {step} a step: no rank, node, stage or input holds the others up"
-        return f"{says}, but {exposed}" if (exposed := _exposed(ranks)) else says
+        return f"{read}, {step} a step: no rank, node, stage or input holds the others up"
     first = ranks.findings[0]
     at_least = "at least " if first.at_least else ""
     worth = format_value("_ns", first.worth_ns)
@@ -56,8 +50,6 @@ def values(ranks: Ranks) -> dict[str, Value]:
 def notes(ranks: Ranks) -> tuple[str, ...]:
     """Each finding in words, and what the figures leave out."""
     told = [f"{finding.what}: {finding.says}" for finding in ranks.findings]
-    if ranks.findings and (exposed := _exposed(ranks)):
-        told.append(exposed)
     if ranks.missing:
         told.append(f"not read: {listed(ranks.missing)} of {ranks.job.world}; worths are lower bounds")
     unmatched = unmatched_share(ranks.job, ranks.matches)
@@ -69,15 +61,6 @@ def notes(ranks: Ranks) -> tuple[str, ...]:
     if len(set(ranks.aligned.pieces.tolist())) > 1:
         told.append("not all ranks share a collective: clocks between such parts are taken as they are")
     return tuple(told)
-
-
-def _exposed(ranks: Ranks) -> str:
-    """What communication that nothing hides takes, and would save; nothing where that is little."""
-    share, hidden_ns = ranks.judged.exposed_share, ranks.judged.hidden_ns
-    if share is None or hidden_ns is None or share < MUCH_EXPOSED:
-        return ""
-    saved = format_value("_ns", hidden_ns)
-    return f"transfers that nothing hides take {100 * share:.0f} % of the step: hidden, a step would take {saved} less"
 
 
 def listed(ranks: tuple[int, ...]) -> str:
