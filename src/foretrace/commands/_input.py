@@ -21,8 +21,8 @@ _SETTINGS = {
     # Nothing here multiplies matrices, and each thread for that spins for a while when it starts.
     "OPENBLAS_NUM_THREADS": "1",
     # One heap for all threads of polars, which gives memory back after 0.1 s: with a heap for each, a fifth of the memory of a
-    # diagnosis was what some had needed once. Large pages, of which Linux clears as many bytes in a quarter of the time.
-    "_RJEM_MALLOC_CONF": "narenas:1,dirty_decay_ms:100,muzzy_decay_ms:0,thp:always",
+    # diagnosis was what some had needed once.
+    "_RJEM_MALLOC_CONF": "narenas:1,dirty_decay_ms:100,muzzy_decay_ms:0",
 }
 
 

@@ -20,8 +20,8 @@ from foretrace.analyze.concepts.names.named_spans import of_kind
 from foretrace.analyze.steps import step_windows
 from foretrace.trace import Step, Trace
 
-# Six times the largest recording of the corpus, so that those stay as they are; the rules then take about two seconds.
-MOST_SPANS = 300_000
+# Four times the largest recording of the corpus, so that those stay as they are; the rules then take most of a second.
+MOST_SPANS = 200_000
 LEAST_STEPS = 8
 # Some of the work is once a step: more steps than this say the same again, and take the rules more than two seconds.
 MOST_STEPS = 2_000
