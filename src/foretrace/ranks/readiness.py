@@ -15,7 +15,7 @@ from foretrace.ranks import excess
 from foretrace.ranks.gathered import Array, Gathered
 from foretrace.ranks.matching import Matches
 from foretrace.ranks.roles import Roles
-from foretrace.ranks.summary import STEP
+from foretrace.ranks.summary import NOBODY, STEP
 from foretrace.sourced import JUDGEMENT, Factor
 
 _AT_ONCE_NS = (
@@ -44,25 +44,32 @@ def _after_others(job: Gathered, matches: Matches, roles: Roles) -> Gathered:
         return job
     slot = _slots(job)
     role = roles.role[job.member].astype(np.int64)
-    span = int(role.max()) + 1
-    peer = {
-        int(key): int(row)
-        for key, row in zip(matches.number[follows] * span + role[follows], follows, strict=True)
-    }
-    ended = {(int(job.member[row]), int(slot[row])): int(row) for row in np.flatnonzero(shared)}
+    which = matches.number * (int(role.max()) + 1) + role
+    like = _last_with(which[follows], follows, which[queued])
+    queued, like = queued[like >= 0], like[like >= 0]
+    rows = np.flatnonzero(shared)
+    own = job.member.astype(np.int64) * (int(slot.max()) + 1)
+    after = _last_with((own + slot)[rows], rows, own[queued] + slot[job.before[like]])
+    was_ns = np.where(job.before[queued] >= 0, job.end_ns[job.before[queued]], -np.inf)
+    follow = (after >= 0) & (after != queued) & (after != job.queued[queued])
+    follow &= (was_ns < job.end_ns[after]) & (job.end_ns[after] <= job.start_ns[queued])
+    queued, like, after = queued[follow], like[follow], after[follow]
     before, lead, computation, loading = (
         values.copy() for values in (job.before, job.lead_ns, job.computation_ns, job.input_ns)
     )
-    for row in queued.tolist():
-        like = peer.get(int(matches.number[row] * span + role[row]))
-        after = None if like is None else ended.get((int(job.member[row]), int(slot[job.before[like]])))
-        if like is None or after is None or after == row or after == job.queued[row]:
-            continue
-        was = job.end_ns[job.before[row]] if job.before[row] >= 0 else -np.inf
-        if was < job.end_ns[after] <= job.start_ns[row]:
-            before[row], lead[row] = after, min(lead[like], job.start_ns[row] - job.end_ns[after])
-            computation[row] = loading[row] = 0.0
+    before[queued] = after
+    lead[queued] = np.minimum(lead[like], job.start_ns[queued] - job.end_ns[after])
+    computation[queued] = loading[queued] = 0.0
     return replace(job, before=before, lead_ns=lead, computation_ns=computation, input_ns=loading)
+
+
+def _last_with(keys: Array, rows: Array, wanted: Array) -> Array:
+    """For each wanted key the last row that has it; NOBODY where none has."""
+    order = np.argsort(keys, kind="stable")
+    keys, rows = keys[order], rows[order]
+    place = np.searchsorted(keys, wanted, side="right") - 1
+    found: Array = np.where((place >= 0) & (keys[place] == wanted), rows[place], NOBODY)
+    return found
 
 
 def _slots(job: Gathered) -> Array:
@@ -71,15 +78,27 @@ def _slots(job: Gathered) -> Array:
     size = np.where(
         known, job.group_size[job.group_key[np.where(known, job.group, 0)]] if known.any() else 0, 0
     )
-    facts = np.stack((job.step.astype(np.int64), job.kind.astype(np.int64), job.size_bytes, size))
-    klass = np.asarray(np.unique(facts, axis=1, return_inverse=True)[1]).reshape(-1)
-    order = np.lexsort((job.start_ns, klass, job.member))
-    keys = np.stack((job.member[order], klass[order]))
-    first = np.flatnonzero(np.append(True, np.any(keys[:, 1:] != keys[:, :-1], axis=0)))
+    alike = _numbered((size, job.size_bytes, job.kind, job.step))
+    order = np.lexsort((job.start_ns, alike, job.member))
+    first = np.flatnonzero(_changes((job.member[order], alike[order])))
     turn = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
     slot = np.empty(len(order), np.int64)
-    slot[order] = klass[order] * (int(turn.max(initial=0)) + 1) + turn
+    slot[order] = alike[order] * (int(turn.max(initial=0)) + 1) + turn
     return slot
+
+
+def _numbered(facts: tuple[Array, ...]) -> Array:
+    """A number for each row, the same for rows with the same facts."""
+    order = np.lexsort(facts)
+    number = np.empty(len(order), np.int64)
+    number[order] = np.cumsum(_changes(tuple(fact[order] for fact in facts))) - 1
+    return number
+
+
+def _changes(facts: tuple[Array, ...]) -> Array:
+    """Whether each row differs from the one before."""
+    differs: Array = np.append(True, np.any([fact[1:] != fact[:-1] for fact in facts], axis=0))
+    return differs
 
 
 def _not_later(job: Gathered, matches: Matches, roles: Roles) -> Gathered:
