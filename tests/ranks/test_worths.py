@@ -38,6 +38,13 @@ def test_communication_that_nothing_hides_is_told_and_named_where_it_takes_most(
     assert document["combined_ms"] == 0
 
 
+def test_of_communication_that_is_not_matched_nothing_is_told(tmp_path: Path) -> None:
+    made(data_parallel(world=8, **SMALL), tmp_path)
+    document = reduce([summarise(min(tmp_path.iterdir()))]).to_dict()
+    assert document["exposed_communication_pct"] is None
+    assert document["exposed_communication_ms"] is None
+
+
 def test_causes_that_hide_behind_each_other_say_so(tmp_path: Path) -> None:
     """Two jobs that do not communicate, each with a slow rank: mending one saves nothing until the other is mended."""
     _, one = made(data_parallel(world=8, faults=(Fault("slow-rank", 3, 1.3),), **SMALL), tmp_path)

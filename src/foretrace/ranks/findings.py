@@ -128,6 +128,8 @@ def judge(
     ]
     findings.sort(key=lambda finding: -finding.worth_ns)
     share = _exposed_share(job, matches, waits, step_ns, without.transfer)
+    if share is None:
+        return Judged(tuple(findings), together)
     hidden = saved_ns(Relief({}, transfer=np.zeros(len(matches.first)))) if share > 0 else 0.0
     if share >= MOST_EXPOSED:
         says = f"ranks stand still for transfers during {100 * share:.0f} % of the step"
@@ -293,14 +295,16 @@ def _slow_links(job: Gathered, matches: Matches, waits: Waits, roles: Roles, ste
 
 def _exposed_share(
     job: Gathered, matches: Matches, waits: Waits, step_ns: float, left: Array | None
-) -> float:
+) -> float | None:
     """The part of the step in which ranks stand still for transfers; waiting for others, and what slow links add, left out.
 
-    What a rank stands still for may wait for others on its stream, whose transfers count as well.
+    What a rank stands still for may wait for others on its stream, whose transfers count as well. None where nothing is matched.
     """
     several = (matches.count > 1)[matches.number] & (job.kind != STEP)
+    if not several.any() or step_ns <= 0:
+        return None
     stalls = np.flatnonzero(job.still & several)
-    if not len(stalls) or step_ns <= 0:
+    if not len(stalls):
         return 0.0
     since = np.where(
         job.previous[stalls] >= 0, waits.leave_ns[job.previous[stalls]], waits.begin_ns[job.member[stalls]]
