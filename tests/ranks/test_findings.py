@@ -219,7 +219,7 @@ def test_the_document_has_the_documented_members(tmp_path: Path) -> None:
     document = ranks.to_dict()
     assert list(document) == [
         "schema", "world", "ranks_read", "missing", "clock_residual_us", "step_ms", "findings", "combined_ms",
-        "exposed_communication_pct", "exposed_communication_ms",
+        "exposed_transfer_pct", "exposed_transfer_ms",
     ]  # fmt: skip
     assert [list(finding) for finding in document["findings"]] == [["what", "who", "worth_ms", "at_least"]]
 

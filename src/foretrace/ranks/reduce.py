@@ -120,8 +120,8 @@ class Ranks:
                 for finding in self.findings
             ],
             "combined_ms": round(self.judged.combined_ns / 1e6, 6),
-            "exposed_communication_pct": _rounded(self.judged.exposed_share, 100, 3),
-            "exposed_communication_ms": _rounded(self.judged.hidden_ns, 1e-6, 6),
+            "exposed_transfer_pct": _rounded(self.judged.exposed_share, 100, 3),
+            "exposed_transfer_ms": _rounded(self.judged.hidden_ns, 1e-6, 6),
         }
 
 

@@ -42,7 +42,7 @@ def values(ranks: Ranks) -> dict[str, Value]:
         "step_ns": round(ranks.step_ns),
         "stages_count": ranks.roles.stages_count,
         "clock_residual_ns": round(ranks.aligned.residual_ns),
-        **({} if exposed is None else {"exposed_communication_pct": 100 * exposed}),
+        **({} if exposed is None else {"exposed_transfer_pct": 100 * exposed}),
         **together,
     }
 
