@@ -156,7 +156,7 @@ class Trace:
         return max((int(part.select(end.max()).item()) for part in parts), default=0)
 
     def span_parts(self, *columns: str) -> Iterator[pl.DataFrame]:
-        """These columns of the spans, some rows after the others: what is worked out of all at once takes as much memory again."""
+        """These columns of the spans, a part of the rows at a time: what is worked out of all at once takes as much memory again."""
         spans = self.spans.select(*columns)
         for first in range(0, spans.height, _AT_ONCE):
             yield spans.slice(first, _AT_ONCE)

@@ -43,8 +43,8 @@ class Memory {
     if (size <= size_) return;
 #ifdef __linux__
     if (size >= kMapped) {
-      // Whole large pages of address space, of which only what is written becomes memory: Linux then places and moves the block
-      // at their borders, and it keeps them.
+      // A multiple of large pages, of which only what is written becomes memory: Linux then places the block at their borders, and
+      // moves it without splitting them.
       const size_t unit = size >= kHuge ? kLargePage : kPage;
       size = (size + unit - 1) & ~(unit - 1);
       void* moved;
@@ -110,8 +110,8 @@ class Memory {
  private:
   static constexpr size_t kMapped = size_t(1) << 18;
   static constexpr size_t kPage = 4096;
-  static constexpr size_t kLargePage = size_t(2) << 20;  // one fault instead of 512, and a quarter of the time for as many bytes
-  static constexpr size_t kHuge = 2 * kLargePage;        // from here on a block asks for large pages
+  static constexpr size_t kLargePage = size_t(2) << 20;  // one fault instead of 512
+  static constexpr size_t kHuge = 2 * kLargePage;  // from here on a block asks for large pages
   char* data_ = nullptr;
   size_t size_ = 0;
 };
