@@ -1,8 +1,8 @@
 """The step time that `foretrace run` reports, beside the same program timed alone, on a GPU.
 
-    python benchmarks/capture.py --out FOLDER [--budget 400] [NAME ...]
+    python benchmarks/capture.py --pairs PAIRS --out FOLDER [--budget 400] [NAME ...]
 
-Programs are those of benchmarks/pairs, slow variants, as a user would run them: a script with a loop. Each is timed in
+Programs are the slow variants of the pairs of docs/accuracy.md, whose folder is PAIRS, as a user would run them: a script with a loop. Each is timed in
 a process that no profiler ever enters, recorded by `foretrace run --stop-after-capture`, and timed alone again: a host
 wanders. FOLDER gets the Run's rank.json and the light recording of each, and all of them in capture.tar;
 `--judge FOLDER` reads those (it needs polars, not torch) and prints the table: step alone before and after, step
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -31,12 +32,13 @@ PROGRAMS = (
 # Of these a step is more than one call of a module, and there is no optimizer.
 NAMED = {"ranker_serve": "__main__:one_step"}
 _LONGEST_S = 120
+FOLDER = "FORETRACE_PAIRS"  # the folder of their programs
 
 
 def loop(name: str) -> None:
     """The program: its steps for two minutes, or until it is stopped."""
     global one_step
-    sys.path.insert(0, str(ROOT / "benchmarks" / "pairs"))
+    sys.path.insert(0, os.environ[FOLDER])
     import torch
     from programs import PAIRS
 
@@ -53,7 +55,7 @@ def loop(name: str) -> None:
 
 def alone(name: str) -> dict[str, float] | None:
     """The slow variant in a process of its own that is never profiled."""
-    sys.path.insert(0, str(ROOT / "benchmarks" / "pairs"))
+    sys.path.insert(0, os.environ[FOLDER])
     import measure
     from programs import PAIRS
 
@@ -68,7 +70,7 @@ def recorded(name: str, folder: Path) -> tuple[float, str]:
     begin = time.monotonic()
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=_LONGEST_S, check=False,
-        env={**__import__("os").environ, "PYTHONPATH": str(ROOT / "src")},
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
     )  # fmt: skip
     said = (
         "" if done.returncode == 0 and not done.stdout.strip() else f"{done.returncode}: {done.stdout[-300:]}"
@@ -136,6 +138,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*")
+    parser.add_argument("--pairs", metavar="PAIRS", help="the folder that holds programs.py of the pairs")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--budget", type=float, default=400)
     parser.add_argument(
@@ -144,6 +147,8 @@ def main() -> int:
     parser.add_argument("--judge", type=Path)
     parser.add_argument("--loop", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.pairs:
+        os.environ[FOLDER] = options.pairs
     if options.loop:
         loop(options.loop)
     elif options.judge:

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MODELS = ("encoder", "gpt", "resnet50", "vit")
 BATCH = {"encoder": 16, "gpt": 8, "resnet50": 64, "vit": 128}
 IN_BF16 = ("gpt", "vit")
-SAVING_BAR, BATCH_BAR = 0.15, 0.05  # issue 17
+SAVING_BAR, BATCH_BAR = 0.15, 0.05
 _GIB = 2**30
 _STEPS, _TIMED = 3, 5
 

@@ -1,8 +1,8 @@
 """The step time without a profiler, estimated from a recording alone, against what was measured.
 
-    python benchmarks/steps.py [FOLDER ...]     default: ../shared/corpus/h200 and the sets of benchmarks/pairs
+    python benchmarks/steps.py FOLDER ...
 
-A folder is laid out as for predictions.py. For every `slow` recording, light or rich, it prints how far the estimate is
+A folder holds pairs, as for accuracy.py. For every `slow` recording, light or rich, it prints how far the estimate is
 from `slow.step_ms`, apart for programs that the host or the device holds back; and where both recordings exist, what the
 two say together.
 """
@@ -23,19 +23,13 @@ from foretrace.predict.calibrate import Calibration, calibrate, calibrate_pair
 from foretrace.predict.program import Program
 from foretrace.trace import Trace
 
-ROOT = Path(__file__).parents[1]
-DEFAULT = (
-    ROOT.parent / "shared" / "corpus" / "h200",
-    *sorted((ROOT / "benchmarks/pairs/recordings").glob("?")),
-)
-
 
 def main() -> int:
     """Prints the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folders", nargs="*", type=Path, default=DEFAULT)
+    parser.add_argument("folders", nargs="+", type=Path)
     truths = [path for folder in parser.parse_args().folders for path in sorted(folder.glob("*.truth.json"))]
     if not truths:
         print("no NAME.truth.json in any of the folders", file=sys.stderr)

@@ -2,8 +2,8 @@
 
 A block that begins with `$ foretrace ...` holds what the command prints on a terminal of 88 columns; with `| sed -n 'A,Bp'`
 behind it, only those lines, A and B a number or /words/. A part between `<!-- copied from PAGE: NAME -->` and `<!-- end of copy -->` holds what PAGE has between
-`<!-- NAME -->` and `<!-- end of NAME -->`, or below the heading NAME. Between `<!-- measured: SET/PROGRAM -->` and `<!-- end -->` stands what was measured
-without a profiler before and after the fix of a program of benchmarks/pairs. The commands read recordings of this repository, so any machine prints the same.
+`<!-- NAME -->` and `<!-- end of NAME -->`, or below the heading NAME. Between `<!-- measured: PROGRAM -->` and `<!-- end -->` is what was measured
+without a profiler before and after the fix: docs/tutorials/recordings/PROGRAM.truth.json. The commands read recordings of this repository, so any machine prints the same.
 
 python scripts/fill_pages.py [PAGE ...]           writes the pages
 python scripts/fill_pages.py --check [PAGE ...]   exits with 1 and shows the difference if a page is not what they print
@@ -108,9 +108,7 @@ def copied(page: Path, source: str, name: str) -> str:
 
 def measured(program: str) -> str:
     """How much faster the fixed program was, and its step before and after."""
-    text = (ROOT / "benchmarks" / "pairs" / "recordings" / f"{program}.truth.json").read_text(
-        encoding="utf-8"
-    )
+    text = (ROOT / "docs" / "tutorials" / "recordings" / f"{program}.truth.json").read_text(encoding="utf-8")
     truth = json.loads(text)
     before, after = (f"{truth[side]['step_ms']:.3g} ms" for side in ("slow", "fixed"))
     return f"× {truth['speedup']:.2f}, from {before} to {after} a step"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.corpus import CORPUS, needs_corpus
+from tests.corpus import CORPUS, needs_accuracy, needs_corpus
 
 # Set before any test imports foretrace, and inherited by the processes that tests start. Workers of pytest-xdist use the
 # cache of the process that started them: what one of them has read, the others find there.
@@ -40,7 +40,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
 # Tests of programs that import torch. With `-m fast` they are not even imported, which would take seconds.
-SLOW_PLACES = [Path(__file__).parent / name for name in ("capture", "examples", "test_pairs.py")]
+SLOW_PLACES = [Path(__file__).parent / name for name in ("capture", "examples")]
 
 
 TRACES = Path(__file__).parent / "traces"
@@ -77,9 +77,9 @@ def reads_corpus(item: pytest.Item) -> bool:
     """Whether a test needs the shared recordings, or is given the path of one of them or of tests/traces."""
     parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     paths = [value for value in parameters.values() if isinstance(value, Path)]
-    return needs_corpus.mark in item.iter_markers("skipif") or any(
-        path.is_relative_to(folder) for path in paths for folder in (CORPUS, TRACES)
-    )
+    return any(
+        mark in item.iter_markers("skipif") for mark in (needs_corpus.mark, needs_accuracy.mark)
+    ) or any(path.is_relative_to(folder) for path in paths for folder in (CORPUS, TRACES))
 
 
 @pytest.fixture(scope="session", autouse=True)

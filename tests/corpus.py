@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 CORPUS = Path(os.environ.get("FORETRACE_CORPUS", Path(__file__).parents[2] / "shared" / "corpus"))
+# Programs, recordings and measured times behind docs/accuracy.md.
+ACCURACY = CORPUS.parent / "accuracy"
 
 needs_corpus = pytest.mark.skipif(
     not CORPUS.is_dir(), reason=f"the shared recordings are not at {CORPUS} (set FORETRACE_CORPUS)"
+)
+needs_accuracy = pytest.mark.skipif(
+    not ACCURACY.is_dir(), reason=f"the measured programs are not at {ACCURACY} (set FORETRACE_CORPUS)"
 )

@@ -1,8 +1,4 @@
-"""The three CPU programs of benchmarks/cpu: the true cause comes first, and its worth is what was measured, within 20 %.
-
-The recordings are as `python benchmarks/cpu/measure.py` made them on two idle cores; it also measured what each change
-brings. docs/accuracy.md has its table.
-"""
+"""The three CPU programs of docs/accuracy.md: the true cause comes first, with the measured gain, within 20 %."""
 
 from __future__ import annotations
 
@@ -17,14 +13,16 @@ from foretrace.diagnose.diagnosis import diagnose
 from foretrace.diagnose.opening import open_case
 from foretrace.ingest.reading import Reading
 from foretrace.trace import Trace
+from tests.corpus import ACCURACY, needs_accuracy
 
-RECORDINGS = Path(__file__).parents[1] / "benchmarks" / "cpu" / "recordings"
+RECORDINGS = ACCURACY / "cpu" / "recordings"
 
 
 def uncached(path: Path, reading: Reading) -> Trace:
     return open_trace(path, step=reading.step, pid=reading.pid, cache=False)
 
 
+@needs_accuracy
 @pytest.mark.parametrize(
     ("program", "rule", "measured"),
     [

@@ -10,7 +10,7 @@ const CORPUS = resolve(process.env.FORETRACE_CORPUS ?? join(REPOSITORY, "..", "s
 /** `run` is the name that the page gives it. `gpu`: kernels were recorded. */
 export const OURS = [
   { name: "naive attention", run: "naive_attention", path: join(REPOSITORY, "src/foretrace/samples/naive_attention.json.gz"), gpu: true },
-  { name: "slow data loader", run: "loader_serial.slow.lite", path: join(REPOSITORY, "benchmarks/pairs/recordings/a/loader_serial.slow.lite.json.zst"), gpu: true },
+  { name: "slow data loader", run: "loader_serial", path: join(REPOSITORY, "docs/tutorials/recordings/loader_serial.json.zst"), gpu: true },
   { name: "CUDA graph", run: "reduce_overhead", path: join(REPOSITORY, "tests/traces/graphs/reduce_overhead.json.gz"), gpu: true },
   { name: "CPU only", run: "recompile_cpu", path: join(REPOSITORY, "tests/traces/compile/recompile_cpu.json.gz"), gpu: false },
 ]

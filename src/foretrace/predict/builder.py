@@ -34,7 +34,7 @@ from foretrace.runtime_names import Effect, calls_that
 from foretrace.sourced import JUDGEMENT, Count, Nanoseconds
 from foretrace.trace import Trace
 
-_AT_HAND = "the recordings of the corpus and of benchmarks/pairs"
+_AT_HAND = "the recordings of the corpus and the pairs of docs/accuracy.md"
 QUEUE_CALLS = Count(
     1024, "calls that CUDA's launch queue holds", f"{_AT_HAND}: launches block at 1,020 to 1,022"
 )

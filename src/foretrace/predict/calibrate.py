@@ -34,7 +34,7 @@ from foretrace.trace import Trace
 class Overhead:
     """What recording costs, in nanoseconds an event, and how much slower the rest of the dense host is.
 
-    Chosen so that the estimated step of every recording of the corpus and of benchmarks/pairs fits best
+    Chosen so that the estimated step of every recording of the corpus and of the pairs of docs/accuracy.md fits best
     (benchmarks/steps.py prints how well); on one machine, benchmarks/overhead.py measures them.
     """
 
@@ -44,7 +44,7 @@ class Overhead:
     slowdown: float
 
 
-_FITTED = "fitted to the steps of the corpus and of benchmarks/pairs: benchmarks/steps.py"
+_FITTED = "fitted to the steps of the corpus and of the pairs of docs/accuracy.md: benchmarks/steps.py"
 
 LIGHT = Overhead(op_ns=500, call_ns=0, frame_ns=0, slowdown=1.9)
 RICH = Overhead(op_ns=500, call_ns=0, frame_ns=400, slowdown=2.0)

@@ -16,7 +16,9 @@ from foretrace.predict.program import Program
 from foretrace.sourced import JUDGEMENT, Count, Factor, Nanoseconds, Share
 from foretrace.trace import Trace
 
-_RECORDED = "benchmarks/cpu/measure.py, light passes against unprofiled steps; torch 2.13, EPYC 9004"
+_RECORDED = (
+    "docs/accuracy.md (programs without a GPU), light passes against unprofiled steps; torch 2.13, EPYC 9004"
+)
 OP_NS = Nanoseconds(1_500, "recording an operator on a CPU, where no step was measured", _RECORDED)
 _MOST_OP_NS = Nanoseconds(4_000, "recording an operator on a CPU, at most", _RECORDED)
 _FRAME_NS = Nanoseconds(400, "recording a Python call or an allocation", "predict/calibrate.py")

@@ -30,7 +30,7 @@ HOST_UNKNOWN = Share(
 STEP_KNOWN = Share(
     0.05,
     "the measured step, by which another run of the same program may differ",
-    "25 programs timed twice, in truth.json of benchmarks/real/recordings: half of them differ by no more",
+    "25 programs timed twice, in the real programs of docs/accuracy.md: half of them differ by no more",
 )
 
 

@@ -256,7 +256,7 @@ def test_ticked_findings_give_the_same_answer_ready_or_live(sample: RecordingVie
 
 def test_a_finding_ticked_alone_promises_what_it_says() -> None:
     """Also where the fix leaves the GPU little but products, which then slow down."""
-    run = view(ROOT / "benchmarks/pairs/recordings/a/cast_pingpong.slow.lite.json.zst")
+    run = view(ROOT / "tests/accuracy/j/inflow_ensemble.slow.lite.json.zst")
     finding = run.diagnosis.findings[0]
     assert finding.predicted is not None
     assert "clocks lower" in finding.predicted.basis

@@ -29,7 +29,7 @@ SHORT_NS = Nanoseconds(100_000, "a short piece of work, counted where there are 
 SHORT_SHARE = Share(
     0.15,
     "host time, in short pieces of work",
-    "at most 9 % of a step in recordings of the corpus and benchmarks/pairs that only compute",
+    "at most 9 % of a step in recordings of the corpus and the pairs of docs/accuracy.md that only compute",
 )
 _COMPUTES_NS = Nanoseconds(
     50_000,

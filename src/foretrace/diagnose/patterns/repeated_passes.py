@@ -27,7 +27,7 @@ from foretrace.sourced import JUDGEMENT, Count, Factor, Share
 UPSIDE = Factor(
     1.15,
     "the host's time from one pass to the next: the pass that stays may be a quick one",
-    "benchmarks/pairs, sets e and f",
+    "the pairs of docs/accuracy.md, sets e and f",
 )
 ALIKE = Share(0.8, "two passes' operators: one of a few may be left out or come in addition", JUDGEMENT)
 _MOST_TRIED = Count(12, "kinds of loops whose passes are compared, those that cover most first", JUDGEMENT)

@@ -16,7 +16,7 @@ from foretrace.hardware import Device
 from foretrace.predict.costs import streaming
 from foretrace.sourced import JUDGEMENT, Count, Factor, Nanoseconds, Share
 
-_MEASURED = "75 sizes in the corpus and benchmarks/pairs, torch 2.11"
+_MEASURED = "75 sizes in the corpus and the pairs of docs/accuracy.md, torch 2.11"
 PEAK_SHARE = Share(0.84, "the tensor cores' peak, reached by the forward kernel", _MEASURED, devices="H200")
 BACKWARD_PEAK_SHARE = Share(
     0.62, "the tensor cores' peak, reached by the backward kernel", _MEASURED, devices="H200"

@@ -15,7 +15,7 @@ from foretrace.predict.costs import streaming
 from foretrace.sourced import Count, Nanoseconds, Share
 
 _MEASURED = (
-    "fitted to 7 recordings in bf16 (torchvision's DeepLabV3, the corpus and benchmarks/pairs): of 64 times half are within "
+    "fitted to 7 recordings in bf16 (torchvision's DeepLabV3, the corpus and the pairs of docs/accuracy.md): of 64 times half are within "
     "9 %, nine tenths within 27 %"
 )
 _BLOCK = Count(512, "threads of a channel's block at most", "ATen/native/cuda/Normalization.cuh")

@@ -6,7 +6,7 @@ from foretrace.sourced import JUDGEMENT, Count, Factor, Share
 
 # Kernels of cuDNN and MIOpen that turn planar tensors into channels-last order, or back.
 CONVERSIONS = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|convertTensor_kernel|batched_transpose_\d+x\d+"
-_TWO_PAIRS = "two pairs of benchmarks/pairs"
+_TWO_PAIRS = "two pairs of docs/accuracy.md"
 NORM_SHARE = Share(
     0.35, "the memory's bandwidth, reached by batch norm in training", _TWO_PAIRS, devices="H200"
 )
@@ -25,7 +25,7 @@ VOLUME_NORM_SHARE = Share(
 SERVED_NORM_SHARE = Share(
     0.55,
     "the memory's bandwidth, reached by batch norm whose statistics are given",
-    "benchmarks/pairs",
+    "the pairs of docs/accuracy.md",
     devices="H200",
 )
 DEPTHWISE_TIME = Share(

@@ -19,7 +19,7 @@ from foretrace.predict.program import Program
 from foretrace.predict.steady import step_ns as replayed_step_ns
 from foretrace.sourced import JUDGEMENT, Factor, Share
 
-_FITTED = "fitted by hand to the recordings of benchmarks/pairs, which scatter"
+_FITTED = "fitted by hand to the pairs of docs/accuracy.md, which scatter"
 COOL = Share(0.5, "the step, taken by half-precision products before they slow down", _FITTED, devices="H200")
 SLOPE = Factor(0.3, "what they take beyond that, by which they slow down", _FITTED, devices="H200")
 LEAST_RATE = Share(0.4, "the peak: slower products wait for memory, and stay cool", JUDGEMENT)

@@ -10,7 +10,7 @@ from foretrace.hardware import Device
 from foretrace.predict.costs import streaming
 from foretrace.sourced import JUDGEMENT, Count, Factor, Nanoseconds, Share
 
-_KERNELS = "411 Triton kernels of four compiled programs, and the compiled pairs of benchmarks/pairs"
+_KERNELS = "411 Triton kernels of four compiled programs, and the compiled pairs of docs/accuracy.md"
 START_NS = Nanoseconds(1_200, "a fused kernel, around its work", _KERNELS, devices="H200")
 POINTWISE_SHARE = Share(
     0.78, "the memory's bandwidth, reached by fused pointwise kernels", _KERNELS, devices="H200"
@@ -35,13 +35,16 @@ STATISTICS = Count(
     devices="H200",
 )
 GROUPED = Factor(
-    2.5, "times as many for a group norm's", "two U-Nets of benchmarks/pairs, compiled", devices="H200"
+    2.5,
+    "times as many for a group norm's",
+    "two U-Nets among the pairs of docs/accuracy.md, compiled",
+    devices="H200",
 )
 HALF = Count(
     10, "instructions to convert an element of half precision that is read or written",
     "GELU and its gradient in a compiled GPT-2: 53 and 71 in all", devices="H200",
 )  # fmt: skip
-_COMPILED = "benchmarks/real/compiled_host.py, twelve programs: 0.27 to 1.32, median 0.80"
+_COMPILED = "docs/accuracy.md, twelve programs: 0.27 to 1.32, median 0.80"
 OPERATOR_COST = Factor(
     0.8,
     "times what an operator costs the host: compiled code launches fewer, and has no Python between them",
@@ -92,7 +95,7 @@ OTHER_INSTRUCTIONS = Count(
 SHORT_ROW = Count(
     256,
     "values of a row; compiled code normalises several shorter ones at once",
-    "residue_promise of benchmarks/pairs, tutorial_layer of the corpus",
+    "residue_promise of the pairs of docs/accuracy.md, tutorial_layer of the corpus",
     devices="H200",
 )
 UNKNOWN_OPERAND = Share(

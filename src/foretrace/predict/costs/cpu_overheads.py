@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foretrace.sourced import JUDGEMENT, Factor, Nanoseconds, Share
 
-_EPYC = "benchmarks/cpu/rates.py; torch 2.13, EPYC 9004"
+_EPYC = "benchmarks/cpu_rates.py; torch 2.13, EPYC 9004"
 
 NODE_NS = Nanoseconds(
     3_500,

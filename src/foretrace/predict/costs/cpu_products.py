@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foretrace.sourced import JUDGEMENT, Count, Factor, Nanoseconds
 
-_EPYC = "benchmarks/cpu/rates.py; torch 2.13, one core of an EPYC 9004 (AVX512_BF16)"
+_EPYC = "benchmarks/cpu_rates.py; torch 2.13, one core of an EPYC 9004 (AVX512_BF16)"
 
 AVX512 = Factor(2.05, "the rate of products in bf16 to that in fp32 with AVX512_BF16", f"{_EPYC}: 1.9 to 2.3")
 AMX = Factor(3.0, "the rate of products in bf16 to that in fp32 with AMX", f"{JUDGEMENT}: not measured")

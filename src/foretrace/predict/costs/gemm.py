@@ -14,7 +14,7 @@ from foretrace.predict.costs.precision import ITEM_BYTES
 from foretrace.sourced import JUDGEMENT, Count, Factor, Nanoseconds, Share
 
 _MEASURED_TF32 = (
-    "160 sizes: benchmarks/products.py, the corpus and benchmarks/pairs; of the half not fitted to, half are within 10 %, "
+    "160 sizes: benchmarks/products.py, the corpus and the pairs of docs/accuracy.md; of the half not fitted to, half are within 10 %, "
     "nine tenths within 35 %"
 )
 _MEASURED = "600 sizes in bf16 from 1 GFLOP to 2.5 TFLOP; above 20 GFLOP off by 5 % on average"
@@ -26,7 +26,10 @@ GROWING_PEAK_SHARE = Share(
     devices="H200",
 )
 CUDA_CORES_SHARE = Share(
-    0.75, "fp32's peak, reached by products on the CUDA cores", "benchmarks/pairs", devices="H200"
+    0.75,
+    "fp32's peak, reached by products on the CUDA cores",
+    "the pairs of docs/accuracy.md",
+    devices="H200",
 )
 TILE = Count(128, "rows and columns of the usual block", "names of cuBLAS's kernels")
 _LEAST_USED = Share(0.05, "the device, used by any product at least", JUDGEMENT)

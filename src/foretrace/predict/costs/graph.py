@@ -16,13 +16,13 @@ GUARDED_LAUNCH_NS = Nanoseconds(
 GAP_NS = Nanoseconds(
     150,
     "the device between two kernels of a graph, beyond their durations as recorded one by one",
-    "nine programs of benchmarks/pairs imply -0.2 to 0.5 µs, half of them less than 0.1",
+    "nine pairs of docs/accuracy.md imply -0.2 to 0.5 µs, half of them less than 0.1",
     devices="H200",
 )
 # Adam that counts its steps on the device, as a graph needs it (capturable=True), launches twelve small kernels more.
 CAPTURABLE_ADAM_NS = Nanoseconds(
     26_000,
     "the device to count Adam's steps, for each parameter that is updated by itself",
-    "25 to 28 µs in imitation_promise and encoder_promise of benchmarks/pairs",
+    "25 to 28 µs in imitation_promise and encoder_promise of the pairs of docs/accuracy.md",
     devices="H200",
 )

@@ -9,13 +9,13 @@ ITEM_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}  # of an el
 HALF_BYTES_TIME = Share(
     0.55,
     "the time in fp32 that an operator takes in half precision, moving half the bytes",
-    "activations, in benchmarks/pairs",
+    "activations, in the pairs of docs/accuracy.md",
     devices="H200",
 )
 HALF_BYTES_ROWS_TIME = Share(
     0.85,
     "the time in fp32 that a norm or softmax takes in half precision, where it stays below the bandwidth",
-    "benchmarks/pairs",
+    "the pairs of docs/accuracy.md",
     devices="H200",
 )
 HALF_ATTENTION_TIME = Share(

@@ -8,7 +8,7 @@ from foretrace.sourced import JUDGEMENT, Nanoseconds, Share
 BANDWIDTH_SHARE = Share(
     0.80,
     "the memory's bandwidth, reached by streaming kernels",
-    "600 GEMM sizes and the pointwise kernels of benchmarks/pairs",
+    "600 GEMM sizes and the pointwise kernels of the pairs of docs/accuracy.md",
     devices="H200",
 )
 MULTI_TENSOR_SHARE = Share(
@@ -21,7 +21,10 @@ WIDENING_SHARE = Share(
     devices="H200",
 )
 START_NS = Nanoseconds(
-    2_000, "a kernel from its start to its first work, and back", "benchmarks/pairs", devices="H200"
+    2_000,
+    "a kernel from its start to its first work, and back",
+    "the pairs of docs/accuracy.md",
+    devices="H200",
 )
 
 

@@ -11,7 +11,7 @@ from foretrace.units import format_value
 
 # Whole recordings of the corpus lack no number; this leaves room for what a profiler numbers without recording it.
 _MISSING_PCT = 10.0
-# Recording lengthens a step, up to 4 times in benchmarks/pairs, and shortens none by more than its scatter: a stated step
+# Recording lengthens a step, up to 4 times in the pairs of docs/accuracy.md, and shortens none by more than its scatter: a stated step
 # that is several times as long as the recorded ones is another one, and so is one that is shorter by far more than that.
 _LONGER, _SHORTER = 3.0, 8.0
 
