@@ -38,7 +38,7 @@ NAVIGATION = (
     ("Tutorials", "tutorials/"),
     ("Guide", "guide/"),
     ("Reference", "readme reference/analyses reference/tables reference/python reference/ rules/index"),
-    ("Background", "accuracy benchmarks peers checklist examples"),
+    ("Background", "accuracy benchmarks peers examples"),
     ("Project", "project/ decisions/index"),
 )
 # Folders whose pages are not in the navigation, where they would be most of it: the page that lists them.

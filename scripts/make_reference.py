@@ -9,6 +9,7 @@ python scripts/make_reference.py --check   exits with 1 if a page is not what th
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 import sys
 import typing
@@ -91,10 +92,14 @@ def analyses_page() -> str:
     lines = [
         "# Analyses", "", MADE_BY, "",
         "`foretrace show NAME PATH` prints one; `foretrace.analyze.run(trace, NAME)` returns it as a Result. "
-        "The suffix of a column is its unit: `_ns`, `_bytes`, `_flops`, `_pct`, `_count`, `_per_s`.", "",
-        "| name | what it says |", "|---|---|",
-        *(f"| [{each.name}](analyses/{each.name}.md) | {escape(each.help)} |" for each in analyze.ANALYSES),
+        "The suffix of a column is its unit: `_ns`, `_bytes`, `_flops`, `_pct`, `_count`, `_per_s`.",
     ]  # fmt: skip
+    for subject, analyses in itertools.groupby(analyze.ANALYSES, key=lambda analysis: analysis.subject):
+        lines += ["", f"## {subject.value}", "", "| name | what it says |", "|---|---|"]
+        lines += [
+            f"| [{analysis.name}](analyses/{analysis.name}.md) | {escape(analysis.help)} |"
+            for analysis in analyses
+        ]
     return "\n".join(lines) + "\n"
 
 

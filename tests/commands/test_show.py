@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from foretrace import analyze
-from foretrace.analyze.result import Analysis, Result, analysis
+from foretrace.analyze.result import Analysis, Result, Subject, analysis
 from foretrace.commands import main
 from foretrace.trace import Trace
 from tests.builders import Recording
@@ -19,7 +19,7 @@ from tests.builders import Recording
 SEEN: dict[str, object] = {}
 
 
-@analysis()
+@analysis(Subject.REST)
 def probe(
     trace: Trace,
     *,
@@ -64,8 +64,11 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_list_names_all(capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(capsys, "--list").splitlines()
-    assert [line.split()[0] for line in lines] == [each.name for each in analyze.ANALYSES]
-    assert lines[-1].split(None, 1)[1] == "Rows that show how they were asked for."
+    named = [line for line in lines if line and not line.endswith("?")]
+    assert [line.split()[0] for line in named] == [analysis.name for analysis in analyze.ANALYSES]
+    assert named[-1].split(None, 1)[1] == "Rows that show how they were asked for."
+    questions = {analysis.subject.value for analysis in analyze.ANALYSES}
+    assert {line for line in lines if line.endswith("?")} == questions
 
 
 def test_options_become_flags(path: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,86 +1,33 @@
-"""A Trace becomes Results: one analysis per file, all of them listed in ANALYSES."""
+"""A Trace becomes Results: one analysis per file of this folder. ANALYSES lists them all."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
-from foretrace.analyze import (
-    cold_start,
-    communication,
-    compile_regions,
-    counters,
-    critical_path,
-    durations,
-    gpu_efficiency,
-    graphs,
-    idle,
-    input_wait,
-    kernels,
-    launches,
-    layers,
-    memory,
-    memory_access,
-    memory_fit,
-    modules,
-    ncu_rules,
-    operators,
-    overview,
-    profiled,
-    roles,
-    roofline,
-    saved_activations,
-    sections,
-    sequences,
-    stacks,
-    steps,
-    syncs,
-    timeline,
-    tracks,
-    trust,
-    warp_stalls,
-)
 from foretrace.analyze.concepts.host.cpu_program import computes_on_cpu
+from foretrace.analyze.result import Analysis, Subject
 from foretrace.errors import MissingDataError, unknown
 
 if TYPE_CHECKING:
-    from foretrace.analyze.result import Analysis, Result
+    from foretrace.analyze.result import Result
     from foretrace.trace import Trace
 
+
+def _declared() -> list[Analysis]:
+    """The analyses of all modules in this folder."""
+    names = [module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg]
+    modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
+    return [value for module in modules for value in vars(module).values() if isinstance(value, Analysis)]
+
+
 # In the order in which they are listed to people.
-ANALYSES: tuple[Analysis, ...] = (
-    trust.trust,
-    overview.overview,
-    steps.steps,
-    timeline.timeline,
-    idle.idle,
-    critical_path.critical_path,
-    operators.operators,
-    kernels.kernels,
-    durations.durations,
-    roles.roles,
-    sections.sections,
-    modules.modules,
-    layers.layers,
-    stacks.stacks,
-    gpu_efficiency.gpu_efficiency,
-    roofline.roofline,
-    profiled.profiled,
-    warp_stalls.warp_stalls,
-    memory_access.memory_access,
-    ncu_rules.ncu_rules,
-    counters.counters,
-    launches.launches,
-    syncs.syncs,
-    input_wait.input,
-    communication.communication,
-    memory.memory,
-    saved_activations.saved_activations,
-    memory_fit.memory_fit,
-    compile_regions.compile,
-    graphs.graphs,
-    sequences.sequences,
-    cold_start.cold_start,
-    tracks.tracks,
+ANALYSES: tuple[Analysis, ...] = tuple(
+    sorted(
+        {analysis.name: analysis for analysis in _declared()}.values(),
+        key=lambda analysis: (list(Subject).index(analysis.subject), analysis.name),
+    )
 )
 
 

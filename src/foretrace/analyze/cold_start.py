@@ -12,7 +12,7 @@ from foretrace import intervals
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.names import named_spans
 from foretrace.analyze.concepts.names.named_spans import Ids
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.analyze.steps import measured_window, step_windows
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
@@ -47,10 +47,11 @@ _OVERHEAD_BELOW_PCT, _COMPUTE_ABOVE_PCT = 20.0, 80.0
 
 
 @analysis(
+    Subject.REST,
     denominators={
         "explained_pct": "of excess_ns, the first step's host time above the median of the others",
         "busy_pct": "time with GPU work running, of the steps (without steps, of the recording)",
-    }
+    },
 )
 def cold_start(trace: Trace) -> Result:
     """Cold-start work in each step: module loading, compilation, initialisation, allocation, profiler start-up.

@@ -9,7 +9,7 @@ import polars as pl
 
 from foretrace import intervals
 from foretrace.analyze.concepts.device import collective_calls, device_time
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
 from foretrace.trace import Trace
@@ -26,6 +26,7 @@ _NO_COMPUTATION = r"^c10d::|^record_param_comms|^_c10d_functional|^(?:nccl|rccl|
 
 
 @analysis(
+    Subject.RANKS,
     keep=(
         "collective",
         "total_ns",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.names.kernel_names import decode
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value
@@ -44,6 +44,7 @@ class Marks:
 
 
 @analysis(
+    Subject.COMPILED,
     keep=("region", "calls_count", "device_ns", "host_ns", "total_pct", "kernels_count"),
     denominators={
         "total_pct": "of the summed duration of all launched GPU work",

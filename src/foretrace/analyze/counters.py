@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value
@@ -20,10 +20,11 @@ _FLOPS = (
 
 
 @analysis(
+    Subject.COUNTERS,
     denominators={
         "mean_pct": "of the counter's own peak, a mean over the ranges",
         "mean_count": "per range",
-    }
+    },
 )
 def counters(trace: Trace) -> Result:
     """Hardware counters that CUPTI's range profiler recorded, per kernel or range and metric.

@@ -20,7 +20,7 @@ from foretrace.analyze.concepts.host.dependency_graph import (
     DependencyGraph,
 )
 from foretrace.analyze.concepts.host.runtime_calls import DATA_LOADING
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.analyze.steps import measured_window, step_windows
 from foretrace.errors import MissingDataError, unknown
 from foretrace.intervals import Intervals, Times
@@ -52,10 +52,11 @@ class Path:
 
 
 @analysis(
+    Subject.LIMIT,
     denominators={
         **{f"{name}_pct": "of length_ns; the eight parts sum to it" for name in CLASSES},
         "total_pct": "of length_ns of the last row",
-    }
+    },
 )
 def critical_path(trace: Trace, *, by: Literal["step", "name"] = "step", annotation: str = "") -> Result:
     """The critical path of each step: its shares of host, launch, kernel, sync and copy time.

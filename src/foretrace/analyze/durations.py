@@ -7,7 +7,7 @@ from typing import Literal
 
 import polars as pl
 
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.errors import MissingDataError, unknown
 from foretrace.ingest import totals
 from foretrace.trace import Trace
@@ -24,6 +24,7 @@ _COLUMNS = ("mean_ns", "median_ns", "min_ns", "max_ns", "deviation_ns", "size_by
 
 
 @analysis(
+    Subject.WORK,
     denominators={"total_pct": "of the summed duration of all rows of its kind"},
     keep=("kind", "name", "calls_count", "total_ns", "total_pct", "mean_ns"),
     of_totals=True,

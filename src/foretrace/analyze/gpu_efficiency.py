@@ -10,7 +10,7 @@ from foretrace.analyze.concepts.device.device_time import MeasuredPeriod
 from foretrace.analyze.concepts.device.phases import PHASES, RECOMPUTE
 from foretrace.analyze.concepts.names.kernel_names import decode
 from foretrace.analyze.concepts.work.model_flops import ModelFlops, model_flops
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.analyze.steps import measured_window, step_windows
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace
@@ -20,7 +20,7 @@ _WORK_TIME = "of GPU time: the summed duration of the kernels, copies and memset
 _ENOUGH = 90.0  # percent of matrix-multiply time whose FLOPs must be known for MFU to stand for all of it
 
 
-@analysis()
+@analysis(Subject.DEVICE)
 def gpu_efficiency(trace: Trace) -> Result:
     """How busy, how full and how well used the GPU was: utilisation, SMs, tensor cores, MFU and goodput.
 

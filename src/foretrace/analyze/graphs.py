@@ -10,7 +10,7 @@ import polars as pl
 from foretrace.analyze.concepts.device import device_time, graph_origins
 from foretrace.analyze.concepts.device.graph_origins import Eager
 from foretrace.analyze.concepts.names.kernel_names import decode
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.errors import MissingDataError
 from foretrace.runtime_names import Effect, calls_that
 from foretrace.trace import Trace
@@ -28,12 +28,13 @@ class Origins:
 
 
 @analysis(
+    Subject.COMPILED,
     denominators={
         "total_pct": "of the summed duration of all GPU work with a recorded launch",
         "gap_pct": "of span_ns, from the start of the first node to the end of the last",
         "attributed_pct": "of the graphs' nodes, counted once per launch",
         "captured_pct": "of the summed duration of the graphs' nodes",
-    }
+    },
 )
 def graphs(trace: Trace, *, by: Literal["graph", "launch", "kernel"] = "graph") -> Result:
     """CUDA-graph launches: their kernels, GPU time, gaps between nodes, and the operators they come from.

@@ -12,7 +12,7 @@ from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.host.idle_causes import CAUSES, Explainer, Gaps, find_gaps
 from foretrace.analyze.concepts.host.runtime_calls import NOBODY, HostSpans, Ids
 from foretrace.analyze.concepts.trees.source_places import Places
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.analyze.syncs import blocking_calls
 from foretrace.analyze.timeline import DeviceWindow, Over, device_windows, free_time
 from foretrace.errors import UsageError
@@ -33,6 +33,7 @@ class ExplainedGaps:
 
 
 @analysis(
+    Subject.LIMIT,
     keep=("cause", "total_ns", "share_pct", "where", "doing", "gaps_count"),
     denominators={
         "idle_pct": "of the timeline's span, summed over devices",

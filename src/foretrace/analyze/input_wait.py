@@ -8,7 +8,7 @@ import polars as pl
 from foretrace import intervals
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.host import runtime_calls
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.analyze.steps import step_windows
 from foretrace.errors import MissingDataError
 from foretrace.ingest.timed import LoaderTimes
@@ -19,11 +19,12 @@ _COLUMNS = ("step", "calls_count", "wait_ns", "host_ns", "wait_pct", "device_idl
 
 
 @analysis(
+    Subject.HOST,
     denominators={
         "wait_pct": "of the host's time in steps (host_ns); not known without steps",
         "device_idle_pct": "of wait_ns: the part in which every GPU was idle",
         "unprofiled_wait_pct": "of the mean step without the profiler; only Runs know it",
-    }
+    },
 )
 def input(trace: Trace) -> Result:
     """How long each step waited for its DataLoader, and whether the GPU was busy during that time.

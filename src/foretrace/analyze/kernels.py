@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from foretrace.analyze.concepts.device import device_time
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.errors import MissingDataError, unknown
 from foretrace.ingest import totals
 from foretrace.trace import Trace
@@ -33,6 +33,7 @@ _LAUNCH = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "regis
 
 
 @analysis(
+    Subject.WORK,
     denominators={
         "total_pct": "of the summed duration of the kernels listed",
         "occupancy_pct": "a mean over the calls that recorded it, weighted by duration",

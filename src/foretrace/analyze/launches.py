@@ -8,7 +8,7 @@ import polars as pl
 
 from foretrace import intervals
 from foretrace.analyze.concepts.host import launch_queue, runtime_calls
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.analyze.steps import StepWindow, step_windows
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.trace import Trace
@@ -16,6 +16,7 @@ from foretrace.units import counted, format_value
 
 
 @analysis(
+    Subject.HOST,
     keep=(
         "name",
         "launches_count",

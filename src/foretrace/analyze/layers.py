@@ -11,7 +11,7 @@ from foretrace.analyze.concepts.device import device_roles, device_time, model_l
 from foretrace.analyze.concepts.device.step_kinds import step_kinds
 from foretrace.analyze.concepts.trees import attribution
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value
@@ -32,6 +32,7 @@ _SOURCES = {
 
 
 @analysis(
+    Subject.CODE,
     keep=(
         "kind",
         "layer",

@@ -11,7 +11,7 @@ from foretrace.analyze.concepts.memory import device_memory, memory_categories, 
 from foretrace.analyze.concepts.memory.memory_curve import Curve
 from foretrace.analyze.concepts.trees import attribution, module_tree
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace
 from foretrace.units import format_value
@@ -29,10 +29,11 @@ _NO_OPERATOR, _NO_MODULE = "(no operator)", "(outside modules)"
 
 
 @analysis(
+    Subject.MEMORY,
     denominators={
         "peak_pct": "of the bytes live on the device at its peak",
         "device_peak_pct": "of the device's memory",
-    }
+    },
 )
 def memory(trace: Trace, *, by: By = "category") -> Result:
     """Peak memory of each device and what was live at the peak by category, operator or module; or the curve over time.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from foretrace.analyze.concepts.device.profiled_kernels import joined, require_profile
-from foretrace.analyze.result import Result, analysis
+from foretrace.analyze.result import Result, Subject, analysis
 from foretrace.trace import Trace
 from foretrace.units import counted, shorten
 
@@ -14,6 +14,7 @@ _POOR_PCT = 50
 
 
 @analysis(
+    Subject.COUNTERS,
     keep=(
         "kernel",
         "load_use_pct",

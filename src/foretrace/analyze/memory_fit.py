@@ -12,7 +12,7 @@ from foretrace.analyze.concepts.memory import allocator_replay, batch_bytes, dev
 from foretrace.analyze.concepts.memory.allocator_replay import Requests, held_bytes
 from foretrace.analyze.concepts.memory.memory_replay import Memory, MemoryChange, factors
 from foretrace.analyze.concepts.work import batch_size
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.trace import Trace
 from foretrace.units import format_value
@@ -41,6 +41,7 @@ class Fit:
 
 
 @analysis(
+    Subject.MEMORY,
     denominators={
         "largest_batch_pct": "of the recorded batch",
         "largest_batch_low_pct": "of the recorded batch",

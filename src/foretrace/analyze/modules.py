@@ -12,7 +12,7 @@ import polars as pl
 from foretrace.analyze.concepts.trees import attribution, module_tree
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
 from foretrace.analyze.concepts.trees.module_tree import ModuleTree
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.errors import UsageError
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value
@@ -40,6 +40,7 @@ class _Times:
 
 
 @analysis(
+    Subject.CODE,
     keep=(
         "module",
         "device_total_ns",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from foretrace.analyze.concepts.device.profiled_kernels import joined, require_profile
-from foretrace.analyze.result import Result, analysis
+from foretrace.analyze.result import Result, Subject, analysis
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace
 from foretrace.units import counted, shorten
@@ -14,6 +14,7 @@ _OPTIMISE = "OPT"
 
 
 @analysis(
+    Subject.COUNTERS,
     keep=("kernel", "rule", "speedup_pct", "speedup_type", "says"),
     denominators={
         "speedup_pct": "of the kernel's time (global), or of the part that the rule looks at (local)"

@@ -30,7 +30,7 @@ from foretrace.analyze.concepts.trees import call_stacks, call_tree
 from foretrace.analyze.concepts.trees.call_tree import CallTree
 from foretrace.analyze.concepts.work import operator_work
 from foretrace.analyze.concepts.work.operator_flags import flag_notes, with_flags
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.errors import MissingDataError, UsageError, unknown
 from foretrace.trace import Trace
 from foretrace.units import format_value
@@ -49,6 +49,7 @@ _DEVICE_MEMORY = r"^(cuda|hip|xpu|mtia|privateuseone)(:|$)"
 
 
 @analysis(
+    Subject.WORK,
     keep=(
         "name",
         "device_self_ns",

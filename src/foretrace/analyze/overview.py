@@ -9,7 +9,7 @@ import polars as pl
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.device.device_time import MeasuredPeriod, Timeline
 from foretrace.analyze.concepts.work import throughput
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.analyze.steps import StepWindow, measured_window, step_windows, summary
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value
@@ -39,6 +39,7 @@ _OF_WINDOW = ("gpu_idle_pct", "gpu_exposed_communication_pct", "gpu_exposed_copy
 
 
 @analysis(
+    Subject.STEP,
     keep=(
         "device",
         "name",
@@ -49,7 +50,7 @@ _OF_WINDOW = ("gpu_idle_pct", "gpu_exposed_communication_pct", "gpu_exposed_copy
         "exposed_copy_pct",
         "sm_efficiency_pct",
         "span_ns",
-    )
+    ),
 )
 def overview(trace: Trace) -> Result:
     """How long a step takes, how busy the GPU is, and what its time is spent on.

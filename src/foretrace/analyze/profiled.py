@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from foretrace.analyze.concepts.device.profiled_kernels import BLOCK, GRID, Joined, joined, require_profile
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value, shorten
 
@@ -19,6 +19,7 @@ _COLUMNS = (
 
 
 @analysis(
+    Subject.COUNTERS,
     keep=(
         "kernel",
         "total_ns",

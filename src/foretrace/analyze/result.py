@@ -1,4 +1,4 @@
-"""What an analysis is: a function from a Trace to a Result, registered by name in `analyze.ANALYSES`.
+"""What an analysis is: a function from a Trace to a Result, listed by name in `analyze.ANALYSES`.
 
 The suffix of a column or value is its unit, and presentation formats by it: `_ns`, `_bytes`, `_flops`,
 `_pct`, `_count`, `_per_s`, `_flops_per_byte`. So a new Result shows everywhere with no view code.
@@ -10,6 +10,7 @@ import html
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, Concatenate, ParamSpec
 
 import polars as pl
@@ -88,11 +89,29 @@ def _cells(names: list[str], row: tuple[Any, ...]) -> str:
     return "".join(cells)
 
 
+class Subject(Enum):
+    """The question that an analysis answers; lists of analyses are in this order, and by name within one."""
+
+    TRUST = "Can the recording be trusted?"
+    STEP = "How long is a step, and where does its time go?"
+    LIMIT = "What does the GPU wait for, and what determines the length of a step?"
+    WORK = "Which operators and kernels take the time?"
+    CODE = "Which modules, source lines and labelled sections take the time?"
+    DEVICE = "How well is the GPU used, and how far is it from its limits?"
+    COUNTERS = "What did hardware counters and Nsight Compute measure?"
+    HOST = "What does the host cost: launches, waits, data loading?"
+    RANKS = "What does communication cost?"
+    MEMORY = "Who holds memory at its peak, and what would fit?"
+    COMPILED = "What did torch.compile and CUDA graphs run, and what could be fused?"
+    REST = "What else happened?"
+
+
 @dataclass(frozen=True)
 class Analysis:
     """A named function of a Trace; its keyword arguments are the command line's flags."""
 
     name: str
+    subject: Subject
     help: str
     function: Callable[..., Result]
     options: Mapping[str, inspect.Parameter]
@@ -127,7 +146,11 @@ def require_timeline(trace: Trace, what: str) -> None:
 
 
 def analysis(
-    *, denominators: Mapping[str, str] | None = None, keep: tuple[str, ...] = (), of_totals: bool = False
+    subject: Subject,
+    *,
+    denominators: Mapping[str, str] | None = None,
+    keep: tuple[str, ...] = (),
+    of_totals: bool = False,
 ) -> Callable[[Callable[Concatenate[Trace, Options], Result]], Analysis]:
     """Makes an Analysis of a function: name and help are its own.
 
@@ -140,6 +163,7 @@ def analysis(
         parameters = inspect.signature(function).parameters
         return Analysis(
             name=function.__name__.replace("_", "-"),
+            subject=subject,
             help=(function.__doc__ or "").strip().splitlines()[0],
             function=function,
             options={

@@ -9,7 +9,7 @@ import polars as pl
 from foretrace.analyze.concepts.device import attention_pieces, device_roles, device_time
 from foretrace.analyze.concepts.device.device_roles import ATTENTION_PIECES, FUSED_ATTENTION, ROLES
 from foretrace.analyze.concepts.device.phases import PHASES
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.analyze.steps import step_windows
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace
@@ -24,11 +24,12 @@ _WORK = "of GPU time: the summed duration of the kernels, copies and memsets lau
 
 
 @analysis(
+    Subject.WORK,
     denominators={
         "total_pct": _WORK,
         **{f"{name.replace(' ', '_')}_pct": _WORK for name in _SHOWN},
         "per_step_ns": "a mean over complete steps, of the work they launched",
-    }
+    },
 )
 def roles(
     trace: Trace,

@@ -11,7 +11,7 @@ from foretrace.analyze.concepts.device import device_peaks, device_time
 from foretrace.analyze.concepts.device.device_peaks import DTYPES, Peaks
 from foretrace.analyze.concepts.device.profiled_kernels import joined
 from foretrace.analyze.concepts.work import flops, measured_work, work_models
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.errors import MissingDataError, unknown
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value, shorten
@@ -36,6 +36,7 @@ _MEASURES = (
 
 
 @analysis(
+    Subject.DEVICE,
     keep=("op", "total_ns", "total_pct", "roof_pct", "bound", "shapes", "dtype", "calls_count"),
     denominators={
         "total_pct": "of the summed duration of launched kernels that compute",

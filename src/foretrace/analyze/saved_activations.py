@@ -8,13 +8,14 @@ import polars as pl
 from foretrace.analyze.concepts.memory import saved_for_backward
 from foretrace.analyze.concepts.memory.saved_for_backward import Repeated, Saved
 from foretrace.analyze.concepts.trees.call_tree import NOBODY
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace
 from foretrace.units import format_value
 
 
 @analysis(
+    Subject.MEMORY,
     denominators={
         "saved_pct": "of the bytes live on the device at its peak",
         "freed_pct": "of the bytes live on the device at its peak",

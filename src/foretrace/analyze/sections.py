@@ -14,7 +14,7 @@ from foretrace.analyze.concepts.trees import range_breakdown, range_projection, 
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
 from foretrace.analyze.concepts.trees.scope_sums import has_scopes, scope_sums
 from foretrace.analyze.concepts.trees.section_tree import SectionTree
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.analyze.steps import step_windows
 from foretrace.errors import MissingDataError
 from foretrace.ingest import totals
@@ -25,6 +25,7 @@ _ROLES_SHOWN = 3
 
 
 @analysis(
+    Subject.CODE,
     keep=("section", "device_ns", "device_pct", "host_ns", "host_pct", "calls_count", "top_kernel"),
     denominators={
         "host_pct": "of the section around it; for outermost sections, and with flat, of all outermost sections",

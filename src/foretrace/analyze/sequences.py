@@ -14,7 +14,7 @@ from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.device.device_peaks import device_peaks
 from foretrace.analyze.concepts.names.kernel_facts import COPY, ELEMENTWISE, NORM, REDUCTION, SOFTMAX
 from foretrace.analyze.concepts.names.kernel_names import decode
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value, shorten
@@ -42,10 +42,11 @@ _SIZES = {
 
 
 @analysis(
+    Subject.COMPILED,
     denominators={
         "total_pct": "of the summed duration of all launched GPU work",
         "candidate_pct": "of the summed duration of all launched GPU work",
-    }
+    },
 )
 def sequences(
     trace: Trace, *, by: Literal["sequence", "fusion"] = "sequence", min_repeats: int = 3, rows: int = 50

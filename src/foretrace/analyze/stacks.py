@@ -11,7 +11,7 @@ from foretrace.analyze.concepts.trees import attribution, stack_tree
 from foretrace.analyze.concepts.trees.attribution import Attribution
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
 from foretrace.analyze.concepts.trees.stack_tree import StackTree
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.trace import Trace
 from foretrace.units import format_value
 
@@ -26,11 +26,12 @@ _NO_FRAME = "(no source line)"
 
 
 @analysis(
+    Subject.CODE,
     denominators={
         "host_self_pct": "of the time of all recorded frames, on all threads",
         "device_self_pct": "of the summed duration of all GPU work launched in the recording",
         "device_total_pct": "of the summed duration of all GPU work launched in the recording",
-    }
+    },
 )
 def stacks(trace: Trace, *, frames: Literal["user", "all"] = "user") -> Result:
     """Source lines by the GPU and host time spent in them, self and total.

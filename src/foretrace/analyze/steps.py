@@ -28,7 +28,7 @@ from foretrace.analyze.concepts.device.device_time import MeasuredPeriod
 from foretrace.analyze.concepts.names import named_spans
 from foretrace.analyze.concepts.names.named_spans import Ids
 from foretrace.analyze.concepts.work import throughput
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.errors import MissingDataError
 from foretrace.intervals import Intervals
 from foretrace.trace import Step, Trace, once_per_trace
@@ -68,6 +68,7 @@ class StepWindow:
 
 
 @analysis(
+    Subject.STEP,
     keep=("step", "kind", "wall_ns", "gpu_ns", "host_ns", *(f"{role}_ns" for role in ROLES)),
     denominators={
         **{f"{role}_pct": "of wall_ns, summed over complete steps" for role in ROLES},

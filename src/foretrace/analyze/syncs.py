@@ -9,7 +9,7 @@ from foretrace import intervals
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.host.runtime_calls import NOBODY, Flags, HostSpans, Ids
 from foretrace.analyze.concepts.trees.source_places import Places
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.analyze.steps import step_windows
 from foretrace.errors import MissingDataError
 from foretrace.runtime_names import Effect
@@ -25,6 +25,7 @@ _REASONS = (
 
 
 @analysis(
+    Subject.HOST,
     keep=("call", "wait_ns", "wait_pct", "where", "op", "calls_count", "idle_after_ns"),
     denominators={
         "wait_pct": "of the host's time in complete steps (host_ns of `steps`); only calls in steps count",

@@ -11,7 +11,7 @@ import polars as pl
 from foretrace import intervals
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.device.device_time import MeasuredPeriod
-from foretrace.analyze.result import Result, Value, analysis
+from foretrace.analyze.result import Result, Subject, Value, analysis
 from foretrace.analyze.steps import step_windows
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.intervals import Intervals
@@ -32,6 +32,7 @@ class DeviceWindow(NamedTuple):
 
 
 @analysis(
+    Subject.STEP,
     keep=(
         "device",
         "span_ns",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from foretrace.analyze.result import Result, analysis
+from foretrace.analyze.result import Result, Subject, analysis
 from foretrace.trace import Trace
 from foretrace.units import counted, format_value
 
@@ -13,6 +13,7 @@ _COVERS = ("annotation", "python")
 
 
 @analysis(
+    Subject.REST,
     keep=("name", "busy_pct", "busy_ns", "spans_count", "type", "device", "stream"),
     denominators={"busy_pct": "of recording_ns: from the first start to the last end of anything recorded"},
 )

@@ -20,7 +20,7 @@ from foretrace.analyze.concepts.trust.marks import marks, processes
 from foretrace.analyze.concepts.trust.replays import replays
 from foretrace.analyze.concepts.trust.settling import settling
 from foretrace.analyze.concepts.trust.size import large
-from foretrace.analyze.result import Result, analysis
+from foretrace.analyze.result import Result, Subject, analysis
 from foretrace.trace import Trace
 
 VERDICTS: Mapping[Severity, str] = {"no": "no", "care": "with care", "info": "yes"}
@@ -64,7 +64,7 @@ class Trust:
         return {"verdict": self.verdict, "notes": notes}
 
 
-@analysis(denominators={"share_pct": "of what the note's sentence names"})
+@analysis(Subject.TRUST, denominators={"share_pct": "of what the note's sentence names"})
 def trust(trace: Trace) -> Result:
     """Whether the recording can be trusted: what is missing, cut off, repaired or disturbed.
 

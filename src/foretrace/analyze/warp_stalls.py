@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from foretrace.analyze.concepts.device.profiled_kernels import joined, require_profile
-from foretrace.analyze.result import Result, analysis
+from foretrace.analyze.result import Result, Subject, analysis
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace
 from foretrace.units import shorten
@@ -36,6 +36,7 @@ _MEANS = {
 
 
 @analysis(
+    Subject.COUNTERS,
     keep=("kernel", "reason", "stall_pct", "cycles_count", "waits_for"),
     denominators={"stall_pct": "of the cycles between two instructions of a warp"},
 )

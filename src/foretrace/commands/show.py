@@ -55,7 +55,10 @@ def run(args: argparse.Namespace) -> None:
     from foretrace.present.text import terminal
 
     if args.list:
-        terminal.show_names([(analysis.name, analysis.help) for analysis in analyze.ANALYSES])
+        listed: dict[str, list[tuple[str, str]]] = {}
+        for analysis in analyze.ANALYSES:
+            listed.setdefault(analysis.subject.value, []).append((analysis.name, analysis.help))
+        terminal.show_grouped_names(listed)
         return
     if args.name is None:
         raise UsageError("name an analysis; foretrace show --list lists them")

@@ -130,8 +130,19 @@ def show_lines(make: Callable[[int], Iterable[summary_page.Line]]) -> None:
 
 def show_names(names: Sequence[tuple[str, str]]) -> None:
     """Prints names with one line on each."""
+    show_grouped_names({"": names})
+
+
+def show_grouped_names(groups: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+    """Prints names with one line on each, below the heading of their group."""
     console = _console()
-    room = max((len(name) for name, _ in names), default=0)
+    room = max((len(name) for names in groups.values() for name, _ in names), default=0)
+    for number, (question, names) in enumerate(groups.items()):
+        _print(console, ([[]] if number else []) + ([[(question, "title")]] if question else []))
+        _print_names(console, names, room)
+
+
+def _print_names(console: Console, names: Sequence[tuple[str, str]], room: int) -> None:
     for name, says in names:
         _print(console, _hanging([(f"{name:<{room}}", "accent"), ("  ", "")], says, console.width))
 
