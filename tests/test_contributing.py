@@ -1,4 +1,4 @@
-"""The walk through a new rule in CONTRIBUTING.md works as it is written."""
+"""The walks through a new rule and a new analysis in CONTRIBUTING.md work as they are written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RULES = Path("src", "foretrace", "diagnose", "__init__.py")
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of what the walk touches and of what checks it."""
-    for name in ("src", "tests", "scripts", "docs"):
+    for name in ("src", "tests", "scripts", "docs", "benchmarks"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "images"))
     for name in ("pyproject.toml", "README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md"):
         shutil.copy(ROOT / name, tmp_path / name)
@@ -61,3 +61,22 @@ def test_a_rule_from_nothing(checkout: Path) -> None:
     assert "failed" not in printed
     page = run(checkout, "-m", "foretrace", "diagnose", "--explain", "zero-fill")
     assert "at least 2 % of GPU time" in page
+
+
+@pytest.mark.slow
+def test_an_analysis_from_nothing(checkout: Path) -> None:
+    walk = (
+        (checkout / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## An analysis from nothing")[2]
+    )
+    source, test = re.findall(r"```python\n(.*?)```", walk, re.S)[:2]
+    (checkout / "src/foretrace/analyze/stream_overlap.py").write_text(source, encoding="utf-8")
+    (checkout / "tests/analyze/test_stream_overlap.py").write_text(test, encoding="utf-8")
+
+    run(checkout, "scripts/make_reference.py")
+    assert "## Example" in (checkout / "docs/reference/analyses/stream-overlap.md").read_text(
+        encoding="utf-8"
+    )
+    checks = ("tests/test_architecture.py", "tests/analyze/test_stream_overlap.py")
+    printed = run(checkout, "-m", "pytest", "-q", "-p", "no:cacheprovider", *checks)
+    assert "failed" not in printed
+    assert "stream-overlap " in run(checkout, "-m", "foretrace", "show", "--list")

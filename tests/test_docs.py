@@ -27,7 +27,7 @@ MACHINE_PATH = re.compile(
     re.IGNORECASE,
 )
 # What a page names and the repository does not hold: a user's own folders, those beside a checkout, built files, and the
-# rule that the reader of CONTRIBUTING.md adds.
+# rule and the analysis that the reader of CONTRIBUTING.md adds.
 NOT_IN_THE_REPOSITORY = (
     "foretrace.bench",
     "foretrace.compare",
@@ -46,11 +46,13 @@ NOT_IN_THE_REPOSITORY = (
     "../shared",
     "src/foretrace/present/web/static",
     "zero_fill.py",
+    "docs/reference/analyses/stream-overlap.md",
+    "src/foretrace/analyze/stream_overlap.py",
+    "tests/analyze/test_stream_overlap.py",
     "build/docs",
     "build/check",
-    *(
-        f"benchmarks/{name}" for name in ("cpu", "memory", "pairs", "real")
-    ),  # in the history: docs/accuracy.md
+    # In the history: docs/accuracy.md.
+    *(f"benchmarks/{name}" for name in ("cpu", "memory", "pairs", "real")),
 )
 # Options of other programs that the guide explains: scripts/check, the notebook's magic, torchrun, nsys, ncu, examples
 # of secrets.
