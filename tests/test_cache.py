@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import random
@@ -186,6 +187,13 @@ def test_damaged_table_without_a_way_to_read_again_is_one_line(sample: Trace, fo
     assert cache.load(key_of(1), sample.path) is None
 
 
+def change_meta(entry: Path) -> None:
+    """A value of another type, which nothing later would check."""
+    checksum, manifest = json.loads((entry / "entry.json").read_text())
+    manifest["meta"]["devices"] = 5
+    (entry / "entry.json").write_text(json.dumps([checksum, manifest]))
+
+
 def cut_table(entry: Path) -> None:
     data = (entry / "ops.arrow").read_bytes()
     (entry / "ops.arrow").write_bytes(data[:-1])
@@ -201,8 +209,20 @@ def cut_table(entry: Path) -> None:
         lambda entry: (entry / "entry.json").write_text("[]"),
         lambda entry: (entry / "entry.json").write_text('{"meta": {}, "format": "kineto"}'),
         lambda entry: (entry / "entry.json").write_bytes(b"\xff\xfe"),
+        lambda entry: (entry / "entry.json").write_text("[" * 200_000),
+        change_meta,
     ],
-    ids=["cut", "table-gone", "entry-gone", "half-json", "list", "fields-gone", "not-utf8"],
+    ids=[
+        "cut",
+        "table-gone",
+        "entry-gone",
+        "half-json",
+        "list",
+        "fields-gone",
+        "not-utf8",
+        "nested",
+        "changed",
+    ],
 )
 def test_half_an_entry_counts_as_none(damage: Any, folder: Path) -> None:
     cache.store(key_of(1), small())

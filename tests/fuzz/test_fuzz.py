@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz import mutations, other_formats, run
+from tests.fuzz import mutations, other_formats, own_files, run
 from tests.ingest import fuzz as scanners
 from tests.ingest.comparison import needs_native
 
@@ -41,7 +41,7 @@ def loud(monkeypatch: pytest.MonkeyPatch) -> None:
         ("diagnose", DIAGNOSED),
         ("report", REPORTED),
         ("compare", COMPARED),
-        *((kind, OTHER) for kind in other_formats.FORMATS),
+        *((kind, OTHER) for kind in (*other_formats.FORMATS, *own_files.KINDS)),
         ("ncu", COUNTED),
         ("nsys", NSYS),
         pytest.param("sqlite", PAGES, marks=needs_native),

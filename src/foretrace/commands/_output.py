@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "json", "csv", "md")
 ERROR_SCHEMA = "foretrace.error/1"
+_WARNINGS = 5
 TABLE_ROWS = 25  # shown in a terminal unless --limit says otherwise
 
 
@@ -109,6 +110,15 @@ def writing(output: Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def warn(problems: Iterable[str]) -> None:
+    """Prints a line for each of the first problems on standard error, and how many more there are."""
+    listed = list(problems)
+    for problem in listed[:_WARNINGS]:
+        print(f"foretrace: {visible(' '.join(problem.split()))}", file=sys.stderr)
+    if len(listed) > _WARNINGS:
+        print(f"foretrace: {len(listed) - _WARNINGS:,} more like these", file=sys.stderr)
 
 
 def _umask() -> int:
