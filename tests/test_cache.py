@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -391,3 +392,35 @@ def test_place_follows_the_platform(
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(Path, "home", lambda: Path("home"))
     assert cache.directory() == Path(expected)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="users of Windows have temporary folders of their own")
+@pytest.mark.parametrize("taken", ["nothing", "own", "open to all", "link", "file"])
+def test_without_a_home_the_cache_is_private(
+    taken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user may make the usual folder first: what can be written by others, or is a link, is not used."""
+
+    def nowhere() -> Path:
+        raise RuntimeError("no home")
+
+    for name in ("FORETRACE_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Path, "home", nowhere)
+    monkeypatch.setattr(sys, "platform", "linux")
+    cache._temporary_home.cache_clear()
+    usual = tmp_path / f"foretrace-{os.getuid()}"
+    if taken in ("own", "open to all"):
+        usual.mkdir(mode=0o700)
+        usual.chmod(0o700 if taken == "own" else 0o777)
+    elif taken == "link":
+        (tmp_path / "elsewhere").mkdir()
+        usual.symlink_to(tmp_path / "elsewhere")
+    elif taken == "file":
+        usual.touch()
+    home = cache.directory().parents[1]
+    cache._temporary_home.cache_clear()
+    assert (home == usual) is (taken in ("nothing", "own"))
+    assert home.stat().st_mode & 0o777 == 0o700
+    assert not home.is_symlink()

@@ -6,12 +6,15 @@ table, and the size and checksum of every file. A folder appears by a rename: it
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 import io
 import json
 import os
 import re
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -83,7 +86,25 @@ def _home() -> Path:
     try:
         return Path.home()
     except RuntimeError:  # a user without an entry in the system's list, as in some containers
-        return Path(tempfile.gettempdir()) / f"foretrace-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+        return _temporary_home()
+
+
+@functools.cache
+def _temporary_home() -> Path:
+    """A folder among temporary files that nobody else can write to; others may have made one of the usual name first."""
+    if sys.platform == "win32":
+        return Path(tempfile.gettempdir()) / "foretrace-user"
+    home = Path(tempfile.gettempdir()) / f"foretrace-{os.getuid()}"
+    try:
+        home.mkdir(mode=0o700, exist_ok=True)
+        found = home.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+            return home
+    except OSError:
+        pass  # a file or a link of that name: a new folder does
+    private = Path(tempfile.mkdtemp(prefix="foretrace-"))
+    atexit.register(shutil.rmtree, private, ignore_errors=True)
+    return private
 
 
 def limit_bytes() -> int:

@@ -195,8 +195,29 @@ def test_a_written_file_has_the_usual_mode_and_a_link_stays_one(path: Path) -> N
     link.symlink_to(out)
     mask = os.umask(0o027)
     try:
-        assert main(["flame", str(path), "--no-cache", "-o", str(link)]) == 0
+        assert main(["flame", str(path), "--no-cache", "-o", str(link), "--force"]) == 0
     finally:
         os.umask(mask)
     assert link.is_symlink()
     assert out.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize(
+    ("command", "name"), [("flame", "out.folded"), ("report", "out.html"), ("perfetto", "out.json")]
+)
+def test_a_link_that_leads_nowhere_is_not_followed_without_force(
+    path: Path, capsys: pytest.CaptureFixture[str], command: str, name: str
+) -> None:
+    link, elsewhere = path.parent / name, path.parent / f"elsewhere-{name}"
+    link.symlink_to(elsewhere)
+    assert main([command, str(path), "--no-cache", "-o", str(link)]) == 2
+    assert "will not overwrite without --force" in capsys.readouterr().err
+    assert not elsewhere.exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_device_says_so(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(path), "--no-cache", "-o", "/dev/full"]) == 2
+    said = capsys.readouterr().err
+    assert "/dev/full: cannot be written: No space left on device" in said
+    assert said.count("\n") == 1

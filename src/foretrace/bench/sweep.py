@@ -200,7 +200,7 @@ def run_isolated(kind: str, run_case: RunCase, case: Case, timing: Timing) -> Ro
         asked.write_text(
             json.dumps({"kind": kind, "case": case, "timing": timing.to_dict()}), encoding="utf-8"
         )
-        command = [sys.executable, "-m", "foretrace.bench.isolated", str(asked), str(answer)]
+        command = [sys.executable, "-P", "-m", "foretrace.bench.isolated", str(asked), str(answer)]
         with open(Path(folder, "stderr"), "w+b") as errors:
             process = subprocess.Popen(
                 command, env=child_environment(), stdout=subprocess.DEVNULL, stderr=errors

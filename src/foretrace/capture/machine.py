@@ -166,7 +166,7 @@ def _try_torch() -> Trial | str | None:
         return None
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _TRIAL], capture_output=True, text=True, errors="replace",
+            [sys.executable, "-P", "-c", _TRIAL], capture_output=True, text=True, errors="replace",
             timeout=_TRIAL_LIMIT_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -74,13 +74,20 @@ def add_file(parser: argparse.ArgumentParser, *, says: str, required: bool = Tru
 
 
 def check_file(output: Path, *, force: bool, endings: tuple[str, ...], such_as: str) -> None:
-    """Raises UsageError where the name does not end as it should, or the file exists and --force was not given."""
-    if not output.name.lower().endswith(endings):
-        raise UsageError(f"{output}: end the name in {such_as}")
+    """Raises UsageError where the name does not end as it should, or the file exists and --force was not given.
+
+    A device or a pipe, such as /dev/stdout, may have any name where there is one format to choose from.
+    """
     try:
-        exists = output.exists()
+        # A link that leads nowhere counts: writing would create a file elsewhere.
+        exists = output.exists() or output.is_symlink()
+        is_device = exists and output.exists() and not output.is_file() and not output.is_dir()
     except OSError as error:  # a name that is too long, a folder that may not be looked into
         raise UsageError(f"{output}: cannot be written: {error.strerror or error}") from error
+    if is_device and " or " not in such_as:
+        return
+    if not output.name.lower().endswith(endings):
+        raise UsageError(f"{output}: end the name in {such_as}")
     if exists and not force:
         raise UsageError(f"will not overwrite without --force: {output}")
 

@@ -96,7 +96,7 @@ def drip(sent: socket.socket) -> None:
 
 def test_a_second_request_has_its_time_too(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Watched, "headers_s", ENOUGH_S)
-    head = f"GET /app.css HTTP/1.1\r\nHost: {browser.host}\r\nCookie: {browser.cookie}\r\n"
+    head = f"GET {browser.folder}/app.css HTTP/1.1\r\nHost: {browser.host}\r\nCookie: {browser.cookie}\r\n"
     with connected(browser) as sent:
         sent.sendall(f"{head}\r\n{head}".encode())
         assert rest_of(sent).count(b"HTTP/1.1 200 OK") == 1
@@ -119,7 +119,7 @@ def test_a_reader_who_takes_nothing_is_left(
     monkeypatch.setattr(Watched, "stalled_s", SHORT_S)
     with connected(browser) as sent:
         sent.sendall(
-            f"GET /app.js HTTP/1.1\r\nHost: {browser.host}\r\nCookie: {browser.cookie}\r\n\r\n".encode()
+            f"GET {browser.folder}/app.js HTTP/1.1\r\nHost: {browser.host}\r\nCookie: {browser.cookie}\r\n\r\n".encode()
         )
         wait_until(lambda: bool(held))
         wait_until(lambda: not held)
@@ -131,7 +131,7 @@ def test_a_slow_reader_gets_all(script: str, browser: Browser, monkeypatch: pyte
     monkeypatch.setattr(Watched, "headers_s", ENOUGH_S)
     with connected(browser) as sent:
         sent.sendall(
-            f"GET /app.js HTTP/1.1\r\nHost: {browser.host}\r\nCookie: {browser.cookie}\r\n\r\n".encode()
+            f"GET {browser.folder}/app.js HTTP/1.1\r\nHost: {browser.host}\r\nCookie: {browser.cookie}\r\n\r\n".encode()
         )
         got = len(sent.recv(1 << 16))
         time.sleep(1.5 * ENOUGH_S)

@@ -6,8 +6,10 @@ import json
 import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from foretrace.present.web import library as libraries
 from foretrace.present.web import recording_view as views
 from foretrace.present.web.library import Library
 from foretrace.present.web.resources import timeline as timelines
-from foretrace.present.web.server import HEADERS, Server, allowed_hosts
+from foretrace.present.web.server import HEADERS, Server, allowed_hosts, folder_of
 from tests.builders import Recording
 from tests.present.web.recordings import recording
 
@@ -48,15 +50,23 @@ class Browser:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.cookie = f"foretrace-{server.port}={server.token}"
+        self.folder = folder_of(server.token).rstrip("/")
         self.host = f"127.0.0.1:{server.port}"
 
-    def ask(self, path: str, *, method: str = "GET", **headers: str | None) -> Answer:
-        """A request with the cookie and the right host unless told otherwise; `None` leaves a header out."""
+    def ask(
+        self, path: str, *, method: str = "GET", folder: str | None = None, **headers: str | None
+    ) -> Answer:
+        """A request below the server's folder, with the cookie and the right host by default; `None` omits a header."""
         named = {"Host": self.host, "Cookie": self.cookie}
         named |= {name.replace("_", "-"): value for name, value in headers.items()}  # type: ignore[dict-item]
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
         try:
-            connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+            connection.putrequest(
+                method,
+                (self.folder if folder is None else folder) + path,
+                skip_host=True,
+                skip_accept_encoding=True,
+            )
             for name, value in named.items():
                 if value is not None:
                     connection.putheader(name, value)
@@ -121,6 +131,46 @@ def test_probe_2_wrong_token(browser: Browser) -> None:
     assert browser.ask("/?token=guess", Cookie=None).status == 401
     assert browser.ask("/api/runs", Cookie=f"foretrace-{browser.server.port}=guess").status == 401
     assert browser.ask("/?token=%C3%A9", Cookie=None).status == 401
+
+
+def test_the_cookie_goes_to_no_other_port(browser: Browser) -> None:
+    """Browsers send cookies to every port of a host, but only below the folder that they were set in (RFC 6265, 5.1.4)."""
+    answer = browser.ask(f"/?token={browser.server.token}", Cookie=None)
+    assert "path" not in answer.headers["set-cookie"].lower()
+    jar = CookieJar()
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor(jar)
+    )
+    with opener.open(browser.server.url, timeout=30) as page:
+        assert page.status == 200
+    (cookie,) = jar
+    assert cookie.path == browser.folder
+    request = urllib.request.Request("http://127.0.0.1:1/")
+    jar.add_cookie_header(request)
+    assert not request.has_header("Cookie")
+
+
+@pytest.mark.parametrize("outside", ["", "/" + "0" * 24, folder_of("guess").rstrip("/")])
+def test_nothing_is_answered_outside_of_the_folder(browser: Browser, outside: str) -> None:
+    assert browser.ask("/api/runs", folder=outside).status == 401
+    assert browser.ask(f"/?token={browser.server.token}", folder=outside).status == 401
+
+
+@pytest.mark.parametrize(
+    ("accepted", "packed"),
+    [
+        ("gzip", True),
+        ("br, gzip;q=0.5", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000", False),
+        ("notgzip", False),
+        ("", False),
+    ],
+)
+def test_gzip_only_where_it_is_accepted(browser: Browser, accepted: str, packed: bool) -> None:
+    answer = browser.ask("/", Accept_Encoding=accepted)
+    assert ("content-encoding" in answer.headers) is packed
+    assert (answer.body[:2] == b"\x1f\x8b") is packed
 
 
 def test_probe_3_another_host(browser: Browser) -> None:
