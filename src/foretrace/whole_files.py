@@ -1,12 +1,46 @@
-"""Files that torch writes: whole, or not there, however full the disk is."""
+"""Files that are whole or not there, however a process ends and however full the disk is."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A new file beside `target`, which replaces it at the end of the block; after an error nothing has changed.
+
+    It has the mode of the file that it replaces, else that of any new file of this process.
+    """
+    mode = target.stat().st_mode & 0o777 if target.exists() else None
+    partial = _created(target.parent, 0o666 if mode is None else mode)
+    with whole_or_gone(partial):
+        yield partial
+        if mode is not None:
+            partial.chmod(mode)  # the umask took its part
+        partial.replace(target)
+
+
+def replace_text(target: Path, text: str) -> None:
+    """Replaces a file by one with this text."""
+    with replacing(target) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def _created(folder: Path, mode: int) -> Path:
+    """An empty file with a name of its own; the system applies the umask, which cannot be read without setting it."""
+    while True:
+        # Not made from the target's name, which may be as long as names can be.
+        partial = folder / f".foretrace-{secrets.token_hex(6)}"
+        try:
+            os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+        except FileExistsError:
+            continue
+        return partial
 
 
 @contextmanager
