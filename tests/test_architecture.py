@@ -26,7 +26,7 @@ PACKAGE = ROOT / "src" / "foretrace"
 
 # Bottom first. A part may import parts of lower layers, never of its own or a higher one.
 LAYERS = (
-    ("errors", "_version", "_scan", "word_shapes", "secret_names", "deflate", "whole_files"),
+    ("errors", "_version", "_scan", "word_shapes", "secret_names", "deflate", "zstd", "whole_files"),
     ("units", "secret_formats"),
     ("remote",),
     ("urls",),
