@@ -203,6 +203,8 @@ def write_json(path: Path, facts: Mapping[str, Any]) -> Path:
 
 def _plain(value: object) -> Any:
     """The value as JSON can hold it; numbers that are none become null."""
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()  # a number of the program's own, which may have no numpy
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):
