@@ -44,7 +44,6 @@ NOT_IN_THE_REPOSITORY = (
     ".foretrace",
     "traces",
     "N/A",
-    "../shared",
     "src/foretrace/present/web/static",
     "zero_fill.py",
     "docs/reference/analyses/stream-overlap.md",
