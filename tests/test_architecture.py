@@ -26,7 +26,17 @@ PACKAGE = ROOT / "src" / "foretrace"
 
 # Bottom first. A part may import parts of lower layers, never of its own or a higher one.
 LAYERS = (
-    ("errors", "_version", "_scan", "word_shapes", "secret_names", "deflate", "zstd", "whole_files"),
+    (
+        "errors",
+        "_version",
+        "_scan",
+        "word_shapes",
+        "secret_names",
+        "deflate",
+        "zstd",
+        "nvidia",
+        "whole_files",
+    ),
     ("units", "secret_formats"),
     ("remote",),
     ("urls",),
@@ -66,6 +76,7 @@ CONFINED = {
     "uvicorn": ("present/web/server.py", "present/web/connections.py"),
     "mcp": ("commands/agent/server.py",),
     "shtab": ("commands/completion.py",),
+    "pynvml": ("nvidia.py",),
     "foretrace._scan": ("ingest/", "predict/"),
 }
 
