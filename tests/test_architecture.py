@@ -26,11 +26,30 @@ PACKAGE = ROOT / "src" / "foretrace"
 
 # Bottom first. A part may import parts of lower layers, never of its own or a higher one.
 LAYERS = (
-    ("errors", "_version", "_scan", "word_shapes", "secret_names", "deflate"),
+    (
+        "errors",
+        "_version",
+        "_scan",
+        "word_shapes",
+        "secret_names",
+        "deflate",
+        "zstd",
+        "nvidia",
+        "whole_files",
+    ),
     ("units", "secret_formats", "own_files"),
     ("remote",),
     ("urls",),
-    ("schema", "intervals", "hardware", "sourced", "pandas_frames", "runtime_names", "kernel_profile"),
+    (
+        "schema",
+        "intervals",
+        "hardware",
+        "sourced",
+        "statistics",
+        "pandas_frames",
+        "runtime_names",
+        "kernel_profile",
+    ),
     ("trace", "snapshot", "measured"),
     ("cache",),
     ("ingest", "capture", "bench"),
@@ -57,6 +76,7 @@ CONFINED = {
     "uvicorn": ("present/web/server.py", "present/web/connections.py"),
     "mcp": ("commands/agent/server.py",),
     "shtab": ("commands/completion.py",),
+    "pynvml": ("nvidia.py",),
     "foretrace._scan": ("ingest/", "predict/"),
 }
 

@@ -233,15 +233,14 @@ def _summary(folder: Path) -> tuple[Any, bytes]:
 
 def summary(_: int, chance: random.Random, folder: Path) -> str | None:
     """A summary whose header is damaged, with a checksum that is right; or damaged bytes."""
-    import zstandard
-
+    from foretrace import zstd
     from foretrace.deflate import stream
     from foretrace.ranks.summary import _MAGIC
 
     document, tables = _summary(folder)
     header = damaged(document, chance)
     body = struct.pack("<I", len(header)) + header + tables
-    data = zstandard.compress(_MAGIC + struct.pack("<I", stream.crc32(body)) + body)
+    data = zstd.compress(_MAGIC + struct.pack("<I", stream.crc32(body)) + body)
     path = folder / "a.ranksummary"
     path.write_bytes(mutate_bytes(data, chance) if chance.random() < 0.2 else data)
     return _ran("ranks", path, "--format", chance.choice(("table", "json")), folder=folder, lines=None)[2]

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import zstandard
 
 import foretrace
+from foretrace import zstd
 from foretrace.errors import InputError
 from foretrace.ingest.source import open_source
 from tests.ingest import samples
@@ -29,7 +29,7 @@ def zipped(*names: str, data: bytes = samples.KINETO) -> bytes:
 
 
 def with_checksum(data: bytes) -> bytes:
-    return zstandard.ZstdCompressor(write_checksum=True).compress(data)
+    return zstd.compress(data, options={zstd.CompressionParameter.checksum_flag: 1})
 
 
 def in_two(pack: Callable[[bytes], bytes]) -> bytes:
@@ -42,7 +42,7 @@ PACKED = {
     "gzip, an empty member": (gzip.compress(b"") + gzip.compress(samples.KINETO), "gzip"),
     "gzip, zeros behind": (gzip.compress(samples.KINETO) + bytes(1000), "gzip"),
     "zstd": (with_checksum(samples.KINETO), "zstd"),
-    "zstd, two frames": (in_two(zstandard.compress), "zstd"),
+    "zstd, two frames": (in_two(zstd.compress), "zstd"),
     "zip": (zipped("trace.json"), "zip"),
     "zip, in a folder": (zipped("run/", "run/trace.json"), "zip"),
     "plain": (samples.KINETO, None),
@@ -104,6 +104,15 @@ def test_a_flipped_byte(packed: str, reader: str, plain: Path, tmp_path: Path) -
                 assert_same_tables(trace, expected)
 
 
+@pytest.mark.parametrize("packed", ["gzip", "zstd"])
+def test_a_stream_that_ends_early_says_so(packed: str, tmp_path: Path) -> None:
+    """Only the checksum's last byte is missing: everything was read, and the file is not whole all the same."""
+    path = tmp_path / "trace.json"
+    path.write_bytes(PACKED[packed][0][:-1])
+    (repair,) = foretrace.open(path, cache=False).repairs
+    assert (repair.code, repair.offset) == ("broken-stream", len(samples.KINETO))
+
+
 def test_several_files_in_a_zip(tmp_path: Path) -> None:
     path = tmp_path / "both.zip"
     path.write_bytes(zipped("rank0.json", "rank1.json"))
@@ -138,7 +147,7 @@ def test_broken_at_the_beginning(packed: str, length: int, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "data", [gzip.compress(b""), zstandard.compress(b""), zipped("a", data=b"")], ids=["gzip", "zstd", "zip"]
+    "data", [gzip.compress(b""), zstd.compress(b""), zipped("a", data=b"")], ids=["gzip", "zstd", "zip"]
 )
 def test_packed_nothing(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"

@@ -11,10 +11,12 @@ from foretrace.ranks import chance, excess
 from foretrace.ranks.roles import Roles
 
 
-@pytest.mark.parametrize(("freedom", "quantile"), [(5, 5.893), (10, 4.144), (30, 3.385)])
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(1, 318.31), (2, 22.327), (5, 5.893), (10, 4.144), (30, 3.385)]
+)
 def test_errors_are_those_of_students_table(freedom: int, quantile: float) -> None:
     """One-sided, of 0.1 %: as printed in tables of Student's t."""
-    assert chance.errors(1, 2 * freedom) == pytest.approx(quantile, rel=0.02)
+    assert chance.errors(1, 2 * freedom) == pytest.approx(quantile, rel=1e-4)
     assert chance.errors(1) == pytest.approx(3.090, abs=0.001)
 
 

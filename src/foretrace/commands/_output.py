@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from foretrace.commands._call import documents
 from foretrace.errors import ForetraceError, UsageError, unknown
 from foretrace.units import heading, visible
 from foretrace.urls import here
+from foretrace.whole_files import replacing
 
 if TYPE_CHECKING:
     import polars as pl
@@ -98,25 +98,15 @@ def writing(output: Path) -> Iterator[Path]:
 
     What goes wrong inside with writing is told as a wrong use of -o.
     """
-    temporary: Path | None = None
     try:
         target = output.resolve()  # what a link leads to is replaced, not the link
         if target.exists() and not target.is_file():  # a device or a pipe: there is nothing to replace
             yield target
             return
-        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-        # A short name of its own: one that is made from `output` may be too long.
-        handle, name = tempfile.mkstemp(prefix=".foretrace-", dir=target.parent)
-        os.close(handle)
-        temporary = Path(name)
-        yield temporary
-        temporary.chmod(mode)
-        temporary.replace(target)
+        with replacing(target) as partial:
+            yield partial
     except OSError as error:
         raise UsageError(f"{output}: cannot be written: {error.strerror or error}") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
 
 
 def warn(problems: Iterable[str]) -> None:
@@ -126,13 +116,6 @@ def warn(problems: Iterable[str]) -> None:
         print(f"foretrace: {visible(' '.join(problem.split()))}", file=sys.stderr)
     if len(listed) > _WARNINGS:
         print(f"foretrace: {len(listed) - _WARNINGS:,} more like these", file=sys.stderr)
-
-
-def _umask() -> int:
-    """What the process takes from the modes of new files; asking sets it for a moment."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def row_limit(text: str) -> int:

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import polars as pl
-import zstandard
 from msgspec import Meta, Struct
 
-from foretrace import own_files
+from foretrace import own_files, zstd
 from foretrace.deflate import stream
 from foretrace.errors import FormatError, InputError
 from foretrace.own_files import Count, Integer
@@ -114,7 +113,7 @@ class Summary:
         parts = [json.dumps(header, sort_keys=True).encode(), _table(self.rows), _table(self.steps)]
         body = b"".join(struct.pack("<I", len(part)) + part for part in parts)
         content = _MAGIC + struct.pack("<I", stream.crc32(body)) + body
-        return zstandard.ZstdCompressor(level=3).compress(content)
+        return zstd.compress(content, level=3)
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str = "summary") -> Summary:
@@ -205,9 +204,12 @@ def _frame(data: bytes, schema: dict[str, Any]) -> pl.DataFrame:
 def _parts(data: bytes, name: str) -> tuple[bytes, bytes, bytes]:
     """Header, rows and steps; checked before polars sees them, for its reader may panic on damaged data."""
     try:
-        content = zstandard.ZstdDecompressor().decompress(data, max_output_size=_MOST_BYTES)
-    except zstandard.ZstdError as error:
+        frame = zstd.ZstdDecompressor()
+        content = frame.decompress(data, _MOST_BYTES)
+    except zstd.ZstdError as error:
         raise FormatError(f"{name}: not a summary of a rank, or damaged") from error
+    if not frame.eof:
+        raise FormatError(f"{name}: not a summary of a rank, or damaged")
     body = memoryview(content)[len(_MAGIC) + 4 :]
     if not content.startswith(_MAGIC) or len(content) < len(_MAGIC) + 4:
         raise FormatError(f"{name}: not a summary of a rank")
