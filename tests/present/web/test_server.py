@@ -54,7 +54,7 @@ class Browser:
         """A request with the cookie and the right host unless told otherwise; `None` leaves a header out."""
         named = {"Host": self.host, "Cookie": self.cookie}
         named |= {name.replace("_", "-"): value for name, value in headers.items()}  # type: ignore[dict-item]
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
             for name, value in named.items():
@@ -74,7 +74,7 @@ class Browser:
 
     def wait_for(self, ready: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
         """The runs, as soon as they are as expected."""
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while not ready(runs := self.runs()):
             assert time.monotonic() < until, runs
             time.sleep(0.02)
@@ -90,7 +90,7 @@ def serve(*paths: Path, settle_s: float = 0.3, **options: Any) -> Iterator[Brows
         yield Browser(server)
     finally:
         server.stop()
-        thread.join(timeout=10)
+        thread.join(timeout=60)
         assert not thread.is_alive()
 
 
@@ -210,7 +210,7 @@ def test_it_listens_on_this_machine_only(browser: Browser) -> None:
     if own.startswith("127."):
         pytest.skip("this machine has no other address")
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection((own, browser.server.port), timeout=5).close()
+        socket.create_connection((own, browser.server.port), timeout=60).close()
 
 
 def test_listening_everywhere_keeps_the_token(page: Path, folder: Path) -> None:
@@ -342,7 +342,7 @@ def test_a_file_written_anew_is_read_again(page: Path, folder: Path) -> None:
         run = browser.wait_for(lambda runs: runs[0]["state"] == "ready")[0]["id"]
         before = browser.ask(f"/api/runs/{run}/table/kernels").json
         Recording().step(1, 0, 100).launch(10, "another_kernel", 30, 60).write(folder, path.name)
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while (after := browser.ask(f"/api/runs/{run}/table/kernels").json) == before:
             assert time.monotonic() < until
             time.sleep(0.05)
@@ -368,7 +368,7 @@ def test_progress_is_told_while_reading(page: Path, folder: Path, monkeypatch: p
 
     def slow(*arguments: Any, progress: Any, **options: Any) -> Any:
         progress(1, 4)
-        go_on.wait(30)
+        go_on.wait(60)
         return real(*arguments, progress=progress, **options)
 
     monkeypatch.setattr(libraries, "open_trace", slow)
@@ -388,7 +388,7 @@ def test_nothing_waits_for_a_diagnosis_that_does_not_need_it(
 
     def slow(*arguments: Any) -> Any:
         asked.append(arguments)
-        go_on.wait(30)
+        go_on.wait(60)
         return real(*arguments)
 
     monkeypatch.setattr(views, "diagnose", slow)
@@ -416,7 +416,7 @@ def test_nothing_waits_for_a_diagnosis_that_does_not_need_it(
         assert not found
         go_on.set()
         for each in waiting:
-            each.join(timeout=30)
+            each.join(timeout=60)
         assert [answer.json["pending"] for answer in found] == [None] * 3
         assert len(asked) == 1
 
