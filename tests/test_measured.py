@@ -11,7 +11,7 @@ import pytest
 from foretrace import measured
 from foretrace.errors import UsageError
 
-TRIALS = 10_000
+TRIALS = 3_000
 COUNT = 20  # samples of each set
 
 

@@ -134,27 +134,25 @@ def test_probe_4_another_port(browser: Browser) -> None:
     assert browser.ask("/api/runs", Host="127.0.0.1").status == 403
 
 
-@pytest.mark.parametrize("site", ["cross-site", "same-site", "nonsense"])
-def test_probe_5_another_site(browser: Browser, site: str) -> None:
-    assert browser.ask("/api/runs", Sec_Fetch_Site=site).status == 403
-    assert browser.ask(f"/?token={browser.server.token}", Sec_Fetch_Site=site).status == 403
+def test_probe_5_another_site(browser: Browser) -> None:
+    for site in ("cross-site", "same-site", "nonsense"):
+        assert browser.ask("/api/runs", Sec_Fetch_Site=site).status == 403, site
+        assert browser.ask(f"/?token={browser.server.token}", Sec_Fetch_Site=site).status == 403, site
 
 
-@pytest.mark.parametrize("path", ["/../../etc/passwd", "/static/../app.js", "//etc/passwd", "/api/../app.js"])
-def test_probe_6_a_path_that_climbs(browser: Browser, path: str) -> None:
-    assert browser.ask(path).status == 404
+def test_probe_6_a_path_that_climbs(browser: Browser) -> None:
+    for path in ("/../../etc/passwd", "/static/../app.js", "//etc/passwd", "/api/../app.js"):
+        assert browser.ask(path).status == 404, path
 
 
-@pytest.mark.parametrize(
-    "path", ["/%2e%2e/%2e%2e/etc/passwd", "/%2e%2e%2fapp.js", "/api/runs/%2e%2e%2f%2e%2e/overview"]
-)
-def test_probe_7_a_path_that_climbs_in_disguise(browser: Browser, path: str) -> None:
-    assert browser.ask(path).status == 404
+def test_probe_7_a_path_that_climbs_in_disguise(browser: Browser) -> None:
+    for path in ("/%2e%2e/%2e%2e/etc/passwd", "/%2e%2e%2fapp.js", "/api/runs/%2e%2e%2f%2e%2e/overview"):
+        assert browser.ask(path).status == 404, path
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD"])
-def test_probe_8_a_method_that_writes(browser: Browser, method: str) -> None:
-    assert browser.ask("/api/runs", method=method).status == 405
+def test_probe_8_a_method_that_writes(browser: Browser) -> None:
+    for method in ("POST", "PUT", "DELETE", "HEAD"):
+        assert browser.ask("/api/runs", method=method).status == 405, method
 
 
 def test_probe_9_a_preflight(browser: Browser) -> None:
@@ -325,14 +323,16 @@ def test_a_new_recording_appears_by_itself(page: Path, folder: Path) -> None:
 def test_a_file_that_grows_is_read_when_it_settles(page: Path, folder: Path) -> None:
     whole = recording(folder, "other.json").read_bytes()
     (folder / "other.json").unlink()
-    for browser in serve(folder, settle_s=4):  # a busy machine may stop this test for a second
+    for browser in serve(folder, settle_s=3600):
         growing = folder / "growing.json"
         for end in range(len(whole) // 2, len(whole), len(whole) // 12):
             growing.write_bytes(whole[:end])
-            time.sleep(0.1)
-            assert [run["state"] for run in browser.runs()] in ([], ["waiting"])
-        assert browser.runs()[0]["says"] == "the file is still being written"
+            runs = browser.wait_for(bool)
+            assert [(run["state"], run["says"]) for run in runs] == [
+                ("waiting", "the file is still being written")
+            ]
         growing.write_bytes(whole)
+        browser.server.library._settle_s = 0.1
         browser.wait_for(lambda runs: runs[0]["state"] == "ready")
 
 
@@ -418,7 +418,8 @@ def test_nothing_waits_for_a_diagnosis_that_does_not_need_it(
         for each in waiting:
             each.join(timeout=60)
         assert [answer.json["pending"] for answer in found] == [None] * 3
-        assert len(asked) == 1
+        # A server of an earlier test may still end its diagnosis.
+        assert [case.whole.path for case, *_ in asked].count(path) == 1
 
 
 def test_a_recording_too_large_to_send_comes_in_windows(
