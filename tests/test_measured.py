@@ -11,7 +11,7 @@ from foretrace import measured
 from foretrace.errors import UsageError
 from foretrace.statistics import Values, mann_whitney
 
-TRIALS = 10_000
+TRIALS = 3_000
 COUNT = 20  # samples of each set
 
 

@@ -16,16 +16,16 @@ pytestmark = pytest.mark.slow
 READ, DIAGNOSED, REPORTED, COMPARED, COUNTED, NSYS, PAGES = (
     int(os.environ.get(f"FORETRACE_FUZZ_{name}", default))
     for name, default in (
-        ("READER", "700"),
-        ("DIAGNOSE", "40"),
-        ("REPORT", "4"),
-        ("COMPARE", "20"),
-        ("NCU", "60"),
-        ("NSYS", "120"),
-        ("SQLITE", "2000"),
+        ("READER", "400"),
+        ("DIAGNOSE", "20"),
+        ("REPORT", "2"),
+        ("COMPARE", "10"),
+        ("NCU", "30"),
+        ("NSYS", "60"),
+        ("SQLITE", "1000"),
     )
 )
-OTHER = int(os.environ.get("FORETRACE_FUZZ_OTHER", "25"))  # of each format that is not Kineto's
+OTHER = int(os.environ.get("FORETRACE_FUZZ_OTHER", "12"))  # of each format that is not Kineto's
 
 
 @pytest.fixture(autouse=True)
