@@ -24,8 +24,8 @@ import foretrace
 from foretrace.present.agent.answer import MOST_TOKENS
 from foretrace.present.agent.tokens import token_count
 
-sys.path.insert(0, str(Path(__file__).parent))
-from repeat_trace import generate
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.repeat_trace import generate
 
 SAMPLE = Path(foretrace.__file__).parent / "samples" / "naive_attention.json.gz"
 

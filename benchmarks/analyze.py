@@ -14,8 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ingest import SIZES, SOURCE, Bar, foretrace_works, machine
-from repeat_trace import generate
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.ingest import SIZES, SOURCE, Bar, foretrace_works, machine
+from benchmarks.repeat_trace import generate
 
 KERNELS = 1_000_000
 

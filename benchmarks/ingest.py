@@ -19,7 +19,8 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-from repeat_trace import generate
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.repeat_trace import generate
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CORPUS = REPOSITORY.parent / "shared" / "corpus" / "h200"

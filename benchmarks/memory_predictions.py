@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 MODELS = ("encoder", "gpt", "resnet50", "vit")
 BATCH = {"encoder": 16, "gpt": 8, "resnet50": 64, "vit": 128}
 IN_BF16 = ("gpt", "vit")
@@ -32,7 +33,7 @@ _STEPS, _TIMED = 3, 5
 
 def run_program(args: argparse.Namespace) -> None:
     """The loop that is recorded."""
-    from memory_models import training
+    from benchmarks.memory_models import training
 
     step = training(
         args.program,
@@ -48,7 +49,8 @@ def run_program(args: argparse.Namespace) -> None:
 def measured(name: str, batch: int, **options: Any) -> dict[str, float]:
     """Peak of allocated and reserved memory, and the median step."""
     import torch
-    from memory_models import training
+
+    from benchmarks.memory_models import training
 
     step = training(name, batch, "cuda", **{"bf16": name in IN_BF16, **options})
     step()
@@ -82,7 +84,8 @@ def _emptied() -> None:
 def fits(name: str, batch: int) -> bool:
     """Whether some steps of this batch run."""
     import torch
-    from memory_models import training
+
+    from benchmarks.memory_models import training
 
     step: Any = None
     try:

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repeat_trace import generate
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.repeat_trace import generate
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 WEB = REPOSITORY / "web"

@@ -9,13 +9,14 @@ import argparse
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ingest import HTA, REPOSITORY, hta_python
-
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import foretrace
+from benchmarks.ingest import HTA, REPOSITORY, hta_python
 from foretrace import analyze, intervals
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.result import Result

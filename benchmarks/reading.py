@@ -24,10 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ingest
-from ingest import Bar, Contender, machine, warm
-from many_steps import GRID, HEADER, KERNEL, event, launched
-from repeat_trace import generate
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks import ingest
+from benchmarks.ingest import Bar, Contender, machine, warm
+from benchmarks.many_steps import GRID, HEADER, KERNEL, event, launched
+from benchmarks.repeat_trace import generate
 
 PARTS = ("load", "diagnose", "start", "growth")
 DOUBLINGS = 3
@@ -218,7 +219,6 @@ def growth(work: Path) -> list[Bar]:
 
     Costs and counts are those beyond a small recording's, so that what every process pays once, as its imports, is no part of them.
     """
-    sys.path.insert(0, str(Path(__file__).parents[1]))
     from benchmarks.ranks.measure import job_of
     from benchmarks.ranks.recordings import write
     from benchmarks.ranks.simulate import simulate

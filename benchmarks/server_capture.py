@@ -19,9 +19,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "src")]
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from graph_capture import DEVICE, events_of, replayed, save  # noqa: E402
+from benchmarks.graph_capture import DEVICE, events_of, replayed, save  # noqa: E402
 
 LAYERS, WIDTH, HEADS, WORDS = 8, 1024, 16, 32_000
 NEW_TOKENS = 40

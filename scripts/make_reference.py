@@ -20,9 +20,7 @@ from pathlib import Path
 import polars as pl
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "scripts")]
-
-from python_reference import python_page  # noqa: E402
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from foretrace import analyze, ingest, schema  # noqa: E402
 from foretrace.analyze.result import Analysis, Result  # noqa: E402
@@ -34,6 +32,7 @@ from foretrace.ingest.formats import READ  # noqa: E402
 from foretrace.present.text import tables  # noqa: E402
 from foretrace.trace import Trace  # noqa: E402
 from foretrace.units import shorten  # noqa: E402
+from scripts.python_reference import python_page  # noqa: E402
 
 SAMPLE = min((ROOT / "src" / "foretrace" / "samples").glob("*.json.gz"))
 # For what the sample does not hold; beside some of them lies the table that torch printed.

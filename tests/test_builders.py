@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.predict.builder import build
 from foretrace.predict.program import SYNC
 from foretrace.predict.waits import waiting_calls
+from tests.builders import Recording
 
 
 def recording() -> Recording:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpus import CORPUS, needs_corpus
 
 import foretrace
 from foretrace.commands import diagnose as command
@@ -27,6 +26,7 @@ from foretrace.present.web.payload import resource
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources import timeline
 from foretrace.units import format_value
+from tests.corpus import CORPUS, needs_corpus
 
 SAMPLE = next((Path(foretrace.__file__).parent / "samples").glob("*.json.gz"))
 RECORDINGS = [

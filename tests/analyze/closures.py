@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builders import MAIN_THREAD, Recording
+from tests.builders import MAIN_THREAD, Recording
 
 AUTOGRAD = 200
 LENGTH = 1_000  # of a step, in microseconds

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builders import Recording
-
+from tests.builders import Recording
 from tests.diagnose.kernels import Op, recorded
 
 FILES = Path(__file__).parents[1] / "traces" / "ncu"

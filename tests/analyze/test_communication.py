@@ -7,14 +7,14 @@ from typing import Any
 
 import polars as pl
 import pytest
-from builders import MAIN_THREAD, PROCESS, Recording
-from corpus import CORPUS, needs_corpus
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import foretrace
 from foretrace.analyze import run
 from foretrace.errors import MissingDataError
+from tests.builders import MAIN_THREAD, PROCESS, Recording
+from tests.corpus import CORPUS, needs_corpus
 
 
 def about(name: str, sent: int, received: int, ranks: int, dtype: str = "Float") -> dict[str, Any]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 import foretrace
 from foretrace import analyze
 from foretrace.errors import MissingDataError, UsageError
+from tests.builders import Recording
 
 pytestmark = pytest.mark.fast
 

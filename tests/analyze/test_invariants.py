@@ -14,8 +14,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-from builders import Recording
-from corpus import CORPUS, needs_corpus
 
 import foretrace
 from foretrace import analyze, ingest
@@ -23,6 +21,8 @@ from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.result import Result
 from foretrace.analyze.steps import ROLES as STEP_ROLES
 from foretrace.errors import MissingDataError
+from tests.builders import Recording
+from tests.corpus import CORPUS, needs_corpus
 
 NO_TRACES = {"rocprof", "memory", "ncu", "proton", "nsys", "nsys_synthetic"}
 

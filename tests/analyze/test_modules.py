@@ -7,14 +7,14 @@ from typing import Any
 
 import polars as pl
 import pytest
-from builders import Recording
-from corpus import CORPUS, needs_corpus
 
 import foretrace
 from foretrace.analyze import run
 from foretrace.analyze.result import Result
 from foretrace.errors import MissingDataError, UsageError
 from tests.analyze.training import lost_return, training_step
+from tests.builders import Recording
+from tests.corpus import CORPUS, needs_corpus
 
 RICH = sorted((CORPUS / "h200").glob("*.rich.json.gz")) if CORPUS.is_dir() else []
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import polars as pl
 import pytest
-from corpus import CORPUS, needs_corpus
 
 import foretrace
 from foretrace import analyze, intervals
 from foretrace.analyze.concepts.device import device_time
+from tests.corpus import CORPUS, needs_corpus
 
 pytestmark = needs_corpus
 

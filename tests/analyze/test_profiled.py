@@ -8,7 +8,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from builders import Recording
 
 from foretrace import analyze
 from foretrace.analyze.concepts.device.profiled_kernels import joined
@@ -17,6 +16,7 @@ from foretrace.ingest import open_trace
 from foretrace.ingest.recordings import find_recording
 from foretrace.trace import Trace
 from tests.analyze.nine_kernels import DETAILS, OPS, RAW, recording
+from tests.builders import Recording
 from tests.diagnose.kernels import STEPS, recorded
 
 

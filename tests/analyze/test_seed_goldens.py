@@ -13,10 +13,10 @@ from typing import Any
 
 import polars as pl
 import pytest
-from builders import Recording
 
 import foretrace
 from foretrace import analyze
+from tests.builders import Recording
 
 LAUNCH_US = 4.625  # S0: 222 us in 48 calls of cudaLaunchKernel
 

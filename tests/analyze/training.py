@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builders import MAIN_THREAD, PROCESS, Recording
+from tests.builders import MAIN_THREAD, PROCESS, Recording
 
 AUTOGRAD = 200
 

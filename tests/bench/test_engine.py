@@ -6,7 +6,6 @@ import itertools
 
 import numpy as np
 import pytest
-from bench.made_up import MadeUpClock
 
 from foretrace.bench.clocks import Function, HostClock
 from foretrace.bench.engine import measure, warm_up
@@ -14,6 +13,7 @@ from foretrace.bench.measurement import Measurement
 from foretrace.bench.stopping import half_width, noise
 from foretrace.bench.timing import Timing
 from foretrace.errors import UsageError
+from tests.bench.made_up import MadeUpClock
 
 
 def nothing() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bench.made_up import MadeUpClock
 
 from foretrace import bench
 from foretrace.bench.against import against
 from foretrace.bench.engine import measure
+from tests.bench.made_up import MadeUpClock
 
 pytestmark = [
     pytest.mark.slow,

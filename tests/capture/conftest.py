@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from capture.made_up_cuda import MadeUpCuda
 
 from foretrace.capture.run_folder import RunFolder
+from tests.capture.made_up_cuda import MadeUpCuda
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from capture.made_up_cuda import MIB, MadeUpCuda, facts_of, recorder_of, take_steps
-from capture.programs import needs_torch
 
 from foretrace.capture import arguments
 from foretrace.capture.api import profile
@@ -21,6 +19,8 @@ from foretrace.capture.run_folder import RunFolder
 from foretrace.errors import InputError
 from foretrace.ingest.run import find_recorded
 from foretrace.ingest.run_memory import DeviceMemory, MemoryStep, read_run_memory
+from tests.capture.made_up_cuda import MIB, MadeUpCuda, facts_of, recorder_of, take_steps
+from tests.capture.programs import needs_torch
 
 pytestmark = needs_torch
 

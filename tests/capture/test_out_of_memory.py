@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capture.made_up_cuda import MIB, MadeUpCuda, facts_of, recorder_of, take_steps
-from capture.programs import SOURCES, needs_torch
 
 from foretrace.capture import out_of_memory
 from foretrace.capture.options import CaptureOptions
 from foretrace.capture.run_folder import RunFolder
 from foretrace.ingest.run_memory import FailedAllocation, read_run_memory
+from tests.capture.made_up_cuda import MIB, MadeUpCuda, facts_of, recorder_of, take_steps
+from tests.capture.programs import SOURCES, needs_torch
 
 pytestmark = needs_torch
 
@@ -160,10 +160,10 @@ def test_a_closed_watch_writes_nothing(new_run: RunFolder, cuda: MadeUpCuda) -> 
 
 PROGRAM = """
 import sys
-sys.path.insert(0, {tests!r})
+sys.path.insert(0, {root!r})
 import foretrace
 import torch
-from capture.made_up_cuda import MadeUpCuda
+from tests.capture.made_up_cuda import MadeUpCuda
 torch.set_num_threads(1)
 cuda = MadeUpCuda()
 for call, _ in torch.cuda._queued_calls[-2:]:  # CUDA begins: what Foretrace left to do then
@@ -187,7 +187,7 @@ def recorded(tmp_path: Path, program: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_run_says_where_the_snapshot_lies(tmp_path: Path) -> None:
-    done = recorded(tmp_path, PROGRAM.format(tests=str(Path(__file__).parents[1])))
+    done = recorded(tmp_path, PROGRAM.format(root=str(Path(__file__).parents[2])))
     assert done.returncode == 1
     calls = [
         "history state",

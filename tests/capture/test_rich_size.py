@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capture.test_recorder import fast, rank_facts
 
 from foretrace.capture.options import RICH_SWITCHES, CaptureOptions
 from foretrace.capture.recorder import Recorder
 from foretrace.capture.rich_size import RichSize, fitting
 from foretrace.capture.run_folder import RunFolder
+from tests.capture.test_recorder import fast, rank_facts
 
 LIGHT = {"kind": "light", "steps": 10, "file_bytes": 11_000_000}  # eleven steps of a megabyte
 

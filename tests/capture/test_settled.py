@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capture.programs import SOURCES, needs_torch
-from capture.test_recorder import fast, rank_facts
 
 from foretrace.capture.recorder import Recorder
 from foretrace.capture.run_folder import RunFolder
@@ -22,6 +20,8 @@ from foretrace.capture.settled import compare, fell
 from foretrace.capture.timing import StepTimes, summarise
 from foretrace.capture.timings import Timings
 from foretrace.capture.watch import Watch
+from tests.capture.programs import SOURCES, needs_torch
+from tests.capture.test_recorder import fast, rank_facts
 
 SLOW_STEPS = 128
 # Its steps are told apart by what they sleep; it says what the last 300 took, which nothing disturbs any more: the

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capture.programs import needs_torch
-from capture.test_recorder import fast, rank_facts, work
 
 from foretrace.capture.options import AGAIN
 from foretrace.capture.recorder import Recorder
 from foretrace.capture.run_folder import RunFolder
 from foretrace.ingest.run import find_recorded
+from tests.capture.programs import needs_torch
+from tests.capture.test_recorder import fast, rank_facts, work
 
 pytestmark = needs_torch
 

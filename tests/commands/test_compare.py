@@ -8,10 +8,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from analyze.snapshots.allocator import Allocator
-from analyze.snapshots.histories import MIB, at_line
 
 from foretrace.__main__ import main
+from tests.analyze.snapshots.allocator import Allocator
+from tests.analyze.snapshots.histories import MIB, at_line
 from tests.compare.recorded import run_folder, steps
 
 STEADY = (1_000.0, 1_001.0, 999.0, 1_000.5, 999.5, 1_000.2)

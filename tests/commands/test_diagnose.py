@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from corpus import CORPUS, needs_corpus
-from diagnose.kernels import ADD, Op, recorded
 
 from foretrace.commands import main
 from foretrace.commands.demo import SAMPLE
@@ -18,6 +16,8 @@ from foretrace.diagnose.finding import Finding, Fix, Place
 from foretrace.present.agent.brief import BRIEF_TOKENS, finding_ids
 from foretrace.present.agent.tokens import token_count
 from tests.builders import Recording
+from tests.corpus import CORPUS, needs_corpus
+from tests.diagnose.kernels import ADD, Op, recorded
 
 GLOO = CORPUS / "other" / "multirank_gloo"
 

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import Recording
-from diagnose.kernels import ADD, Op, recorded
 
 from benchmarks import agent_large, repeat_trace
 from foretrace.commands import main
@@ -24,6 +22,8 @@ from foretrace.errors import UsageError
 from foretrace.present.agent.answer import MOST_TOKENS
 from foretrace.present.agent.tokens import token_count
 from tests import schemas
+from tests.builders import Recording
+from tests.diagnose.kernels import ADD, Op, recorded
 
 mcp = pytest.importorskip("mcp", reason="the extra `foretrace[mcp]` is not installed")
 anyio = pytest.importorskip("anyio")

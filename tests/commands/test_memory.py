@@ -6,15 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
-from analyze.snapshots.allocator import Allocator, OutOfMemoryError
-from analyze.snapshots.histories import MIB, at_line
-from analyze.snapshots.trainings import ACTIVATION, LAYERS, PARAMETER, STATE, appends, once, train
 
 import foretrace
 from foretrace.analyze.snapshots.findings import SCHEMA
 from foretrace.commands import main
 from foretrace.commands._encoding import SPELLINGS
 from foretrace.errors import InputError
+from tests.analyze.snapshots.allocator import Allocator, OutOfMemoryError
+from tests.analyze.snapshots.histories import MIB, at_line
+from tests.analyze.snapshots.trainings import ACTIVATION, LAYERS, PARAMETER, STATE, appends, once, train
 from tests.builders import Recording
 
 PEAK = LAYERS * (ACTIVATION + STATE + PARAMETER) + PARAMETER + 3 * MIB

@@ -5,12 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
-from diagnose.kernels import ADD, Op, recorded
 
 from foretrace.commands import main
 from foretrace.present.export import perfetto
 from tests.builders import Recording
 from tests.compare.recorded import run_folder
+from tests.diagnose.kernels import ADD, Op, recorded
 
 
 @pytest.fixture

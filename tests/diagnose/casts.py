@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnose.kernels import ADD, CAST, Op
+from tests.diagnose.kernels import ADD, CAST, Op
 
 BF16, FP16, FP32 = "c10::BFloat16", "c10::Half", "float"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from diagnose.kernels import ADD, CAST, Op
+from tests.diagnose.kernels import ADD, CAST, Op
 
 
 def work(name: str = "aten::bmm", dur: float = 800) -> Op:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from builders import Recording
-
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import Diagnosis, diagnose
 from foretrace.diagnose.rule import Rule
 from foretrace.ingest.processor import Processor
 from foretrace.ingest.timed import Timed
 from foretrace.trace import Trace
+from tests.builders import Recording
 
 STEPS = 4
 FLOAT = {"Input Dims": [[512, 256], [256, 512]], "Input type": ["float", "float"]}

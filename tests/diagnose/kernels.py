@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builders import Recording
-
 from foretrace.trace import Trace
+from tests.builders import Recording
 
 STEPS = 4
 H200 = {"id": 0, "name": "NVIDIA H200", "numSms": 132, "totalGlobalMem": 150109880320}

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from builders import Recording
-
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import diagnose
 from foretrace.diagnose.finding import Finding
 from foretrace.diagnose.rule import Rule
 from foretrace.trace import Trace
+from tests.builders import Recording
 
 STEPS = 3
 H200 = {"id": 0, "name": "NVIDIA H200", "numSms": 132, "totalGlobalMem": 150109880320}

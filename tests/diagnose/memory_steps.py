@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builders import MAIN_THREAD, PROCESS, Recording
-
 from foretrace.trace import Trace
+from tests.builders import MAIN_THREAD, PROCESS, Recording
 from tests.diagnose.loops import H200
 
 UNIT = 1_000_000_000

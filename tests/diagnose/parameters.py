@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builders import Recording
+from tests.builders import Recording
 
 PARAMETERS, OPS = 40, ("aten::mul_", "aten::addcmul_", "aten::sqrt", "aten::addcdiv_")
 EVERY, FORWARD = 10.0, 400.0

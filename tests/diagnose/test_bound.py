@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from corpus import CORPUS, needs_corpus
-from diagnose.kernels import ADD, Op, device_bound
 
 import foretrace
 from foretrace.diagnose.bound import bound
 from foretrace.diagnose.case import Case
 from tests.builders import Recording
+from tests.corpus import CORPUS, needs_corpus
+from tests.diagnose.kernels import ADD, Op, device_bound
 from tests.diagnose.loops import launches, loop
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from corpus import CORPUS, needs_corpus
 
 import foretrace
 from foretrace.commands import main
@@ -27,6 +26,7 @@ from foretrace.predict.edits import Edit
 from foretrace.predict.numbers import Calls, ProgramTime, Tasks
 from foretrace.predict.prediction import Prediction, Span
 from foretrace.present.text.findings import finding_lines, to_markdown
+from tests.corpus import CORPUS, needs_corpus
 
 SAMPLE = next((Path(foretrace.__file__).parent / "samples").glob("*.json.gz"))
 

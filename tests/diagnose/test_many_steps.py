@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import foretrace
+from benchmarks.many_steps import write
 from foretrace.diagnose import RULES
 from foretrace.diagnose import case as cases
 from foretrace.diagnose.case import Case
@@ -16,9 +17,6 @@ from foretrace.predict import graph_capture
 from foretrace.predict.builder import build
 from foretrace.trace import Trace
 from tests.builders import Recording
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from many_steps import write
 
 
 def calls_of_a_diagnosis(folder: Path, steps: int) -> int:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builders import Recording
-
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.operators import main_thread_operators, torch_operators
+from tests.builders import Recording
 from tests.diagnose.loops import launches, loop
 
 AUTOGRAD = 200

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from builders import Recording
 
 import foretrace
 from foretrace.analyze.trust import judge
@@ -26,6 +25,7 @@ from foretrace.predict.costs.measured_on import ELSEWHERE, HERE, UNKNOWN, model_
 from foretrace.predict.edits import Edit
 from foretrace.predict.prediction import Prediction, Span
 from foretrace.trace import Trace
+from tests.builders import Recording
 from tests.corpus import CORPUS, needs_corpus
 from tests.diagnose.kernels import Op, device_bound
 from tests.diagnose.loops import H200

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 import foretrace.diagnose.rules
 from foretrace.commands import main
@@ -22,6 +21,7 @@ from foretrace.diagnose.rules.precision.fp64_compute import fp64_compute
 from foretrace.diagnose.rules.precision.no_tensor_cores import no_tensor_cores
 from foretrace.diagnose.seen import too_little
 from foretrace.sourced import JUDGEMENT, Share
+from tests.builders import Recording
 from tests.diagnose.kernels import ADD, Op, device_bound
 from tests.diagnose.loops import H200, launches, loop
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Place
 from foretrace.diagnose.source_lines import exact_line
+from tests.builders import Recording
 
 SOURCE = """\
 import torch

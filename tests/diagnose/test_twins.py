@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import Recording
-from corpus import CORPUS, needs_corpus
 
 import foretrace
 from foretrace import analyze
 from foretrace.diagnose import RULES
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import Diagnosis, diagnose
+from tests.builders import Recording
+from tests.corpus import CORPUS, needs_corpus
 from tests.diagnose.loops import H200, STEPS, launches
 
 Events = dict[str, Any]

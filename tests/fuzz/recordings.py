@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.many_steps import HEADER, one_kernel, one_of_everything
 from foretrace import zstd
 from tests.ingest.samples import SEEDS
 
@@ -24,9 +24,6 @@ _MOST_EVENTS = 500
 
 def small() -> list[tuple[Any, bytes]]:
     """Each recording as plain data and as text."""
-    sys.path.insert(0, str(_TREE / "benchmarks"))
-    from many_steps import HEADER, one_kernel, one_of_everything
-
     found = [json.loads(text) for text in SEEDS]
     for step, steps in ((one_kernel, 4), (one_of_everything, 3)):
         found.append({**HEADER, "traceEvents": [event for number in range(steps) for event in step(number)]})

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / "tests")]
+    sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from foretrace.errors import ForetraceError
 from foretrace.ingest import kineto, kineto_native

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.ingest import kineto_native, open_trace
 from foretrace.ingest.operator_numbers import operator_numbers
+from tests.builders import Recording
 
 READERS = ["python", *(["native"] if kineto_native.missing is None else [])]
 

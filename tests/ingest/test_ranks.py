@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.ingest.ranks import find_others, lowest_rank
+from tests.builders import Recording
 
 
 def write(folder: Path, name: str, rank: int, *, world: int = 4, backend: str = "nccl") -> Path:

@@ -9,7 +9,6 @@ from base64 import b64decode
 from pathlib import Path
 
 import pytest
-from corpus import CORPUS, needs_corpus
 
 from foretrace.commands import main
 from foretrace.diagnose.case import Case
@@ -22,6 +21,7 @@ from foretrace.present.web.recording_view import RecordingView
 from foretrace.secret_formats import LEFT_OUT
 from tests.builders import Recording
 from tests.capture.planted import ISSUED
+from tests.corpus import CORPUS, needs_corpus
 from tests.ingest.comparison import READERS
 
 URL = "postgres://admin:correct-horse@db/x"

@@ -6,9 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from builders import Recording
-from corpus import CORPUS, needs_corpus
-from diagnose.kernels import ADD, H200, Op, device_bound
 
 import foretrace
 from foretrace.commands import main
@@ -20,6 +17,9 @@ from foretrace.predict.changes import Change, apply, parse
 from foretrace.predict.prediction import Prediction, predict, to_dict
 from foretrace.predict.steady import step_ns
 from foretrace.trace import Trace
+from tests.builders import Recording
+from tests.corpus import CORPUS, needs_corpus
+from tests.diagnose.kernels import ADD, H200, Op, device_bound
 from tests.diagnose.loops import launches, loop
 
 GEMM = "nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN"

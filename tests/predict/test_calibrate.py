@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
-from diagnose.loops import H200, launches, loop
 
 from foretrace.predict.builder import build
 from foretrace.predict.calibrate import Calibration, calibrate, calibrate_pair, dense_ns
 from foretrace.trace import Trace
+from tests.builders import Recording
+from tests.diagnose.loops import H200, launches, loop
 
 # 500 operators of 10 µs: less 0.5 µs for recording each, and 1.9 times slower as recorded.
 DENSE_US = 500 * (8.5 - 0.5 + 1.5) / 1.9

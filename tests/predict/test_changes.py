@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import Recording
-from corpus import CORPUS, needs_corpus
 
 import foretrace
 from foretrace.commands import main
@@ -22,6 +20,8 @@ from foretrace.predict.edits import Edit
 from foretrace.predict.prediction import predict
 from foretrace.predict.replay import replay
 from foretrace.predict.steady import step_ns
+from tests.builders import Recording
+from tests.corpus import CORPUS, needs_corpus
 from tests.ingest.graph_files import STEP, Program
 from tests.predict.programs import Draft
 

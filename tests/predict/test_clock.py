@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from diagnose.kernels import ADD, CAST, Op, device_bound
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.rules.precision.dtype_casts import dtype_casts
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
+from tests.diagnose.kernels import ADD, CAST, Op, device_bound
 from tests.diagnose.loops import findings
 
 BF16, FP32 = "c10::BFloat16", "float"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.analyze.concepts.host.cpu_program import computes_on_cpu
 from foretrace.analyze.trust import judge
 from foretrace.predict.builder import build
 from foretrace.predict.calibrate import calibrate
 from foretrace.predict.steady import step_ns
+from tests.builders import Recording
 from tests.diagnose.cpu_loops import cpu_loop
 
 

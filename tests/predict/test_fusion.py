@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
-from diagnose.kernels import ADD, STEPS, Op, device_bound
 
 from foretrace.diagnose.rules.fusion.unfused_elementwise import unfused_elementwise
 from foretrace.errors import MissingDataError, UsageError
@@ -16,6 +14,8 @@ from foretrace.predict.changes import Change, apply, parse
 from foretrace.predict.prediction import predict
 from foretrace.predict.steady import step_ns
 from foretrace.trace import Trace
+from tests.builders import Recording
+from tests.diagnose.kernels import ADD, STEPS, Op, device_bound
 from tests.diagnose.loops import findings
 
 GEMM = "nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN"

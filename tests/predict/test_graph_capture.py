@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import Recording
 
 from foretrace.diagnose.rules.host.launch_bound import launch_bound
 from foretrace.errors import MissingDataError, UsageError
@@ -17,6 +16,7 @@ from foretrace.predict.calibrate import calibrate
 from foretrace.predict.changes import Change, parse
 from foretrace.predict.prediction import predict
 from foretrace.trace import Trace
+from tests.builders import Recording
 from tests.diagnose.loops import findings, launches, loop
 
 

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import Recording
-from diagnose.loops import H200, launches, loop
-from predict.programs import Draft
 
 from foretrace.diagnose.case import Case
 from foretrace.ingest.timed import HostTimes, LoaderTimes, Timed, read_timed
@@ -19,6 +16,9 @@ from foretrace.predict.changes import parse
 from foretrace.predict.prediction import Prediction, predict
 from foretrace.predict.steady import host_step_ns
 from foretrace.trace import Trace
+from tests.builders import Recording
+from tests.diagnose.loops import H200, launches, loop
+from tests.predict.programs import Draft
 
 COUNT, KERNEL_US = 200, 25
 STEP_NS = COUNT * KERNEL_US * 1e3

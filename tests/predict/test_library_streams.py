@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import Recording
 
 from foretrace.predict.builder import build
 from foretrace.predict.program import SYNC, Program
 from foretrace.predict.replay import replay
 from foretrace.predict.steady import step_ns
+from tests.builders import Recording
 
 HOME, FIRST, SECOND = 7, 20, 21
 STEP = 1_000.0

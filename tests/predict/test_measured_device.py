@@ -6,8 +6,6 @@ from math import exp, hypot, log
 from pathlib import Path
 
 import pytest
-from builders import Recording
-from diagnose.loops import H200
 
 from foretrace.ingest.timed import DeviceTimes, Timed, read_timed
 from foretrace.predict.builder import build
@@ -16,6 +14,8 @@ from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
 from foretrace.predict.prediction import predict
 from foretrace.trace import Trace
+from tests.builders import Recording
+from tests.diagnose.loops import H200
 from tests.predict.programs import Draft
 
 COUNT, KERNEL_US, APART_US = 200, 6.0, 10.0

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import Recording
-from corpus import CORPUS, needs_corpus
 
 import foretrace
 from foretrace.errors import MissingDataError
@@ -18,6 +16,8 @@ from foretrace.predict.builder import build
 from foretrace.predict.calibrate import calibrate
 from foretrace.predict.replay import Replay, replay
 from foretrace.predict.steady import step_ns
+from tests.builders import Recording
+from tests.corpus import CORPUS, needs_corpus
 from tests.predict.programs import Draft
 
 MACHINES = (

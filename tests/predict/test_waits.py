@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builders import Recording
-
 from foretrace.analyze.concepts.host.runtime_calls import HostSpans
 from foretrace.predict.builder import build
 from foretrace.predict.waits import for_sizes, for_splits, waiting_calls
+from tests.builders import Recording
 
 
 def test_waits_for_results_and_not_for_copies_to_the_device_or_to_free_memory(tmp_path: Path) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builders import Recording
-
+from tests.builders import Recording
 from tests.diagnose.loops import H200, STEPS, item, launches
 
 BEFORE, AFTER = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from analyze.snapshots.histories import MIB, Frame, History
+from tests.analyze.snapshots.histories import MIB, Frame, History
 
 
 class OutOfMemoryError(Exception):

@@ -7,8 +7,16 @@ from typing import Any
 
 import polars as pl
 import pytest
-from analyze.snapshots.histories import MIB, History, at_line, forward
-from analyze.snapshots.trainings import (
+
+from foretrace.analyze.snapshots import composition, steps
+from foretrace.analyze.snapshots.difference import difference
+from foretrace.analyze.snapshots.findings import DeviceFindings, findings
+from foretrace.analyze.snapshots.layers import peak_checkpointed
+from foretrace.errors import MissingDataError
+from foretrace.ingest.snapshots import read_snapshot
+from foretrace.present.text.memory_words import layers_says, unused_says
+from tests.analyze.snapshots.histories import MIB, History, at_line, forward
+from tests.analyze.snapshots.trainings import (
     ACTIVATION,
     LAYERS,
     LOOP_LINE,
@@ -22,14 +30,6 @@ from analyze.snapshots.trainings import (
     once,
     train,
 )
-
-from foretrace.analyze.snapshots import composition, steps
-from foretrace.analyze.snapshots.difference import difference
-from foretrace.analyze.snapshots.findings import DeviceFindings, findings
-from foretrace.analyze.snapshots.layers import peak_checkpointed
-from foretrace.errors import MissingDataError
-from foretrace.ingest.snapshots import read_snapshot
-from foretrace.present.text.memory_words import layers_says, unused_says
 from tests.corpus import CORPUS, needs_corpus
 
 

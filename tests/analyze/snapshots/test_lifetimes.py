@@ -7,13 +7,13 @@ import random
 
 import numpy as np
 import pytest
-from analyze.snapshots.allocator import Allocator
-from analyze.snapshots.histories import MIB, History, at_line
 
 from foretrace.analyze.snapshots.holes import holes
 from foretrace.analyze.snapshots.lifetimes import BEFORE, DeviceMemory, device_memory, devices
 from foretrace.ingest.snapshots import read_snapshot
 from foretrace.snapshot import Snapshot
+from tests.analyze.snapshots.allocator import Allocator
+from tests.analyze.snapshots.histories import MIB, History, at_line
 from tests.corpus import CORPUS, needs_corpus
 
 SIZES = (4, 700, 4096, 300_000, MIB, MIB + 1, 3 * MIB, 19 * MIB + 300_000, 33 * MIB + 77)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from analyze.snapshots.allocator import Allocator, OutOfMemoryError
-from analyze.snapshots.histories import EMPTY_CACHE, MAIN, MIB, History, at_line
 
 from foretrace.analyze.snapshots.findings import DeviceFindings, findings
 from foretrace.analyze.snapshots.shortage import Failed
+from tests.analyze.snapshots.allocator import Allocator, OutOfMemoryError
+from tests.analyze.snapshots.histories import EMPTY_CACHE, MAIN, MIB, History, at_line
 
 
 def only(made: History, **settings: object) -> DeviceFindings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from analyze.snapshots.histories import ADAM, MAIN, MIB, TO_DEVICE, ZERO_GRAD, History, at_line, forward
+from tests.analyze.snapshots.histories import ADAM, MAIN, MIB, TO_DEVICE, ZERO_GRAD, History, at_line, forward
 
 LAYERS, PARAMETER, ACTIVATION, STATE = 3, 4 * MIB, 6 * MIB, 8 * MIB
 STATE_LINE, LOOP_LINE = 200, 540

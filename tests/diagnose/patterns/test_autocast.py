@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from diagnose.kernels import ADD, Op, device_bound
-
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.patterns.autocast import Cast, under_autocast
+from tests.diagnose.kernels import ADD, Op, device_bound
 
 SGEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4"
 ROWS, WIDE = 512, 256

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import MAIN_THREAD, Recording
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.patterns import optimizer_steps
 from foretrace.trace import Trace
 from tests.analyze.closures import AUTOGRAD, BACKWARD_END, LENGTH, STEP_END, closure_steps
+from tests.builders import MAIN_THREAD, Recording
 
 STEPS = 3
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builders import Recording
-
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.patterns import repeated_passes
+from tests.builders import Recording
 from tests.diagnose.loops import loop
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from diagnose.kernels import ADD, HOST_US, STEPS, Op, device_bound
 
 from foretrace.predict import graph_capture
 from foretrace.predict.builder import build
@@ -16,6 +15,7 @@ from foretrace.predict.compiler.steps import CompiledStep, Fused
 from foretrace.predict.costs import graph
 from foretrace.predict.edits import apply
 from foretrace.predict.program import Program
+from tests.diagnose.kernels import ADD, HOST_US, STEPS, Op, device_bound
 from tests.predict.programs import Draft
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from diagnose.kernels import ADD, CAST, STEPS, Op, device_bound
 
 from foretrace.diagnose.case import Case
 from foretrace.hardware import match
 from foretrace.predict.compiler.steps import CompiledStep, compiled_steps
+from tests.diagnose.kernels import ADD, CAST, STEPS, Op, device_bound
 
 GEMM = "nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN"
 CONVERSION = "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>"

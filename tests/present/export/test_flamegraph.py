@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.commands import main
 from foretrace.present.export import flamegraph
 from tests.analyze.training import training_step
+from tests.builders import Recording
 
 TRUNK = "main (train.py:1);nn.Module: Net_0;forward (train.py:10)"
 

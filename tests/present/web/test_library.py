@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpus import CORPUS, needs_corpus
 
 from foretrace import cache as trace_cache
 from foretrace.present.web import library as libraries
 from foretrace.present.web import payload, run_files
 from foretrace.present.web.library import Library
+from tests.corpus import CORPUS, needs_corpus
 from tests.ingest.rocprof_files import csv_folder
 from tests.present.web.recordings import recording
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analyze.snapshots.allocator import Allocator
-from analyze.snapshots.histories import at_line
 
 from foretrace.commands import main
 from foretrace.diagnose.opening import open_case
@@ -25,6 +23,8 @@ from foretrace.present.web.resources import snapshot as snapshot_resource
 from foretrace.present.web.resources.compare import compare
 from foretrace.present.web.resources.overview import missing
 from foretrace.present.web.snapshot_view import SnapshotView
+from tests.analyze.snapshots.allocator import Allocator
+from tests.analyze.snapshots.histories import at_line
 from tests.compare.recorded import run_folder, steps
 from tests.present.web.contract import same_fields
 from tests.present.web.snapshot_files import (

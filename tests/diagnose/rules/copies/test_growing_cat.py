@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from diagnose.copies import ordered, reads, work
-from diagnose.kernels import ADD, Op, device_bound
 
 from foretrace.diagnose.rules.copies.growing_cat import growing_cat
+from tests.diagnose.copies import ordered, reads, work
+from tests.diagnose.kernels import ADD, Op, device_bound
 from tests.diagnose.loops import findings
 
 

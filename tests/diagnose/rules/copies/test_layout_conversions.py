@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
-from diagnose.kernels import ADD, CAST, H200, Op, device_bound
 
 from foretrace.diagnose.rules.copies.layout_conversions import layout_conversions
+from tests.builders import Recording
+from tests.diagnose.kernels import ADD, CAST, H200, Op, device_bound
 from tests.diagnose.loops import findings, loop
 
 CONVERTS = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true>"

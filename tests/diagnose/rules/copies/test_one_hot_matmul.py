@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from diagnose.copies import ordered, work
-from diagnose.kernels import ADD, CAST, Op, device_bound
 
 from foretrace.diagnose.rules.copies.one_hot_matmul import one_hot_matmul
+from tests.diagnose.copies import ordered, work
+from tests.diagnose.kernels import ADD, CAST, Op, device_bound
 from tests.diagnose.loops import findings
 
 

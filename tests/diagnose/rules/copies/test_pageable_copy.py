@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.diagnose.rules.copies.pageable_copy import pageable_copy
 from foretrace.trace import Trace
+from tests.builders import Recording
 from tests.diagnose.loops import findings, loop
 
 SIZE = 16_704_000  # 300 µs at 87 % of 64 GB/s

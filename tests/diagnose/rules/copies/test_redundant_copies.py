@@ -6,10 +6,10 @@ from math import prod
 from pathlib import Path
 
 import pytest
-from diagnose.copies import CONTIGUOUS, SDPA, laid, ordered, reads, work
-from diagnose.kernels import ADD, CAST, Op, device_bound
 
 from foretrace.diagnose.rules.copies.redundant_copies import redundant_copies
+from tests.diagnose.copies import CONTIGUOUS, SDPA, laid, ordered, reads, work
+from tests.diagnose.kernels import ADD, CAST, Op, device_bound
 from tests.diagnose.loops import findings
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from diagnose.copies import CONTIGUOUS, SDPA, laid, ordered, reads
-from diagnose.kernels import Op, device_bound
 
 from foretrace.diagnose.rules.copies.repeated_elements import repeated_elements
+from tests.diagnose.copies import CONTIGUOUS, SDPA, laid, ordered, reads
+from tests.diagnose.kernels import Op, device_bound
 from tests.diagnose.loops import findings
 
 REPEATED = ([8, 8, 4, 4096, 128], [4194304, 524288, 0, 128, 1])

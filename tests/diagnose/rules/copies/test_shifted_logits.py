@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from diagnose.copies import Layout, laid, ordered, reads, work
-from diagnose.kernels import ADD, CAST, Op, device_bound
 
 from foretrace.diagnose.rules.copies.shifted_logits import shifted_logits
+from tests.diagnose.copies import Layout, laid, ordered, reads, work
+from tests.diagnose.kernels import ADD, CAST, Op, device_bound
 from tests.diagnose.loops import findings
 
 TEXTS, LINES, WORDS = 4, 512, 32_000

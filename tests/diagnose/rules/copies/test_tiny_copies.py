@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import diagnose
 from foretrace.diagnose.rules.copies.pageable_copy import pageable_copy
 from foretrace.diagnose.rules.copies.tiny_copies import tiny_copies
+from tests.builders import Recording
 from tests.diagnose.loops import findings, launches, loop
 
 PAGEABLE = "Memcpy HtoD (Pageable -> Device)"

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.diagnose import RULES
 from foretrace.diagnose.diagnosis import diagnose
@@ -19,6 +18,7 @@ from foretrace.diagnose.rules.cpu.optimizer_loop import optimizer_loop
 from foretrace.diagnose.rules.cpu.python_stretches import python_stretches
 from foretrace.predict.costs import cpu_overheads, cpu_products
 from foretrace.trace import Trace
+from tests.builders import Recording
 from tests.diagnose.cpu_loops import FLOAT, ZEN4, cpu_case, cpu_loop, judged
 
 

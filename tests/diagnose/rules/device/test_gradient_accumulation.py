@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.diagnose.rules.device.gradient_accumulation import gradient_accumulation
 from foretrace.diagnose.rules.device.small_batch import small_batch
+from tests.builders import Recording
 from tests.diagnose.loops import findings, launches, loop
 
 

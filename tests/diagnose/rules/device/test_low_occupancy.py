@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from diagnose.kernels import ADD, Op, device_bound
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.rules.device.low_occupancy import low_occupancy
 from foretrace.errors import MissingDataError
+from tests.diagnose.kernels import ADD, Op, device_bound
 from tests.diagnose.loops import findings
 
 FLASH = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>>"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import PROCESS, Recording
 
 import foretrace
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import Diagnosis, diagnose
 from foretrace.diagnose.rules.device.low_utilisation import low_utilisation
 from foretrace.trace import Trace
+from tests.builders import PROCESS, Recording
 from tests.corpus import CORPUS, needs_corpus
 from tests.diagnose.loops import H200, launches, loop
 

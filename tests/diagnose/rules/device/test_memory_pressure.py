@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import MAIN_THREAD, PROCESS
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.rules.device.memory_pressure import memory_pressure
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace
+from tests.builders import MAIN_THREAD, PROCESS
 from tests.diagnose.loops import H200, findings, launches, loop
 
 

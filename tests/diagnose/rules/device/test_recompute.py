@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.diagnose.rules.device.recompute import recompute
 from foretrace.trace import Trace
+from tests.builders import Recording
 from tests.diagnose.loops import H200, findings
 
 NODE = "autograd::engine::evaluate_function: CheckpointFunctionBackward"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 import foretrace
 from foretrace.diagnose.rules.fusion.loop_optimizer import loop_optimizer
 from foretrace.diagnose.rules.fusion.parameter_loop import parameter_loop
 from foretrace.diagnose.rules.host.launch_bound import launch_bound
 from foretrace.trace import Trace
+from tests.builders import Recording
 from tests.diagnose.loops import findings, launches, loop
 from tests.diagnose.parameters import EVERY, FORWARD, OPS, PARAMETERS
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.diagnose.rules.fusion.parameter_loop import parameter_loop
 from foretrace.diagnose.rules.fusion.penalty_loop import penalty_loop
+from tests.builders import Recording
 from tests.diagnose.loops import findings, loop
 from tests.diagnose.parameters import EVERY, FORWARD, SHAPES, products
 

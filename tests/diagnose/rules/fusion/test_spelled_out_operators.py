@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from diagnose.kernels import ADD, Op, device_bound
 
 from foretrace.diagnose.rules.fusion.spelled_out_operators import spelled_out_operators
 from foretrace.diagnose.rules.fusion.unfused_elementwise import unfused_elementwise
+from tests.diagnose.kernels import ADD, Op, device_bound
 from tests.diagnose.loops import findings
 
 GEMM = "nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN"

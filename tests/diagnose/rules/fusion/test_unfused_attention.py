@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
-from diagnose.kernels import ADD, H200, Op, device_bound
 
 from foretrace.diagnose.finding import Finding
 from foretrace.diagnose.rules.fusion.unfused_attention import unfused_attention
+from tests.builders import Recording
+from tests.diagnose.kernels import ADD, H200, Op, device_bound
 from tests.diagnose.loops import findings
 
 HEADS, LENGTH, WIDTH = 64, 2048, 64

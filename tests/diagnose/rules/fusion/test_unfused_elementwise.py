@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from corpus import CORPUS, needs_corpus
-from diagnose.kernels import ADD, CAST, Op, device_bound, recorded
 
 import foretrace
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.rules.fusion.unfused_elementwise import unfused_elementwise
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace
+from tests.corpus import CORPUS, needs_corpus
+from tests.diagnose.kernels import ADD, CAST, Op, device_bound, recorded
 from tests.diagnose.loops import findings
 
 GEMM = "nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.rules.host.allocator_churn import allocator_churn
 from foretrace.errors import MissingDataError
+from tests.builders import Recording
 from tests.diagnose.loops import findings, launches, loop
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.diagnose.finding import Finding
 from foretrace.diagnose.rules.host.host_stall import host_stall
+from tests.builders import Recording
 from tests.diagnose.loops import H200, findings, loop
 
 LENGTH = 3_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.diagnose.finding import Finding, Place
 from foretrace.diagnose.rules.host.host_sync import host_sync
+from tests.builders import Recording
 from tests.diagnose.loops import findings, item, launches, loop
 
 

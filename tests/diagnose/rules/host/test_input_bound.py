@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.diagnose.rules.host.input_bound import input_bound
+from tests.builders import Recording
 from tests.diagnose.loops import findings, launches, loop
 
 SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.diagnose.rules.host.launch_bound import launch_bound
+from tests.builders import Recording
 from tests.diagnose.loops import findings, launches, loop
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import diagnose
@@ -17,6 +16,7 @@ from foretrace.ingest.timed import LoaderTimes, Timed, named_workers
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
 from foretrace.trace import Trace
+from tests.builders import Recording
 from tests.diagnose.loops import launches, loop
 
 SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import diagnose
 from foretrace.diagnose.rules.host.launch_bound import launch_bound
 from foretrace.diagnose.rules.host.serial_loop import serial_loop
+from tests.builders import Recording
 from tests.diagnose.loops import findings, launches, loop
 
 

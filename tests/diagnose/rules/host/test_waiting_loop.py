@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import diagnose
 from foretrace.diagnose.rules.host.host_sync import host_sync
 from foretrace.diagnose.rules.host.waiting_loop import waiting_loop
+from tests.builders import Recording
 from tests.diagnose.loops import findings, item, launches, loop
 
 

@@ -7,9 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from analyze.snapshots.allocator import Allocator
-from analyze.snapshots.histories import MIB, at_line
-from corpus import CORPUS, needs_corpus
 
 import foretrace
 from foretrace.analyze.concepts.memory import memory_replay
@@ -25,6 +22,9 @@ from foretrace.diagnose.rules.memory.kept_gradients import kept_gradients
 from foretrace.diagnose.rules.memory.kept_references import kept_references
 from foretrace.diagnose.rules.memory.split_segments import split_segments
 from foretrace.diagnose.rules.memory.uncheckpointed_blocks import uncheckpointed_blocks
+from tests.analyze.snapshots.allocator import Allocator
+from tests.analyze.snapshots.histories import MIB, at_line
+from tests.corpus import CORPUS, needs_corpus
 from tests.diagnose.memory_steps import UNIT, Training
 
 STEP_NS = 1_000_000

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from diagnose.casts import BF16, FP16, FP32, cast, work
-from diagnose.kernels import ADD, CAST, Op, device_bound
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.rules.precision.dtype_casts import dtype_casts
 from foretrace.errors import MissingDataError
+from tests.diagnose.casts import BF16, FP16, FP32, cast, work
+from tests.diagnose.kernels import ADD, CAST, Op, device_bound
 from tests.diagnose.loops import findings
 
 

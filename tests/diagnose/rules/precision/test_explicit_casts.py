@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from diagnose.casts import BF16, FP32, cast, work
-from diagnose.kernels import ADD, CAST, Op, device_bound
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import diagnose
 from foretrace.diagnose.rules.precision.explicit_casts import explicit_casts
 from foretrace.diagnose.rules.precision.fp32_island import fp32_island
+from tests.diagnose.casts import BF16, FP32, cast, work
+from tests.diagnose.kernels import ADD, CAST, Op, device_bound
 from tests.diagnose.loops import findings
 
 

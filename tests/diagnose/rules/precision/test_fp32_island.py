@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from diagnose.casts import BF16, FP32, cast
-from diagnose.kernels import ADD, Op, device_bound
 
 from foretrace.diagnose.rules.precision.fp32_island import fp32_island
+from tests.diagnose.casts import BF16, FP32, cast
+from tests.diagnose.kernels import ADD, Op, device_bound
 from tests.diagnose.loops import findings
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from diagnose.kernels import Op, device_bound
 
 from foretrace.diagnose.rules.precision.fp64_compute import fp64_compute
+from tests.diagnose.kernels import Op, device_bound
 from tests.diagnose.loops import findings
 
 SHAPES = [[4096, 4096], [4096, 4096]]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from diagnose.kernels import H200, Op, device_bound
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.rules.precision.misaligned_gemm import misaligned_gemm
 from foretrace.errors import MissingDataError
 from foretrace.hardware import match
 from foretrace.predict.costs.gemm import PEAK_SHARE, Size, time_ns
+from tests.diagnose.kernels import H200, Op, device_bound
 from tests.diagnose.loops import findings
 
 ALIGNED = "nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN"

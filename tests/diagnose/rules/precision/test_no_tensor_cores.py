@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from corpus import CORPUS, needs_corpus
-from diagnose.kernels import ADD, H200, Op, device_bound
 
 import foretrace
 from foretrace.diagnose.rules.precision.no_tensor_cores import no_tensor_cores
 from foretrace.hardware import match
 from foretrace.predict.costs import convolution
 from foretrace.predict.costs.gemm import Size, narrowed_ns, size, time_ns
+from tests.corpus import CORPUS, needs_corpus
+from tests.diagnose.kernels import ADD, H200, Op, device_bound
 from tests.diagnose.loops import findings
 
 SGEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from diagnose.casts import BF16, FP32, work
-from diagnose.kernels import ADD, CAST, Op, device_bound
 
 from foretrace.diagnose.rules.precision.weight_casts import weight_casts
+from tests.diagnose.casts import BF16, FP32, work
+from tests.diagnose.kernels import ADD, CAST, Op, device_bound
 from tests.diagnose.loops import findings
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import diagnose
 from foretrace.diagnose.rules.ranks.data_parallel import data_parallel
 from foretrace.trace import Trace
+from tests.builders import Recording
 from tests.diagnose.loops import findings, loop
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.diagnose import RULES
 from foretrace.diagnose.case import Case
@@ -13,6 +12,7 @@ from foretrace.diagnose.diagnosis import diagnose
 from foretrace.diagnose.finding import Finding
 from foretrace.diagnose.rules.ranks.exposed_communication import exposed_communication
 from foretrace.trace import Trace
+from tests.builders import Recording
 from tests.diagnose.loops import H200, findings, launches, loop
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

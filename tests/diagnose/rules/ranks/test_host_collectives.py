@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import Recording
 
 import foretrace
 from foretrace.diagnose import RULES
@@ -14,6 +13,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import diagnose
 from foretrace.diagnose.rules.ranks.host_collectives import host_collectives
 from foretrace.trace import Trace
+from tests.builders import Recording
 from tests.corpus import CORPUS, needs_corpus
 from tests.diagnose.loops import H200, findings, launches, loop
 

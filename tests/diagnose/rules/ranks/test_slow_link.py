@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import Recording
 
 from foretrace.diagnose.rules.ranks.slow_link import slow_link
 from foretrace.trace import Trace
+from tests.builders import Recording
 from tests.diagnose.loops import H200, findings, launches, loop
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import Recording
-from corpus import CORPUS, needs_corpus
 
 import foretrace
 from foretrace.diagnose.case import Case
@@ -17,6 +15,8 @@ from foretrace.diagnose.finding import Finding
 from foretrace.diagnose.rules.ranks.straggler import straggler
 from foretrace.errors import InputError, MissingDataError
 from foretrace.trace import Trace
+from tests.builders import Recording
+from tests.corpus import CORPUS, needs_corpus
 from tests.diagnose.loops import launches, loop
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builders import Recording
-
 from foretrace.diagnose.rules.recording.cold_start import cold_start
+from tests.builders import Recording
 from tests.diagnose.loops import findings, launches, loop
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import Recording
 
 from foretrace.diagnose.rules.recording.long_gap import long_gap
+from tests.builders import Recording
 from tests.diagnose.loops import H200, findings, launches, loop
 
 
