@@ -33,7 +33,7 @@ import foretrace
 from foretrace.diagnose import RULES
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import Diagnosis, diagnose
-from foretrace.diagnose.finding import Finding
+from foretrace.diagnose.finding import Alternative, Finding
 from foretrace.diagnose.opening import open_case
 from foretrace.errors import ForetraceError
 from foretrace.predict.prediction import PROMISED_GAIN, Prediction
@@ -280,7 +280,8 @@ def predicted_for(diagnosis: Diagnosis, change: str, rule: str) -> tuple[str, Pr
 def offers_of(diagnosis: Diagnosis, rule: str) -> Iterator[tuple[str, Prediction]]:
     """Label and prediction of a rule's findings and of their alternatives."""
     for finding in diagnosis.findings:
-        for offer in (finding, *finding.alternatives) if finding.rule == rule else ():
+        offers: tuple[Finding | Alternative, ...] = (finding, *finding.alternatives)
+        for offer in offers if finding.rule == rule else ():
             if offer.predicted:
                 yield offer.label, offer.predicted
 

@@ -18,8 +18,10 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -140,8 +142,10 @@ def run_peers(folder: Path, *, tiny: bool) -> int:
 def run_all(folder: Path, *, tiny: bool, budget_s: float, only: list[str] | None) -> tuple[list[str], int]:
     """Runs what there is time for; returns what to log, and the worst exit code."""
     began = time.monotonic()
-    jobs = [(table.name, lambda table=table: run_table(table, folder, tiny=tiny)) for table in TABLES]
-    jobs.insert(1, ("peers", lambda: run_peers(folder, tiny=tiny)))
+    jobs: list[tuple[str, Callable[[], int]]] = [
+        (table.name, partial(run_table, table, folder, tiny=tiny)) for table in TABLES
+    ]
+    jobs.insert(1, ("peers", partial(run_peers, folder, tiny=tiny)))
     log, codes = [], []
     for name, job in jobs:
         if only and name not in only:

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ NAMED = {"ranker_serve": "__main__:one_step"}
 _LONGEST_S = 120
 FOLDER = "FORETRACE_PAIRS"  # the folder of their programs
 
+one_step: Callable[[], None]  # global, where `--step-function` looks for it
+
 
 def loop(name: str) -> None:
     """The program: its steps for two minutes, or until it is stopped."""
@@ -45,8 +48,10 @@ def loop(name: str) -> None:
     torch.manual_seed(0)
     step = PAIRS[name].make(False)
 
-    def one_step() -> None:
+    def call() -> None:
         step()
+
+    one_step = call
 
     end = time.monotonic() + _LONGEST_S
     while time.monotonic() < end:

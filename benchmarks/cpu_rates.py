@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch.nn import functional
@@ -59,10 +60,8 @@ def attention() -> None:
             q = torch.randn(batch, heads, length, width, dtype=dtype, requires_grad=True)
             y = functional.scaled_dot_product_attention(q, q, q, is_causal=True)
             grad = torch.randn_like(y)
-            forward = least_us(lambda q=q: functional.scaled_dot_product_attention(q, q, q, is_causal=True))  # type: ignore[misc]
-            backward = least_us(
-                lambda y=y, q=q, grad=grad: torch.autograd.grad(y, q, grad, retain_graph=True)
-            )  # type: ignore[misc]
+            forward = least_us(partial(functional.scaled_dot_product_attention, q, q, q, is_causal=True))
+            backward = least_us(partial(torch.autograd.grad, y, q, grad, retain_graph=True))
             print(
                 f"attention of {length} tokens, {dtype}: forward {forward:.0f} µs, backward {backward:.0f} µs"
             )

@@ -94,7 +94,9 @@ def record_one(way: str, out: Path) -> int:
 
 def decoder(torch: Any, *, parallel: bool) -> Any:
     """A decoder-only transformer with a cache of keys and values, for one new token a sequence."""
-    nn, functional = torch.nn, torch.nn.functional
+    from torch import nn
+
+    functional = nn.functional
     width, heads, cached, layers, words = 1024, 16, 256, 4, 8192
 
     class Attention(nn.Module):

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,8 @@ def one_of_everything(number: int) -> Iterator[dict[str, Any]]:
     at, link = number * STEP_US, 20 * number + 1
     yield event("user_annotation", f"ProfilerStep#{number}", at, 950)
     yield event("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at + 1, 40)
-    shapes = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}
-    calls = (
+    shapes: dict[str, Any] = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}
+    calls: tuple[tuple[str, str, str, str, dict[str, Any]], ...] = (
         ("aten::to", "gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", "cudaMemcpyAsync", {"bytes": 4096}),
         ("aten::mm", "kernel", GEMM, "cudaLaunchKernel", GRID),
         (
@@ -153,7 +154,7 @@ def measure(file: Path, *, every: bool) -> dict[str, float]:
     if every:
         trace = foretrace.open(file, cache=False)
         for analysis in analyze.ANALYSES:
-            timed(parts, analysis.name, lambda name=analysis.name: analyze.run(trace, name))
+            timed(parts, analysis.name, partial(analyze.run, trace, analysis.name))
         report = file.with_suffix(".html")
         timed(parts, "report", lambda: printed("report", str(file), "-o", str(report), "--force"))
         perfetto = file.with_suffix(".perfetto.json")

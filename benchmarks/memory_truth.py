@@ -151,7 +151,8 @@ def record_case(name: str, folder: Path) -> None:
 def record(folder: Path) -> int:
     """Runs all programs, three at a time."""
     folder.mkdir(parents=True, exist_ok=True)
-    until_s, left, running, faults = time.monotonic() + LIMIT_S, list(CASES), {}, 0
+    running: dict[Any, Any] = {}
+    until_s, left, faults = time.monotonic() + LIMIT_S, list(CASES), 0
     while left or running:
         while left and len(running) < 3:
             name = left.pop(0)

@@ -112,7 +112,7 @@ def _profiled(step: Callable[[], Any], *, rich: bool) -> tuple[float, dict[str, 
     )
     path = Path(f"/tmp/overhead-{time.time_ns()}.json")
     steps = 6
-    with torch.profiler.profile(activities=activities, record_shapes=True, **more) as profile:  # type: ignore[arg-type]
+    with torch.profiler.profile(activities=activities, record_shapes=True, **more) as profile:
         for _ in range(2):
             step()
         _synchronise()

@@ -50,11 +50,11 @@ def modelled_ns(device: Device, case: Case) -> float | None:
             return None
         return gemm.time_ns(device, dtype, size, ITEM_BYTES[dtype])
     if case["kind"] == "conv" and case["groups"] == 1 and case["part"] == "forward":
-        size = _convolution(case)
-        flops = 2 * size.positions * size.made * size.given * size.filter
+        windows = _convolution(case)
+        flops = 2 * windows.positions * windows.made * windows.given * windows.filter
         if flops < LEAST_FLOPS:
             return None
-        return convolution.time_ns(device, dtype, replace(size, backward=False), planar=not case["last"])
+        return convolution.time_ns(device, dtype, replace(windows, backward=False), planar=not case["last"])
     return None
 
 

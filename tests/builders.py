@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import foretrace
 
@@ -13,7 +13,10 @@ MAIN_THREAD = 100
 
 
 class Recording:
-    """Events in the layout that Kineto writes; every method adds one, and `launch` both ends of a launch."""
+    """Events in the layout that Kineto writes; every method adds one, and `launch` both ends of a launch.
+
+    Options beside `**args` are Any: mypy compares what `**{"Input Dims": ...}` holds with the type of each of them.
+    """
 
     def __init__(self, **header: Any) -> None:
         self.header = {"schemaVersion": 1, "baseTimeNanoseconds": 0, **header}
@@ -23,26 +26,24 @@ class Recording:
 
     def add(
         self, category: str, name: str, start: float, dur: float, pid: Any, tid: Any, **args: Any
-    ) -> Recording:
+    ) -> Self:
         event = {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": start, "dur": dur}
         self.events.append({**event, "args": args} if args else event)
         return self
 
-    def step(self, number: int, start: float, end: float, *, thread: int = MAIN_THREAD) -> Recording:
+    def step(self, number: int, start: float, end: float, *, thread: int = MAIN_THREAD) -> Self:
         return self.add("user_annotation", f"ProfilerStep#{number}", start, end - start, PROCESS, thread)
 
-    def annotation(self, name: str, start: float, end: float, *, thread: int = MAIN_THREAD) -> Recording:
+    def annotation(self, name: str, start: float, end: float, *, thread: int = MAIN_THREAD) -> Self:
         return self.add("user_annotation", name, start, end - start, PROCESS, thread)
 
-    def op(self, name: str, start: float, end: float, *, thread: int = MAIN_THREAD, **args: Any) -> Recording:
+    def op(self, name: str, start: float, end: float, *, thread: Any = MAIN_THREAD, **args: Any) -> Self:
         return self.add("cpu_op", name, start, end - start, PROCESS, thread, **args)
 
-    def python(self, name: str, start: float, end: float, *, thread: int = MAIN_THREAD) -> Recording:
+    def python(self, name: str, start: float, end: float, *, thread: int = MAIN_THREAD) -> Self:
         return self.add("python_function", name, start, end - start, PROCESS, thread)
 
-    def runtime(
-        self, name: str, start: float, end: float, *, thread: int = MAIN_THREAD, **args: Any
-    ) -> Recording:
+    def runtime(self, name: str, start: float, end: float, *, thread: Any = MAIN_THREAD, **args: Any) -> Self:
         return self.add("cuda_runtime", name, start, end - start, PROCESS, thread, **args)
 
     def device(
@@ -52,21 +53,21 @@ class Recording:
         start: float,
         end: float,
         *,
-        device: int = 0,
-        stream: int = 7,
+        device: Any = 0,
+        stream: Any = 7,
         **args: Any,
-    ) -> Recording:
+    ) -> Self:
         args = {"device": device, "stream": stream, **args}
         self._device_end = max(self._device_end, end)
         return self.add(category, name, start, end - start, device, stream, **args)
 
-    def kernel(self, name: str, start: float, end: float, **args: Any) -> Recording:
+    def kernel(self, name: str, start: float, end: float, **args: Any) -> Self:
         return self.device("kernel", name, start, end, **args)
 
-    def copy(self, name: str, start: float, end: float, **args: Any) -> Recording:
+    def copy(self, name: str, start: float, end: float, **args: Any) -> Self:
         return self.device("gpu_memcpy", name, start, end, **args)
 
-    def memset(self, start: float, end: float, **args: Any) -> Recording:
+    def memset(self, start: float, end: float, **args: Any) -> Self:
         return self.device("gpu_memset", "Memset (Device)", start, end, **args)
 
     def launch(
@@ -76,11 +77,11 @@ class Recording:
         start: float,
         end: float,
         *,
-        category: str = "kernel",
-        call: float = 0.5,
-        thread: int = MAIN_THREAD,
+        category: Any = "kernel",
+        call: Any = 0.5,
+        thread: Any = MAIN_THREAD,
         **args: Any,
-    ) -> Recording:
+    ) -> Self:
         """A runtime call of `call` microseconds at `at`, and the device work that it started."""
         self._correlation += 1
         self.runtime("cudaLaunchKernel", at, at + call, thread=thread, correlation=self._correlation)

@@ -111,9 +111,13 @@ def test_a_change_is_judged_by_the_alternative_that_its_label_names() -> None:
 
 def test_a_loop_over_parameters_is_the_loop_of_an_optimizer_written_by_hand() -> None:
     by_hand = diagnosis(finding("parameter-loop", "", 1.03))
-    assert accuracy.predicted_for(by_hand, "foreach", "loop-optimizer")[1].speedup.point == 1.03
+    _, loop = accuracy.predicted_for(by_hand, "foreach", "loop-optimizer")
+    assert loop
+    assert loop.speedup.point == 1.03
     both = diagnosis(finding("parameter-loop", "", 1.03), finding("loop-optimizer", "", 1.2))
-    assert accuracy.predicted_for(both, "foreach", "loop-optimizer")[1].speedup.point == 1.2
+    _, optimizer = accuracy.predicted_for(both, "foreach", "loop-optimizer")
+    assert optimizer
+    assert optimizer.speedup.point == 1.2
 
 
 def test_a_rule_without_a_finding_predicts_no_gain() -> None:

@@ -50,7 +50,9 @@ def small(name: str = "k", *, spans: int = cache.MIN_SPANS) -> Trace:
     }  # fmt: skip
     frames["spans"] = pl.DataFrame(rows, schema=schema.polars_schema("spans"))
     repairs = (Repair("truncated", "it breaks off", 1, 7), Repair("not-utf8", "names", 2, None))
-    return Trace(Path("small.json"), "kineto", {"steps": [[1, 2, 3]]}, repairs, frames.__getitem__, frames)
+    return Trace(
+        Path("small.json"), "kineto", {"steps": [[1, 2, 3]]}, repairs, frames.__getitem__, _frames=frames
+    )
 
 
 def assert_same(one: Trace, other: Trace) -> None:

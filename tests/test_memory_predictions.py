@@ -17,7 +17,12 @@ ROOT = Path(__file__).parents[1]
 @needs_accuracy
 def test_savings_and_batches_are_those_measured() -> None:
     """Checkpointing's saving within 15 %, the largest batch within 5 %, of two models; the script has the bars."""
-    command = [sys.executable, "benchmarks/memory_predictions.py", "--judge", ACCURACY / "memory/predictions"]
+    command = [
+        sys.executable,
+        "benchmarks/memory_predictions.py",
+        "--judge",
+        str(ACCURACY / "memory/predictions"),
+    ]
     judged = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert judged.returncode == 0, judged.stdout + judged.stderr
     assert judged.stdout.count("freed by checkpointing") == judged.stdout.count("largest batch") == 2

@@ -66,7 +66,7 @@ def test_nvml_is_asked_without_a_process(
 def test_an_older_driver_s_name_of_the_reasons(pynvml: Any) -> None:
     del pynvml.nvmlDeviceGetCurrentClocksEventReasons
     pynvml.nvmlDeviceGetCurrentClocksThrottleReasons = lambda handle: 0x40
-    assert nvidia.gpus()[0].slowed_by == {"heat (hardware)"}
+    assert nvidia.gpus()[0].slowed_by == frozenset({"heat (hardware)"})
 
 
 def test_all_three_askers_take_nvml_s_answer(pynvml: Any, monkeypatch: pytest.MonkeyPatch) -> None:

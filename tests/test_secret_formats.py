@@ -7,6 +7,7 @@ import pickle
 import random
 import string
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -182,8 +183,13 @@ def test_values_in_the_names_of_regions_are_masked_in_the_file(tmp_path: Path) -
 
 
 def test_a_name_that_stands_a_thousand_times_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked = []
-    monkeypatch.setattr("foretrace.secret_formats.secret_places", lambda text: looked.append(text) or [])
+    looked: list[str] = []
+
+    def places(text: str) -> list[Any]:
+        looked.append(text)
+        return []
+
+    monkeypatch.setattr("foretrace.secret_formats.secret_places", places)
     content = json.dumps([event("my region")] * 1_000 + [event("x://y")] * 1_000).encode()
     assert list(places_in_file(content)) == []
     assert sorted(looked) == ["my region", "x://y"]

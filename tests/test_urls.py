@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -187,7 +188,12 @@ def test_more_than_a_thousand_files_are_listed(
         store[f"/run/rank{number}/light.json"] = b"{}"
     asked: list[str] = []
     ask = objects.asked
-    monkeypatch.setattr(objects, "asked", lambda url: asked.append(url) or ask(url))
+
+    def noted(url: str) -> Any:
+        asked.append(url)
+        return ask(url)
+
+    monkeypatch.setattr(objects, "asked", noted)
     assert len(find_recordings(["memory://many"])) == 1_500
     assert find_recordings(["memory://run"])[10] == "memory://run/rank10/light.json"
     assert len(find_recordings(["memory://run"])) == 1_500

@@ -39,7 +39,7 @@ from foretrace.ranks.summary import Summary  # noqa: E402
 
 def job_of(ranks: int, *, faults: bool = True, **options: object) -> Job:
     """Tensor 4, pipeline 4, the rest data parallel; a slow rank, node and stage, and late input."""
-    planted = (
+    planted: tuple[Fault, ...] = (
         Fault("slow-rank", 5 * ranks // 8 + 1, 1.3),
         Fault("slow-node", 1, 3.0),
         Fault("slow-stage", 3, 1.15),

@@ -199,8 +199,8 @@ class _Simulation:
             else:
                 alive.discard(rank)
         assert not alive, f"{len(alive)} ranks wait for ever"
-        for rank in self.ranks:
-            rank.rows.sort(key=lambda row: row.start_us or 0.0)
+        for simulated in self.ranks:
+            simulated.rows.sort(key=lambda row: row.start_us or 0.0)
         return Simulated(self.job, self.ranks)
 
     def _steps(self, number: int) -> Iterable[list[Row]]:
@@ -223,7 +223,7 @@ class _Simulation:
                     slow = float(factor * pace * (expert if op.expert else 1.0))
                     self._compute(rank, op, slow, random)
                 elif isinstance(op, Send):
-                    row = self._send(rank, step, op, expert)
+                    row = self._send(rank, step, op, float(expert))
                     tagged.setdefault(op.tag, []).append(row)
                     if op.wait:
                         yield [row]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -50,11 +51,12 @@ def trained(kind: str, *, checkpointed: bool = False, batch: int = 8) -> Any:
 
     torch.manual_seed(0)
     encoder = {"d_model": 32, "nhead": 2, "dim_feedforward": 64, "batch_first": True}
-    blocks, shape = {
+    kinds: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
         "encoder": (lambda: nn.TransformerEncoderLayer(**encoder), (batch, 48, 32)),
         "mlp": (Mlp, (batch * 64, 64)),
         "convolutions": (Convolutions, (batch, 8, 24, 24)),
-    }[kind]
+    }
+    blocks, shape = kinds[kind]
     net, given = Net([blocks() for _ in range(6)]), torch.randn(shape)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
 

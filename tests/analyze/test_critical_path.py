@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import given, settings
@@ -145,15 +146,17 @@ def test_without_device_work_or_links_it_says_what_to_record(tmp_path: Path) -> 
 
 
 LATENCY, GAP, WAKE = 5_003, 1_001, 4_007
+Node: TypeAlias = tuple[Any, ...] | None
 
 
-def simulate(seed: int) -> tuple[Recording, dict[str, int], int]:
+def simulate(seed: int) -> tuple[Recording, dict[int, tuple[int, Node]], int, Node, int]:
     """A random program run forwards on two streams, in ns, with what each thing waited for; and its path."""
     random_ = random.Random(seed)
     recording = Recording()
-    host, streams = 0, {7: (0, None), 9: (0, None)}
+    host = 0
+    streams: dict[int, tuple[int, Node]] = {7: (0, None), 9: (0, None)}
     # A node is (class, start, end, link class, link start, node before): the path is read off the pointers.
-    last_block: tuple | None = None
+    last_block: Node = None
     for number in range(random_.randint(1, 25)):
         host += random_.randrange(501, 30_000, 2)
         if random_.random() < 0.25:
@@ -192,7 +195,9 @@ def simulate(seed: int) -> tuple[Recording, dict[str, int], int]:
 
 @settings(max_examples=60)
 @given(st.integers(0, 2**31))
-def test_random_programs_have_the_path_that_their_simulation_took(tmp_path_factory, seed: int) -> None:
+def test_random_programs_have_the_path_that_their_simulation_took(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
     recording, streams, _, last_block, host = simulate(seed)
     if not any(node for _, node in streams.values()):
         return

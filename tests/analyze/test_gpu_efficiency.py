@@ -30,7 +30,7 @@ def mm(
     start: float,
     dur: float,
     *,
-    kind: str = "c10::BFloat16",
+    kind: Any = "c10::BFloat16",
     **args: Any,
 ) -> None:
     dims = {
@@ -199,7 +199,9 @@ def test_shares_are_shares_on_every_recording() -> None:
         except MissingDataError:
             continue
         shares = {
-            name: value for name, value in values.items() if name.endswith("_pct") and value is not None
+            name: float(value)
+            for name, value in values.items()
+            if name.endswith("_pct") and value is not None
         }
         assert all(-1e-9 <= value <= 100 + 1e-6 for value in shares.values()), (path.name, shares)
         cores = [values[f"{name}tensor_core_pct"] for name in ("", "no_", "unknown_")]

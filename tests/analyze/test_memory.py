@@ -48,7 +48,6 @@ class Memory(Recording):
 def training(tmp_path: Path) -> foretrace.Trace:
     """One step in which every category is allocated; the peak, 5000 + 1110 bytes, is at 55 us."""
     memory = Memory(baseline=5000).step(1, 0, 150)
-    assert isinstance(memory, Memory)
     memory.python("nn.Module: Net_0", 0, 40)
     memory.op("aten::linear", 1, 20, **{"Sequence number": 5, "Fwd thread id": 0})
     memory.op("aten::empty", 2, 3).change(2.5, 1000, 1)  # activation: freed in backward
@@ -142,7 +141,6 @@ def test_curve(tmp_path: Path) -> None:
 
 def test_without_addresses_only_the_curve_is_known(tmp_path: Path) -> None:
     memory = Memory().op("aten::mm", 0, 10)
-    assert isinstance(memory, Memory)
     memory.change(1, 100, None).change(2, 50, None).change(3, -100, None)
     result = run(memory.open(tmp_path), "memory")
     assert result.values["peak_bytes"] == 150
@@ -179,8 +177,9 @@ def test_peak_against_a_replay(
         if freed:
             events.append((start + length + (number + 500) / 1000, -size, number + 1))
     memory = Memory(baseline=baseline).op("aten::mm", 0, 100)
-    assert isinstance(memory, Memory)
-    total, peak, live, at_peak = baseline, -1, {}, {}
+    live: dict[int, int] = {}
+    at_peak: dict[int, int] = {}
+    total, peak = baseline, -1
     for at, size, address in sorted(events):
         memory.change(at, size, address)
         total += size

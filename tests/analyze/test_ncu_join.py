@@ -7,6 +7,7 @@ later, 21. To keep them small, columns that are not read were left out, and what
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 
 import polars as pl
 import pytest
@@ -57,9 +58,9 @@ def test_a_kernel_is_not_matched_with_another(program: Trace) -> None:
     ratio = long["mean_ns"] / long["dur_ns"]
     # ncu empties the caches first; and one name and geometry may be given more work, as attention with a mask and without.
     assert long.height >= 15
-    assert ratio.min() > 0.3
-    assert ratio.max() < 2
-    assert (ratio - 1).abs().median() < 0.1
+    assert min(ratio) > 0.3
+    assert max(ratio) < 2
+    assert median(abs(value - 1) for value in ratio) < 0.1
 
 
 def test_pages_in_base_and_in_scaled_units_say_the_same() -> None:

@@ -468,7 +468,7 @@ def test_s4_categories(cs336: foretrace.Trace) -> None:
     assert table["total_pct"].sum() == pytest.approx(100)
     kernels = analyze.run(cs336, "kernels").values
     assert int(kernels["total_ns"] or 0) / 1e6 == pytest.approx(2712.72, abs=0.03)
-    assert table["per_step_ns"].sum() / 1e6 == pytest.approx(90.424, abs=0.001)
+    assert sum(table["per_step_ns"]) / 1e6 == pytest.approx(90.424, abs=0.001)
 
 
 def test_s4_top_kernel(cs336: foretrace.Trace) -> None:

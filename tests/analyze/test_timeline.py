@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -102,8 +103,8 @@ piece = st.tuples(
 @settings(max_examples=60)
 @given(st.lists(piece, min_size=1, max_size=20))
 def test_against_counting_every_microsecond(
-    tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple]
-) -> None:  # type: ignore[type-arg]
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple[Any, ...]]
+) -> None:
     recording = Recording().launch(0, "first", 0, 1)
     launched: dict[str, set[int]] = {"k": {0}, "n": set(), "c": set()}
     earlier: set[int] = set()

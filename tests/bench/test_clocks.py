@@ -36,7 +36,12 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     buffer = SimpleNamespace(zero_=lambda: asked.append("flush"))
     torch: Any = ModuleType("torch")
     torch.int32 = "int32"
-    torch.empty = lambda size, *, dtype, device: asked.append(f"buffer {4 * size}") or buffer
+
+    def empty(size: int, *, dtype: str, device: Any) -> Any:
+        asked.append(f"buffer {4 * size}")
+        return buffer
+
+    torch.empty = empty
     torch.cuda = SimpleNamespace(
         Event=Event,
         synchronize=lambda device: asked.append("wait"),

@@ -158,7 +158,12 @@ def test_the_formula_is_what_autograd_keeps(causal: bool) -> None:
     q, k, v = (torch.randn(batch, length, width, requires_grad=True) for _ in range(3))
     attend = attention_by("naive", causal=causal, length=length, device=torch.device("cpu"))
     saved: list[Any] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda kept: saved.append(kept) or kept, lambda kept: kept):
+
+    def pack(tensor: Any) -> Any:
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         out = attend(q, k, v)
     upstream = torch.randn_like(out)
     out.backward(upstream)

@@ -25,7 +25,7 @@ def only_run(folder: Path) -> Run:
     return RunFolder.read(path)
 
 
-def annotations(path: Path) -> list[str]:
+def marks(path: Path) -> list[str]:
     """Names of what the program marked, in the order of a recording."""
     events = json.loads(path.read_text())["traceEvents"]
     return [event["name"] for event in events if event.get("cat") == "user_annotation"]
@@ -59,7 +59,7 @@ print(f"{{loss:.6f}}", p.read().problems)
     for kind in ("light", "rich"):
         path = rank.recording(kind)
         assert path is not None
-        assert annotations(path).count("part one") == 2
+        assert marks(path).count("part one") == 2
 
 
 @needs_torch
@@ -231,10 +231,12 @@ print([name for name in ("torch", "polars", "numpy", "rich") if name in sys.modu
 
 
 def test_wrong_options_are_told_at_once() -> None:
+    misspelt: dict[str, Any] = {"activ": 3}
+    unknown: dict[str, Any] = {"zzz": 3}
     with pytest.raises(UsageError, match="did you mean active"):
-        foretrace.profile(activ=3)
+        foretrace.profile(**misspelt)
     with pytest.raises(UsageError, match="no option 'zzz'; there are: active,"):
-        foretrace.profile(zzz=3)
+        foretrace.profile(**unknown)
     with pytest.raises(UsageError, match="before the program starts"):
         foretrace.profile(launch_blocking=True)
 

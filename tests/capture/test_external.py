@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -222,10 +223,13 @@ def test_a_window_is_a_range_around_finished_work(monkeypatch: pytest.MonkeyPatc
     calls: list[str] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: calls.append("synchronize"))
+
+    def begin(name: str, text: str) -> int:
+        calls.append(f"{name} {text}")
+        return 5
+
     for name in ("range_push", "range_start"):
-        monkeypatch.setattr(
-            torch.cuda.nvtx, name, lambda text, name=name: calls.append(f"{name} {text}") or 5
-        )
+        monkeypatch.setattr(torch.cuda.nvtx, name, partial(begin, name))
     monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: calls.append("range_pop"))
     monkeypatch.setattr(torch.cuda.nvtx, "range_end", lambda handle: calls.append(f"range_end {handle}"))
     for tool in external.TOOLS:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,7 @@ def printed(folder: Path, code: str, **options: Any) -> str:
     return done.stdout
 
 
-def facts(run: Path) -> dict[str, Any]:
+def facts(run: Path) -> Mapping[str, Any]:
     """What is known of the one rank of a Run that is complete."""
     read = RunFolder.read(run)
     assert read.problems == ()

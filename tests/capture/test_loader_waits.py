@@ -193,7 +193,7 @@ def test_calls_of_other_threads_hold_nobody_up(waits: loader_waits.LoaderWaits) 
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
-    data = DataLoader(TensorDataset(torch.ones(4)))  # type: ignore[var-annotated]
+    data = DataLoader(TensorDataset(torch.ones(4)))
     waits.begin()
     reader = threading.Thread(target=lambda: list(data))
     reader.start()

@@ -17,7 +17,7 @@ from foretrace.capture.results_watch import ResultsWatch  # noqa: E402
 from foretrace.capture.side_effects import SideEffects  # noqa: E402
 
 
-class Numbers(torch.utils.data.Dataset):  # type: ignore[misc,name-defined]
+class Numbers(torch.utils.data.Dataset):  # type: ignore[name-defined]
     def __len__(self) -> int:
         return 8
 
@@ -25,7 +25,7 @@ class Numbers(torch.utils.data.Dataset):  # type: ignore[misc,name-defined]
         return float(place)
 
 
-class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc,name-defined]
+class Stream(torch.utils.data.IterableDataset):  # type: ignore[name-defined]
     def __iter__(self) -> Iterator[float]:
         return iter((1.0, 2.0))
 

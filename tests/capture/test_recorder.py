@@ -346,7 +346,12 @@ def test_other_threads_do_not_count(folder: RunFolder) -> None:
     recorder = Recorder(fast(folder.path, wait=2, warmup=0, active=1, passes=("light",)), folder, 0)
     work()
     recorder.step()
-    other = threading.Thread(target=lambda: [recorder.step() for _ in range(100)])
+
+    def steps() -> None:
+        for _ in range(100):
+            recorder.step()
+
+    other = threading.Thread(target=steps)
     other.start()
     other.join()
     assert not recorder.finished

@@ -145,7 +145,8 @@ def test_anything_a_recorder_may_say_becomes_json(tmp_path: Path) -> None:
         "point": Point(1, "x"),
         "scalars": [np.int64(3), np.float32(0.5), np.bool_(False), np.float64("inf")],
     }
-    folder.write_rank(0, {**facts, "bytes": b"x", "odd": "caf\u00e9 \udcff", 5: None})
+    said: dict[Any, Any] = {**facts, "bytes": b"x", "odd": "caf\u00e9 \udcff", 5: None}
+    folder.write_rank(0, said)
     text = (folder.path / "rank0" / "rank.json").read_bytes()
     read = json.loads(text)
     assert read["nan"] is None

@@ -41,7 +41,8 @@ class WarmTorch:
     ) -> subprocess.CompletedProcess[str]:
         """What a program printed and how it ended, as `python -W error SCRIPT` in the folder of the script would."""
         printed = [script.with_suffix(ending) for ending in (".out", ".err")]
-        request = {"command": [str(script), *arguments], "environment": dict(environment), "printed": printed}
+        command = [str(script), *arguments]
+        request = {"command": command, "environment": dict(environment), "printed": printed}
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(json.dumps(request, default=str).encode() + b"\n")
@@ -55,7 +56,7 @@ class WarmTorch:
         out, err = (path.read_text(encoding="utf-8") for path in printed)
         for path in printed:
             path.unlink()
-        return subprocess.CompletedProcess(request["command"], code, out, err)
+        return subprocess.CompletedProcess(command, code, out, err)
 
     def _end(self) -> None:
         self._process.communicate()

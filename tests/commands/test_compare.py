@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from foretrace.__main__ import main
+from foretrace.commands import main
 from tests.analyze.snapshots.allocator import Allocator
 from tests.analyze.snapshots.histories import MIB, at_line
 from tests.compare.recorded import run_folder, steps

@@ -22,6 +22,7 @@ from foretrace.present.web import payload
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources import overview as overview_page
 from tests.builders import Recording
+from tests.present.web.contract import document
 
 SAYS = "internal error: ZeroDivisionError: broken on purpose"
 
@@ -141,6 +142,6 @@ def test_a_broken_part_of_the_overview_leaves_the_others(
     path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     monkeypatch.setattr(overview_page, "_PARTS", {**overview_page._PARTS, part: broken})
-    shown = payload.resource(RecordingView(Case(open_trace(path))), "overview")
+    shown = document(RecordingView(Case(open_trace(path))), "overview")
     assert shown["findings"]
     assert shown["facts"]

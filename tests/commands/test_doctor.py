@@ -201,7 +201,7 @@ def test_cores(limits: dict[str, str], status: str, tmp_path: Path) -> None:
 
 
 def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: (64 << 20, 0, 64 << 20))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: (64 << 20, 0, 64 << 20))
     check = machine.shared_memory_check(tmp_path)
     assert (check.status, "64.0 MiB" in check.found, "--shm-size" in check.fix) == ("missing", True, True)
     monkeypatch.undo()

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from foretrace.__main__ import main
+from foretrace.commands import main
 from foretrace.present.export import gate_comment
 from tests.builders import Recording
 from tests.compare.recorded import run_folder, steps
@@ -75,7 +75,9 @@ def test_another_processor_decides_only_without_a_gpu(
             made.op("aten::mm", 2_000.0 * number + 10, 2_000.0 * number + 1_900)
         return made
 
-    chips = [{"processor": {"model": model, "usable_cpu_count": 4}} for model in ("EPYC", "Xeon")]
+    chips: list[dict[str, Any]] = [
+        {"processor": {"model": model, "usable_cpu_count": 4}} for model in ("EPYC", "Xeon")
+    ]
     pair = [str(run_folder(tmp_path / f"c{n}", on_cpu(), BLOCKS, **chip)) for n, chip in enumerate(chips)]
     found = decided(capsys, *pair, *STEP)
     assert (found["exit_code"], found["says"]) == (4, "not judged: other processor")

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import foretrace
-from foretrace import analyze, commands, ingest
+from foretrace import analyze, ingest
 from foretrace.commands import COMMANDS, main, show
 from foretrace.errors import ForetraceError, InputError, MissingDataError, UsageError
 from tests.builders import Recording
@@ -140,7 +140,7 @@ def test_every_exception_has_its_code(
     def fail(_: object) -> None:
         raise error
 
-    monkeypatch.setattr(commands.doctor, "run", fail)
+    monkeypatch.setattr("foretrace.commands.doctor.run", fail)
     monkeypatch.delenv("FORETRACE_DEBUG", raising=False)
     assert main(["doctor"]) == code
     assert capsys.readouterr().err == says
@@ -161,7 +161,7 @@ def test_a_current_folder_that_was_removed_is_said(
 
 
 def test_traceback_on_request(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(commands.doctor, "run", lambda _: 1 // 0)
+    monkeypatch.setattr("foretrace.commands.doctor.run", lambda _: 1 // 0)
     monkeypatch.setenv("FORETRACE_DEBUG", "1")
     assert main(["doctor"]) == 70
     assert "Traceback (most recent call last)" in capsys.readouterr().err

@@ -92,13 +92,12 @@ def test_cache_looks_and_clears(
 def test_cache_trouble_is_a_warning_on_stderr(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from foretrace import commands
     from tests.test_cache import key_of, small
 
     blocked = tmp_path / "file"
     blocked.touch()
     monkeypatch.setenv("FORETRACE_CACHE", str(blocked))
-    monkeypatch.setattr(commands.doctor, "run", lambda _: cache.store(key_of(1), small()))
+    monkeypatch.setattr("foretrace.commands.doctor.run", lambda _: cache.store(key_of(1), small()))
     assert main(["doctor"]) == 0
     assert capsys.readouterr().err.startswith("foretrace: warning: not kept in the cache: ")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from foretrace.__main__ import main
+from foretrace.commands import main
 from tests.diagnose.kernels import ADD, HOST_US, Op, device_bound
 
 GEMM = "nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN"

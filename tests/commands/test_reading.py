@@ -15,12 +15,20 @@ from foretrace.commands import _input, main
 from foretrace.diagnose.case import Case
 from foretrace.ingest.reading import Reading
 from foretrace.present.web.library import Library
+from foretrace.present.web.recording_view import RecordingView
+from foretrace.trace import Trace
 from tests.builders import Recording
 from tests.ingest.graph_files import STEP, Program
 from tests.ingest.test_processes import two_ranks
 from tests.ingest.test_step_marks import loop, server
 
 CHANGE = ("--change", "scale kernel:gemm 0.5")
+
+
+def recording_of(library: Library, run: str) -> Trace:
+    view = library.view(library.run(run))
+    assert isinstance(view, RecordingView)
+    return view.trace
 
 
 @pytest.fixture
@@ -87,7 +95,7 @@ def test_the_page_reads_what_was_asked_for(halves: Path, tmp_path: Path) -> None
     ):
         library = Library([path], cache=False, settle_s=0, reading=reading)
         run = library.runs()["runs"][0]["id"]
-        trace = library.view(library.run(run)).trace
+        trace = recording_of(library, run)
         assert len(trace.steps) == (5 if reading.step else 6)
         assert set(trace.device_spans["name"].to_list()) == kernels
         assert library.resource(run, "overview", {}) is not None
@@ -153,7 +161,7 @@ def test_capture_traces_of_every_command(
     reading = Reading(capture_traces=(foretrace.open(folder / "trace.json", cache=False),))
     library = Library([path], cache=False, settle_s=0, reading=reading)
     run = library.runs()["runs"][0]["id"]
-    assert library.view(library.run(run)).trace.modules.height == 5
+    assert recording_of(library, run).modules.height == 5
 
 
 @pytest.mark.parametrize(("content", "says"), [(None, "No such file"), ("{}", "not a recording")])

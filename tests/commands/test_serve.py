@@ -123,8 +123,14 @@ def test_open_keeps_the_token_out_of_the_list_of_processes(monkeypatch: pytest.M
     import threading
     import webbrowser
 
-    opened, done = [], threading.Event()
-    monkeypatch.setattr(webbrowser, "open", lambda url: (opened.append(url), done.set()))
+    opened: list[str] = []
+    done = threading.Event()
+
+    def open_page(url: str) -> None:
+        opened.append(url)
+        done.set()
+
+    monkeypatch.setattr(webbrowser, "open", open_page)
     serve.open_browser("http://127.0.0.1:1/?token=s3cret&x=1")
     assert done.wait(60)
     (address,) = opened

@@ -39,7 +39,7 @@ def path(tmp_path: Path) -> Path:
 
 def foretrace(*words: object, **more: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "foretrace", *map(str, words)]
-    return subprocess.run(command, text=True, timeout=60, check=False, stderr=subprocess.PIPE, **more)  # type: ignore[call-overload, no-any-return]
+    return subprocess.run(command, text=True, timeout=60, check=False, stderr=subprocess.PIPE, **more)  # type: ignore[call-overload]
 
 
 def fed(fifo: Path, data: bytes) -> threading.Thread:

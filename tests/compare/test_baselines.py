@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from foretrace.__main__ import main
+from foretrace.commands import main
 from foretrace.compare import baselines
 from foretrace.compare.sides import side_of
 from foretrace.compare.steps import compare_sides

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from foretrace.__main__ import main
+from foretrace.commands import main
 from foretrace.compare.benches import compare_benches, read_bench, to_dict
 
 NOISE = (1.0, 1.001, 0.999, 1.002, 0.998, 1.0, 1.001, 0.999)

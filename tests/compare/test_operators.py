@@ -25,7 +25,7 @@ def side(*rows: tuple[str, str, str, float]) -> pl.DataFrame:
 
 def pairs(before: pl.DataFrame, after: pl.DataFrame) -> set[tuple[str, str, float | None, float | None]]:
     columns = ("change", "op", "before_ns", "after_ns")
-    return set(matched(before, after).select(columns).iter_rows())  # type: ignore[arg-type]
+    return set(matched(before, after).select(columns).iter_rows())
 
 
 def test_module_and_shapes_tell_which_is_which() -> None:

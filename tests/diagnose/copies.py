@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from tests.diagnose.kernels import ADD, CAST, Op
 
@@ -34,7 +35,10 @@ def reads(
     name: str, *given: Layout, dur: float = 800, outer: tuple[str, ...] = (), inputs: list[str] | None = None
 ) -> Op:
     """An operator that is given these tensors."""
-    told = {"Input Dims": [each[0] for each in given], "Input Strides": [each[1] for each in given]}
+    told: dict[str, Any] = {
+        "Input Dims": [each[0] for each in given],
+        "Input Strides": [each[1] for each in given],
+    }
     told["Input type"] = ["float"] * len(given)
     if outer:
         return Op(name, ADD, dur, outer=outer, around=told)

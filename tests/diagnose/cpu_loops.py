@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import Diagnosis, diagnose
@@ -14,7 +15,7 @@ from foretrace.trace import Trace
 from tests.builders import Recording
 
 STEPS = 4
-FLOAT = {"Input Dims": [[512, 256], [256, 512]], "Input type": ["float", "float"]}
+FLOAT: dict[str, Any] = {"Input Dims": [[512, 256], [256, 512]], "Input type": ["float", "float"]}
 ZEN4 = Processor("a processor", frozenset({"avx2", "avx512_bf16"}), threads=1, cores=1.0, load_average=0.5)
 
 

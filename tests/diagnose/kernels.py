@@ -10,7 +10,7 @@ from foretrace.trace import Trace
 from tests.builders import Recording
 
 STEPS = 4
-H200 = {"id": 0, "name": "NVIDIA H200", "numSms": 132, "totalGlobalMem": 150109880320}
+H200: dict[str, Any] = {"id": 0, "name": "NVIDIA H200", "numSms": 132, "totalGlobalMem": 150109880320}
 HOST_US = 20  # of one operator
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
 CAST = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>"

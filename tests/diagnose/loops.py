@@ -14,10 +14,10 @@ from foretrace.trace import Trace
 from tests.builders import Recording
 
 STEPS = 3
-H200 = {"id": 0, "name": "NVIDIA H200", "numSms": 132, "totalGlobalMem": 150109880320}
+H200: dict[str, Any] = {"id": 0, "name": "NVIDIA H200", "numSms": 132, "totalGlobalMem": 150109880320}
 
 
-def loop(folder: Path, length: float, body: Callable[[Recording, float], None], **header: Any) -> Trace:
+def loop(folder: Path, length: float, body: Callable[[Recording, float], object], **header: Any) -> Trace:
     """Three steps of this length, in microseconds, each filled by `body(recording, start)`."""
     recording = Recording(deviceProperties=[H200], **header)
     for number in range(STEPS):

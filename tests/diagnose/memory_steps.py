@@ -121,7 +121,8 @@ class _Writer:
                 self.free(begin + 5 + block, f"gradient {freed} {block}")
 
     def open(self, folder: Path, name: str) -> Trace:
-        total, addresses = self.base * UNIT, {}
+        addresses: dict[str, int] = {}
+        total = self.base * UNIT
         for at, size, what, thread in sorted(self.held, key=lambda event: event[0]):
             total += size
             address = addresses.setdefault(what, len(addresses) + 1)

@@ -28,7 +28,7 @@ PROGRAMS = (
     "prompt_store",
     "coil_scans",
 )
-DIMS = (
+DIMS: tuple[object, ...] = (
     [],
     [[]],
     [[0, 0]],
@@ -40,7 +40,7 @@ DIMS = (
     [[3], [4], [5], [6]],
     [True],
 )
-TYPES = ([], ["float"], ["c10::BFloat16"] * 9, [""], None, ["Scalar", "int"], [["float"]])
+TYPES: tuple[object, ...] = ([], ["float"], ["c10::BFloat16"] * 9, [""], None, ["Scalar", "int"], [["float"]])
 NAMES = (
     "", "aten::copy_", "aten::mm", "aten::_softmax", "aten::item", "aten::cat", "aten::bmm", "aten::index",
     "aten::convolution", "Optimizer.step#X.step", "cudaStreamSynchronize", "Memcpy HtoD (Pageable -> Device)",
@@ -86,7 +86,7 @@ def test_no_rule_fails_on_damage(tmp_path: Path, program: str) -> None:
             case = Case(foretrace.open(path, cache=False))
             case.require_replay()
             found = diagnose(case, RULES)
-            told = {each.rule for each in (*found.findings, *found.unchecked, *found.seen)} | set(
+            told = {row.rule for rows in (found.findings, found.unchecked, found.seen) for row in rows} | set(
                 found.checked
             )
             assert told == {each.name for each in RULES if each.fits(case)}

@@ -155,7 +155,7 @@ def test_two_findings_about_the_same_time_of_the_host_say_so(sample: foretrace.T
         Intervals(np.array([0]), np.array([9_000_000])),
     )
     rules = tuple(
-        _rule(name, _finding(name, Change(name, Edit(removed_host=host))))
+        _rule(name, _finding(name, Change(name, Edit(removed_host=ProgramTime(host)))))
         for name, host in (("one", wait), ("two", wait), ("three", more))
     )
     says = {each.rule: each.says for each in diagnose(Case(sample), rules).findings}

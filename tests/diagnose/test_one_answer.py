@@ -15,9 +15,9 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import Diagnosis, diagnose
 from foretrace.diagnose.opening import open_case
 from foretrace.diagnose.rule import Rule
-from foretrace.present.web import payload
 from foretrace.present.web.recording_view import RecordingView
 from tests.corpus import CORPUS, needs_corpus
+from tests.present.web.contract import document
 
 pytestmark = needs_corpus
 RECORDINGS = sorted((CORPUS / "h200").glob("*.lite.json.gz")) if CORPUS.is_dir() else []
@@ -73,15 +73,13 @@ def test_a_change_is_worth_the_same_everywhere(
         told = by_command(capsys, path, f"fix {finding.rule}", *options)
         assert told["speedup"]["point"] == finding.predicted.speedup.point, finding.rule
         assert told["verdict"] == finding.predicted.verdict, finding.rule
-        assert same(payload.resource(view, "predict", {"findings": str(number)})["predicted"], told), (
-            finding.rule
-        )
+        assert same(document(view, "predict", {"findings": str(number)})["predicted"], told), finding.rule
     kernels = case.tasks.filter(case.tasks["kind"] == "kernel")
     if kernels.is_empty():
         return
     longest = str(kernels.sort("dur_ns", descending=True)["name"][0])
     told = by_command(capsys, path, f"scale kernel:{longest} 0.5", *options)
-    ticked = payload.resource(view, "predict", {"scale": f"{longest}:0.5"})["predicted"]
+    ticked = document(view, "predict", {"scale": f"{longest}:0.5"})["predicted"]
     assert (ticked["speedup"], ticked["verdict"]) == (told["speedup"], told["verdict"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -227,7 +228,7 @@ def verdicts(traces: list[Trace]) -> list[tuple[str, str]]:
     found = []
     for trace in traces:
         others = [other for other in traces if other is not trace]
-        (finding,) = diagnose(Case(trace, open_ranks=lambda others=others: others), (SHORTER,)).findings
+        (finding,) = diagnose(Case(trace, open_ranks=partial(list, others)), (SHORTER,)).findings
         assert finding.predicted is not None
         found.append((finding.predicted.verdict, finding.predicted.not_promised))
     return found

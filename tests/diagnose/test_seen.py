@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import foretrace.diagnose.rules
 from foretrace.commands import main
-from foretrace.diagnose import RULES
+from foretrace.diagnose import RULES, rules
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import diagnose
+from foretrace.diagnose.rule import Rule
 from foretrace.diagnose.rules.copies.layout_conversions import layout_conversions
 from foretrace.diagnose.rules.device.low_occupancy import low_occupancy
 from foretrace.diagnose.rules.host.host_stall import host_stall
@@ -50,7 +50,7 @@ def waiting_for_the_host(kernel: str, dtype: str) -> Recording:
     ids=["fp32", "fp64"],
 )
 def test_slow_products_are_told_where_the_cpu_is_the_limit(
-    tmp_path: Path, rule: object, kernel: str, dtype: str, what: str
+    tmp_path: Path, rule: Rule, kernel: str, dtype: str, what: str
 ) -> None:
     found = diagnose(Case(waiting_for_the_host(kernel, dtype).open(tmp_path)), (rule,))
     assert (found.findings, found.checked) == ((), ())
@@ -139,7 +139,7 @@ PRECONDITIONS = {("misaligned_gemm.py", "on_tensor_cores.gpu_share < LEAST_SHARE
 def test_no_rule_drops_a_share_below_its_limit_without_a_word() -> None:
     """A rule compares a share with its limit by `too_little`, which keeps what is there."""
     bare = set()
-    folder = Path(foretrace.diagnose.rules.__file__).parent
+    folder = Path(rules.__file__).parent
     for file in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt | ast.LtE):

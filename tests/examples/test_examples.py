@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -207,9 +208,12 @@ def test_checkpointing_keeps_less() -> None:
 def test_gpt_labels_are_those_of_the_lesson(monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("gpt_labels")
     seen: set[str] = set()
-    monkeypatch.setattr(
-        module, "record_function", lambda name: seen.add(name) or torch.profiler.record_function(name)
-    )
+
+    def record_function(name: str) -> Any:
+        seen.add(name)
+        return torch.profiler.record_function(name)
+
+    monkeypatch.setattr(module, "record_function", record_function)
     monkeypatch.setattr(
         sys, "argv", ["gpt_labels", "--device", "cpu", "--ctx", "8", "--batch", "1", "--steps", "1"]
     )

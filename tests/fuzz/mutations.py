@@ -36,7 +36,7 @@ TEXTS = (
 DEEP: Any = 0
 for _ in range(200):
     DEEP = [DEEP]
-OTHERS = (
+OTHERS: tuple[object, ...] = (
     None,
     True,
     False,

@@ -9,7 +9,6 @@ from contextlib import closing
 from functools import cache
 from pathlib import Path
 
-from foretrace.ingest import sqlite_native
 from tests.ingest.test_sqlite_native import write
 
 PAGE_BYTES, LONG_PAGE_BYTES = 512, 4096
@@ -39,6 +38,8 @@ def _root(path: Path) -> int:
 
 def attempt(chance: random.Random, folder: Path) -> str | None:
     """What is wrong with reading a damaged file; None if nothing is."""
+    from foretrace._scan import TableScanner
+
     page_bytes, root, content = chance.choice(files())
     path = folder / "fuzz.sqlite"
     path.write_bytes(_damaged(content, page_bytes, chance))
@@ -52,7 +53,7 @@ def attempt(chance: random.Random, folder: Path) -> str | None:
     rows = 0
     with path.open("rb", buffering=0) as file:
         try:
-            scan = sqlite_native.TableScanner(file.fileno(), pages, reserved, size, first, ints, texts)
+            scan = TableScanner(file.fileno(), pages, reserved, size, first, ints, texts)
             while (read := scan.read(chance.choice((1, 7, 50_000)))) is not None:
                 counts = {len(column) // 8 for column in read[0]} | {
                     column.count(b"\0") for column in read[1]

@@ -84,7 +84,7 @@ def test_a_fault_a_hang_and_a_difference_are_noticed(monkeypatch: pytest.MonkeyP
         assert "HangError" in str(run.attempt("reader", 0, 7, tmp_path))
     with monkeypatch.context() as patched:
         patched.setattr(scanners, "differences", lambda *_: ["spans.name: a != b"])
-        patched.setattr(run.kineto_native, "missing", None)
+        patched.setattr("foretrace.ingest.kineto_native.missing", None)
         assert "readers differ" in str(run.attempt("reader", 0, 7, tmp_path))
 
 

@@ -51,7 +51,8 @@ def mutate(data: bytes, random: random.Random) -> bytes:
         elif choice == 4:
             del text[at:]
         elif choice == 5:
-            text[at : at + len(piece)] = (piece := random.choice(PIECES))
+            piece = random.choice(PIECES)
+            text[at : at + len(piece)] = piece
         else:
             source = random.randrange(len(text) + 1)
             text[at:at] = text[source : source + random.choice((16, 200))]
@@ -62,7 +63,9 @@ def mutate(data: bytes, random: random.Random) -> bytes:
 
 def native(data: bytes, random: random.Random) -> Columns | None:
     """What the extension reads from pieces of any size; None if it says that this is no trace."""
-    scanner = kineto_native.Scanner()
+    from foretrace._scan import Scanner
+
+    scanner = Scanner()
     at = 0
     while at < len(data):
         size = random.choice((1, 7, 100, 5000, 1 << 20))

@@ -46,7 +46,7 @@ def block(address: int, size: int, state: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def segment(device: int, address: int, *blocks: dict[str, Any], **more: Any) -> dict[str, Any]:
+def segment(device: Any, address: int, *blocks: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {
         "device": device, "address": address, "total_size": 4096, "allocated_size": 512, "active_size": 1024,
         "requested_size": 500, "stream": 3, "segment_type": "small", "segment_pool_id": (0, 0), "is_expandable": False,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 import pytest
 
@@ -25,7 +27,7 @@ def estimate(arch: str = "gfx90a", **launched: int | float | None) -> float | No
     ({"vgpr": 96, "sgpr": 80, "shared_bytes": 65536}, 12.49),
     ({"vgpr": 64, "sgpr": 80, "block_x": 1024}, 98.91),
 ])  # fmt: skip
-def test_what_amd_measured_on_an_mi250(launched: dict[str, int], measured: float) -> None:
+def test_what_amd_measured_on_an_mi250(launched: dict[str, Any], measured: float) -> None:
     """Wavefront occupancy of the kernels in rocprof-compute's "Occupancy limiters example"."""
     assert estimate(**launched) == pytest.approx(measured, abs=1.2)
 

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from foretrace.errors import InputError, UsageError
-from foretrace.ingest import companions, open_trace
+from foretrace.ingest import READERS, companions, open_trace
 from foretrace.ingest.companions import COUNTERS, MEMORY, TIMELINE
 from foretrace.ingest.recordings import completes_another, find_recording, opened_with
 from foretrace.ingest.run import Recorded
@@ -93,13 +93,13 @@ def test_timelines_of_another_kind_are_told(folder: Path, monkeypatch: pytest.Mo
 
     other = types.ModuleType("foretrace.ingest.made_up")
     other.accepts = lambda head: head.startswith(b"MADE UP")  # type: ignore[attr-defined]
-    monkeypatch.setattr(companions, "READERS", (*companions.READERS, other))
+    monkeypatch.setattr(companions, "READERS", (*READERS, other))
     (folder / "other.bin").write_bytes(b"MADE UP\n")
     recorded = find_recording(folder)
     assert recorded.path == folder / "trace.json"
     told = {each["file"]: each["gives"] for each in opened(recorded).meta["recordings"]}
     assert told["other.bin"].startswith("not used: another timeline")
-    monkeypatch.setattr(companions, "READERS", (other, *companions.READERS[:-1]))
+    monkeypatch.setattr(companions, "READERS", (other, *READERS))
     assert find_recording(folder).path == folder / "trace.json", (
         "torch's own gives the times, wherever its reader stands"
     )

@@ -136,7 +136,9 @@ def test_times_are_exact(text: str) -> None:
 def test_both_readers_agree_on_times(text: str, quoted: bool) -> None:
     time = f'"{text}"' if quoted else text
     data = f'[{{"ph":"X","name":"a","ts":{time},"dur":{time}}}]'.encode()
-    scanner = kineto_native.Scanner()
+    from foretrace._scan import Scanner
+
+    scanner = Scanner()
     scanner.push(data)
     native, python = kineto_native.linked(scanner), kineto_python.scan([data])
     expected = reference(text)

@@ -44,7 +44,7 @@ def rows_of(path: Path) -> list[list[str]]:
 # --- the real pages ------------------------------------------------------------------------------------------
 
 # Section and metric of the details page, the column, and in which of its units a column's value is printed there.
-PRINTED = [
+PRINTED: list[tuple[str, str, str, dict[str, float]]] = [
     ("GPU Speed Of Light Throughput", "Duration", "dur_ns", {"us": 1e3, "ms": 1e6, "ns": 1}),
     ("GPU Speed Of Light Throughput", "Compute (SM) Throughput", "sm_pct", {"%": 1}),
     ("GPU Speed Of Light Throughput", "Memory Throughput", "memory_pct", {"%": 1}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,9 @@ READERS = ["python", *(["native"] if kineto_native.missing is None else [])]
         ([3, None, 3, 0, 5], 1, 2),
     ],
 )
-def test_numbers_are_counted_without_the_longest_jumps(numbers: object, there: int, between: int) -> None:
+def test_numbers_are_counted_without_the_longest_jumps(
+    numbers: Iterable[int | None], there: int, between: int
+) -> None:
     assert operator_numbers(numbers) == {"op_ids": there, "op_id_range": between}
 
 

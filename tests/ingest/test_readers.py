@@ -180,7 +180,9 @@ def whole(data: bytes) -> Any:
 
 
 def pushed(data: bytes, size: int) -> Any:
-    scanner = kineto_native.Scanner()
+    from foretrace._scan import Scanner
+
+    scanner = Scanner()
     for at in range(0, len(data), size):
         scanner.push(data[at : at + size])
     return kineto_native.linked(scanner)
@@ -344,7 +346,9 @@ def test_damage_in_either_half(tmp_path: Path, cuts: Any) -> None:
 
 @needs_native
 def test_a_scanner_is_used_once() -> None:
-    scanner = kineto_native.Scanner()
+    from foretrace._scan import Scanner
+
+    scanner = Scanner()
     scanner.push(samples.COMPACT)
     with pytest.raises(ValueError, match="itself"):
         scanner.merge(scanner)

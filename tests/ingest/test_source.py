@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -170,6 +170,7 @@ def test_a_reader_that_stops_early_leaves_no_thread(tmp_path: Path) -> None:
     path = tmp_path / "trace.json.gz"
     path.write_bytes(gzip.compress(samples.KINETO + b" " * (32 << 20)))
     chunks = open_source(path).chunks()
+    assert isinstance(chunks, Generator)
     next(chunks)
     chunks.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "foretrace-inflate"]

@@ -5,19 +5,19 @@ from __future__ import annotations
 import random
 import sqlite3
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from foretrace.errors import InputError
-from foretrace.ingest import sqlite_native
 from foretrace.ingest.source import open_source
 from foretrace.ingest.sqlite_tables import open_database
 
 pytestmark = [
     pytest.mark.fast,
-    pytest.mark.skipif(sqlite_native.TableScanner is None, reason="the native extension was not built"),
+    pytest.mark.skipif(find_spec("foretrace._scan") is None, reason="the native extension was not built"),
 ]
 TYPES = {"c": pl.String, "a": pl.Int64, "d": pl.Int64, "absent": pl.String}
 

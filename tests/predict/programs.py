@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretrace.predict.builder import QUEUE_CALLS
 from foretrace.predict.program import (
@@ -60,7 +63,10 @@ class Draft:
         self, *, tail: int = 0, free: tuple[int, ...] = (0, 0), pending: tuple[int, ...] = ()
     ) -> Program:
         flat = [task for tasks in self.tasks for task in tasks]
-        column = lambda rows, index, dtype: np.array([row[index] for row in rows], dtype)  # noqa: E731
+
+        def column(rows: Sequence[tuple[int, ...]], index: int, dtype: type[np.generic]) -> NDArray[Any]:
+            return np.array([row[index] for row in rows], dtype)
+
         bounds = np.cumsum([0, *map(len, self.tasks)])
         count = len(self.calls)
         starts = (

@@ -17,6 +17,7 @@ from foretrace.predict.builder import build
 from foretrace.predict.calibrate import Calibration, calibrate
 from foretrace.predict.changes import Change, apply, parse
 from foretrace.predict.edits import Edit
+from foretrace.predict.numbers import Calls, ProgramTime
 from foretrace.predict.prediction import predict
 from foretrace.predict.replay import replay
 from foretrace.predict.steady import step_ns
@@ -57,7 +58,7 @@ def test_changes_together_are_simulated_not_added() -> None:
 
 def test_dropping_a_wait_lets_the_host_run_ahead() -> None:
     fitted = device_bound(Draft().launch(300, 10, 500).sync(0, 1, wake=7))
-    result = predict(fitted, (Change("no sync", Edit(unwaited_calls=np.array([1]))),))
+    result = predict(fitted, (Change("no sync", Edit(unwaited_calls=Calls(np.array([1])))),))
     assert result.step_ns == pytest.approx(300 + 500 + 7, rel=0.01)
     assert result.after_ns.point == pytest.approx(500, rel=0.01)
 
@@ -70,7 +71,7 @@ def test_work_moved_to_its_own_stream_overlaps() -> None:
 
 def test_removed_calls_take_their_work_and_their_time_with_them() -> None:
     program = Draft().launch(100, 10, 50).launch(100, 10, 50).launch(100, 10, 50).program()
-    changed = edits.apply(program, Edit(removed_calls=np.array([1])))
+    changed = edits.apply(program, Edit(removed_calls=Calls(np.array([1]))))
     run = replay(changed)
     assert len(run.task_end_ns) == 2
     assert run.host_ns == 3 * 100 + 2 * 10
@@ -79,7 +80,7 @@ def test_removed_calls_take_their_work_and_their_time_with_them() -> None:
 def test_removed_host_time_shrinks_the_gaps_that_it_lies_in() -> None:
     program = Draft().call(100, 10).call(100, 10).program()
     removed = union([20, 130], [70, 160])  # 50 of the first gap, 30 of the second
-    assert edits.apply(program, Edit(removed_host=removed)).gap_ns.tolist() == [50, 70]
+    assert edits.apply(program, Edit(removed_host=ProgramTime(removed))).gap_ns.tolist() == [50, 70]
 
 
 def test_nothing_changed_is_exactly_no_gain() -> None:
@@ -175,7 +176,9 @@ def test_the_command_prints_the_contract(recording: Path, capsys: pytest.Capture
 
 def test_changes_that_leave_nothing_are_a_usage_error() -> None:
     fitted = device_bound(Draft(queue_calls=4).launch(1, 1, 600))
-    nothing = Change("all", Edit(removed_calls=np.array([0]), removed_host=union([0], [1])))
+    nothing = Change(
+        "all", Edit(removed_calls=Calls(np.array([0])), removed_host=ProgramTime(union([0], [1])))
+    )
     with pytest.raises(UsageError, match="nothing is left of the step"):
         predict(fitted, (nothing,))
 

@@ -10,6 +10,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.rules.precision.dtype_casts import dtype_casts
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
+from foretrace.predict.numbers import Tasks
 from tests.diagnose.kernels import ADD, CAST, Op, device_bound
 from tests.diagnose.loops import findings
 
@@ -44,7 +45,8 @@ def test_what_was_hot_before_is_as_hot_after(tmp_path: Path) -> None:
     trace = device_bound(tmp_path, [product(4096, 4 * PRODUCT_US / 4), Op("aten::add", ADD, PRODUCT_US / 4)])
     case = Case(trace, step_ns=1.25 * PRODUCT_US * 1e3)
     gone = Change(
-        "sums removed", Edit(removed_tasks=case.tasks.filter(case.tasks["task"] % 2 == 1)["task"].to_numpy())
+        "sums removed",
+        Edit(removed_tasks=Tasks(case.tasks.filter(case.tasks["task"] % 2 == 1)["task"].to_numpy())),
     )
     _, heated = case.with_clock((gone,))
     assert list(heated.edit.stretched.values()) == pytest.approx([1.15 / 1.09] * 4, rel=0.01)
@@ -55,7 +57,8 @@ def test_products_that_wait_for_memory_stay_cool(tmp_path: Path, rows: int, dur:
     trace = device_bound(tmp_path, [product(rows, dur), Op("aten::add", ADD, dur)])
     case = Case(trace, step_ns=2 * dur * 1e3)
     gone = Change(
-        "sums removed", Edit(removed_tasks=case.tasks.filter(case.tasks["task"] % 2 == 1)["task"].to_numpy())
+        "sums removed",
+        Edit(removed_tasks=Tasks(case.tasks.filter(case.tasks["task"] % 2 == 1)["task"].to_numpy())),
     )
     assert case.with_clock((gone,)) == (gone,)
 
@@ -64,7 +67,8 @@ def test_half_of_the_step_is_cool(tmp_path: Path) -> None:
     trace = device_bound(tmp_path, [product(4096, PRODUCT_US), *[Op("aten::add", ADD, PRODUCT_US)] * 3])
     case = Case(trace, step_ns=4 * PRODUCT_US * 1e3)
     gone = Change(
-        "a sum removed", Edit(removed_tasks=case.tasks.filter(case.tasks["task"] % 4 == 1)["task"].to_numpy())
+        "a sum removed",
+        Edit(removed_tasks=Tasks(case.tasks.filter(case.tasks["task"] % 4 == 1)["task"].to_numpy())),
     )
     assert case.with_clock((gone,)) == (gone,)
     assert case.with_clock(()) == ()

@@ -12,6 +12,7 @@ from foretrace.predict.calibrate import Calibration
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit, apply, merge
 from foretrace.predict.fusion import Fused
+from foretrace.predict.numbers import Calls, Tasks
 from foretrace.predict.prediction import predict
 from foretrace.predict.program import Program
 from foretrace.predict.steady import step_ns
@@ -27,7 +28,7 @@ def launching() -> Program:
 
 
 def test_captured_calls_cost_the_host_nothing_and_their_tasks_follow_closely() -> None:
-    graph = Edit(captured_calls=np.arange(10), added_host_ns={0: 5_000})
+    graph = Edit(captured_calls=Calls(np.arange(10)), added_host_ns={0: 5_000})
     assert step_ns(launching()) == pytest.approx(100_000, rel=0.01)
     # 10 · (1 µs + 0.15 µs) on the device, which the host's 5 µs do not reach
     assert step_ns(apply(launching(), graph)) == pytest.approx(11_500, rel=0.01)
@@ -36,7 +37,9 @@ def test_captured_calls_cost_the_host_nothing_and_their_tasks_follow_closely() -
 def test_a_captured_call_keeps_what_is_not_launching() -> None:
     """A gap of 1 ms with no event in it: 40 µs are the call's, the rest is the program's own."""
     program = Draft().launch(1_000_000, 2_000, 1_000).program()
-    assert step_ns(apply(program, Edit(captured_calls=np.arange(1)))) == pytest.approx(960_000, rel=0.01)
+    assert step_ns(apply(program, Edit(captured_calls=Calls(np.arange(1))))) == pytest.approx(
+        960_000, rel=0.01
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,7 +56,7 @@ def test_what_one_change_removes_another_cannot_fuse(gone: tuple[int, ...], left
     """Kernels of 5, 10, 20 and 40 ns, of which the last three become one of 25."""
     program = Draft().launch(0, 0, 5).launch(0, 0, 10).launch(0, 0, 20).launch(0, 0, 40).program()
     fused = fusion.edit([Fused([1, 2, 3], 25, modelled=True)])
-    other = Edit(removed_tasks=np.array(gone, np.int64))
+    other = Edit(removed_tasks=Tasks(np.array(gone, np.int64)))
     for pair in ((fused, other), (other, fused)):
         both = merge(pair)
         assert apply(program, both).task_dur_ns.tolist() == [5, *left]
@@ -64,7 +67,7 @@ def test_a_removed_kernel_leaves_its_shorter_neighbour_as_the_other_change_says(
     """Casts around a kernel go, and the kernel itself takes half as long without them: nothing is left to fuse."""
     program = Draft().launch(0, 0, 10).launch(0, 0, 20).launch(0, 0, 40).program()
     fused = fusion.edit([Fused([0, 1, 2], 25, modelled=True)])
-    uncast = Edit(removed_tasks=np.array([0, 2]), durations_ns={1: 10})
+    uncast = Edit(removed_tasks=Tasks(np.array([0, 2])), durations_ns={1: 10})
     assert apply(program, merge((fused, uncast))).task_dur_ns.tolist() == [10]
 
 
@@ -105,9 +108,9 @@ def test_host_work_at_a_call_that_another_change_takes_away_is_dropped(what: str
 def test_host_work_at_a_call_that_launches_nothing_any_more_is_dropped() -> None:
     """Call 0 loses one of its two kernels, call 1 its only one; call 2 never had any."""
     program = Draft().launch(8_000, 2_000, 10, 10).launch(8_000, 2_000, 10).call(8_000, 2_000).program()
-    removed = Edit(removed_tasks=np.array([0, 2]), added_host_ns=dict.fromkeys(range(3), 5_000))
+    removed = Edit(removed_tasks=Tasks(np.array([0, 2])), added_host_ns=dict.fromkeys(range(3), 5_000))
     assert apply(program, removed).gap_ns.tolist() == [13_000, 8_000, 13_000]
-    apart = (Edit(removed_tasks=np.array([0, 2])), Edit(added_host_ns=dict.fromkeys(range(3), 5_000)))
+    apart = (Edit(removed_tasks=Tasks(np.array([0, 2]))), Edit(added_host_ns=dict.fromkeys(range(3), 5_000)))
     assert apply(program, merge(apart)).gap_ns.tolist() == [13_000, 8_000, 13_000]
 
 

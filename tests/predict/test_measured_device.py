@@ -50,7 +50,10 @@ def test_streams_that_overlap_less_than_replayed_make_the_work_longer(
 
 def test_what_rank_json_says_of_the_device_is_read() -> None:
     assert read_timed({"device_time": {"step_ns": 7e6, "busy_ns": 5e6}}, {}).device == DeviceTimes(7e6, 5e6)
-    for facts in ({}, {"step_ns": 7e6}, {"step_ns": 5e6, "busy_ns": 7e6}, {"step_ns": "7", "busy_ns": 5}, []):
+    unusable: tuple[object, ...] = (
+        {}, {"step_ns": 7e6}, {"step_ns": 5e6, "busy_ns": 7e6}, {"step_ns": "7", "busy_ns": 5}, [],
+    )  # fmt: skip
+    for facts in unusable:
         assert read_timed({"device_time": facts}, {}).device is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,6 @@ import pytest
 
 import foretrace
 from foretrace.errors import MissingDataError
-from foretrace.predict import replay as replaying
 from foretrace.predict.builder import build
 from foretrace.predict.calibrate import calibrate
 from foretrace.predict.replay import Replay, replay
@@ -25,7 +25,7 @@ MACHINES = (
     pytest.param(
         True,
         id="native",
-        marks=pytest.mark.skipif(replaying._native is None, reason="the extension is not built"),
+        marks=pytest.mark.skipif(find_spec("foretrace._scan") is None, reason="the extension is not built"),
     ),
 )
 
@@ -123,7 +123,7 @@ def test_the_steady_step_of_a_synchronising_loop_is_the_sum(native: bool) -> Non
     assert step_ns(program, native=native) == pytest.approx(40 + 5 + 500 + 7 + 30, rel=0.01)
 
 
-@pytest.mark.skipif(replaying._native is None, reason="the extension is not built")
+@pytest.mark.skipif(find_spec("foretrace._scan") is None, reason="the extension is not built")
 def test_both_machines_agree_on_random_programs() -> None:
     for seed in range(200):
         generator = random.Random(seed)

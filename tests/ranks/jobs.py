@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from benchmarks.ranks.layouts import data_parallel, experts, sharded, three_d
 from benchmarks.ranks.recordings import Style, write
@@ -14,7 +15,7 @@ from foretrace.ranks.reduce import Ranks, reduce
 from foretrace.ranks.summarise import summarise
 from foretrace.ranks.summary import Summary
 
-SMALL = {"steps": 4, "kernels": 2}
+SMALL: dict[str, Any] = {"steps": 4, "kernels": 2}
 AS_TORCH = Style()
 
 # Without a fault. Tests with a job of their own pay for its simulation and its recordings.

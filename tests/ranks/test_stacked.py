@@ -52,8 +52,8 @@ def test_stacked_ranks_are_those_of_the_job(job: Job) -> None:
         left = found.calls.group_by("communication").agg(
             pl.len(), spread_ns=pl.col("leave_ns").max() - pl.col("leave_ns").min()
         )
-        assert left["len"].max() > 1
-        assert left["spread_ns"].max() < 5_000
+        assert max(left["len"]) > 1
+        assert max(left["spread_ns"]) < 5_000
         for communication in left.filter(pl.col("len") > 1)["communication"]:
             assert np.ptp(raw_ns[ranks.matches.number == communication]) > 1e6
         table = ranks.waits.filter(pl.col("step") == step)
@@ -64,11 +64,11 @@ def test_stacked_ranks_are_those_of_the_job(job: Job) -> None:
             assert (own["end_ns"] > own["start_ns"]).all()
             for part in range(3):
                 spans = own.filter(pl.col("part") == part)
-                sums[rank][part] += (spans["end_ns"] - spans["start_ns"]).sum() / 1e3
+                sums[rank][part] += sum(spans["end_ns"] - spans["start_ns"]) / 1e3
             # What is neither computation, communication nor input is the same in the table.
             paused = own.filter(pl.col("part") == stacked.OTHER)
             other_us = table.filter(pl.col("rank") == rank)["other_ns"][0] / 1e3
-            assert (paused["end_ns"] - paused["start_ns"]).sum() / 1e3 == pytest.approx(other_us, abs=10)
+            assert sum(paused["end_ns"] - paused["start_ns"]) / 1e3 == pytest.approx(other_us, abs=10)
     for rank, parts in sums.items():
         assert parts == pytest.approx(true_us(simulated.ranks[rank]), rel=2e-3, abs=10)
     if SLOW in job.faults:

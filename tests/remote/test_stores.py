@@ -59,7 +59,12 @@ def test_what_changed_is_read_again_and_what_did_not_is_not(
     client, _ = store
     fetched: list[int] = []
     range_of = ranges._range_of
-    monkeypatch.setattr(ranges, "_range_of", lambda *args: fetched.append(args[1]) or range_of(*args))
+
+    def noted(*args: Any) -> Any:
+        fetched.append(args[1])
+        return range_of(*args)
+
+    monkeypatch.setattr(ranges, "_range_of", noted)
     client.put_object(Bucket="recordings", Key="a/trace.json", Body=KINETO)
     first = foretrace.open("s3://recordings/a/trace.json")
     assert fetched == [0]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORETRACE_URL_TIMEOUT", "5")
 
 
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
     "ranges": {},
     "no ranges": {"ranges": False},
     "no ETag": {"etags": False},

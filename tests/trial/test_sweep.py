@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -165,10 +165,10 @@ def test_rounds_can_be_asked_for(tmp_path: Path, processes: list[str]) -> None:
 
 
 def test_a_process_that_fails_later_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    count = iter(range(10))
+    count: Iterator[int] = iter(range(10))
 
     def make(changes: Mapping[str, Any]) -> dict[str, Any]:
-        if changes and next(count):
+        if changes and next(count) > 0:
             return {"status": process.FAILED, "error": "out of memory", "took_s": 1.0}
         return outcome(changes)
 
@@ -208,7 +208,7 @@ def test_without_the_program_as_it_is_nothing_is_tried(
 
 
 def test_a_noisy_program_is_said_to_be_noisy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    count = iter(range(10))
+    count: Iterator[int] = iter(range(10))
 
     def make(changes: Mapping[str, Any]) -> dict[str, Any]:
         made = outcome(changes)

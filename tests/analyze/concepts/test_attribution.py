@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretrace.analyze.concepts.trees import attribution
-
-NOBODY = attribution.NOBODY
+from foretrace.analyze.concepts.trees.call_tree import NOBODY
 
 
 @st.composite

@@ -55,7 +55,7 @@ def copied(recording: Recording, at: float, *shapes: tuple[int, ...]) -> None:
         begin = at + 100 + 20 * number
         op(recording, "aten::copy_", begin, shape, shape, ())
         args = {"bytes": 4096, "category": "gpu_memcpy"}
-        recording.launch(begin + 2, "Memcpy HtoD (Pageable -> Device)", begin + 5, begin + 8, **args)  # type: ignore[arg-type]
+        recording.launch(begin + 2, "Memcpy HtoD (Pageable -> Device)", begin + 5, begin + 8, **args)
 
 
 def test_token_ids_with_attention_over_them(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_copies_that_disagree_are_no_answer(tmp_path: Path) -> None:
 def test_under_autocast_an_operator_calls_itself(tmp_path: Path) -> None:
     def body(made: Recording, at: float) -> None:
         shapes = {"Input Dims": [[32, 3, 224, 224], [64, 3, 7, 7], []]}
-        made.op("aten::conv2d", at + 10, at + 30, **shapes).op("aten::conv2d", at + 15, at + 28, **shapes)  # type: ignore[arg-type]
+        made.op("aten::conv2d", at + 10, at + 30, **shapes).op("aten::conv2d", at + 15, at + 28, **shapes)
 
     batch = batch_size.find(program(tmp_path, body))
     assert batch is not None

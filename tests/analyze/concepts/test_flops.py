@@ -40,8 +40,9 @@ def work(name: str, *arguments: Any, kernel: str | None = None) -> tuple[int | N
             shapes.append([])
             strides.append([])
             inputs.append("" if each is None else str(each))
-    texts = [json.dumps(each) for each in (shapes, dtypes, strides, inputs)]
-    found = work_models.work(name, *texts, kernel)
+    found = work_models.work(
+        name, json.dumps(shapes), json.dumps(dtypes), json.dumps(strides), json.dumps(inputs), kernel
+    )
     return None if found is None else (found.flops, found.bytes, found.dtype)
 
 
@@ -77,7 +78,8 @@ def test_an_expanded_operand_is_read_as_stored() -> None:
 
 
 def test_fp8_products_write_what_they_were_asked_for() -> None:
-    a, b, scale = (FP8, [16, 32]), (FP8, [32, 64]), (F32, [])
+    a, b = (FP8, [16, 32]), (FP8, [32, 64])
+    scale: tuple[str, list[int]] = (F32, [])
     bf16 = work("aten::_scaled_mm", a, b, scale, scale, None, None, 15, "False")
     fp32 = work("aten::_scaled_mm", a, b, scale, scale, None, None, 6, "False")
     operands = 16 * 32 + 32 * 64 + 8
@@ -258,9 +260,8 @@ def test_no_arguments_break_a_model(data: st.DataObject) -> None:
     )
     dtypes = data.draw(st.lists(kinds, max_size=8))
     inputs = data.draw(st.lists(scalars, max_size=16))
-    found = work_models.work(
-        name, *(json.dumps(each) for each in (shapes, dtypes, shapes, inputs)), "void k<float>"
-    )
+    texts = json.dumps(shapes)
+    found = work_models.work(name, texts, json.dumps(dtypes), texts, json.dumps(inputs), "void k<float>")
     assert found is None or (found.bytes >= 0 and (found.flops is None or found.flops >= 0))
 
 

@@ -33,9 +33,10 @@ def work(name: str, *arguments: Any, step: str | None = None) -> tuple[int | Non
     shapes = [each[1] if isinstance(each, tuple) else [] for each in arguments]
     dtypes = [each[0] if isinstance(each, tuple) else "Scalar" for each in arguments]
     inputs = ["" if isinstance(each, tuple) or each is None else str(each) for each in arguments]
-    texts = (json.dumps(item) for item in (shapes, dtypes, [], inputs))
-    found = work_models.work(name, *texts, None, step)
-    return found and (found.flops, found.bytes, found.dtype)
+    found = work_models.work(
+        name, json.dumps(shapes), json.dumps(dtypes), "[]", json.dumps(inputs), None, step
+    )
+    return None if found is None else (found.flops, found.bytes, found.dtype)
 
 
 def pairs_by_hand(requests: list[tuple[int, int]]) -> int:

@@ -50,7 +50,7 @@ def recorded(function: Function, *tensors: Any) -> list[Node]:
 
     nodes: list[Node] = []
 
-    class Operators(TorchDispatchMode):  # type: ignore[misc]
+    class Operators(TorchDispatchMode):
         def __torch_dispatch__(self, called: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             made = called(*args, **(kwargs or {}))
             name = called._schema.name.removeprefix("aten::")

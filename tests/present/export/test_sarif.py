@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from foretrace.__main__ import main
 from foretrace.analyze.concepts.trust.evidence import Note
 from foretrace.analyze.trust import Trust
+from foretrace.commands import main
 from foretrace.diagnose import RULES
 from foretrace.diagnose.diagnosis import Diagnosis
 from foretrace.diagnose.finding import Finding, Fix, Place

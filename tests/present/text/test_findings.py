@@ -15,9 +15,9 @@ from foretrace.diagnose.diagnosis import Diagnosis, Unchecked, diagnose
 from foretrace.diagnose.step_times import step_times
 from foretrace.predict.prediction import Span
 from foretrace.present.text.findings import finding_lines, freed_text, to_markdown
-from foretrace.present.web import payload
 from foretrace.present.web.recording_view import RecordingView
 from tests.diagnose.memory_steps import Training
+from tests.present.web.contract import document
 
 HALF = "c10::BFloat16"
 LATE = Training(zero_grad="late", parameters=HALF, dtype=HALF)
@@ -66,7 +66,7 @@ def test_the_json_has_it_where_there_is_something_to_free(
 
 def test_the_page_has_it(judged: tuple[Case, Diagnosis]) -> None:
     case, found = judged
-    findings = payload.resource(RecordingView(case), "overview", {})["findings"]
+    findings = document(RecordingView(case), "overview")["findings"]
     shown = {finding["rule"]: finding.get("freed") for finding in findings}
     assert shown["kept-gradients"] == "1.86 (1.77 to 1.96) GiB"
     assert all(shown[finding.rule] is None for finding in found.findings if finding.freed is None)

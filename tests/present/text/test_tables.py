@@ -21,7 +21,7 @@ from foretrace.units import cells
 @pytest.fixture
 def trace() -> Trace:
     frames: dict[str, pl.DataFrame] = {}
-    return Trace(Path("trace.json"), "kineto", {}, (), frames.__getitem__, frames)
+    return Trace(Path("trace.json"), "kineto", {}, (), frames.__getitem__, _frames=frames)
 
 
 def result(**changes: object) -> Result:

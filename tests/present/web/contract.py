@@ -8,6 +8,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from foretrace.present.web import payload
+from foretrace.present.web.payload import View
+
 ROOT = Path(__file__).parents[3]
 TYPES = sorted((ROOT / "web" / "src" / "data").glob("*types.ts"))
 SAMPLES = sorted(
@@ -37,3 +40,10 @@ def listed(name: str) -> tuple[str, ...]:
     found = re.search(rf"export const {name} = \[(.*?)\]", _types())
     assert found
     return tuple(re.findall(r'"(\w+)"', found[1]))
+
+
+def document(view: View, name: str, query: dict[str, str] | None = None) -> dict[str, Any]:
+    """A resource of a run that is JSON."""
+    answer = payload.resource(view, name, query)
+    assert isinstance(answer, dict)
+    return answer

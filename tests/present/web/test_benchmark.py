@@ -91,7 +91,7 @@ def test_a_benchmark_keeps_its_contract(tmp_path: Path) -> None:
 
 
 def test_where_when_and_how_stand_first(tmp_path: Path) -> None:
-    known = {
+    known: dict[str, Any] = {
         "began": "2026-11-16T22:58:03+00:00",
         "command": "foretrace bench attention",
         "timing": {"how": "single"},
@@ -189,11 +189,11 @@ def test_trust_tells_noise_time_and_the_clock(tmp_path: Path) -> None:
     noise = told(view(tmp_path, backward))["trust"]["facts"][1]
     assert (noise["mark"], noise["value"]) == ("note", "± 10 %")
     hurried = (row(32, 64, 1.0, stopped="time", clock_mhz=None),)
-    facts = {
+    watched = {
         fact["label"]: fact for fact in told(view(tmp_path, hurried, clock={"by": None}))["trust"]["facts"]
     }
-    assert facts["Samples of a row"]["detail"] == "time was up first in 1 of 1 rows"
-    assert (facts["Clock"]["mark"], facts["Clock"]["value"]) == ("unknown", "not watched")
+    assert watched["Samples of a row"]["detail"] == "time was up first in 1 of 1 rows"
+    assert (watched["Clock"]["mark"], watched["Clock"]["value"]) == ("unknown", "not watched")
     assert told(view(tmp_path, (row(1, 1, None),)))["trust"]["verdict"] == "no"
 
 

@@ -9,12 +9,14 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from foretrace.present.web import connections, server, static_files
 from foretrace.present.web.connections import QuietFaults, Watched
-from tests.present.web.test_server import Browser, recording, serve
+from tests.present.web.recordings import recording
+from tests.present.web.test_server import Browser, serve
 
 pytestmark = pytest.mark.slow
 
@@ -241,7 +243,11 @@ def test_a_browser_may_come_from_the_file_that_open_writes(browser: Browser) -> 
 
 def test_other_pages_get_nothing_even_with_the_token(browser: Browser) -> None:
     for mode in ("cors", "no-cors", "websocket", None):
-        asked = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": mode, "Sec_Fetch_Dest": "document"}
+        asked: dict[str, Any] = {
+            "Sec_Fetch_Site": "cross-site",
+            "Sec_Fetch_Mode": mode,
+            "Sec_Fetch_Dest": "document",
+        }
         assert browser.ask(f"/?token={browser.server.token}", **asked).status == 403, mode
     framed = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "iframe"}
     assert browser.ask(f"/?token={browser.server.token}", **framed).status == 403

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from foretrace.diagnose import RULES
+from foretrace.diagnose.diagnosis import diagnose
 from foretrace.diagnose.rule import GPU
-from foretrace.present.web import binary, static_files
+from foretrace.ingest import open_trace
+from foretrace.present.web import binary, payload, static_files
 from foretrace.present.web import library as libraries
 from foretrace.present.web import recording_view as views
 from foretrace.present.web.library import Library
@@ -57,8 +59,8 @@ class Browser:
         self, path: str, *, method: str = "GET", folder: str | None = None, **headers: str | None
     ) -> Answer:
         """A request below the server's folder, with the cookie and the right host by default; `None` omits a header."""
-        named = {"Host": self.host, "Cookie": self.cookie}
-        named |= {name.replace("_", "-"): value for name, value in headers.items()}  # type: ignore[dict-item]
+        named: dict[str, str | None] = {"Host": self.host, "Cookie": self.cookie}
+        named |= {name.replace("_", "-"): value for name, value in headers.items()}
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
         try:
             connection.putrequest(
@@ -326,7 +328,7 @@ def test_a_fault_of_ours_is_an_answer_too(browser: Browser, monkeypatch: pytest.
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("no luck")
 
-    monkeypatch.setattr(libraries.payload, "resource", fails)
+    monkeypatch.setattr(payload, "resource", fails)
     answer = browser.ask(f"/api/runs/{browser.runs()[0]['id']}/table/steps")
     assert (answer.status, answer.json["says"]) == (
         500, "internal error: RuntimeError: no luck (please report; set FORETRACE_DEBUG=1 for the traceback)",
@@ -414,7 +416,7 @@ def test_recordings_beyond_the_limit_are_read_again_on_demand(
 def test_progress_is_told_while_reading(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = recording(folder)
     go_on = threading.Event()
-    real = libraries.open_trace
+    real = open_trace
 
     def slow(*arguments: Any, progress: Any, **options: Any) -> Any:
         progress(1, 4)
@@ -434,7 +436,7 @@ def test_nothing_waits_for_a_diagnosis_that_does_not_need_it(
 ) -> None:
     path = recording(folder)
     go_on, asked = threading.Event(), []
-    real = views.diagnose
+    real = diagnose
 
     def slow(*arguments: Any) -> Any:
         asked.append(arguments)

@@ -24,14 +24,13 @@ from foretrace.present.web.resources.compare import compare
 from foretrace.present.web.resources.overview import missing
 from foretrace.present.web.snapshot_view import SnapshotView
 from tests.analyze.snapshots.allocator import Allocator
-from tests.analyze.snapshots.histories import at_line
+from tests.analyze.snapshots.histories import MIB, at_line
 from tests.compare.recorded import run_folder, steps
-from tests.present.web.contract import same_fields
+from tests.present.web.contract import document, same_fields
 from tests.present.web.snapshot_files import (
     FULL_LINE,
     KEPT,
     LEAK_LINE,
-    MIB,
     TOO_LARGE,
     flushing,
     leaking,
@@ -98,7 +97,7 @@ def test_a_long_history_is_drawn_with_few_points_and_its_extremes(
 ) -> None:
     view = SnapshotView(leaking(tmp_path / "a.pickle"))
     monkeypatch.setattr(snapshot_resource, "_POINTS", 40)
-    device = payload.resource(view, "snapshot")["devices"][0]  # type: ignore[index]
+    device = document(view, "snapshot")["devices"][0]
     curve = device["curve"]
     totals = [sum(values) for values in zip(*(part["bytes"] for part in curve["series"]), strict=True)]
     assert not curve["whole"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,9 +69,12 @@ def test_what_amx_brings_is_not_promised(tmp_path: Path) -> None:
 
 
 def test_products_of_one_row_and_products_in_bf16_are_left_alone(tmp_path: Path) -> None:
-    row = products(tmp_path, **{"Input Dims": [[1, 256], [256, 512]], "Input type": ["float", "float"]})
-    assert judged(fp32_on_cpu, row, step_us=10_000).findings == ()
-    half = {"Input Dims": [[512, 256], [256, 512]], "Input type": ["c10::BFloat16", "c10::BFloat16"]}
+    row: dict[str, Any] = {"Input Dims": [[1, 256], [256, 512]], "Input type": ["float", "float"]}
+    assert judged(fp32_on_cpu, products(tmp_path, **row), step_us=10_000).findings == ()
+    half: dict[str, Any] = {
+        "Input Dims": [[512, 256], [256, 512]],
+        "Input type": ["c10::BFloat16", "c10::BFloat16"],
+    }
     assert judged(fp32_on_cpu, products(tmp_path, **half), step_us=10_000).findings == ()
 
 

@@ -15,7 +15,7 @@ from tests.builders import PROCESS, Recording
 from tests.corpus import CORPUS, needs_corpus
 from tests.diagnose.loops import H200, launches, loop
 
-DEVICE_BYTES = int(H200["totalGlobalMem"])  # type: ignore[call-overload]
+DEVICE_BYTES = int(H200["totalGlobalMem"])
 
 
 def program(folder: Path, *, busy_us: float, held: float | None = 0.2, blocks: float = 1.0) -> Trace:

@@ -10,12 +10,12 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.rules.device.memory_pressure import memory_pressure
 from foretrace.errors import MissingDataError
 from foretrace.trace import Trace
-from tests.builders import MAIN_THREAD, PROCESS
+from tests.builders import MAIN_THREAD, PROCESS, Recording
 from tests.diagnose.loops import H200, findings, launches, loop
 
 
 def allocating(folder: Path, size: int) -> Trace:
-    def body(recording: object, at: float) -> None:
+    def body(recording: Recording, at: float) -> None:
         launches(recording, at, 100)
         if at:
             return

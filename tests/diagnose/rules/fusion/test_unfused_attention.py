@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,7 +109,7 @@ def test_a_softmax_written_out_and_its_gradient(tmp_path: Path) -> None:
         ),
         Op("aten::div", ADD, 1_000, [S, [HEADS, LENGTH, 1]], [BF16, BF16]),
     ]
-    back = {"Sequence number": 3, "Fwd thread id": 1}
+    back: dict[str, Any] = {"Sequence number": 3, "Fwd thread id": 1}
     ops = [multiply(Q, KT, 1_000), *written, multiply(S, Q, 1_000), rest(1_000)]
     ops += [multiply(Q, KT, 1_000, **back), Op("aten::mul", ADD, 1_000, [S, S], [BF16, BF16], told=back)]
     back_us = SCORES * (10 * WIDTH / (0.6 * 989e12) + 32 / 66.9e12) * 1e6 + 10

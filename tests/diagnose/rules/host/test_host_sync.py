@@ -240,6 +240,7 @@ def test_split_sizes_of_a_collective_are_not_promised_away(tmp_path: Path) -> No
     assert (
         "1 of the waits a step are needed: the host reads how a collective (all_to_all) splits" in found.why
     )
+    assert found.predicted
     assert "Not promised: the host reads how a collective" in found.predicted.basis
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
-def waiting(name: str, wait: float) -> object:
+def waiting(name: str, wait: float) -> Callable[[Recording, float], None]:
     def body(recording: Recording, at: float) -> None:
         recording.annotation(name, at, at + wait)
         launches(recording, at + wait, 20)

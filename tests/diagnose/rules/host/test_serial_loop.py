@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ def pieces(
 ) -> None:
     """Passes of operators of 10 µs each, put together by one more."""
     together = [made] * count if count <= 30 else []  # as torch records them
-    ops = [*(names * count), ("aten::stack", [together, []])]
+    ops: list[tuple[str, list[Any]]] = [*(names * count), ("aten::stack", [together, []])]
     for number, (name, dims) in enumerate(ops):
         start = at + number * 10
         recording.op(name, start, start + 10, **{"Input Dims": dims, "Input type": ["float"] * len(dims)})

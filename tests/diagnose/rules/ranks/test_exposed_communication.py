@@ -9,13 +9,18 @@ import pytest
 from foretrace.diagnose import RULES
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import diagnose
-from foretrace.diagnose.finding import Finding
+from foretrace.diagnose.finding import Alternative, Finding
 from foretrace.diagnose.rules.ranks.exposed_communication import exposed_communication
 from foretrace.trace import Trace
 from tests.builders import Recording
 from tests.diagnose.loops import H200, findings, launches, loop
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def offers(finding: Finding) -> tuple[Finding | Alternative, ...]:
+    """A finding and its other fixes."""
+    return (finding, *finding.alternatives)
 
 
 def beside(recording: Recording, at: float) -> None:
@@ -81,7 +86,7 @@ def test_most_of_a_step_exposed_comes_first(tmp_path: Path) -> None:
     assert found.predicted is not None
     assert found.predicted.verdict == "uncertain"
     assert "a bound" in found.predicted.basis
-    overlap = next(other.predicted for other in (found, *found.alternatives) if other.label == "overlap")
+    overlap = next(other.predicted for other in offers(found) if other.label == "overlap")
     assert overlap is not None
     assert overlap.speedup.point == pytest.approx(1_000 / 810, rel=0.02)
     assert overlap.speedup.high == pytest.approx(1_000 / 620, rel=0.2)
@@ -100,10 +105,11 @@ def test_what_could_be_hidden_is_ranked_where_nothing_can_be_replayed(tmp_path: 
 def test_gradients_in_bf16_and_faster_links_are_alternatives(tmp_path: Path) -> None:
     """32 MiB in 2 ms are 16.8 GB/s: NVLink at 80 % takes 0.093. Half of what would be saved is likely, of half the bytes too."""
     (found,) = findings(exposed_communication, ahead(tmp_path, 500, 1_999), step_us=2_500)
-    fixes = {other.label: other.predicted for other in (found, *found.alternatives)}
+    fixes = {other.label: other.predicted for other in offers(found)}
     assert set(fixes) == {"overlap", "bf16", "link"}
-    assert fixes["bf16"].speedup.point == pytest.approx(2_500 / 2_000, rel=0.02)  # type: ignore[union-attr]
-    assert fixes["link"].speedup.point == pytest.approx(2_500 / (2_500 - 0.5 * 1_906), rel=0.02)  # type: ignore[union-attr]
+    speedups = {label: prediction.speedup for label, prediction in fixes.items() if prediction}
+    assert speedups["bf16"].point == pytest.approx(2_500 / 2_000, rel=0.02)
+    assert speedups["link"].point == pytest.approx(2_500 / (2_500 - 0.5 * 1_906), rel=0.02)
     assert {prediction.verdict for prediction in fixes.values() if prediction} == {"uncertain"}
     assert found.label != "link"  # nobody can just take a faster link
 
@@ -115,8 +121,8 @@ def test_many_small_messages_as_a_few_large_ones(tmp_path: Path) -> None:
         recording.step(number, 40 * number, 40 * number + 40)
         at, begin = 40 * number, 100 + 1_601 * number
         for part in range(10):
-            start = begin + 50 * part
-            recording.launch(at + part / 4, "gemm", start, start + 49.9, call=0.1)
+            begin_part = begin + 50 * part
+            recording.launch(at + part / 4, "gemm", begin_part, begin_part + 49.9, call=0.1)
         sizes = [(4 << 20, 100.0)] + [(4 << 10, 10.0)] * 100
         start = begin + 500.0
         for part, (size, dur) in enumerate(sizes):
@@ -124,7 +130,7 @@ def test_many_small_messages_as_a_few_large_ones(tmp_path: Path) -> None:
             recording.launch(at + 5 + part / 5, NCCL, start, start + dur, call=0.05, stream=20, **sent)
             start += dur
     (found,) = findings(exposed_communication, recording.open(tmp_path), step_us=1_601)
-    buckets = next(other for other in (found, *found.alternatives) if other.label == "buckets")
+    buckets = next(other for other in offers(found) if other.label == "buckets")
     assert buckets.predicted is not None
     assert "100 small messages a step sent as 1" in buckets.predicted.basis
     assert buckets.predicted.verdict == "uncertain"
