@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from foretrace.analyze.concepts.trust import completeness, coverage, disturbance
+from foretrace.analyze.concepts.trust import completeness, consistency, coverage, disturbance
 from foretrace.analyze.concepts.trust.evidence import Evidence, Note, Severity, some
 from foretrace.analyze.concepts.trust.how_to_record import as_recorded
 from foretrace.analyze.concepts.trust.marks import marks, processes
@@ -25,6 +25,16 @@ from foretrace.trace import Trace
 
 VERDICTS: Mapping[Severity, str] = {"no": "no", "care": "with care", "info": "yes"}
 _ORDER: tuple[Severity, ...] = ("no", "care", "info")
+_CONSISTENT = (
+    consistency.unlaunched,
+    consistency.uncopied,
+    consistency.outside,
+    consistency.overlapping,
+    consistency.returned_early,
+    consistency.idle_while_queued,
+    consistency.apart,
+    consistency.lengths,
+)
 # Notes of the same weight are listed in this order.
 _CHECKS = (
     completeness.content,
@@ -41,6 +51,7 @@ _CHECKS = (
     settling,
     disturbance.first_step,
     disturbance.overhead,
+    *_CONSISTENT,
     disturbance.durations,
     disturbance.clock,
     disturbance.cost,

@@ -23,6 +23,7 @@ from foretrace.analyze.concepts.names.named_spans import ids_where, of_kind
 from foretrace.analyze.concepts.trees import attribution
 from foretrace.analyze.concepts.trees.call_tree import NOBODY
 from foretrace.analyze.result import Result, Value, require_timeline
+from foretrace.analyze.steps import recorded_step_ns
 from foretrace.diagnose import replayable
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.excerpt import Excerpt, chosen_steps, excerpt
@@ -45,11 +46,15 @@ from foretrace.predict.numbers import Calls, ProgramTime
 from foretrace.predict.prediction import Prediction, predict
 from foretrace.predict.program import Program
 from foretrace.predict.tasks import device_of, task_table
+from foretrace.sourced import JUDGEMENT, Factor
 from foretrace.trace import Trace
 from foretrace.urls import is_url
 
 Kept = TypeVar("Kept")
 
+REPLAYED_LONGER = Factor(
+    1.02, "times the recorded step, from which a replayed one is fitted to it", JUDGEMENT
+)
 LONGEST_WALK = 64  # operators around an operator
 _ARGUMENTS = ("shapes", "dtypes", "strides", "inputs")
 _NO_CODE = 2**32 - 1  # more than there are texts
@@ -243,8 +248,24 @@ class Case:
                 host_ns=timed.loading_host_ns,
                 device=timed.device,
             )
+        made = self._within_recorded(made)
         basis = f"{made.basis}; looked at: {self.looked_at}" if self.looked_at else made.basis
         return replace(made, basis=basis, scatter=timed.scatter)
+
+    def _within_recorded(self, made: Calibration) -> Calibration:
+        """The calibration, at no longer a step than was recorded: without a profiler no step takes longer."""
+        recorded_ns = self.recorded_ns or self.keep("built", lambda: build(self.trace)).measured_ns
+        if made.known or made.step_ns <= recorded_ns:
+            return made
+        if made.step_ns > REPLAYED_LONGER * recorded_ns:
+            fitted = calibrate(self.trace, self.keep("built", lambda: build(self.trace)), step_ns=recorded_ns)
+            made = replace(fitted, known=False, basis=f"{fitted.basis}, as recorded")
+        return replace(made, step_ns=recorded_ns)
+
+    @cached_property
+    def recorded_ns(self) -> float | None:
+        """The recorded step: the median of the settled ones, and of waits for input, which come in bursts, the mean."""
+        return recorded_step_ns(self.whole)
 
     @cached_property
     def on_cpu(self) -> bool:
