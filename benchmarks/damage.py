@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zstandard import ZstdDecompressor
+
 import foretrace
 from foretrace.diagnose import RULES
 from foretrace.diagnose.case import Case
@@ -42,7 +44,7 @@ class Answer:
     recorded_ns: float | None
     step_ns: float | None
     predictions: dict[str, Prediction]
-    limits: frozenset[str]
+    notes: frozenset[tuple[str, str]]  # code and weight
     refused: str = ""
 
 
@@ -51,7 +53,7 @@ def answer(path: Path) -> Answer:
     try:
         case = Case(foretrace.open(path, cache=False))
         notes = case.result("trust").table
-        limits = frozenset(notes.filter(notes["weight"] != "info")["code"])
+        weighed = frozenset(notes.select("code", "weight").iter_rows())
         times = step_times(case)
         case.require_replay()
         diagnosis = diagnose(case, RULES)
@@ -62,14 +64,14 @@ def answer(path: Path) -> Answer:
         for offer in (finding, *finding.alternatives):
             if offer.predicted:
                 predictions[f"{finding.rule}:{offer.label}"] = offer.predicted
-    return Answer(times.recorded_ns, times.estimated_ns, predictions, limits)
+    return Answer(times.recorded_ns, times.estimated_ns, predictions, weighed)
 
 
 def violations(whole: Answer, damaged: Answer) -> Iterator[str]:
     """What a damaged recording promises, or says of its step, beyond the undamaged one."""
-    if damaged.step_ns and whole.recorded_ns and damaged.step_ns > TOLERANCE * whole.recorded_ns:
-        if damaged.recorded_ns is not None:
-            yield f"step {damaged.step_ns / 1e6:.4g} ms, recorded {whole.recorded_ns / 1e6:.4g} ms"
+    # Without marked steps the time is that of the recording.
+    if damaged.step_ns and damaged.recorded_ns and damaged.step_ns > TOLERANCE * (whole.recorded_ns or 0):
+        yield f"step {damaged.step_ns / 1e6:.4g} ms, recorded {(whole.recorded_ns or 0) / 1e6:.4g} ms"
     for name, prediction in damaged.predictions.items():
         if prediction.verdict == "gain" and prediction.speedup.point > most(whole, name):
             yield f"{name} gains {prediction.speedup.point:.4g}, at most {most(whole, name):.4g} undamaged"
@@ -104,6 +106,17 @@ def scaled(category: str, factor: float, *, field: str = "dur") -> Damage:
                 event["dur"] *= factor
             elif field == "ts":
                 event["ts"] = first + (event["ts"] - first) * factor
+        return events
+
+    return damage
+
+
+def shifted(category: str, by_us: float) -> Damage:
+    """A category that begins this much later."""
+
+    def damage(events: list[Event]) -> list[Event]:
+        for event in of_category(events, category):
+            event["ts"] += by_us
         return events
 
     return damage
@@ -252,10 +265,16 @@ def random_damage(events: list[Event], chance: random.Random) -> tuple[str, list
 
 def read(path: Path) -> tuple[dict[str, Any], list[Event]]:
     """The header of a recording, and its events."""
-    opened = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
-    with opened as file:
-        document = json.load(file)
+    packed = path.read_bytes()
+    if path.suffix == ".zst":
+        packed = ZstdDecompressor().decompressobj().decompress(packed)
+    document = json.loads(gzip.decompress(packed) if path.suffix == ".gz" else packed)
     return document, document.pop("traceEvents")
+
+
+def write(path: Path, header: dict[str, Any], events: list[Event]) -> None:
+    """A recording of these events."""
+    path.write_text(json.dumps({**header, "traceEvents": events}))
 
 
 def main() -> int:
@@ -281,7 +300,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="damage-") as scratch:
         for label, which, events in damages(read_once, options):
             path = Path(scratch) / "damaged.json"
-            path.write_text(json.dumps({**read_once[which][1], "traceEvents": events}))
+            write(path, read_once[which][1], events)
             damaged, whole = answer(path), wholes[which]
             broken = list(violations(whole, damaged))
             counts["recordings"] += 1
@@ -289,7 +308,7 @@ def main() -> int:
             counts["step times above"] += sum(says.startswith("step") for says in broken)
             counts["gains above"] += sum(not says.startswith("step") for says in broken)
             counts["still promise a gain"] += any(p.verdict == "gain" for p in damaged.predictions.values())
-            counts["named by trust"] += bool(damaged.refused or damaged.limits - whole.limits)
+            counts["named by trust"] += bool(damaged.refused or damaged.notes - whole.notes)
             counts["unpromised points above"] += doubtful(whole, damaged)
             line = f"{options.recordings[which].name}: {label}"
             lines.append(
@@ -297,7 +316,7 @@ def main() -> int:
                     {
                         "made": line,
                         "broken": broken,
-                        "limits": sorted(damaged.limits - whole.limits),
+                        "notes": sorted(damaged.notes - whole.notes),
                         "doubtful": doubtful(whole, damaged),
                         "refused": damaged.refused,
                     }

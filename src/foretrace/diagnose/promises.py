@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from foretrace import intervals
-from foretrace.analyze.concepts.trust.evidence import Severity
+from foretrace import analyze, intervals
 from foretrace.predict.prediction import PROMISED_GAIN, Prediction, at_most, withheld
 from foretrace.schema import DEVICE_KINDS
 from foretrace.units import format_value
@@ -60,13 +59,16 @@ def why_not(case: Case) -> str:
     return reason or (_NOT_TRUSTED if report.values["verdict"] == "no" else "")
 
 
-def damaged(case: Case, *weights: Severity) -> str:
-    """What is missing from the recording or wrong in it, so that its times do not hold; empty where nothing is.
+def damaged(case: Case) -> str:
+    """What is missing from the recording or wrong in it, so that its times do not hold; empty where nothing is."""
+    return case.keep("damage", lambda: _damaged(case))
 
-    Of notes with these weights; by default of all but those that are only good to know.
-    """
-    notes = case.result("trust").table.select("code", "weight").iter_rows()
-    serious = {code for code, weight in notes if weight in (weights or ("no", "care"))}
+
+def _damaged(case: Case) -> str:
+    report = case.result("trust").table
+    if case.trace is not case.whole:  # wrong marks may lie between the steps that are looked at
+        report = pl.concat((report, analyze.run(case.whole, "trust").table))
+    serious = set(report.filter(pl.col("weight") != "info")["code"])
     return next((why for code, why in DAMAGED.items() if code in serious), "")
 
 

@@ -111,7 +111,7 @@ def _step_times(case: Case) -> StepTimes:
     except MissingDataError:
         return StepTimes(recorded_ns, unprofiled_ns, None, bool(case.whole.steps), taken_in=taken_in)
     known = recorded_ns or not case.whole.steps
-    estimated_ns = case.step_ns if not unprofiled_ns and known and not damaged(case, "no") else None
+    estimated_ns = case.step_ns if not unprofiled_ns and known and not damaged(case) else None
     why = _why(case, recorded_ns, estimated_ns)
     return StepTimes(recorded_ns, unprofiled_ns, estimated_ns, bool(case.whole.steps), why, taken_in)
 

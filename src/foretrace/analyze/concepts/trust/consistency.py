@@ -7,6 +7,7 @@ happens while the profiler runs, a launch lies in its operator, and a wait for t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -22,16 +23,18 @@ from foretrace.units import format_value
 _ROUNDING_NS = 2_000
 # The shortest kernels of the corpus take 560 ns, where times are finer than microseconds.
 _SHORTEST_KERNEL_NS = 300
+_SHORTEST_CALL_NS = 100
+# Twice NVLink-C2C between a Grace CPU and its GPU.
+_BYTES_PER_NS = 1_000
 # A DeepSeek recording ends 2 % behind its profiler's window; a call of a damaged one 37 times as far.
 _BEYOND = 0.1
 # Judgement: in the corpus a wait for the device ends 4 µs after its work, on an MI300 up to 8 µs before.
 _EARLY_NS = 50_000
 # A queued kernel starts within microseconds; ranks that share a GPU wait for each other up to 27 % of the time.
-_NEVER_NS = 1 << 62
-_LONG_IDLE_NS, _IDLE_QUEUED_PCT = 20_000, 40.0
+_LONG_IDLE_NS, _LATENCY_NS, _IDLE_QUEUED_PCT = 5_000, 8_000, 35.0
 # step() itself takes 0.14 ms at most between two steps of the corpus.
-_BETWEEN_STEPS_NS, _BETWEEN_STEPS = 1_000_000, 0.25
-# Fewer calls may all be shorter than a microsecond.
+_BETWEEN_STEPS_NS, _BETWEEN_STEPS, _OVERLAP_OF_STEPS = 1_000_000, 0.25, 0.05
+# Fewer spans tell nothing of all.
 _MANY = 20
 _ON_HOST = ("op", "runtime", "python")
 
@@ -182,12 +185,17 @@ def returned_early(evidence: Evidence) -> Iterator[Note]:
 
 def idle_while_queued(evidence: Evidence) -> Iterator[Note]:
     """How long GPUs were idle although their next work had been launched."""
+    if not evidence.linked.height:
+        return
     device = evidence.trace.tracks["device"].gather(evidence.device["track_id"])
     idle_ns = total_ns = 0
     for work in evidence.device.with_columns(device=device).partition_by("device"):
         done = np.maximum.accumulate(work["end_ns"].to_numpy())  # in order of start
-        start, launch = work["start_ns"].to_numpy(), work["launch_ns"].fill_null(_NEVER_NS).to_numpy()
-        idle = start[1:] - np.maximum(done[:-1], launch[1:])
+        start, launch = (
+            work["start_ns"].to_numpy(),
+            work["launch_ns"].fill_null(0).to_numpy(),
+        )  # launched before the recording
+        idle = start[1:] - np.maximum(done[:-1], launch[1:] + _LATENCY_NS)
         idle_ns += int(idle[idle > _LONG_IDLE_NS].sum())
         total_ns += int(done[-1] - start[0])
     share = 100 * idle_ns / max(total_ns, 1)
@@ -202,53 +210,76 @@ def idle_while_queued(evidence: Evidence) -> Iterator[Note]:
 
 def apart(evidence: Evidence) -> Iterator[Note]:
     """Steps of torch.profiler that do not follow one another: its step() ends one and begins the next."""
-    steps = evidence.trace.steps
-    if len(steps) < 2 or (evidence.trace.meta.get("step_marks") or {}).get("source") != "profiler":
+    steps, marks = evidence.trace.steps, evidence.trace.meta.get("step_marks") or {}
+    if not steps or marks.get("source") != "profiler":
         return
-    least = max(
-        _BETWEEN_STEPS * float(np.median([step.end_ns - step.start_ns for step in steps])), _BETWEEN_STEPS_NS
-    )
-    between = [
-        after.start_ns - step.end_ns
-        for step, after in zip(steps, steps[1:], strict=False)
-        if after.number == step.number + 1
-    ]
-    far = [time for time in between if abs(time) > least]
-    if far:
+    length = float(np.median([step.end_ns - step.start_ns for step in steps]))
+    least = max(_BETWEEN_STEPS * length, _BETWEEN_STEPS_NS)
+    pairs = [(step, after, after.start_ns - step.end_ns) for step, after in pairwise(steps)]
+    # Numbers are left out between the cycles of a schedule.
+    far = [between for step, after, between in pairs if between > least and after.number == step.number + 1]
+    far += [-between for *_, between in pairs if -between > _OVERLAP_OF_STEPS * length]
+    # Two profilers may mark the same steps, no more.
+    merged = max(int(marks.get("nested_count") or 0) - len(steps), 0)
+    if far or merged:
         yield Note(
             "steps-apart", "care",
-            f"{some(len(far), 'step')} begin up to {format_value('_ns', max(map(abs, far)))} away from the end of the step before, "
-            "although profiler.step() ends one and begins the next: the marks are wrong, or the clock jumped.",
-            {"affected_count": len(far), "steps_count": len(steps), "share_pct": 100 * len(far) / len(steps)},
+            f"{some(len(far) + merged, 'step')} begin up to {format_value('_ns', max(far, default=0))} away from the end of the step "
+            "before, although profiler.step() ends one and begins the next: the marks are wrong, or the clock jumped.",
+            {"affected_count": len(far) + merged, "steps_count": len(steps), "share_pct": 100 * len(far) / len(steps)},
         )  # fmt: skip
-
-
-def without_length(evidence: Evidence) -> pl.DataFrame:
-    """Spans whose duration is missing, or shorter than GPU work can be."""
-    spans = evidence.trace.spans.select("id", "kind", "dur_ns")
-    unknown = spans.filter(pl.col("dur_ns").is_null())
-    work = spans.filter(pl.col("kind").is_in(("kernel", "copy")) & pl.col("dur_ns").is_not_null())
-    short = work.filter(pl.col("dur_ns") < _SHORTEST_KERNEL_NS)
-    for kind in _ON_HOST:
-        calls = spans.filter(pl.col("kind") == kind, pl.col("dur_ns").is_not_null())
-        if calls.height >= _MANY and not calls["dur_ns"].sum():
-            unknown = pl.concat((unknown, calls))
-    # In whole microseconds short kernels are rounded to nothing, though never most of them.
-    rounded = evidence.resolution_ns > 1 and 2 * short.height < work.height
-    return unknown if rounded else pl.concat((unknown, short))
 
 
 def lengths(evidence: Evidence) -> Iterator[Note]:
     """Missing and impossible durations."""
-    spans = without_length(evidence)
-    if not spans.height:
+    spans = evidence.trace.spans.select("kind", "dur_ns")
+    unknown = pl.col("dur_ns").is_null()
+    counts = spans.group_by("kind").agg(
+        count=pl.len(),
+        unknown=unknown.sum(),
+        short=(pl.col("dur_ns") < _SHORTEST_KERNEL_NS).sum(),
+        instant=(pl.col("dur_ns") < _SHORTEST_CALL_NS).sum(),
+    )
+    rounded = evidence.resolution_ns > 1
+    lost = {str(kind): _lost(str(kind), *row, rounded=rounded) for kind, *row in counts.iter_rows()}
+    if fast := _too_fast(evidence):
+        lost["copy"] = max(lost["copy"], fast)
+    affected = sum(lost.values())
+    if not affected:
         return
-    on_gpu = spans.filter(pl.col("kind").is_in(DEVICE_KINDS)).height
-    every = max(int(np.count_nonzero(of_kind(evidence.trace, DEVICE_KINDS))), 1)
-    lost = max(100 * spans.height / evidence.trace.spans.height, 100 * on_gpu / every)
+    on_gpu = sum(count for kind, count in lost.items() if kind in DEVICE_KINDS)
+    # A whole category counts by itself: copies may be few beside kernels, and take most of the time.
+    share = max(
+        100 * affected / spans.height,
+        *(
+            100 * lost[str(kind)] / count
+            for kind, count, *_ in counts.iter_rows()
+            if kind in DEVICE_KINDS or 2 * lost[str(kind)] > count
+        ),
+        0.0,
+    )
     yield Note(
-        "impossible-durations", weigh(lost),
-        f"{some(spans.height, 'span')}, {on_gpu:,} of them on the GPU, have a missing, negative or impossible duration: "
+        "impossible-durations", weigh(share),
+        f"{some(affected, 'span')}, {on_gpu:,} of them on the GPU, have a missing, negative or impossible duration: "
         "they are counted, but their time is not known.",
-        {"affected_count": spans.height, "gpu_count": on_gpu, "share_pct": lost},
+        {"affected_count": affected, "gpu_count": on_gpu, "share_pct": share},
     )  # fmt: skip
+
+
+def _too_fast(evidence: Evidence) -> int:
+    """How many copies between host and GPU are faster than any link between them."""
+    copies = evidence.trace.copies.filter(pl.col("direction").is_in(("HtoD", "DtoH"))).select("span_id", "size_bytes")
+    dur_ns = evidence.trace.spans["dur_ns"].gather(copies["span_id"])
+    return int((copies["size_bytes"] > _BYTES_PER_NS * dur_ns).sum())
+
+
+def _lost(kind: str, count: int, unknown: int, short: int, instant: int, *, rounded: bool) -> int:
+    """How many spans of a kind have no duration that can be."""
+    if kind in ("kernel", "copy"):
+        # In whole microseconds short kernels are rounded to nothing, though never most of them.
+        return unknown + (0 if rounded and 2 * short < count else short)
+    # Some calls are as short, and more in whole microseconds; where most are, durations are wrong.
+    most = (
+        kind == "runtime" and count >= _MANY and (instant == count or (2 * instant > count and not rounded))
+    )
+    return unknown + (instant if most else 0)
