@@ -49,6 +49,7 @@ _CHECKS = (
     coverage.stated,
     marks,
     settling,
+    completeness.damaged_files,
     disturbance.first_step,
     disturbance.overhead,
     *_CONSISTENT,
