@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zstandard import ZstdDecompressor
-
 import foretrace
 from foretrace.diagnose import RULES
 from foretrace.diagnose.case import Case
@@ -30,6 +28,7 @@ from foretrace.diagnose.diagnosis import diagnose
 from foretrace.diagnose.step_times import step_times
 from foretrace.errors import ForetraceError
 from foretrace.predict.prediction import Prediction
+from foretrace.zstd import ZstdDecompressor
 
 Event = dict[str, Any]
 Damage = Callable[[list[Event]], list[Event]]

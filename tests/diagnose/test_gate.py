@@ -92,3 +92,17 @@ def test_damage_between_the_steps_that_are_looked_at_counts(tmp_path: Path) -> N
     wide = [event for event in recording.events if event["name"] == "ProfilerStep#1"]
     wide[0]["dur"] = 22_000.0
     assert "do not follow one another" in damaged(Case(recording.open(tmp_path)))
+
+
+def test_a_kernel_whose_launch_is_lost_delays_no_other(tmp_path: Path) -> None:
+    """Of 30 kernels, the last but one loses its launch: no kernel begins before the one in front of it has ended."""
+    recording = Recording(deviceProperties=[H200])
+    for number in range(3):
+        recording.step(number, 1_000.0 * number, 1_000.0 * (number + 1))
+        launches(recording, 1_000.0 * number, 10)
+    calls = [event for event in recording.events if event["cat"] == "cuda_runtime"]
+    recording.events.remove(calls[-2])
+    program = Case(recording.open(tmp_path)).program
+    assert len(program.task_span) == 29
+    assert program.task_gap_ns.min() >= 0
+    assert program.stream_free_ns.max() == 0

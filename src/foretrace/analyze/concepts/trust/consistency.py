@@ -268,7 +268,9 @@ def lengths(evidence: Evidence) -> Iterator[Note]:
 
 def _too_fast(evidence: Evidence) -> int:
     """How many copies between host and GPU are faster than any link between them."""
-    copies = evidence.trace.copies.filter(pl.col("direction").is_in(("HtoD", "DtoH"))).select("span_id", "size_bytes")
+    copies = evidence.trace.copies.filter(pl.col("direction").is_in(("HtoD", "DtoH"))).select(
+        "span_id", "size_bytes"
+    )
     dur_ns = evidence.trace.spans["dur_ns"].gather(copies["span_id"])
     return int((copies["size_bytes"] > _BYTES_PER_NS * dur_ns).sum())
 
