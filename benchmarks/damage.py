@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import foretrace
+from foretrace.analyze.trust import judge
 from foretrace.diagnose import RULES
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import diagnose
@@ -51,8 +52,7 @@ def answer(path: Path) -> Answer:
     """The diagnosis of one recording."""
     try:
         case = Case(foretrace.open(path, cache=False))
-        notes = case.result("trust").table
-        weighed = frozenset(notes.select("code", "weight").iter_rows())
+        notes = frozenset((note.code, note.severity) for note in judge(case.whole).notes)
         times = step_times(case)
         case.require_replay()
         diagnosis = diagnose(case, RULES)
@@ -63,7 +63,7 @@ def answer(path: Path) -> Answer:
         for offer in (finding, *finding.alternatives):
             if offer.predicted:
                 predictions[f"{finding.rule}:{offer.label}"] = offer.predicted
-    return Answer(times.recorded_ns, times.estimated_ns, predictions, weighed)
+    return Answer(times.recorded_ns, times.estimated_ns, predictions, notes)
 
 
 def violations(whole: Answer, damaged: Answer) -> Iterator[str]:

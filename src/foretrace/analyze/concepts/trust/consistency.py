@@ -34,6 +34,7 @@ _EARLY_NS = 50_000
 _LONG_IDLE_NS, _LATENCY_NS, _IDLE_QUEUED_PCT = 5_000, 8_000, 35.0
 # step() itself takes 0.14 ms at most between two steps of the corpus.
 _BETWEEN_STEPS_NS, _BETWEEN_STEPS, _OVERLAP_OF_STEPS = 1_000_000, 0.25, 0.05
+_OUTSIDE_OF_RECORDING = 0.01
 # Fewer spans tell nothing of all.
 _MANY = 20
 _ON_HOST = ("op", "runtime", "python")
@@ -219,13 +220,20 @@ def apart(evidence: Evidence) -> Iterator[Note]:
     # Numbers are left out between the cycles of a schedule.
     far = [between for step, after, between in pairs if between > least and after.number == step.number + 1]
     far += [-between for *_, between in pairs if -between > _OVERLAP_OF_STEPS * length]
+    first, last = _window(evidence)
+    slack = _OUTSIDE_OF_RECORDING * (last - first)
+    far += [
+        max(first - step.start_ns, step.end_ns - last)
+        for step in steps
+        if last > first and (step.start_ns < first - slack or step.end_ns > last + slack)
+    ]
     # Two profilers may mark the same steps, no more.
     merged = max(int(marks.get("nested_count") or 0) - len(steps), 0)
     if far or merged:
         yield Note(
             "steps-apart", "care",
-            f"{some(len(far) + merged, 'step')} begin up to {format_value('_ns', max(far, default=0))} away from the end of the step "
-            "before, although profiler.step() ends one and begins the next: the marks are wrong, or the clock jumped.",
+            f"{some(len(far) + merged, 'step')} lie up to {format_value('_ns', max(far, default=0))} away from where the step before "
+            "or the recording ends, although profiler.step() ends one and begins the next: marks are wrong, or the clock jumped.",
             {"affected_count": len(far) + merged, "steps_count": len(steps), "share_pct": 100 * len(far) / len(steps)},
         )  # fmt: skip
 
