@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import foretrace
+from foretrace.analyze.steps import step_windows
 from foretrace.analyze.trust import judge
 from foretrace.diagnose import RULES
 from foretrace.diagnose.case import Case
@@ -42,6 +43,7 @@ class Answer:
     """What a diagnosis says of a recording: step times, predictions by rule and label, and the notes of trust that weigh."""
 
     recorded_ns: float | None
+    longest_ns: float  # of the recorded steps: marks that are gone may leave only that one
     step_ns: float | None
     predictions: dict[str, Prediction]
     notes: frozenset[tuple[str, str]]  # code and weight
@@ -54,23 +56,25 @@ def answer(path: Path) -> Answer:
         case = Case(foretrace.open(path, cache=False))
         notes = frozenset((note.code, note.severity) for note in judge(case.whole).notes)
         times = step_times(case)
+        windows = [window for window in step_windows(case.whole) if window.averaged]
+        longest_ns = max((float(window.gpu_ns or window.host_ns) for window in windows), default=0.0)
         case.require_replay()
         diagnosis = diagnose(case, RULES)
     except ForetraceError as error:
-        return Answer(None, None, {}, frozenset(), str(error) or type(error).__name__)
+        return Answer(None, 0.0, None, {}, frozenset(), str(error) or type(error).__name__)
     predictions = {"all together": diagnosis.combined} if diagnosis.combined else {}
     for finding in diagnosis.findings:
         for offer in (finding, *finding.alternatives):
             if offer.predicted:
                 predictions[f"{finding.rule}:{offer.label}"] = offer.predicted
-    return Answer(times.recorded_ns, times.estimated_ns, predictions, notes)
+    return Answer(times.recorded_ns, longest_ns, times.estimated_ns, predictions, notes)
 
 
 def violations(whole: Answer, damaged: Answer) -> Iterator[str]:
     """What a damaged recording promises, or says of its step, beyond the undamaged one."""
     # Without marked steps the time is that of the recording.
-    if damaged.step_ns and damaged.recorded_ns and damaged.step_ns > TOLERANCE * (whole.recorded_ns or 0):
-        yield f"step {damaged.step_ns / 1e6:.4g} ms, recorded {(whole.recorded_ns or 0) / 1e6:.4g} ms"
+    if damaged.step_ns and damaged.recorded_ns and damaged.step_ns > TOLERANCE * whole.longest_ns:
+        yield f"step {damaged.step_ns / 1e6:.4g} ms, longest recorded {whole.longest_ns / 1e6:.4g} ms"
     for name, prediction in damaged.predictions.items():
         if prediction.verdict == "gain" and prediction.speedup.point > most(whole, name):
             yield f"{name} gains {prediction.speedup.point:.4g}, at most {most(whole, name):.4g} undamaged"

@@ -14,7 +14,7 @@ from foretrace.analyze.concepts.work import throughput
 from foretrace.analyze.steps import step_windows
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.promises import damaged
-from foretrace.errors import MissingDataError
+from foretrace.errors import FaultError, MissingDataError, contained
 from foretrace.predict.builder import build
 from foretrace.predict.steady import step_ns as steady_step_ns
 from foretrace.sourced import JUDGEMENT, Share
@@ -111,9 +111,18 @@ def _step_times(case: Case) -> StepTimes:
     except MissingDataError:
         return StepTimes(recorded_ns, unprofiled_ns, None, bool(case.whole.steps), taken_in=taken_in)
     known = recorded_ns or not case.whole.steps
-    estimated_ns = case.step_ns if not unprofiled_ns and known and not damaged(case) else None
+    estimated_ns = case.step_ns if not unprofiled_ns and known and _times_hold(case) else None
     why = _why(case, recorded_ns, estimated_ns)
     return StepTimes(recorded_ns, unprofiled_ns, estimated_ns, bool(case.whole.steps), why, taken_in)
+
+
+def _times_hold(case: Case) -> bool:
+    """Whether nothing is known to be wrong with the recorded times, from which a step could be estimated."""
+    try:
+        with contained("the trust report"):
+            return not damaged(case)
+    except FaultError:
+        return True  # the trust report says itself that it could not be made
 
 
 def _why(case: Case, recorded_ns: float | None, estimated_ns: float | None) -> str:
