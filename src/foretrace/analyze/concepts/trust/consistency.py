@@ -37,7 +37,8 @@ _BETWEEN_STEPS_NS, _BETWEEN_STEPS, _OVERLAP_OF_STEPS = 1_000_000, 0.25, 0.05
 _OUTSIDE_OF_RECORDING = 0.01
 # Fewer spans tell nothing of all.
 _MANY = 20
-_ON_HOST = ("op", "runtime", "python")
+_CALLS = ("op", "runtime")
+_ON_HOST = (*_CALLS, "python")
 
 
 def unlaunched(evidence: Evidence) -> Iterator[Note]:
@@ -216,10 +217,9 @@ def apart(evidence: Evidence) -> Iterator[Note]:
         return
     length = float(np.median([step.end_ns - step.start_ns for step in steps]))
     least = max(_BETWEEN_STEPS * length, _BETWEEN_STEPS_NS)
-    pairs = [(step, after, after.start_ns - step.end_ns) for step, after in pairwise(steps)]
-    # Numbers are left out between the cycles of a schedule.
-    far = [between for step, after, between in pairs if between > least and after.number == step.number + 1]
-    far += [-between for *_, between in pairs if -between > _OVERLAP_OF_STEPS * length]
+    between = [after.start_ns - step.end_ns for step, after in pairwise(steps)]
+    far = [time for time in between if time > least]
+    far += [-time for time in between if -time > _OVERLAP_OF_STEPS * length]
     first, last = _window(evidence)
     slack = _OUTSIDE_OF_RECORDING * (last - first)
     far += [
@@ -227,8 +227,9 @@ def apart(evidence: Evidence) -> Iterator[Note]:
         for step in steps
         if last > first and (step.start_ns < first - slack or step.end_ns > last + slack)
     ]
-    # Two profilers may mark the same steps, no more.
-    merged = max(int(marks.get("nested_count") or 0) - len(steps), 0)
+    # Two profilers may mark the same steps: then each lies in another one.
+    nested = int(marks.get("nested_count") or 0)
+    merged = nested if nested != len(steps) else 0
     if far or merged:
         yield Note(
             "steps-apart", "care",
