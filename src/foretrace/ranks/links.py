@@ -81,7 +81,7 @@ def _usual(taken: Array) -> float:
 
 
 def slow_links(transfers: Transfers | None, roles: Roles, job: Gathered, count: int) -> list[SlowLink]:
-    """Nodes all of whose transfers to others are slow; else ranks all of whose are; else pairs."""
+    """Nodes all of whose transfers to others are slow; else ranks all of whose transfers to other nodes are, or all; else pairs."""
     if transfers is None:
         return []
     groups = len(transfers.members)
@@ -103,10 +103,14 @@ def slow_links(transfers: Transfers | None, roles: Roles, job: Gathered, count: 
         found.append(_link(what, name, covered, transfers, slowness, count))
         slow = slow & ~covered
     places = [set(members) for members in transfers.members]
-    for who, covered in _explained(places, slow, known):
-        numbers = [int(job.ranks[place]) for place in who]
-        name = f"rank {numbers[0]}" if len(who) == 1 else "ranks " + " and ".join(map(str, numbers))
-        found.append(_link("slow-link", name, covered, transfers, slowness, count))
+    # A rank with a slow network card still has fast links inside its node: transfers between nodes are judged by themselves.
+    for among in (crossing, np.ones(groups, bool)):
+        for who, covered in _explained(places, slow & among, known & among):
+            numbers = [int(job.ranks[place]) for place in who]
+            name = f"rank {numbers[0]}" if len(who) == 1 else "ranks " + " and ".join(map(str, numbers))
+            covered = covered | (slow & np.array([members >= set(who) for members in places], bool))
+            found.append(_link("slow-link", name, covered, transfers, slowness, count))
+            slow = slow & ~covered
     return found
 
 
@@ -127,12 +131,12 @@ def _explained(parties: list[set[int]], slow: Array, known: Array) -> list[tuple
         most = max(len(groups) for groups in able.values())
         best = sorted(party for party, groups in able.items() if len(groups) == most)
         same = [party for party in best if able[party] == able[best[0]]]
+        left -= able[best[0]]
         if len(same) > 2:
-            break  # one group for all of them: nothing tells who it is
+            continue  # one group for all of them: nothing tells who it is
         covered = np.zeros(len(parties), bool)
         covered[sorted(able[best[0]])] = True
         found.append((tuple(same), covered))
-        left -= able[best[0]]
     return found
 
 
