@@ -218,8 +218,8 @@ def test_the_document_has_the_documented_members(tmp_path: Path) -> None:
     _, ranks = made(JOBS["sharded"], tmp_path)
     document = ranks.to_dict()
     assert list(document) == [
-        "schema", "world", "ranks_read", "missing", "clock_residual_us", "step_ms", "findings", "combined_ms",
-        "exposed_transfer_pct", "exposed_transfer_ms",
+        "schema", "world", "ranks_read", "missing", "cut_off", "read_pct", "unused", "cycle", "steps", "steps_left_out",
+        "clock_residual_us", "step_ms", "findings", "combined_ms", "exposed_transfer_pct", "exposed_transfer_ms",
     ]  # fmt: skip
     assert [list(finding) for finding in document["findings"]] == [["what", "who", "worth_ms", "at_least"]]
 

@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from foretrace.analyze.result import Value
-from foretrace.ranks.findings import MOST_UNMATCHED, unmatched_share
+from foretrace.ranks.findings import LEAST_WORTH, MOST_UNMATCHED, unmatched_share
 from foretrace.ranks.reduce import MOST_RESIDUAL, Ranks
+from foretrace.ranks.unused import CUT_OFF, DUPLICATE, LOST, OTHER_CYCLE, UNREADABLE
 from foretrace.units import counted, format_value
 
 _LISTED = 8
+_NOT_USED = {
+    UNREADABLE: "{} could not be read",
+    LOST: "{} lost with a worker or node",
+    CUT_OFF: "{} cut off before any common step",
+    DUPLICATE: "{} skipped as duplicates",
+    OTHER_CYCLE: "{} of other cycles skipped",
+}
 
 
 def headline(ranks: Ranks) -> str:
-    """The first line: what costs most, or that nothing is found."""
+    """The first line: what was not read, then what costs most, or that nothing is found."""
+    return f"{reading(ranks)}{_first_finding(ranks)}"
+
+
+def reading(ranks: Ranks) -> str:
+    """What of the job was read, where that is not all of it, as the beginning of a sentence; else nothing."""
+    read, world = len(ranks.job.ranks), ranks.job.world
+    parts = []
+    if ranks.cycle:
+        parts.append(ranks.cycle.says)
+    if ranks.missing:
+        parts.append(f"{read} of {counted(world, 'rank')} read, without {listed(ranks.missing)}")
+    if ranks.cut_off:
+        parts.append(f"{listed(ranks.cut_off)} cut off")
+    counts = Counter(unused.why for unused in ranks.unused)
+    parts += [
+        says.format(counted(counts[why], "recording")) for why, says in _NOT_USED.items() if counts[why]
+    ]
+    part = "Read in part: " if ranks.missing or ranks.cut_off else ""
+    text = part + "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}. " if text else ""
+
+
+def _first_finding(ranks: Ranks) -> str:
     read = counted(len(ranks.job.ranks), "rank")
     step = format_value("_ns", ranks.step_ns)
     if not trusted(ranks):
@@ -19,12 +52,23 @@ def headline(ranks: Ranks) -> str:
             f"{read}, {step} a step: their collectives cannot be matched, so nothing is said of who is late"
         )
     if not ranks.findings:
+        if ranks.missing:
+            return (
+                f"{read}, {step} a step: no straggler among these; all of them may wait for {_absent(ranks)}"
+            )
         return f"{read}, {step} a step: no rank, node, stage or input holds the others up"
     first = ranks.findings[0]
+    if first.worth_ns < LEAST_WORTH * ranks.step_ns:
+        unknown = "; how much that costs cannot be told from these recordings" if first.at_least else ""
+        return f"{read}, {step} a step: {first.says}{unknown}"
     at_least = "at least " if first.at_least else ""
     worth = format_value("_ns", first.worth_ns)
     share = 100 * first.worth_ns / ranks.step_ns if ranks.step_ns else 0.0
     return f"{read}, {step} a step: {first.says}; without that a step takes {at_least}{worth} less ({share:.1f} %)"
+
+
+def _absent(ranks: Ranks) -> str:
+    return "the rank that was not read" if len(ranks.missing) == 1 else "a rank that was not read"
 
 
 def trusted(ranks: Ranks) -> bool:
@@ -51,7 +95,13 @@ def notes(ranks: Ranks) -> tuple[str, ...]:
     """Each finding in words, and what the figures leave out."""
     told = [f"{finding.what}: {finding.says}" for finding in ranks.findings]
     if ranks.missing:
-        told.append(f"not read: {listed(ranks.missing)} of {ranks.job.world}; worths are lower bounds")
+        bounds = "; savings are lower bounds" if ranks.findings else ""
+        told.append(f"not read: {listed(ranks.missing)} of {ranks.job.world}{bounds}")
+    if ranks.left_out_steps:
+        told.append(
+            f"{counted(len(ranks.left_out_steps), 'step')} left out, because {listed(ranks.lacking)} did not record "
+            f"all: {_numbers(ranks.left_out_steps)}"
+        )
     unmatched = unmatched_share(ranks.job, ranks.matches)
     if unmatched > MOST_UNMATCHED:
         told.append(
@@ -65,5 +115,9 @@ def notes(ranks: Ranks) -> tuple[str, ...]:
 
 def listed(ranks: tuple[int, ...]) -> str:
     """Ranks by number, the first few of many."""
-    more = f" and {len(ranks) - _LISTED} more" if len(ranks) > _LISTED else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} " + ", ".join(map(str, ranks[:_LISTED])) + more
+    return f"rank{'s' if len(ranks) > 1 else ''} {_numbers(ranks)}"
+
+
+def _numbers(numbers: tuple[int, ...]) -> str:
+    more = f" and {len(numbers) - _LISTED} more" if len(numbers) > _LISTED else ""
+    return ", ".join(map(str, numbers[:_LISTED])) + more
