@@ -80,7 +80,7 @@ def _only(summary: Summary, wanted: set[int]) -> Summary:
         return summary
     columns = {name: rows[name].to_numpy().copy() for name in rows.columns}
     marks = np.flatnonzero((columns["kind"] == STEP) & (columns["step"] < min(wanted)))
-    begin_ns = int(steps["start_ns"].min())
+    begin_ns = int(steps["start_ns"].to_numpy().min())
     if len(marks):
         mark = int(marks[np.argmax(columns["step"][marks])])
         begin_ns = int(columns["start_ns"][mark])

@@ -41,8 +41,8 @@ class Recording:
     @property
     def end_ns(self) -> int:
         """When its steps end."""
-        ends = self.summary.steps["end_ns"]
-        return self.summary.epoch_ns + int(ends.max()) if len(ends) else self.start_ns
+        ends: list[int] = self.summary.steps["end_ns"].to_list()
+        return self.summary.epoch_ns + max(ends, default=self.summary.begin_ns)
 
     @property
     def steps(self) -> frozenset[int]:
@@ -84,9 +84,9 @@ class Chosen:
     cycle: Cycle | None
 
 
-def choose(recordings: Iterable[Recording], *, number: int | None = None) -> Chosen:
-    """The cycle of this number; without one, the latest of those that most ranks recorded whole."""
-    distinct, duplicates = _without_duplicates(recordings)
+def choose(recordings: Iterable[Recording], *, number: int | None = None, own: str | None = None) -> Chosen:
+    """The cycle of this number, or of the recording `own`; without either the latest of those that most ranks recorded whole."""
+    distinct, duplicates = _without_duplicates(recordings, own)
     cycles = grouped(distinct)
     about = [
         Cycle(place, len(cycles), _first_and_last(cycle), len(cycle)) for place, cycle in enumerate(cycles, 1)
@@ -97,6 +97,9 @@ def choose(recordings: Iterable[Recording], *, number: int | None = None) -> Cho
     if not cycles:
         return Chosen([], duplicates, None)
     place = _latest_complete(cycles) if number is None else number - 1
+    for each, cycle in enumerate(cycles):
+        if any(recording.path == own for recording in cycle):
+            place = each
     chosen = about[place]
     others = tuple(
         Unused(
@@ -186,11 +189,13 @@ def _least_distance_ns(recordings: Sequence[Recording]) -> int | None:
     return min(distances, default=None)
 
 
-def _without_duplicates(recordings: Iterable[Recording]) -> tuple[list[Recording], tuple[Unused, ...]]:
-    """Of recordings of one rank that overlap in time the best one."""
+def _without_duplicates(
+    recordings: Iterable[Recording], own: str | None
+) -> tuple[list[Recording], tuple[Unused, ...]]:
+    """Of recordings of one rank that overlap in time `own`, else the best one."""
     kept: dict[int, list[Recording]] = defaultdict(list)
     duplicates = []
-    for recording in sorted(recordings, key=_quality):
+    for recording in sorted(recordings, key=lambda recording: (recording.path != own, *_quality(recording))):
         same = next((other for other in kept[recording.rank] if _overlap(recording, other)), None)
         if same is None:
             kept[recording.rank].append(recording)
