@@ -240,3 +240,12 @@ def test_the_fault_of_the_chosen_cycle_costs_what_it_does_in_that_cycle(
     assert (finding["what"], finding["who"]) == ("slow-rank", "rank 2")  # type: ignore[index]
     true_ms = true_saving_us(simulated, "slow-rank") / 1e3
     assert finding["worth_ms"] == pytest.approx(true_ms, abs=0.005 * simulated.step_us / 1e3)  # type: ignore[index]
+
+
+def test_findings_name_hosts(slow: list[Summary], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A host is what can be drained; the number of a node is not."""
+    folder = keep(tmp_path / "job", (replace(summary, host=f"gpu-{summary.rank}") for summary in slow))
+    (finding,) = document(capsys, folder)["findings"]  # type: ignore[misc]
+    assert finding["hosts"] == ["gpu-2"]  # type: ignore[index]
+    assert "(host gpu-2)" in ask(capsys, folder)[1]
+    assert "gpu-3" in ask(capsys, folder, "--table", "clocks")[1]

@@ -1,4 +1,4 @@
-"""A slow network card of one rank is named, although the links inside its node are fast."""
+"""A slow network card of one rank is named beside fast links inside its node, and so is a slow link between two nodes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,16 @@ from benchmarks.ranks.simulate import Fault
 from tests.ranks.jobs import made, named, true_saving_us
 
 
-def test_a_slow_network_card_is_named_beside_fast_links_in_the_node(tmp_path: Path) -> None:
-    """Tensor parallel inside the node, pipeline and data parallel between nodes: only rank 5 takes part in all slow transfers."""
+@pytest.mark.parametrize(
+    ("what", "number", "who"), [("slow-nic", 5, "rank 5"), ("slow-pair", 0, "nodes 0 and 1")]
+)
+def test_a_slow_network_card_is_named_beside_fast_links_in_the_node(
+    what: str, number: int, who: str, tmp_path: Path
+) -> None:
+    """Tensor parallel inside the node, data parallel between nodes 0 and 1 or 2 and 3, pipelines between 0 and 2 or 1 and 3.
+
+    With a slow card only rank 5 takes part in all slow transfers; with a slow pair each of its ranks also has fast ones.
+    """
     job = three_d(
         tensor=2,
         pipeline=2,
@@ -20,10 +28,10 @@ def test_a_slow_network_card_is_named_beside_fast_links_in_the_node(tmp_path: Pa
         per_node=2,
         steps=4,
         kernels=1,
-        faults=(Fault("slow-nic", 5, 4.0),),
+        faults=(Fault(what, number, 4.0),),
     )
     simulated, ranks = made(job, tmp_path)
-    assert named(ranks) == {("slow-link", "rank 5")}
-    true_us = true_saving_us(simulated, "slow-nic")
+    assert named(ranks) == {("slow-link", who)}
+    true_us = true_saving_us(simulated, what)
     assert true_us > 0.02 * simulated.step_us
     assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)

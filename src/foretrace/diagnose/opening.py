@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from foretrace.diagnose.case import Case
@@ -64,10 +64,14 @@ class _OtherRanks:
         self._path, self._read, self._world = path, read, world
         self._unread: dict[Path, str] = {}
 
+    @cached_property
+    def _paths(self) -> tuple[Path, ...]:
+        return find_others(self._path)
+
     def open(self) -> list[Trace]:
         """Those that can be read."""
         traces = []
-        for other in find_others(self._path):
+        for other in self._paths:
             try:
                 traces.append(self._read(other))
             except ForetraceError as error:
@@ -78,9 +82,9 @@ class _OtherRanks:
         """How many of the job's ranks were read, where it is not all of them, or of one rank alone."""
         if not isinstance(self._world, int) or self._world < 2:
             return ""
-        for file in unreadable_others(self._path):
+        for file in unreadable_others(self._path, self._paths):
             self._unread.setdefault(file, f"{file.name}: not a recording of a rank")
-        read = 1 + sum(other not in self._unread for other in find_others(self._path))
+        read = 1 + sum(other not in self._unread for other in self._paths)
         if read >= self._world or (read == 1 and not self._unread):
             return ""
         reasons = "; ".join(list(self._unread.values())[:_LISTED])

@@ -58,11 +58,14 @@ def find_others(path: Path) -> tuple[Path, ...]:
     return _by_rank(found) if _distinct([member, *found]) else ()
 
 
-def unreadable_others(path: Path) -> tuple[Path, ...]:
-    """Files beside a rank's recording that are named as it is, but for their numbers, and that nothing can be read from."""
+def unreadable_others(path: Path, others: Sequence[Path]) -> tuple[Path, ...]:
+    """Files beside a rank's recording and the `others` of its job that are named alike, but for numbers, and are of no rank."""
     alike = _NUMBER.sub("#", path.name)
     looked_at = None if isinstance(path, RemotePath) else _LOOKED_AT
-    beside = [file for file in sorted(path.parent.iterdir())[:looked_at] if file != path and file.is_file()]
+    known = {path, *others}
+    beside = [
+        file for file in sorted(path.parent.iterdir())[:looked_at] if file not in known and file.is_file()
+    ]
     return tuple(file for file in beside if _NUMBER.sub("#", file.name) == alike and _member(file) is None)
 
 

@@ -76,6 +76,8 @@ class Judged:
         None  # of the step, in which ranks stand still for transfers; None: not known
     )
     hidden_ns: float | None = None  # what a step would take less if all of that were hidden
+    input_ns: float | None = None  # what a step would take less if no rank waited for input
+    pauses_ns: float | None = None  # what it would take less without pauses longer than each rank's usual one
 
 
 def judge(
@@ -127,15 +129,19 @@ def judge(
         for cause, worth in costly
     ]
     findings.sort(key=lambda finding: -finding.worth_ns)
+    shared = {
+        "input_ns": saved_ns(Relief({"input": 0 * _all_kept(job)})),
+        "pauses_ns": saved_ns(Relief({"other": excess.without_pauses(leads["other"])})),
+    }
     share = _exposed_share(job, matches, waits, step_ns, without.transfer)
     if share is None:
-        return Judged(tuple(findings), together)
+        return Judged(tuple(findings), together, **shared)
     hidden = saved_ns(Relief({}, transfer=np.zeros(len(matches.first)))) if share > 0 else 0.0
     if share >= MOST_EXPOSED:
         says = f"ranks stand still for transfers during {100 * share:.0f} % of the step"
         everyone = tuple(job.ranks.tolist())
         findings.append(RankFinding("exposed-communication", "all ranks", everyone, says, hidden, False))
-    return Judged(tuple(findings), together, share, hidden)
+    return Judged(tuple(findings), together, share, hidden, **shared)
 
 
 def unmatched_share(job: Gathered, matches: Matches) -> float:
@@ -244,7 +250,8 @@ def _late_inputs(job: Gathered, roles: Roles, input_ns: Array, step_ns: float) -
     shared = excess.late_for_all(input_ns, step_ns)
     if shared is not None:
         left = np.broadcast_to(shared.left, input_ns.shape)
-        says = f"in some steps all ranks wait for input: {shared.excess_ns / 1e6:.3g} ms a step"
+        steps = "some steps" if shared.left.any() else "every step"
+        says = f"in {steps} all ranks wait for input: {shared.excess_ns / 1e6:.3g} ms a step"
         everyone = tuple(range(len(job.ranks)))
         causes.append(_Cause("late-input", "all ranks", everyone, says, Relief({"input": left})))
     return causes

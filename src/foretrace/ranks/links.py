@@ -81,7 +81,10 @@ def _usual(taken: Array) -> float:
 
 
 def slow_links(transfers: Transfers | None, roles: Roles, job: Gathered, count: int) -> list[SlowLink]:
-    """Nodes all of whose transfers to others are slow; else ranks all of whose transfers to other nodes are, or all; else pairs."""
+    """The fewest nodes, ranks or pairs of nodes all of whose transfers to other nodes are slow; else ranks all of whose are.
+
+    A rank with a slow network card still has fast links inside its node: transfers between nodes are judged by themselves.
+    """
     if transfers is None:
         return []
     groups = len(transfers.members)
@@ -92,24 +95,26 @@ def slow_links(transfers: Transfers | None, roles: Roles, job: Gathered, count: 
     slow = known & (slowness >= LEAST_SLOWER)
     crossing = np.zeros(groups, bool)
     crossing[transfers.group[transfers.crossing]] = True
-    found = []
+    ranks = [set(members) for members in transfers.members]
     nodes = [{int(roles.node[place]) for place in members} for members in transfers.members]
-    for who, covered in _explained(nodes, slow & crossing, known & crossing):
-        name = f"node {who[0]}" if len(who) == 1 else "nodes " + " and ".join(map(str, who))
-        what = "slow-node" if len(who) == 1 else "slow-link"
-        # What is slow within the node has the same cause.
-        inside = np.array([members <= set(who) for members in nodes], bool)
-        covered = covered | (slow & inside & ~crossing)
-        found.append(_link(what, name, covered, transfers, slowness, count))
-        slow = slow & ~covered
-    places = [set(members) for members in transfers.members]
-    # A rank with a slow network card still has fast links inside its node: transfers between nodes are judged by themselves.
-    for among in (crossing, np.ones(groups, bool)):
-        for who, covered in _explained(places, slow & among, known & among):
-            numbers = [int(job.ranks[place]) for place in who]
-            name = f"rank {numbers[0]}" if len(who) == 1 else "ranks " + " and ".join(map(str, numbers))
-            covered = covered | (slow & np.array([members >= set(who) for members in places], bool))
-            found.append(_link("slow-link", name, covered, transfers, slowness, count))
+    pairs = sorted({tuple(sorted(of_group)) for of_group in nodes if len(of_group) == 2})
+    of_pair = [{pairs.index(tuple(sorted(of_group)))} if len(of_group) == 2 else set() for of_group in nodes]
+    found = []
+    for parties, among in ((nodes, crossing), (ranks, crossing), (of_pair, crossing), (ranks, known)):
+        for who, covered in _explained(parties, slow & among, known & among):
+            # What is slow within a node, or at a rank, has the same cause.
+            if parties is nodes:
+                covered |= slow & ~crossing & np.array([members <= set(who) for members in nodes], bool)
+            elif parties is ranks:
+                covered |= slow & np.array([members >= set(who) for members in ranks], bool)
+            named = pairs[who[0]] if parties is of_pair else who
+            numbers = [int(job.ranks[place]) for place in who] if parties is ranks else list(named)
+            kind = "rank" if parties is ranks else "node"
+            name = (
+                f"{kind} {numbers[0]}" if len(numbers) == 1 else f"{kind}s " + " and ".join(map(str, numbers))
+            )
+            what = "slow-node" if parties is nodes and len(who) == 1 else "slow-link"
+            found.append(_link(what, name, covered, transfers, slowness, count))
             slow = slow & ~covered
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -36,6 +37,7 @@ from foretrace.ranks.waits import Waits
 from foretrace.sourced import JUDGEMENT, Share
 
 RANKS_SCHEMA = 1
+_NUMBER = re.compile(r"[0-9]+")
 MOST_RESIDUAL = Share(
     0.05,
     "the step, that moments of leaving may differ by: with more, collectives are not matched rightly",
@@ -77,6 +79,16 @@ class Ranks:
     def read_share(self) -> float:
         """Of the job's ranks those whose recordings were read whole."""
         return (len(self.job.ranks) - len(self.cut_off)) / max(self.job.world, 1)
+
+    def hosts_of(self, finding: RankFinding) -> tuple[str, ...]:
+        """Names of the hosts of the ranks or nodes that a finding names, where recordings tell them."""
+        kind, _, rest = finding.who.partition(" ")
+        numbers = [int(number) for number in _NUMBER.findall(rest)]
+        places = {"rank": self.job.ranks, "node": self.roles.node}.get(kind.removesuffix("s"))
+        if places is None:
+            return ()
+        hosts = (self.job.hosts[place] for place in np.flatnonzero(np.isin(places, numbers)))
+        return tuple(sorted({host for host in hosts if host}))
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -149,12 +161,15 @@ class Ranks:
                     "who": finding.who,
                     "worth_ms": round(finding.worth_ns / 1e6, 6),
                     "at_least": finding.at_least,
+                    "hosts": list(self.hosts_of(finding)),
                 }
                 for finding in self.findings
             ],
             "combined_ms": round(self.judged.combined_ns / 1e6, 6),
             "exposed_transfer_pct": _rounded(self.judged.exposed_share, 100, 3),
             "exposed_transfer_ms": _rounded(self.judged.hidden_ns, 1e-6, 6),
+            "input_ms": _rounded(self.judged.input_ns, 1e-6, 6),
+            "pauses_ms": _rounded(self.judged.pauses_ns, 1e-6, 6),
         }
 
 

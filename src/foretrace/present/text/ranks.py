@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from foretrace.analyze.result import Value
-from foretrace.ranks.findings import LEAST_WORTH, MOST_UNMATCHED, unmatched_share
+from foretrace.ranks.excess import LEAST_OF_ALL
+from foretrace.ranks.findings import LEAST_WORTH, MOST_UNMATCHED, RankFinding, unmatched_share
 from foretrace.ranks.reduce import MOST_RESIDUAL, Ranks
 from foretrace.ranks.unused import CUT_OFF, DUPLICATE, LOST, OTHER_CYCLE, UNREADABLE
-from foretrace.units import counted, format_value
+from foretrace.units import counted, format_value, visible
 
 _LISTED = 8
 _NOT_USED = {
@@ -56,7 +57,7 @@ def _first_finding(ranks: Ranks) -> str:
             return (
                 f"{read}, {step} a step: no straggler among these; all of them may wait for {_absent(ranks)}"
             )
-        return f"{read}, {step} a step: no rank, node, stage or input holds the others up"
+        return f"{read}, {step} a step: no rank, node, stage or input holds the others up{_in_turn(ranks)}"
     first = ranks.findings[0]
     if first.worth_ns < LEAST_WORTH * ranks.step_ns:
         unknown = "; how much that costs cannot be told from these recordings" if first.at_least else ""
@@ -65,6 +66,15 @@ def _first_finding(ranks: Ranks) -> str:
     worth = format_value("_ns", first.worth_ns)
     share = 100 * first.worth_ns / ranks.step_ns if ranks.step_ns else 0.0
     return f"{read}, {step} a step: {first.says}; without that a step takes {at_least}{worth} less ({share:.1f} %)"
+
+
+def _in_turn(ranks: Ranks) -> str:
+    """What ranks lose in turn, where it is much: nobody is to blame, but the job is not healthy."""
+    saved_ns = ranks.judged.pauses_ns or 0.0
+    if saved_ns < LEAST_OF_ALL * ranks.step_ns:
+        return ""
+    saved, share = format_value("_ns", saved_ns), 100 * saved_ns / ranks.step_ns
+    return f" all the time; ranks pause in turn: without pauses longer than usual a step takes {saved} less ({share:.1f} %)"
 
 
 def _absent(ranks: Ranks) -> str:
@@ -78,24 +88,26 @@ def trusted(ranks: Ranks) -> bool:
 
 def values(ranks: Ranks) -> dict[str, Value]:
     """The job in figures."""
-    exposed = ranks.judged.exposed_share
-    together = {"together_ns": round(ranks.judged.combined_ns)} if len(ranks.findings) > 1 else {}
+    judged = ranks.judged
+    savings = {
+        "exposed_transfer_ns": judged.hidden_ns, "input_ns": judged.input_ns, "pauses_ns": judged.pauses_ns,
+    }  # fmt: skip
+    together = {"together_ns": round(judged.combined_ns)} if len(ranks.findings) > 1 else {}
     return {
-        "world_count": ranks.job.world,
-        "read_count": len(ranks.job.ranks),
+        "ranks_read": f"{len(ranks.job.ranks)} of {ranks.job.world}",
         "step_ns": round(ranks.step_ns),
         "stages_count": ranks.roles.stages_count,
-        "clock_residual_ns": round(ranks.aligned.residual_ns),
-        **({} if exposed is None else {"exposed_transfer_pct": 100 * exposed}),
+        "clocks_agree_within_ns": round(ranks.aligned.residual_ns),
+        **{name: round(saved_ns) for name, saved_ns in savings.items() if saved_ns is not None},
         **together,
     }
 
 
 def notes(ranks: Ranks) -> tuple[str, ...]:
     """Each finding in words, and what the figures leave out."""
-    told = [f"{finding.what}: {finding.says}" for finding in ranks.findings]
+    told = [f"{finding.what}: {finding.says}{_hosts(ranks, finding)}" for finding in ranks.findings]
+    bounds = "; savings are lower bounds" if ranks.findings else ""
     if ranks.missing:
-        bounds = "; savings are lower bounds" if ranks.findings else ""
         told.append(f"not read: {listed(ranks.missing)} of {ranks.job.world}{bounds}")
     if ranks.left_out_steps:
         told.append(
@@ -106,11 +118,16 @@ def notes(ranks: Ranks) -> tuple[str, ...]:
     if unmatched > MOST_UNMATCHED:
         told.append(
             f"{100 * unmatched:.0f} % of the communications that ranks stood still for could not be matched with "
-            "another rank's: worths are lower bounds"
+            f"another rank's{bounds}"
         )
     if len(set(ranks.aligned.pieces.tolist())) > 1:
         told.append("not all ranks share a collective: clocks between such parts are taken as they are")
     return tuple(told)
+
+
+def _hosts(ranks: Ranks, finding: RankFinding) -> str:
+    hosts = ranks.hosts_of(finding)
+    return f" (host{'s' if len(hosts) > 1 else ''} {', '.join(map(visible, hosts))})" if hosts else ""
 
 
 def listed(ranks: tuple[int, ...]) -> str:
