@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from benchmarks.ranks.layouts import data_parallel
+from benchmarks.ranks.recordings import write
+from benchmarks.ranks.simulate import simulate
+from foretrace.commands import main
+from foretrace.ranks import job as reading
 from foretrace.ranks.engines import on_ray
+from foretrace.ranks.engines.outcome import summary_of
 
 
 class RayError(Exception):
@@ -73,3 +81,35 @@ def test_what_was_read_before_the_cluster_was_lost_is_kept(read: int) -> None:
     assert sorted(outcome.path for outcome in outcomes) == PATHS
     assert [outcome.summary is not None for outcome in outcomes] == [True] * read + [False] * (8 - read)
     assert all(outcome.lost and "head node went away" in outcome.reason for outcome in outcomes[read:])
+
+
+def test_a_job_that_lost_ranks_is_not_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A node dies with half of a healthy job: that half may hold the straggler, and the exit code says so."""
+    folder = write(simulate(data_parallel(world=4, steps=2, buckets=2, kernels=1)), tmp_path / "job")
+    ray = FakeRay({str(folder / f"rank{rank}.json"): RayError("node died") for rank in (1, 3)})
+    monkeypatch.setattr(ray, "get", _read(ray.get))
+    monkeypatch.setattr(reading, "engine", lambda on: lambda paths: on_ray._tasks(ray, paths))
+    assert main(["ranks", str(folder), "--on", "ray", "--format", "json"]) == 4
+    output = capsys.readouterr()
+    document = json.loads(output.out)
+    assert (document["missing"], document["read_pct"]) == ([1, 3], 50.0)
+    assert [(each["why"], each["rank"]) for each in document["unused"]] == [("lost", 1), ("lost", 3)]
+    assert all(f"{folder}/rank{rank}.json: the Ray node" in output.err for rank in (1, 3))
+    assert main(["ranks", str(folder), "--on", "ray"]) == 4
+    first = " ".join(capsys.readouterr().out.split())
+    assert first.startswith(
+        "Read in part: 2 of 4 ranks read, without ranks 1, 3; 2 recordings lost with a worker or node."
+    )
+
+
+def _read(get: Any) -> Any:
+    """The fake cluster's answer, but for the summary of the recording in place of its path."""
+
+    def answer(path: str) -> tuple[bytes | None, str]:
+        get(path)
+        outcome = summary_of(path)
+        return outcome.summary, outcome.reason
+
+    return answer

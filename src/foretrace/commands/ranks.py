@@ -33,9 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", type=here, help=says)
     says = "profiling cycle to compare, 1 is the oldest (default: the latest of those that most ranks recorded whole)"
     parser.add_argument("--cycle", metavar="N", type=_count, help=says)
-    says = (
-        "exit with 4 if the recordings of fewer of the job's ranks were read whole (default: %(default)g %%)"
-    )
+    says = "share of the job's ranks that must be read whole; below it the exit code is 4 (default: %(default)g %%)"
     parser.add_argument("--min-read", metavar="PCT", type=_share_pct, default=100 * LEAST_READ, help=says)
     says = "the table to print: " + ", ".join(TABLES) + " (default: findings)"
     parser.add_argument("--table", metavar="NAME", choices=TABLES, default="findings", help=says)

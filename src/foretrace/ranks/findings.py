@@ -123,7 +123,7 @@ def judge(
             tuple(int(job.ranks[place]) for place in cause.members),
             cause.says if unmatched or worth >= LEAST_WORTH * step_ns else cause.says + _NOT_ALONE,
             worth,
-            at_least,
+            at_least or cause.once,  # shorter pauses of the same rank are not counted
             not cause.once,
         )
         for cause, worth in costly

@@ -90,7 +90,7 @@ def values(ranks: Ranks) -> dict[str, Value]:
     """The job in figures."""
     judged = ranks.judged
     savings = {
-        "exposed_transfer_ns": judged.hidden_ns, "input_ns": judged.input_ns, "pauses_ns": judged.pauses_ns,
+        "hiding_transfers_saves_ns": judged.hidden_ns, "without_input_saves_ns": judged.input_ns, "without_pauses_saves_ns": judged.pauses_ns,
     }  # fmt: skip
     together = {"together_ns": round(judged.combined_ns)} if len(ranks.findings) > 1 else {}
     return {

@@ -66,7 +66,7 @@ def straggler(case: Case) -> Iterator[Finding]:
 
     Speaks if the same rank is the last in {MOST_STEPS} of the steps, and at least {LEAST_SHARE} of the step would be saved
     if it came with the last of the others. Waiting that computation hides does not count. With less than {LEAST_RANKS} of
-    the ranks recorded, nothing is said. The rank is the one that `foretrace ranks` names, by replay across all ranks; where
+    the ranks recorded, nothing is said; with any of them missing, it is never said that no rank is late. The rank is the one that `foretrace ranks` names, by replay across all ranks; where
     that names none, or finds the collectives not to match, nothing is said.
 
     Slow
