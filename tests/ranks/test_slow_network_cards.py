@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.ranks.layouts import three_d
+from benchmarks.ranks.layouts import sharded, three_d
 from benchmarks.ranks.simulate import Fault
 from tests.ranks.jobs import made, named, true_saving_us
 
@@ -35,3 +35,15 @@ def test_a_slow_network_card_is_named_beside_fast_links_in_the_node(
     true_us = true_saving_us(simulated, what)
     assert true_us > 0.02 * simulated.step_us
     assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
+
+
+def test_a_group_is_named_where_nothing_tells_its_members_apart(tmp_path: Path) -> None:
+    """Each replica group is the only one in which its ranks leave the node: any of the four may have the slow card."""
+    job = sharded(
+        world=16, shard=4, per_node=4, steps=3, layers=3, kernels=1, faults=(Fault("slow-nic", 9, 6.0),)
+    )
+    simulated, ranks = made(job, tmp_path)
+    assert named(ranks) == {("slow-link", "ranks 1, 5, 9 and 13")}
+    assert "which of them is slow cannot be told" in ranks.findings[0].says
+    true_us = true_saving_us(simulated, "slow-nic")
+    assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.01 * simulated.step_us)

@@ -294,6 +294,7 @@ def _slow_links(job: Gathered, matches: Matches, waits: Waits, roles: Roles, ste
         if gone_ns / max(len(members), 1) * 2 < excess.LEAST_EXCESS * step_ns * len(job.steps):
             continue
         says = f"transfers of {each.who} take {each.ratio:.2g} times as long as others of their kind and size"
+        says += "; which of them is slow cannot be told" if each.alike > 2 else ""
         causes.append(
             _Cause(each.what, each.who, tuple(members.tolist()), says, Relief({}, transfer=each.left))
         )

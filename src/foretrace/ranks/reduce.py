@@ -185,25 +185,20 @@ def reduce(
     cycle: Cycle | None = None,
 ) -> Ranks:
     """The ranks of a job from their summaries, one of each and all of one profiling cycle."""
-    world = _world(summaries, unused)
     summaries, useless = _comparable(summaries)
     cut = [each.rank for each in summaries if TRUNCATED in dict(each.repairs)]
     common = common_steps.restrict(summaries, cut)
     useless += [_of_other_steps(summary) for summary in common.apart]
     summaries = common.summaries
     cut = [summary.rank for summary in summaries if summary.rank in {*cut, *common.short}]
+    unused = (*unused, *useless)
     job = membership.inferred(gather(summaries))
-    job = replace(job, world=max(job.world, world))
+    job = replace(job, world=max(job.world, _world(summaries, unused)))
     matches = matching.match(job)
     aligned = clocks_of.align(job, matches)
     measured = waits.measure(job, matches, aligned)
     found = roles.find(job, measured, ranks_per_node=ranks_per_node)
-    marks = job.kind == STEP
-    # Ranks end a step one after another: where the step before was recorded too, it ends with the last of them.
-    resumed = np.isin(job.ranks, sorted(common.resumed))
-    begin_ns = measured.begin_ns[resumed].max() if resumed.any() else measured.begin_ns.min()
-    total_ns = float(measured.leave_ns[marks].max() - begin_ns) if np.any(marks) else 0.0
-    step_ns = total_ns / max(len(job.steps), 1)
+    step_ns = _step_ns(job, measured, common.resumed)
     judged = Judged((), 0.0)
     if cut and len(cut) < len(summaries):
         read = [each for each in summaries if each.rank not in cut]
@@ -214,26 +209,29 @@ def reduce(
     rebuilt = replace(rebuilt, job=readiness.of_peers(rebuilt.job, rebuilt.matches, rebuilt.roles))
     replay = Replay(rebuilt.job, rebuilt.matches, rebuilt.waits)
     if aligned.residual_ns <= MOST_RESIDUAL * step_ns:
-        judged = findings.judge(
-            rebuilt.job,
-            rebuilt.matches,
-            rebuilt.waits,
-            rebuilt.roles,
-            replay,
-            step_ns=step_ns,
-            at_least=bool(cut or job.missing),
-        )
+        parts = (rebuilt.job, rebuilt.matches, rebuilt.waits, rebuilt.roles, replay)
+        judged = findings.judge(*parts, step_ns=step_ns, at_least=bool(cut or job.missing))
     return Ranks(
         job, matches, aligned, measured, found, replay, judged, step_ns,
-        (*unused, *useless), tuple(cut), cycle, common.dropped, common.lacking,
+        unused, tuple(cut), cycle, common.dropped, common.lacking,
     )  # fmt: skip
 
 
+def _step_ns(job: Gathered, measured: Waits, resumed: frozenset[int]) -> float:
+    """The mean step: to the last end, from the first begin or from where the last of the `resumed` ranks ended the step before."""
+    marks = job.kind == STEP
+    if not marks.any():
+        return 0.0
+    after = np.isin(job.ranks, sorted(resumed))
+    begin_ns = measured.begin_ns[after].max() if after.any() else measured.begin_ns.min()
+    return float(measured.leave_ns[marks].max() - begin_ns) / max(len(job.steps), 1)
+
+
 def _world(summaries: Sequence[Summary], unused: Sequence[Unused]) -> int:
-    """The number of ranks as far as recordings that could not be read tell it; 0 where those that were do."""
+    """The number of ranks as far as recordings that are not compared tell it; 0 where the others do."""
     if any(summary.world for summary in summaries):
         return 0
-    unread = [unused.rank for unused in unused if unused.why in (UNREADABLE, LOST)]
+    unread = [unused.rank for unused in unused if unused.why in (UNREADABLE, LOST, CUT_OFF)]
     return max((rank + 1 for rank in unread if rank is not None), default=0)
 
 
