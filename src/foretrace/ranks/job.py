@@ -17,6 +17,7 @@ from foretrace.ranks.summarise import rank_in_name
 from foretrace.ranks.summary import SUFFIX, SUMMARY_SCHEMA, Summary, read_summary
 from foretrace.ranks.unused import LOST, UNREADABLE, Unused
 from foretrace.urls import RemotePath, here, located
+from foretrace.whole_files import replacing
 
 Progress = Callable[[int, int], None]
 _LISTED = 3
@@ -142,9 +143,8 @@ def _keep(place: Path | None, summary: bytes) -> None:
     """Written beside and renamed: a summary is there whole or not at all."""
     if place is None:
         return
-    temporary = place.with_name(f".{place.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(summary)
-        temporary.replace(place)
+        with replacing(place) as partial:
+            partial.write_bytes(summary)
     except OSError as error:
         raise InputError(f"{place}: cannot be written: {error.strerror or error}") from error
