@@ -20,9 +20,9 @@ from tests.ranks.jobs import made, named
 OPTIONS = {"world": 4, "steps": 4, "buckets": 2, "kernels": 1}
 
 
-def test_input_of_all_ranks_has_its_number(tmp_path: Path) -> None:
+def test_input_of_all_ranks_has_its_number() -> None:
     """Every rank loads for 8 ms in each step before it computes for 10.5 ms: nobody is late, and 8 ms are lost."""
-    simulated, ranks = made(data_parallel(input_us=8_000.0, **OPTIONS), tmp_path)
+    simulated, ranks = made(data_parallel(input_us=8_000.0, **OPTIONS))
     quick = simulate(data_parallel(input_us=0.0, **OPTIONS))
     saved_us = simulated.step_us - quick.step_us
     assert saved_us > 0.3 * simulated.step_us
@@ -41,8 +41,8 @@ def test_input_of_all_ranks_has_its_number(tmp_path: Path) -> None:
     assert sums["computation"] / 1e3 == pytest.approx(computed_us, rel=0.05)
 
 
-def test_a_healthy_job_loses_nothing_by_turns(tmp_path: Path) -> None:
-    _, ranks = made(data_parallel(**OPTIONS), tmp_path)
+def test_a_healthy_job_loses_nothing_by_turns() -> None:
+    _, ranks = made(data_parallel(**OPTIONS))
     assert words.headline(ranks).endswith("holds the others up")
     assert ranks.judged.pauses_ns < 0.02 * ranks.step_ns
 
