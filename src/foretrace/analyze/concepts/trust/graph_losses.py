@@ -52,7 +52,7 @@ class Replay:
     launch_id: int
     called_ns: int
     place: tuple[int, int] | None  # number of its step, and which of the step's graph launches it is
-    graph: int | None
+    has_ids: bool
     keys: tuple[int, ...]
     start: Array
     end: Array
@@ -113,9 +113,9 @@ def graph_losses(evidence: Evidence) -> Iterator[Note]:
     if captured is not None:
         _judge_captured(replays, captured, tally)
     else:
-        for group in _by_graph([replay for replay in replays if replay.graph is not None]):
+        for group in _by_graph([replay for replay in replays if replay.has_ids]):
             _judge_group(group, tally)
-        _judge_unnamed([replay for replay in replays if replay.graph is None], tally)
+        _judge_unnamed([replay for replay in replays if not replay.has_ids], tally)
     whole = _launches_without_work(evidence)
     if whole:
         usual = round(float(np.median([len(replay.keys) for replay in replays])))
@@ -158,9 +158,7 @@ def _notes(tally: Tally, count: int, whole: int) -> Iterator[Note]:
 
 def _replays(evidence: Evidence) -> list[Replay]:
     """The graph launches with recorded kernels, in order of launch."""
-    calls = evidence.runtime.filter(
-        pl.Series(calls_that(evidence.runtime["name"], Effect.GRAPH), dtype=pl.Boolean)
-    ).sort("start_ns")
+    calls = _those(evidence.runtime, Effect.GRAPH).sort("start_ns")
     kernels = evidence.linked.filter(
         pl.col("launch_id").is_in(calls["id"].implode()) & (pl.col("kind") == "kernel")
     )
@@ -168,13 +166,13 @@ def _replays(evidence: Evidence) -> list[Replay]:
         return []
     ids = evidence.trace.kernels.select(pl.col("span_id").alias("id"), "graph_id", "graph_node_id")
     kernels = kernels.join(ids, on="id", how="left", maintain_order="left")
-    # 0 is no id: torch writes it for kernels outside graphs.
-    known = (pl.col("graph_id").fill_null(0) != 0) & pl.col("graph_node_id").is_not_null()
+    node, graph = pl.col("graph_node_id"), pl.col("graph_id")
+    # CUDA's ids of nodes contain that of the graph; ROCm numbers the nodes of each graph from 0.
+    global_id = node >= 1 << _SUBGRAPH
+    known = (global_id | (node.is_not_null() & (graph != 0))).fill_null(value=False)
     names = pl.col("name").cast(pl.String).rank("dense").cast(pl.Int64)
     kernels = kernels.with_columns(known=known.all().over("launch_id"), name_key=names)
-    # ROCm numbers the nodes of each graph from 0.
-    node, graph = pl.col("graph_node_id"), pl.col("graph_id")
-    node = pl.when(node < 1 << _SUBGRAPH).then(graph * (1 << _SUBGRAPH) + node).otherwise(node)
+    node = pl.when(global_id).then(node).otherwise(graph * (1 << _SUBGRAPH) + node)
     key = pl.when("known").then(node).otherwise("name_key").cast(pl.Int64)
     kernels = kernels.with_columns(key=key).sort("start_ns", "id")
     rooms, places = _Rooms(evidence), _places(calls)
@@ -186,7 +184,7 @@ def _replays(evidence: Evidence) -> list[Replay]:
         replays.append(
             Replay(
                 launch, called[launch], places.get(launch),
-                int(nodes["graph_id"][0]) if nodes["known"][0] else None,
+                bool(nodes["known"][0]),
                 tuple(nodes["key"].to_list()), start, end,
                 rooms.before_ns(called[launch], int(start.min())), rooms.after_ns(called[launch], int(end.max())),
             )
@@ -202,9 +200,7 @@ class _Rooms:
         self._starts = device["start_ns"].to_numpy()  # in order
         self._reach = np.maximum.accumulate(device["end_ns"].to_numpy())
         spans = evidence.trace.spans
-        waits = evidence.runtime.filter(
-            pl.Series(calls_that(evidence.runtime["name"], Effect.SYNC), dtype=pl.Boolean)
-        )
+        waits = _those(evidence.runtime, Effect.SYNC)
         begun = waits["start_ns"].to_numpy()
         ended = begun + spans["dur_ns"].gather(waits["id"]).fill_null(0).to_numpy()
         order = np.argsort(ended, kind="stable")
@@ -238,25 +234,24 @@ def _places(calls: pl.DataFrame) -> dict[int, tuple[int, int]]:
     }
 
 
+def _those(calls: pl.DataFrame, effect: Effect) -> pl.DataFrame:
+    return calls.filter(pl.Series(calls_that(calls["name"], effect), dtype=pl.Boolean))
+
+
 def _launches_without_work(evidence: Evidence) -> int:
     """Graph launches that have no work at all, although later launches have some."""
-    missing = evidence.missing.filter(
-        pl.Series(calls_that(evidence.missing["name"], Effect.GRAPH), dtype=pl.Boolean)
-    )
-    waits = pl.Series(calls_that(evidence.runtime["name"], Effect.WHOLE_DEVICE), dtype=pl.Boolean)
+    missing = _those(evidence.missing, Effect.GRAPH)
     # Later work, or a later wait for the whole device, shows that the graph ran.
     later = (
         evidence.launches.filter("has_work")["start_ns"].max(),
-        evidence.runtime.filter(waits)["start_ns"].max(),
+        _those(evidence.runtime, Effect.WHOLE_DEVICE)["start_ns"].max(),
     )
     last = max((at for at in later if isinstance(at, int)), default=None)
     if missing.is_empty() or last is None:
         return 0
     # A driver call inside a runtime call is the same launch.
     parents = evidence.trace.spans["parent_id"]
-    graphs = evidence.launches.filter(
-        pl.Series(calls_that(evidence.launches["name"], Effect.GRAPH), dtype=pl.Boolean)
-    )["id"]
+    graphs = _those(evidence.launches, Effect.GRAPH)["id"]
     doubled = parents.gather(missing["id"]).is_in(graphs.implode()).fill_null(value=False)
     outer = missing["id"].is_in(parents.gather(graphs).drop_nulls().implode())
     return missing.filter(~doubled & ~outer & (missing["start_ns"] < last)).height
