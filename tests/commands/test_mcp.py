@@ -24,7 +24,6 @@ from foretrace.errors import UsageError
 from foretrace.present.agent.answer import MOST_TOKENS
 from foretrace.present.agent.tokens import token_count
 from tests import schemas
-from tests.present.web.snapshot_files import leaking
 
 mcp = pytest.importorskip("mcp", reason="the extra `foretrace[mcp]` is not installed")
 anyio = pytest.importorskip("anyio")
@@ -318,18 +317,6 @@ def test_memory_tells_who_holds_it(session: Session, folder: Path) -> None:
     assert token_count(asked.text) < 600
     (folder / "memory.json").unlink()
     assert asked.field("values")["peak_bytes"] == 1_536
-
-
-def test_memory_lists_the_last_steps_of_a_leak(session: Session, folder: Path) -> None:
-    """Eight steps keep 6 MiB each: an answer has the last three, and how many there are."""
-    leaking(folder / "leak.pickle")
-    asked = session.ask("memory", path="leak.pickle")
-    (folder / "leak.pickle").unlink()
-    (leak,) = asked.field("leaks")
-    assert [(row["step"], row["kept_bytes"]) for row in leak["repetitions"]] == [
-        (step, 6 << 20) for step in (5, 6, 7)
-    ]
-    assert leak["repetitions_count"] == 8
 
 
 @pytest.mark.slow

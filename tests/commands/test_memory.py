@@ -14,6 +14,8 @@ import foretrace
 from foretrace.analyze.snapshots.findings import SCHEMA
 from foretrace.commands import main
 from foretrace.commands._encoding import SPELLINGS
+from foretrace.commands.agent.roots import Roots
+from foretrace.commands.agent.tools import Tools
 from foretrace.errors import InputError
 from tests.builders import Recording
 
@@ -262,3 +264,12 @@ def test_counters_are_told_in_the_same_document(tmp_path: Path, capsys: pytest.C
     assert "out of memory" in printed(capsys, path, "--format", "md")
     assert main(["memory", str(path), "--by", "line"]) == 2
     assert "counters do not tell who holds memory" in capsys.readouterr().err
+
+
+def test_an_answer_for_agents_lists_the_last_steps_of_a_leak(leaking: Path) -> None:
+    """Steps 1 to 4 keep what the one before had appended: the last three, and how many there are."""
+    (leak,) = Tools(Roots.of([leaking.parent])).memory(leaking.name).facts["leaks"]
+    assert [(row["step"], row["kept_bytes"]) for row in leak["repetitions"]] == [
+        (step, 2 * MIB) for step in (2, 3, 4)
+    ]
+    assert leak["repetitions_count"] == 4
