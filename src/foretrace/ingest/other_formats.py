@@ -160,7 +160,7 @@ OTHER_FORMATS = (
     ),
     OtherFormat(
         "a session of pyinstrument (JSON)",
-        "`pyinstrument --load` shows sessions saved as .pyisession",
+        "pyinstrument itself shows its sessions",
         lambda head: bool(_PYINSTRUMENT.match(_text(head))),
     ),
     OtherFormat(
