@@ -17,7 +17,6 @@ import pytest
 from foretrace.capture import run_folder
 from foretrace.capture.run_folder import Run, RunFolder, script_name
 from foretrace.errors import InputError, UsageError
-from tests.capture.planted import ISSUED
 
 SOURCES = Path(run_folder.__file__).parents[2]
 

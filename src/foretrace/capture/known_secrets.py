@@ -16,7 +16,9 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from foretrace.capture.secret_shapes import MASKED_CHARACTERS, secrets_among
-from foretrace.secret_formats import LEFT_OUT
+from foretrace.secret_formats import LEFT_OUT, without_known_secrets_in
+
+_LINE_CHARACTERS = 16
 
 _known: set[str] = set()
 _last_look: tuple[object, ...] = ()
@@ -49,9 +51,14 @@ def without_values(value: Any) -> Any:
         return pattern.sub(LEFT_OUT, value) if pattern is not None else value
     if isinstance(value, dict):
         return {without_values(key): without_values(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [without_values(item) for item in value]
     return value
+
+
+def masked(value: Any) -> Any:
+    """The same without secrets that their form gives away, too; names of the program stay, however they look."""
+    return without_known_secrets_in(without_values(value))
 
 
 @lru_cache(maxsize=8)
@@ -81,7 +88,8 @@ def spellings(secret: str) -> set[str]:
     # Kineto's way with what would need an escape in JSON.
     by_kineto = secret.replace("\\", "/").replace('"', "'").replace("\n", "")
     texts = {secret, by_kineto, *escaped, *in_address, *_in_base64(raw)}
-    return {text for text in texts if len(text) >= MASKED_CHARACTERS}
+    lines = {line for line in secret.split("\n") if len(line) >= _LINE_CHARACTERS}  # of a key, in a log
+    return {text for text in texts | lines if len(text) >= MASKED_CHARACTERS}
 
 
 def _in_base64(raw: bytes) -> set[str]:

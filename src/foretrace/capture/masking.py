@@ -6,13 +6,15 @@ import mmap
 import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
-from foretrace.capture.known_secrets import bytes_pattern
+from foretrace.capture.known_secrets import bytes_pattern, masked
 from foretrace.secret_formats import may_hold_secrets, secret_places
 
 Places = tuple[tuple[int, int], ...]
 
 _PIECE_BYTES, _OVERLAP_BYTES = 8 << 20, 256 << 10
+_LOG_BYTES = 64 << 10
 # Texts of JSON: behind a name, first in a list, and further in a list. Each pattern begins with characters that `re` searches
 # for quickly: a recording has millions of texts, nearly all of them alike. Texts of fewer than eight characters hold no secret.
 _TEXT = rb'"(?![^"\\]{0,7}")([^"\\\n]*(?:\\.[^"\\\n]*)*)'
@@ -32,11 +34,22 @@ def mask_in_file(path: Path, secrets: Collection[str], *, formats: bool = True) 
         is_json = content[:64].lstrip()[:1] in (b"{", b"[")
         for begin in range(0, len(content), _PIECE_BYTES):
             piece = content[begin : begin + _PIECE_BYTES + _OVERLAP_BYTES]
-            for start, end in (_in_json if is_json else _in_pickle)(piece, frozenset(secrets), known, formats):
-                masked = b"*" * (end - start)
-                count += content[begin + start : begin + end] != masked
-                content[begin + start : begin + end] = masked
+            for start, end in (_in_json if is_json else _in_pickle)(
+                piece, frozenset(secrets), known, formats
+            ):
+                stars = b"*" * (end - start)
+                count += content[begin + start : begin + end] != stars
+                content[begin + start : begin + end] = stars
     return count
+
+
+def keep_log(printed: IO[bytes], log: Path) -> None:
+    """Writes what a program printed, without secrets."""
+    printed.seek(0)
+    with log.open("wb") as file:
+        while lines := printed.readlines(_LOG_BYTES):
+            text = b"".join(lines).decode(errors="surrogateescape")
+            file.write(str(masked(text)).encode(errors="surrogateescape"))
 
 
 def _in_json(

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from foretrace.capture import environment
+from foretrace.capture import environment, known_secrets
 from foretrace.capture.loader_patches import (
     PersistentWorkers,
     PinMemory,
@@ -99,6 +99,7 @@ class Trial:
 
     def install(self) -> None:
         """From now on the program is as it would be with the changes."""
+        known_secrets.values()  # those that the program removes from its environment stay known
         self._seed()
         for patch in self.patches.values():
             patch.install()
@@ -191,7 +192,7 @@ class Trial:
         }
         part = f"{self.options.output}.part"
         with open(part, "w", encoding="utf-8") as file:
-            json.dump(facts, file)
+            json.dump(known_secrets.masked(facts), file)
         os.replace(part, self.options.output)
 
     def _leave(self) -> None:
