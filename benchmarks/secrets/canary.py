@@ -1,0 +1,313 @@
+"""Do secrets reach a file? Programs with a secret of their own are recorded and ended in every way; all that was written is searched.
+
+    python benchmarks/secrets/canary.py --runs 200        "200 runs, 0 secrets", and exit code 0
+    python benchmarks/secrets/canary.py --source CHECKOUT/src --runs 10   of another version: the canary must be able to fail
+
+Each run has a folder of its own, with HOME, TMPDIR, the cache and the Run in it. Every secret of a run holds 24 random
+letters of its own: the search looks for these bytes, as they are and in base64, in every file and every name of a file, and in
+what files hold compressed. It knows neither names of variables nor formats, so it shares no mistake with what it checks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import gzip
+import io
+import os
+import random
+import re
+import shutil
+import signal
+import string
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SOURCE = HERE.parents[1] / "src"
+QUICK = ("--settle-s", "0.1", "--time-s", "0.2", "--warm-s", "0.05", "-q")
+# The steps after which a program is interrupted: before it is timed, in the early passes, while it settles and is timed, in the
+# passes, and behind them.
+POINTS = (1, 6, 9, 11, 14, 20, 60, 150, 250, 400)
+ENDINGS = ("SIGINT", "SIGTERM", "SIGKILL", "SIGKILL of foretrace")
+CALM = ("ends early", "settles", "raises", "fork", "spawn", "late", "try", "foreign", "bench", "path")
+SCENARIOS = (*CALM, *(f"{ending} at {point}" for point in POINTS for ending in ENDINGS))
+LIMIT_S = 300.0
+_BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{64,}={0,2}")
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A run's secrets: random letters for each place where a program may hold one."""
+
+    password: str
+    address: str
+    token: str
+    argument: str
+    query: str
+    path: str
+    late: str
+
+    @classmethod
+    def hatch(cls) -> Canary:
+        """One that never was."""
+        letters = string.ascii_letters + string.digits
+        source = random.SystemRandom()
+        return cls(*("".join(source.choice(letters) for _ in range(24)) for _ in fields(cls)))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables: by name, with characters that JSON and addresses escape; inside an address; of a known format."""
+        return {
+            "DB_PASSWORD": f'pa"ss\\{self.password}/é',
+            "DATABASE_URL": f"postgres://admin:{self.address}@db.example/x",
+            "NOTE": f"ghp_{self.token}0123456789ab",
+            "DATA_KEY": f"data-{self.path}",
+            "MY_SETTING": "$",
+        }
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of a command line."""
+        query = f"https://example.org/d?access_token={self.query}&x=1"
+        return ["--api-key", self.argument, f"wandb.api_key={self.argument}", query]
+
+    def kinds_in(self, content: bytes) -> list[str]:
+        """Which of them a file holds: as they are, in UTF-16 or in base64."""
+        texts = (
+            (field.name, text) for field in fields(self) for text in _in_bytes(getattr(self, field.name))
+        )
+        return sorted({kind for kind, text in texts if text in content})
+
+
+def _in_bytes(letters: str) -> Iterator[bytes]:
+    raw = letters.encode()
+    yield raw
+    yield letters.encode("utf-16-le")
+    for shift, first in enumerate((0, 2, 3)):
+        yield base64.b64encode(b"\0" * shift + raw)[first : (shift + len(raw)) * 8 // 6]
+
+
+def leaks(root: Path, canary: Canary) -> list[str]:
+    """The files below a folder whose name or content holds a secret, and which."""
+    leaking = []
+    for path in sorted(root.rglob("*")):
+        kinds = canary.kinds_in(os.fsencode(path.name))
+        if path.is_symlink():
+            kinds += canary.kinds_in(os.fsencode(os.readlink(path)))
+        elif path.is_file():
+            kinds += [kind for content in unpacked(path.read_bytes()) for kind in canary.kinds_in(content)]
+        if kinds:
+            leaking.append(f"{', '.join(sorted(set(kinds)))} in {path.relative_to(root)}")
+    return leaking
+
+
+def unpacked(content: bytes, depth: int = 4) -> Iterator[bytes]:
+    """The bytes, and what they hold compressed: gzip, zstd, Arrow IPC, and gzip in base64, inside one another."""
+    yield content
+    if not depth:
+        return
+    for inner in (*_compressed(content), *_in_base64(content)):
+        yield from unpacked(inner, depth - 1)
+
+
+def _compressed(content: bytes) -> Iterator[bytes]:
+    if content[:2] == b"\x1f\x8b":
+        yield zlib.decompressobj(31).decompress(
+            content
+        )  # as far as it goes: a killed program's may break off
+    elif content[:4] == b"\x28\xb5\x2f\xfd":
+        import zstandard
+
+        yield zstandard.ZstdDecompressor().decompress(content, max_output_size=1 << 30)
+    at = content.find(b"ARROW1")
+    if at >= 0:  # also inside a summary of a rank
+        import polars
+
+        end = content.find(b"ARROW1", at + 6)
+        while end >= 0:
+            try:
+                yield polars.read_ipc(io.BytesIO(content[at : end + 6])).write_json().encode()
+                return
+            except Exception:
+                end = content.find(b"ARROW1", end + 6)
+
+
+def _in_base64(content: bytes) -> Iterator[bytes]:
+    for match in _BASE64.finditer(content):
+        try:
+            decoded = base64.b64decode(match[0] + b"=" * (-len(match[0]) % 4), altchars=None)
+        except ValueError:
+            continue
+        if decoded[:2] == b"\x1f\x8b":
+            yield gzip.decompress(decoded)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run left."""
+
+    scenario: str
+    files: int
+    recordings: int
+    leaking: list[str]
+    problem: str = ""
+
+
+class Run:
+    """One program, recorded and ended as a scenario says."""
+
+    def __init__(
+        self, scenario: str, root: Path, *, source: Path = SOURCE, canary: Canary | None = None
+    ) -> None:
+        self.scenario, self.root, self.source = scenario, root, source
+        self.canary = canary or Canary.hatch()
+        self.ending, _, point = scenario.partition(" at ")
+        self.point = int(point or 0)
+        # The program's own folder is the user's: it is not searched.
+        self.inputs = root / "inputs"
+        self.written = root / "written"
+        secret = self.inputs / (f"data-{self.canary.path}" if scenario == "path" else "code")
+        for folder in (secret, *(self.written / name for name in ("home", "tmp", "work"))):
+            folder.mkdir(parents=True)
+        self.script = Path(shutil.copy(HERE / "program.py", secret / "train.py"))
+
+    def go(self) -> Outcome:
+        """Records, ends, opens what there is with every command, and searches."""
+        problem = ""
+        try:
+            if self.ending not in ("try", "foreign", "bench"):
+                self._record()
+            self._outputs()
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+        files = [path for path in self.written.rglob("*") if path.is_file()]
+        recordings = [path for path in files if path.name in ("light.json", "rich.json")]
+        return Outcome(self.scenario, len(files), len(recordings), leaks(self.written, self.canary), problem)
+
+    def _environment(self) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ}
+        return {
+            **kept,
+            **self.canary.environment,
+            "CANARY_LATE": base64.b32encode(
+                self.canary.late.encode()
+            ).decode(),  # no spelling that is searched for
+            "HOME": str(self.written / "home"),
+            "TMPDIR": str(self.written / "tmp"),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": os.pathsep.join(
+                [str(self.source), *filter(None, [os.environ.get("CANARY_PACKAGES")])]
+            ),
+        }
+
+    def program(self) -> list[str]:
+        """The command, with secrets in its arguments."""
+        return [sys.executable, str(self.script), self.ending, *self.canary.arguments]
+
+    def _record(self) -> None:
+        words = [sys.executable, "-m", "foretrace", "run", *QUICK, "-o", "run"]
+        words += (
+            ["--stop-after-capture"] if self.ending in ("settles", "late", "fork", "spawn", "path") else []
+        )
+        started = subprocess.Popen(
+            [*words, "--", *self.program()],
+            cwd=self.written / "work", env=self._environment(), text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        try:
+            self._interrupt(started)
+            started.wait(LIMIT_S)
+        finally:
+            # What kill -9 of the launcher leaves running.
+            try:
+                os.killpg(started.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            started.wait()
+
+    def _interrupt(self, started: subprocess.Popen[str]) -> None:
+        """Ends the program once it says that it took so many steps, or a moment later: within a pass, or a file."""
+        assert started.stdout is not None
+        pid, until = 0, time.monotonic() + LIMIT_S
+        for line in started.stdout:
+            pid = int(line.partition("pid ")[2] or pid)
+            if time.monotonic() > until:
+                raise TimeoutError(f"no step {self.point}")
+            if self.point and line.startswith("step ") and int(line.split()[1]) >= self.point:
+                time.sleep(random.uniform(0, 0.05))
+                name = self.ending.split()[0]
+                target = started.pid if self.ending.endswith("foretrace") else pid
+                os.kill(target, getattr(signal, name))
+                self.point = 0
+                if name == "SIGKILL" and target == started.pid:
+                    time.sleep(random.uniform(0, 0.3))  # the program may go on for a while
+                    return
+
+    def _outputs(self) -> None:
+        done = subprocess.run(
+            [sys.executable, str(HERE / "outputs.py"), self.ending, *self.program()],
+            cwd=self.written / "work", env=self._environment(), text=True, capture_output=True,
+            stdin=subprocess.DEVNULL, timeout=2 * LIMIT_S, check=False,
+        )  # fmt: skip
+        (self.written / "work" / "outputs.log").write_text(done.stdout)
+        if done.returncode:
+            raise RuntimeError(
+                done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "outputs.py failed"
+            )
+
+
+def run_one(scenario: str, *, source: Path, keep: Path | None) -> Outcome:
+    """One run in a folder of its own, which stays only where it leaks and `keep` names a place."""
+    with tempfile.TemporaryDirectory(prefix="canary-", ignore_cleanup_errors=True) as folder:
+        outcome = Run(scenario, Path(folder), source=source).go()
+        if keep is not None and (outcome.leaking or outcome.problem):
+            shutil.copytree(folder, keep / Path(folder).name, symlinks=True, ignore_dangling_symlinks=True)
+        return outcome
+
+
+def main() -> int:
+    """Runs all scenarios in turn until there are enough; exit code 1 where a secret was found."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=len(SCENARIOS))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--only", help="scenarios whose name holds this")
+    parser.add_argument("--source", type=Path, default=SOURCE, help="the src folder of the version to check")
+    parser.add_argument("--keep", type=Path, help="where folders that leak stay")
+    args = parser.parse_args()
+    scenarios = [scenario for scenario in SCENARIOS if not args.only or args.only in scenario]
+    turns = [scenarios[number % len(scenarios)] for number in range(args.runs)]
+    began, outcomes = time.monotonic(), []
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for outcome in pool.map(
+            lambda scenario: run_one(scenario, source=args.source.resolve(), keep=args.keep), turns
+        ):
+            outcomes.append(outcome)
+            for leak in outcome.leaking:
+                print(f"{outcome.scenario}: LEAK {leak}", flush=True)
+            if outcome.problem:
+                print(f"{outcome.scenario}: {outcome.problem}", flush=True)
+    leaking = sum(bool(outcome.leaking) for outcome in outcomes)
+    files, recorded = (
+        sum(getattr(outcome, name) for outcome in outcomes) for name in ("files", "recordings")
+    )
+    problems = sum(bool(outcome.problem) for outcome in outcomes)
+    print(
+        f"{files} files searched, {recorded} of them recordings; {problems} runs with a problem; {time.monotonic() - began:.0f} s"
+    )
+    print(f"{len(outcomes)} runs, {leaking or 0} secrets")
+    return 1 if leaking or problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
