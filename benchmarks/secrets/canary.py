@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import gzip
 import io
 import os
+import pickle
 import random
 import re
 import shutil
@@ -25,19 +27,23 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import IO
+
+sys.path.insert(0, str(Path(__file__).parent))
+import warm
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"
-QUICK = ("--settle-s", "0.1", "--time-s", "0.2", "--warm-s", "0.05", "-q")
+QUICK = ("--settle-s", "0.5", "--time-s", "0.3", "--warm-s", "0.05", "-q")
 # The steps after which a program is interrupted: before it is timed, in the early passes, while it settles and is timed, in the
 # passes, and behind them.
 POINTS = (1, 6, 9, 11, 14, 20, 60, 150, 250, 400)
 ENDINGS = ("SIGINT", "SIGTERM", "SIGKILL", "SIGKILL of foretrace")
 CALM = ("ends early", "settles", "raises", "fork", "spawn", "late", "try", "foreign", "bench", "path")
+LONG = ("try", "foreign", "bench", "spawn")
 SCENARIOS = (*CALM, *(f"{ending} at {point}" for point in POINTS for ending in ENDINGS))
 LIMIT_S = 300.0
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{64,}={0,2}")
@@ -164,11 +170,10 @@ class Outcome:
 class Run:
     """One program, recorded and ended as a scenario says."""
 
-    def __init__(
-        self, scenario: str, root: Path, *, source: Path = SOURCE, canary: Canary | None = None
-    ) -> None:
+    def __init__(self, scenario: str, root: Path, *, source: Path = SOURCE, is_warm: bool = False) -> None:
         self.scenario, self.root, self.source = scenario, root, source
-        self.canary = canary or Canary.hatch()
+        self.warm, self._killed = is_warm, False
+        self.canary = Canary.hatch()
         self.ending, _, point = scenario.partition(" at ")
         self.point = int(point or 0)
         # The program's own folder is the user's: it is not searched.
@@ -179,13 +184,16 @@ class Run:
             folder.mkdir(parents=True)
         self.script = Path(shutil.copy(HERE / "program.py", secret / "train.py"))
 
-    def go(self) -> Outcome:
+    def go(self, *, opened: bool = True) -> Outcome:
         """Records, ends, opens what there is with every command, and searches."""
         problem = ""
         try:
             if self.ending not in ("try", "foreign", "bench"):
                 self._record()
-            self._outputs()
+                if not (self.written / "work" / "run" / "run.json").exists():
+                    problem = "no Run was begun"
+            if opened or self.ending in LONG:
+                self._outputs()
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         files = [path for path in self.written.rglob("*") if path.is_file()]
@@ -214,64 +222,106 @@ class Run:
         return [sys.executable, str(self.script), self.ending, *self.canary.arguments]
 
     def _record(self) -> None:
-        words = [sys.executable, "-m", "foretrace", "run", *QUICK, "-o", "run"]
+        words = ["run", *QUICK, "-o", "run"]
         words += (
             ["--stop-after-capture"] if self.ending in ("settles", "late", "fork", "spawn", "path") else []
         )
-        started = subprocess.Popen(
-            [*words, "--", *self.program()],
-            cwd=self.written / "work", env=self._environment(), text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+        words += ["--", *self.program()]
+        place, environment = self.written / "work", self._environment()
+        reading, writing = os.pipe()
+        started: subprocess.Popen[bytes] | warm.Forked
+        if self.warm:
+            started = warm.launcher(words, env=environment, cwd=place, stdout=writing)
+        else:
+            started = subprocess.Popen(
+                [sys.executable, "-m", "foretrace", *words],
+                cwd=place, env=environment, stdin=subprocess.DEVNULL, stdout=writing, stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )  # fmt: skip
+        os.close(writing)
         try:
-            self._interrupt(started)
-            started.wait(LIMIT_S)
+            with open(reading, encoding="utf-8") as printed:
+                self._interrupt(started.pid, printed)
+            if self._killed:
+                time.sleep(random.uniform(0, 0.3))  # the program may go on for a while
+            else:
+                started.wait(LIMIT_S)
         finally:
             # What kill -9 of the launcher leaves running.
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(started.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             started.wait()
 
-    def _interrupt(self, started: subprocess.Popen[str]) -> None:
+    def _interrupt(self, launcher: int, printed: IO[str]) -> None:
         """Ends the program once it says that it took so many steps, or a moment later: within a pass, or a file."""
-        assert started.stdout is not None
-        pid, until = 0, time.monotonic() + LIMIT_S
-        for line in started.stdout:
-            pid = int(line.partition("pid ")[2] or pid)
+        program, until = 0, time.monotonic() + LIMIT_S
+        for line in printed:
+            program = int(line.partition("pid ")[2] or program)
             if time.monotonic() > until:
                 raise TimeoutError(f"no step {self.point}")
             if self.point and line.startswith("step ") and int(line.split()[1]) >= self.point:
                 time.sleep(random.uniform(0, 0.05))
-                name = self.ending.split()[0]
-                target = started.pid if self.ending.endswith("foretrace") else pid
-                os.kill(target, getattr(signal, name))
-                self.point = 0
-                if name == "SIGKILL" and target == started.pid:
-                    time.sleep(random.uniform(0, 0.3))  # the program may go on for a while
+                of_launcher = self.ending.endswith("foretrace")
+                os.kill(launcher if of_launcher else program, getattr(signal, self.ending.split()[0]))
+                self.point, self._killed = 0, of_launcher
+                if of_launcher:
                     return
 
     def _outputs(self) -> None:
-        done = subprocess.run(
-            [sys.executable, str(HERE / "outputs.py"), self.ending, *self.program()],
-            cwd=self.written / "work", env=self._environment(), text=True, capture_output=True,
-            stdin=subprocess.DEVNULL, timeout=2 * LIMIT_S, check=False,
-        )  # fmt: skip
-        (self.written / "work" / "outputs.log").write_text(done.stdout)
-        if done.returncode:
-            raise RuntimeError(
-                done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "outputs.py failed"
-            )
+        place, log = self.written / "work", self.written / "work" / "outputs.log"
+        arguments = [self.ending, *self.program()]
+        with log.open("wb") as file:
+            if self.warm:
+                outputs = HERE / "outputs.py"
+                code = warm.script(
+                    outputs, arguments, env=self._environment(), cwd=place, stdout=file.fileno()
+                ).wait()
+            else:
+                code = subprocess.run(
+                    [sys.executable, str(HERE / "outputs.py"), *arguments],
+                    cwd=place, env=self._environment(), stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+                    timeout=2 * LIMIT_S, check=False,
+                ).returncode  # fmt: skip
+        if code:
+            raise RuntimeError(f"outputs.py ended with {code}: {log.read_bytes()[-300:]!r}")
 
 
-def run_one(scenario: str, *, source: Path, keep: Path | None) -> Outcome:
+def run_one(scenario: str, *, source: Path, keep: Path | None, is_warm: bool, opened: bool) -> Outcome:
     """One run in a folder of its own, which stays only where it leaks and `keep` names a place."""
-    with tempfile.TemporaryDirectory(prefix="canary-", ignore_cleanup_errors=True) as folder:
-        outcome = Run(scenario, Path(folder), source=source).go()
+    folder = Path(tempfile.mkdtemp(prefix="canary-"))  # not one that forks of this process remove as they end
+    try:
+        outcome = Run(scenario, folder, source=source, is_warm=is_warm).go(opened=opened)
         if keep is not None and (outcome.leaking or outcome.problem):
-            shutil.copytree(folder, keep / Path(folder).name, symlinks=True, ignore_dangling_symlinks=True)
-        return outcome
+            shutil.copytree(folder, keep / folder.name, symlinks=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return outcome
+
+
+def outcomes(
+    turns: Sequence[tuple[str, bool]], jobs: int, run: Callable[[str, bool], Outcome]
+) -> Iterator[Outcome]:
+    """Of all runs, so many at a time, each in a fork of this process."""
+    left, running = list(turns), {}
+    while left or running:
+        while left and len(running) < jobs:
+            scenario, opened = left.pop(0)
+            reading, writing = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                with open(writing, "wb") as answer:
+                    pickle.dump(run(scenario, opened), answer)
+                os._exit(0)
+            os.close(writing)
+            running[pid] = open(reading, "rb"), scenario  # noqa: SIM115  # read when the fork has ended
+        pid, _ = os.wait()
+        if pid in running:
+            answer, scenario = running.pop(pid)
+            with answer:
+                content = answer.read()
+            yield (
+                pickle.loads(content) if content else Outcome(scenario, 0, 0, [], "the run itself broke off")
+            )
 
 
 def main() -> int:
@@ -284,28 +334,41 @@ def main() -> int:
     parser.add_argument("--only", help="scenarios whose name holds this")
     parser.add_argument("--source", type=Path, default=SOURCE, help="the src folder of the version to check")
     parser.add_argument("--keep", type=Path, help="where folders that leak stay")
+    parser.add_argument(
+        "--warm", action="store_true", help="fork a process that has torch imported: a tenth of the time"
+    )
     args = parser.parse_args()
     scenarios = [scenario for scenario in SCENARIOS if not args.only or args.only in scenario]
-    turns = [scenarios[number % len(scenarios)] for number in range(args.runs)]
-    began, outcomes = time.monotonic(), []
-    with ThreadPoolExecutor(args.jobs) as pool:
-        for outcome in pool.map(
-            lambda scenario: run_one(scenario, source=args.source.resolve(), keep=args.keep), turns
-        ):
-            outcomes.append(outcome)
-            for leak in outcome.leaking:
-                print(f"{outcome.scenario}: LEAK {leak}", flush=True)
-            if outcome.problem:
-                print(f"{outcome.scenario}: {outcome.problem}", flush=True)
-    leaking = sum(bool(outcome.leaking) for outcome in outcomes)
-    files, recorded = (
-        sum(getattr(outcome, name) for outcome in outcomes) for name in ("files", "recordings")
-    )
-    problems = sum(bool(outcome.problem) for outcome in outcomes)
-    print(
-        f"{files} files searched, {recorded} of them recordings; {problems} runs with a problem; {time.monotonic() - began:.0f} s"
-    )
-    print(f"{len(outcomes)} runs, {leaking or 0} secrets")
+    # Once with all commands, then without them and the long scenarios: what a Run does not hold, no command prints.
+    again = [scenario for scenario in scenarios if scenario not in LONG] or scenarios
+    more = (again[number % len(again)] for number in range(max(0, args.runs - len(scenarios))))
+    turns = [
+        *((scenario, True) for scenario in scenarios[: args.runs]),
+        *((scenario, False) for scenario in more),
+    ]
+    if args.warm:
+        sys.path.insert(0, str(args.source.resolve()))
+        warm.load()
+    began = time.monotonic()
+
+    def run(scenario: str, opened: bool) -> Outcome:
+        is_warm = args.warm and scenario != "spawn"
+        return run_one(scenario, source=args.source.resolve(), keep=args.keep, is_warm=is_warm, opened=opened)
+
+    done = []
+    for outcome in outcomes(turns, args.jobs, run):
+        done.append(outcome)
+        for leak in outcome.leaking:
+            print(f"{outcome.scenario}: LEAK of {leak}", flush=True)
+        if outcome.problem:
+            print(f"{outcome.scenario}: {outcome.problem}", flush=True)
+        if len(done) % 10 == 0:
+            print(f"{len(done)} runs, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    leaking = sum(bool(outcome.leaking) for outcome in done)
+    problems = sum(bool(outcome.problem) for outcome in done)
+    files, recordings = (sum(getattr(outcome, name) for outcome in done) for name in ("files", "recordings"))
+    print(f"{files} files searched, {recordings} of them recordings; {problems} runs with a problem")
+    print(f"{len(done)} runs, {sum(len(outcome.leaking) for outcome in done)} secrets")
     return 1 if leaking or problems else 0
 
 

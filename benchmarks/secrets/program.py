@@ -11,11 +11,19 @@ from torch.profiler import record_function
 ENDING = sys.argv[1]
 SECRETS = [*(os.environ[name] for name in ("DB_PASSWORD", "DATABASE_URL", "NOTE", "DATA_KEY")), *sys.argv[3:]]
 LATE = base64.b32decode(os.environ["CANARY_LATE"]).decode()
+# Each secret as it is, in an address, in base64 behind a user, and as Python shows it.
 NAMES = [
     *SECRETS,
-    *(urllib.parse.quote(secret, safe="") for secret in SECRETS),
-    *(base64.b64encode(f"user:{secret}".encode()).decode() for secret in SECRETS),
-    *(repr(secret) for secret in SECRETS),
+    *(
+        " ".join(
+            (
+                urllib.parse.quote(secret, safe=""),
+                base64.b64encode(f"user:{secret}".encode()).decode(),
+                repr(secret),
+            )
+        )
+        for secret in SECRETS
+    ),
 ]
 torch.manual_seed(0)
 torch.set_num_threads(1)

@@ -285,4 +285,6 @@ def _write(path: Path, text: str) -> None:
 
 
 def _say(text: str) -> None:
-    print(visible(text), file=sys.stderr, flush=True)
+    from foretrace.capture.known_secrets import masked
+
+    print(visible(masked(text)), file=sys.stderr, flush=True)
