@@ -27,7 +27,7 @@ PACKAGE = ROOT / "src" / "foretrace"
 # Bottom first. A part may import parts of lower layers, never of its own or a higher one.
 LAYERS = (
     ("errors", "_version", "_scan", "word_shapes", "secret_names", "deflate"),
-    ("units", "secret_formats"),
+    ("units", "secret_formats", "scratch_folders"),
     ("remote",),
     ("urls",),
     ("schema", "intervals", "hardware", "sourced", "pandas_frames", "runtime_names", "kernel_profile"),
