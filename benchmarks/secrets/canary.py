@@ -334,6 +334,7 @@ def main() -> int:
     parser.add_argument("--only", help="scenarios whose name holds this")
     parser.add_argument("--source", type=Path, default=SOURCE, help="the src folder of the version to check")
     parser.add_argument("--keep", type=Path, help="where folders that leak stay")
+    parser.add_argument("--brief", action="store_true", help="search Runs alone, and no command's output")
     parser.add_argument(
         "--warm", action="store_true", help="fork a process that has torch imported: a tenth of the time"
     )
@@ -341,11 +342,9 @@ def main() -> int:
     scenarios = [scenario for scenario in SCENARIOS if not args.only or args.only in scenario]
     # Once with all commands, then without them and the long scenarios: what a Run does not hold, no command prints.
     again = [scenario for scenario in scenarios if scenario not in LONG] or scenarios
-    more = (again[number % len(again)] for number in range(max(0, args.runs - len(scenarios))))
-    turns = [
-        *((scenario, True) for scenario in scenarios[: args.runs]),
-        *((scenario, False) for scenario in more),
-    ]
+    first = [] if args.brief else scenarios[: args.runs]
+    more = (again[number % len(again)] for number in range(args.runs - len(first)))
+    turns = [*((scenario, True) for scenario in first), *((scenario, False) for scenario in more)]
     if args.warm:
         sys.path.insert(0, str(args.source.resolve()))
         warm.load()
