@@ -130,9 +130,9 @@ def _compressed(content: bytes) -> Iterator[bytes]:
             content
         )  # as far as it goes: a killed program's may break off
     elif content[:4] == b"\x28\xb5\x2f\xfd":
-        import zstandard
+        from foretrace import zstd
 
-        yield zstandard.ZstdDecompressor().decompress(content, max_output_size=1 << 30)
+        yield zstd.decompress(content)
     at = content.find(b"ARROW1")
     if at >= 0:  # also inside a summary of a rank
         import polars

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 from foretrace.commands import main
@@ -91,8 +90,7 @@ def everything(run: str, *, brief: bool = False) -> None:
         write("diagnosis.sarif", ["diagnose", run, "--format", "sarif"])
         return
     for name, words in PRINTED.items():
-        if name != "ranks.json" or find_spec("zstandard"):
-            write(name, [run if word == "RUN" else word for word in words])
+        write(name, [run if word == "RUN" else word for word in words])
     for words in WRITTEN:
         write(f"{words[-1]}.log", [run if word == "RUN" else word for word in words])
     answers(run)

@@ -74,7 +74,9 @@ def launcher(words: Sequence[str], *, env: Mapping[str, str], cwd: Path, stdout:
         from foretrace.capture import launch as launching
         from foretrace.commands import main
 
-        starts = SimpleNamespace(Popen=lambda command, env: Forked(lambda: _program(command), env=env))
+        starts = SimpleNamespace(
+            Popen=lambda command, env, preexec_fn=None: Forked(lambda: _program(command), env=env)
+        )
         launching.subprocess = starts  # type: ignore[assignment]
         return main(list(words))
 

@@ -17,6 +17,7 @@ import pytest
 from capture.programs import needs_torch
 
 from benchmarks.secrets.canary import Canary, Run, leaks
+from foretrace import zstd
 
 CANARY = Canary.hatch()
 LEAKING = f"region {CANARY.password}".encode()
@@ -29,19 +30,15 @@ def arrow(text: bytes) -> bytes:
     return file.getvalue()
 
 
-def zstd(content: bytes) -> bytes:
-    return pytest.importorskip("zstandard").ZstdCompressor().compress(content)
-
-
 CONTAINERS = {
     "as it is": lambda text: text,
     "in UTF-16": lambda text: text.decode().encode("utf-16-le"),
     "in a pickle": lambda text: pickle.dumps({"frames": [text.decode()]}),
     "in base64, behind a user": lambda text: base64.b64encode(b"user:" + text),
     "in gzip": gzip.compress,
-    "in zstd": zstd,
+    "in zstd": zstd.compress,
     "in Arrow": arrow,
-    "in Arrow, in zstd, behind a header": lambda text: zstd(b"header" + arrow(text)),
+    "in Arrow, in zstd, behind a header": lambda text: zstd.compress(b"header" + arrow(text)),
     "in a report": lambda text: (
         b"<script>" + base64.b64encode(gzip.compress(text + os.urandom(99))) + b"</script>"
     ),

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from foretrace.capture import plan
+from foretrace.capture.hidden_files import HiddenFile, hidden_file, remove_leftovers
 from foretrace.capture.run_folder import RunFolder
-from foretrace.capture.whole_files import HiddenFile, check_end, hidden_file, remove_leftovers
 from foretrace.commands import main
 from foretrace.errors import UsageError
+from foretrace.whole_files import check_end
 
 PROGRAM = """
 import sys, torch
@@ -109,7 +110,7 @@ def test_a_file_that_breaks_off_leaves_nothing(
     system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if system == "no /proc":
-        monkeypatch.setattr("foretrace.capture.whole_files._unnamed_file", lambda _: None)
+        monkeypatch.setattr("foretrace.capture.hidden_files._unnamed_file", lambda _: None)
     elif system == "no files without a name":  # such as NFS
         monkeypatch.setattr(os, "O_TMPFILE", os.O_RDWR)
     target = tmp_path / "light.json"

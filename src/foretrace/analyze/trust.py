@@ -39,6 +39,7 @@ _CHECKS = (
     coverage.stated,
     marks,
     settling,
+    completeness.damaged_files,
     disturbance.first_step,
     disturbance.overhead,
     disturbance.durations,

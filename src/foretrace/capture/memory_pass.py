@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from foretrace.capture.hidden_files import hidden_file
 from foretrace.capture.passes import Pass
 from foretrace.capture.plan import PlannedPass
-from foretrace.capture.whole_files import hidden_file
 
 # Stacks of Python alone, and of allocations alone: about 2 us each, by torch's documentation. C++ frames would have to be
 # looked up by address, all of them, when the snapshot is written.

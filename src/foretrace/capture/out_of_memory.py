@@ -17,9 +17,9 @@ from types import FrameType
 from typing import IO, Any
 
 from foretrace.capture import environment
+from foretrace.capture.hidden_files import hidden_file
 from foretrace.capture.options import CaptureOptions
 from foretrace.capture.run_folder import RANK_FILE, RunFolder
-from foretrace.capture.whole_files import hidden_file
 
 FILE = "oom.pickle"
 # A program that is out of memory wants to end: what is written then is small, and written soon, or not at all.

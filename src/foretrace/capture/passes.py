@@ -17,10 +17,11 @@ from typing import Any
 
 from foretrace.capture import external
 from foretrace.capture.device_pass import DeviceTime, device_time
+from foretrace.capture.hidden_files import hidden_file
 from foretrace.capture.labels import ModuleLabels
 from foretrace.capture.options import DEVICE, LIGHT, CaptureOptions, Switches
 from foretrace.capture.plan import PlannedPass
-from foretrace.capture.whole_files import check_end, hidden_file
+from foretrace.whole_files import check_end
 
 ours = threading.local()  # `ours.profiler` is set while the profiler that is started or stopped is ours
 

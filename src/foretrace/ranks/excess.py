@@ -12,6 +12,7 @@ from foretrace.ranks.gathered import Array, Gathered
 from foretrace.ranks.roles import Roles
 from foretrace.ranks.summary import KIND_CODE
 from foretrace.sourced import JUDGEMENT, Factor, Share
+from foretrace.statistics import NORMAL, deviation_of
 
 LEAST_SLOWER = Share(0.03, "the computation of a rank's role, by which it takes longer", JUDGEMENT)
 LEAST_OTHER = Share(0.03, "the step, by which a rank does nothing longer than its role", JUDGEMENT)
@@ -33,8 +34,7 @@ LEAST_EXCESS = Share(0.003, "all steps, that a cause takes in sum", JUDGEMENT)
 SPREADS = Factor(6, "robust standard deviations beyond which a rank differs from its role", JUDGEMENT)
 _FEW = 4  # values, of which no spread can be told
 _SOME = 16  # values, of which the spread is known well enough to judge single ones by
-_NORMAL = 1.4826  # standard deviation over median absolute deviation
-_LOWER_SIXTH_PCT = 15.87  # one standard deviation below the mean
+_LOWER_SIXTH_PCT = 100 * NORMAL.cdf(-1)  # one standard deviation below the mean
 _ALL_TO_ALL = KIND_CODE["all_to_all"]
 
 
@@ -70,7 +70,7 @@ def spread(deviations: Array) -> float:
         return 0.0
     middle = known[(len(known) - 1) // 2]
     below = known[: (len(known) + 1) // 2]
-    by_median = _NORMAL * float(np.median(np.abs(below - middle)))
+    by_median = deviation_of(float(np.median(np.abs(below - middle))))
     return max(by_median, float(middle - np.percentile(known, _LOWER_SIXTH_PCT)))
 
 

@@ -13,6 +13,7 @@ from foretrace.ranks.recordings import find_recordings
 from foretrace.ranks.reduce import Ranks, reduce
 from foretrace.ranks.summary import SUFFIX, SUMMARY_SCHEMA, Summary, read_summary
 from foretrace.urls import RemotePath, here, located
+from foretrace.whole_files import replacing
 
 Progress = Callable[[int, int], None]
 _LISTED = 3
@@ -110,10 +111,9 @@ def _keep(place: Path | None, summary: bytes) -> None:
     """Written beside and renamed: a summary is there whole or not at all."""
     if place is None:
         return
-    temporary = place.with_name(f".{place.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(summary)
-        temporary.replace(place)
+        with replacing(place) as partial:
+            partial.write_bytes(summary)
     except OSError as error:
         raise InputError(f"{place}: cannot be written: {error.strerror or error}") from error
 

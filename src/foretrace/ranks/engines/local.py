@@ -97,7 +97,7 @@ class _Worker:
         environment = {"POLARS_MAX_THREADS": "1", **os.environ}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "foretrace.ranks.engines.worker"],
+            [sys.executable, "-P", "-m", "foretrace.ranks.engines.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

@@ -70,21 +70,6 @@ def hidden_file(target: Path) -> Iterator[HiddenFile]:
         file.close()
 
 
-def check_end(file: Path, end: bytes) -> None:
-    """Raises OSError where a file is not there or breaks off."""
-    try:
-        with file.open("rb") as written:
-            written.seek(max(file.stat().st_size - 64, 0))
-            whole = written.read().rstrip().endswith(end)
-    except FileNotFoundError:
-        whole = False
-    if not whole:
-        free = shutil.disk_usage(file.parent).free
-        raise OSError(
-            f"the recording could not be written to {file.parent} ({free / 2**20:,.1f} MiB are free there)"
-        )
-
-
 def remove_leftovers(folder: Path) -> None:
     """Removes what a killed program left of files in the making; links of a program that still writes stay."""
     for leftover in folder.glob(".*.partial*"):
