@@ -4,6 +4,8 @@ import base64
 import os
 import sys
 import urllib.parse
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.profiler import record_function
@@ -30,20 +32,21 @@ torch.set_num_threads(1)
 device = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def make_step(letters):
+def make_step(letters: str) -> Callable[[Callable[[], None]], None]:
     """A step whose Python frames have the secret in their names."""
     named = f"fetch_{letters}"
-    scope = {}
+    scope: dict[str, Any] = {}
     exec(f"def {named}(step):\n    step()", scope)
-    return scope[named]
+    function: Callable[[Callable[[], None]], None] = scope[named]
+    return function
 
 
-def train(steps):
+def train(steps: int) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     wrapped = make_step(sys.argv[3])
 
-    def step():
+    def step() -> None:
         for name in NAMES:
             with record_function(f"region {name}"):
                 torch.ones(2, device=device)
@@ -59,7 +62,7 @@ def train(steps):
             NAMES.append(os.environ["LATE_TOKEN"])
 
 
-def child():
+def child() -> None:
     os.environ["CHILD_PASSWORD"] = LATE
     NAMES.append(os.environ["CHILD_PASSWORD"])
     train(40)
@@ -73,7 +76,8 @@ if __name__ == "__main__":
     if ENDING in ("fork", "spawn"):
         import multiprocessing
 
-        started = multiprocessing.get_context(ENDING).Process(target=child)
+        context: Any = multiprocessing.get_context(ENDING)
+        started = context.Process(target=child)
         started.start()
         started.join()
         train(3_000)
