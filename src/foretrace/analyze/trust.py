@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from foretrace.analyze.concepts.trust import completeness, coverage, disturbance
+from foretrace.analyze.concepts.trust.contention import contention
 from foretrace.analyze.concepts.trust.evidence import Evidence, Note, Severity, some
 from foretrace.analyze.concepts.trust.how_to_record import as_recorded
 from foretrace.analyze.concepts.trust.marks import marks, processes
@@ -27,6 +28,7 @@ VERDICTS: Mapping[Severity, str] = {"no": "no", "care": "with care", "info": "ye
 _ORDER: tuple[Severity, ...] = ("no", "care", "info")
 # Notes of the same weight are listed in this order.
 _CHECKS = (
+    contention,
     completeness.content,
     completeness.whole_graphs,
     completeness.repairs,

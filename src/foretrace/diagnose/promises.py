@@ -30,12 +30,15 @@ WITHOUT_PROMISE: Mapping[str, str] = {
     "no-steps": "no steps are marked, so what repeats, and how long it takes, is not known",
     "one-step": "only one whole step was recorded, and a disturbed step cannot be told from a normal one",
 }
+CONTENDED = "other programs used the cores while steps were timed, so what a change brings on idle ones is not known"
 _NOT_TRUSTED = "this recording is not to be trusted"
 _EVENTS = ("op", "runtime", *DEVICE_KINDS)
 
 
 def why_not(case: Case) -> str:
     """Why no gain is promised from this recording, whatever the change; empty where one can be."""
+    if case.contended:
+        return CONTENDED
     report = case.result("trust")
     codes = set(report.table["code"])
     reason = next((why for code, why in WITHOUT_PROMISE.items() if code in codes), "")

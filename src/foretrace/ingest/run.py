@@ -42,7 +42,13 @@ class Recorded:
     def told(self, trace: Trace) -> Trace:
         """The recording, read, with what only the Run knows of it in its `meta`."""
         loader = self.timed.loader if self.timed is not None else None
-        known = {"settling": self.settling, "loader": loader, "environment": self.environment or None}
+        core_use = self.timed.core_use if self.timed is not None else None
+        known = {
+            "settling": self.settling,
+            "loader": loader,
+            "core_use": core_use,
+            "environment": self.environment or None,
+        }
         told = copy(trace)  # the recording itself may still go into the cache, which knows nothing of Runs
         told.meta = {**trace.meta, **{name: value for name, value in known.items() if value is not None}}
         if self.beside or self.counters:

@@ -35,6 +35,8 @@ _OVERVIEW = (
 def headline(diagnosis: Diagnosis, times: StepTimes) -> str:
     """One sentence: the step now, and what it would be with the fixes that promise a gain."""
     now = format_value("_ns", times.used_ns)
+    if diagnosis.contended:
+        return f"{diagnosis.contended}. {now} {times.of} beside them; no gain is promised: stop them and record again."
     if diagnosis.combined is None:
         why = diagnosis.not_promised
         return f"{now} {times.of}; " + (f"no gain is promised: {why}." if why else _NO_PROMISE)

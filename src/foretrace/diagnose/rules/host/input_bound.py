@@ -30,17 +30,15 @@ from foretrace.units import format_value
 LEAST_SHARE = Share(0.05, "the step", JUDGEMENT)
 _SOME = "Load in worker processes, ahead of the step."
 _MORE = "Use more workers, or prepare less."
-_LESS = (
-    "Prepare less for each item, or on the GPU: every core has a worker, and more would slow them all down."
-)
+_LESS = "Prepare less for each item: every core has a worker, and more would slow them all down."
 _CHEAP = "Make the batch cheaper, or leave it as it is: workers would make the program slower."
 _WHAT_IS_SLOW = (
     'cProfile.run("for i in range(100): loader.dataset[i]", sort="cumtime")  # what takes long in an item'
 )
 _WHY = "Nothing is launched until the batch is there."
-_LOADER = (
-    "loader = DataLoader(dataset, num_workers=8, persistent_workers=True, pin_memory=True, prefetch_factor=4)"
-)
+_UNKNOWN_CORES = "how many cores are idle is not recorded"
+_NO_CORE = "Prepare less for each item: no core is idle, and a worker would take one from the step."
+_LOADER = "loader = DataLoader(dataset, num_workers={workers}, persistent_workers=True, {pinned}prefetch_factor=4)"
 
 
 def _no_issue(values: Mapping[str, Any]) -> str | None:
@@ -90,6 +88,10 @@ def input_bound(case: Case) -> Iterator[Finding]:
     names them (`--num-workers 4`, `-j 4`) and nothing else does, that is how many there are. Nothing is promised where
     all cores have a worker, or where a processor works in less than {WORKS_SHARE} of the time that a batch takes.
 
+    Workers need idle cores. Those that other programs used while steps were timed are not counted, and where none is left
+    besides the program's own, workers are not advised. Where a program computes on the CPU and its threads use the cores that
+    workers would take, the range includes a step that is longer by as much as its threads have fewer cores.
+
     Input made in line is replayed in workers as above. Where most of that time is Python, the range includes a thread,
     which runs only while the main thread waits for the device. Where steps bring results to the host, nothing is promised:
     the next input may depend on them.
@@ -121,7 +123,7 @@ def _loaded(case: Case) -> Iterator[Finding]:
         says=f"{100 * share:.0f} % of the host's time, {host.total_ns / case.step_count / 1e6:.3g} ms a step, is spent "
         f"waiting for the DataLoader: {loader}.",
         why=_WHY,
-        fix=Fix(_MORE if by_workers else _SOME, _LOADER),
+        fix=Fix(_MORE if by_workers else _SOME, _loader(case)),
         evidence={
             "wait_ns": host.total_ns // case.step_count,
             "wait_pct": 100 * share,
@@ -157,6 +159,7 @@ def _timed(case: Case, waits: pl.DataFrame, found: Pace) -> Iterator[Finding]:
         },
         where=_callers(case, waits) if waits.height else (),
         change=change,
+        at_best=0.0 if change else share,
         unless=_unless(found),
     )
 
@@ -166,11 +169,13 @@ def _with_more(case: Case, found: Pace) -> tuple[Change, int | None, Fix]:
     change, wanted = loader_pace.more_workers(case, found), found.wanted
     if found.workers and found.most is not None and found.workers >= found.most:
         return change, None, Fix(_LESS, _WHAT_IS_SLOW)
-    return change, wanted, Fix(_MORE, _loader(wanted or 2 * (found.workers or WORKERS)))
+    return change, wanted, Fix(_MORE, _loader(case, wanted or 2 * (found.workers or WORKERS)))
 
 
-def _with_some(case: Case, waits: pl.DataFrame, found: Pace) -> tuple[Change, int, Fix]:
-    """Workers where the main process loads."""
+def _with_some(case: Case, waits: pl.DataFrame, found: Pace) -> tuple[Change | None, int, Fix]:
+    """Workers where the main process loads, and an idle core for each."""
+    if found.most == 0:
+        return None, 0, Fix(_NO_CORE, _WHAT_IS_SLOW)
     operators = _operators_share(case, case.during(waits))
     slower = (1 + (ONE_THREAD - 1) * operators, 1 + (ONE_THREAD_MOST - 1) * operators)
     first = loader_pace.first_workers(case, found, slower, (WORKERS, FEWEST_WORKERS, MOST_WORKERS))
@@ -179,14 +184,17 @@ def _with_some(case: Case, waits: pl.DataFrame, found: Pace) -> tuple[Change, in
         sent, there = (format_value("_ns", time) for time in (first.sent_ns, made))
         fix = Fix(f"{_CHEAP} Sending it from a worker takes about {sent}, making it {there}.", _WHAT_IS_SLOW)
         return first.change, first.workers, fix
-    return first.change, first.workers, Fix(_SOME, _loader(first.workers))
+    return first.change, first.workers, Fix(_SOME, _loader(case, first.workers))
 
 
-def _loader(workers: int) -> str:
-    return _LOADER.replace("num_workers=8", f"num_workers={workers}")
+def _loader(case: Case, workers: int = 8) -> str:
+    """The line to write; pinned memory is for copies to a GPU."""
+    return _LOADER.format(workers=workers, pinned="" if case.on_cpu else "pin_memory=True, ")
 
 
 def _unless(found: Pace) -> str:
+    if found.most == 0:
+        return "other programs leave a core idle later: then load in worker processes."
     if found.most is None:
         return "the machine has fewer cores than workers, or what limits loading is the disk."
     return (
@@ -209,7 +217,7 @@ def _made_in_line(case: Case) -> Iterator[Finding]:
         why=_WHY,
         fix=Fix(
             "Prepare the next batch in worker processes while the GPU computes; a thread shares Python with the step.",
-            _LOADER,
+            _loader(case),
         ),
         evidence={
             "wait_ns": host.total_ns // case.step_count,
@@ -254,8 +262,9 @@ def _in_workers(case: Case, host: ProgramTime) -> Change:
     """The wait gone, and what the workers cannot deliver in time added to every step."""
     operators = _operators_share(case, host)
     return Change(
-        f"data loaded by {WORKERS} workers ({FEWEST_WORKERS} to {MOST_WORKERS})",
-        _by_workers(case, host, operators, WORKERS, ONE_THREAD),
+        doubt=_UNKNOWN_CORES if case.on_cpu else "",
+        says=f"data loaded by {WORKERS} workers ({FEWEST_WORKERS} to {MOST_WORKERS})",
+        edit=_by_workers(case, host, operators, WORKERS, ONE_THREAD),
         others=_fewest_and_most(case, host, operators),
     )
 
@@ -292,7 +301,12 @@ def _more_workers(case: Case, host: ProgramTime) -> Change:
     late = max(step_ns(case.program) / 2 - without, 0)
     calls = [int(call) for call in case.program.step_calls if call < len(case.program.kind)]
     twice = Edit(removed_host=host, added_host_ns=dict.fromkeys(calls, round(late)))
-    return Change("twice the workers", twice, others=(Edit(), Edit(removed_host=host)))
+    return Change(
+        "twice the workers",
+        twice,
+        others=(Edit(), Edit(removed_host=host)),
+        doubt=_UNKNOWN_CORES if case.on_cpu else "",
+    )
 
 
 def _operators_share(case: Case, host: ProgramTime) -> float:
