@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> None:
                 "off_pct": 100 * kept.off,
                 "promised_count": kept.promised,
                 "held_count": kept.held,
+                "broken_count": kept.broken,
             }
             for kept in ledger.summary(records)
         ]

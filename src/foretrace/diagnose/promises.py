@@ -30,7 +30,9 @@ WITHOUT_PROMISE: Mapping[str, str] = {
     "no-steps": "no steps are marked, so what repeats, and how long it takes, is not known",
     "one-step": "only one whole step was recorded, and a disturbed step cannot be told from a normal one",
 }
-CONTENDED = "other programs used the cores while steps were timed, so what a change brings on idle ones is not known"
+CONTENDED = (
+    "other programs used the cores while steps were timed, so what a change brings on idle ones is not known"
+)
 _NOT_TRUSTED = "this recording is not to be trusted"
 _EVENTS = ("op", "runtime", *DEVICE_KINDS)
 

@@ -14,7 +14,9 @@ from typing import Any
 from foretrace.sourced import JUDGEMENT, Share
 
 WAITED = Share(
-    0.1, "the time that was timed, for which others kept a ready thread waiting: contended from here on", JUDGEMENT
+    0.1,
+    "the time that was timed, for which others kept a ready thread waiting: contended from here on",
+    JUDGEMENT,
 )
 TAKEN = Share(0.25, "the cores that others use: contended from here on, if none is idle", JUDGEMENT)
 FULL = Share(0.9, "the cores at work, from which none is idle", JUDGEMENT)
@@ -90,9 +92,13 @@ class CoreUse:
         """What happened on the cores, as a sentence."""
         parts = []
         if self.others is not None and self.usable:
-            parts.append(f"Other programs used {self.others:.1f} of {self.usable:g} cores while steps were timed")
+            parts.append(
+                f"Other programs used {self.others:.1f} of {self.usable:g} cores while steps were timed"
+            )
         if self.waited is not None:
-            parts.append(f"a thread of this one was ready {100 * self.waited:.0f} % of the time and waited for a core")
+            parts.append(
+                f"a thread of this one was ready {100 * self.waited:.0f} % of the time and waited for a core"
+            )
         return "; ".join(parts) or "Other programs used the cores while steps were timed"
 
 

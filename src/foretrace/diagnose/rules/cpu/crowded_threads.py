@@ -111,7 +111,9 @@ def _beside_others(case: Case, cpu: Processor, left: int, long: CpuOperators) ->
         says=f"torch uses {cpu.threads} threads, and other programs leave it {left} of {int(cpu.cores or left)} cores: its "
         "threads wait for each other, and spin while they do.",
         why="An operator is done when its last thread is.",
-        fix=_fix("Stop the other programs, or use as many threads as they leave cores; then measure again.", left),
+        fix=_fix(
+            "Stop the other programs, or use as many threads as they leave cores; then measure again.", left
+        ),
         evidence=_evidence(cpu, left, long),
         where=case.places(long.ids),
         at_best=case.core_use.waited or 0.0,

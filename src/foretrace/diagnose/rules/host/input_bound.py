@@ -38,7 +38,9 @@ _WHAT_IS_SLOW = (
 _WHY = "Nothing is launched until the batch is there."
 _UNKNOWN_CORES = "how many cores are idle is not recorded"
 _NO_CORE = "Prepare less for each item: no core is idle, and a worker would take one from the step."
-_LOADER = "loader = DataLoader(dataset, num_workers={workers}, persistent_workers=True, {pinned}prefetch_factor=4)"
+_LOADER = (
+    "loader = DataLoader(dataset, num_workers={workers}, persistent_workers=True, {pinned}prefetch_factor=4)"
+)
 
 
 def _no_issue(values: Mapping[str, Any]) -> str | None:
