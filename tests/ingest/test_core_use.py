@@ -68,8 +68,7 @@ def test_figures_are_read_from_the_timing_that_is_used() -> None:
     assert timed.core_use == CoreUse(2 * S, 2, 3 * S, S, S, 300, 3.25)
     assert timed.free_cores == 1
     assert timed.core_use.says() == (
-        "Other programs used 0.5 of 2 cores while steps were timed; a thread of this one was ready 50 % of the time and waited "
-        "for a core"
+        "Other programs used 0.5 of 2 cores while steps were timed; this one waited for a core 50 % of the time"
     )
 
 

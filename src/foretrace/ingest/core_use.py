@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from foretrace.sourced import JUDGEMENT, Share
+from foretrace.units import counted
 
 WAITED = Share(
     0.1,
@@ -93,12 +94,10 @@ class CoreUse:
         parts = []
         if self.others is not None and self.usable:
             parts.append(
-                f"Other programs used {self.others:.1f} of {self.usable:g} cores while steps were timed"
+                f"Other programs used {self.others:.1f} of {counted(int(self.usable), 'core')} while steps were timed"
             )
         if self.waited is not None:
-            parts.append(
-                f"a thread of this one was ready {100 * self.waited:.0f} % of the time and waited for a core"
-            )
+            parts.append(f"this one waited for a core {100 * self.waited:.0f} % of the time")
         return "; ".join(parts) or "Other programs used the cores while steps were timed"
 
 

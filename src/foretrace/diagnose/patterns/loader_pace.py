@@ -81,12 +81,17 @@ def pace(case: Case) -> Pace | None:
     if case.loaded is None or case.timed is None:
         return None
     rest_ns = step_ns(edits.apply(case.program, case.loaded.waits.gone()))
-    cores, core_use = case.timed.free_cores, case.timed.core_use
-    most = None if cores is None else max(cores - 1, 0)
-    if core_use is not None and core_use.contended:
-        most = 0
+    cores, most = case.timed.free_cores, most_workers(case)
     threads = case.processor.threads if case.on_cpu and case.processor is not None else None
     return Pace(case.loaded, most, rest_ns, _doubt(case.timed, case.loaded.workers), threads, cores)
+
+
+def most_workers(case: Case) -> int | None:
+    """Workers that leave the main process an idle core: none on contended ones; None where the cores are not known."""
+    if case.timed is None or case.timed.free_cores is None:
+        return None
+    contended = case.timed.core_use is not None and case.timed.core_use.contended
+    return 0 if contended else max(case.timed.free_cores - 1, 0)
 
 
 def _doubt(timed: Timed, workers: int | None) -> str:

@@ -165,7 +165,7 @@ def test_contention_is_the_first_thing_that_is_said(tmp_path: Path) -> None:
     case = cpu_case(products(tmp_path), 10_000, two, BESIDE_A_LOOP)
     first = headline(diagnose(case, RULES), step_times(case))
     assert first.startswith(
-        "Other programs used 0.7 of 2 cores while steps were timed; a thread of this one was ready 35 %"
+        "Other programs used 0.7 of 2 cores while steps were timed; this one waited for a core 35 %"
     )
     assert "no gain is promised" in first
     report = judge(case.whole)
@@ -285,7 +285,7 @@ def test_operators_between_two_products_become_one_loop(tmp_path: Path) -> None:
 
 def dispersed(recording: Recording, at: float, *, within: str) -> None:
     """Behind one of its own, 49 operators of 100 µs, 100 µs apart, which a module, autograd, an operator or the program calls."""
-    recording.op("aten::empty", at, at + 20)
+    recording.op("aten::relu", at, at + 20)
     if within == "module":
         recording.python("nn.Module: Net_0", at + 200, at + 9_950)
     if within == "operator":

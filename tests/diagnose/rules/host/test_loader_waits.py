@@ -186,6 +186,26 @@ def test_workers_are_not_advised_where_no_core_is_idle(tmp_path: Path, timed: Ti
     assert "workers" not in names
 
 
+@pytest.mark.parametrize(
+    ("timed", "fits"),
+    [
+        (Timed((), cores=1), False),
+        (Timed((), cores=2, core_use=BUSY), False),
+        (Timed((), cores=3), True),
+        # Longer waits than steps: the timing's mean says nothing of the median step.
+        (Timed((), replace(IN_PROCESS, mean_ns=90 * MS, waits_ns=(90.0 * MS,)), cores=1), False),
+    ],
+)
+def test_nor_where_the_waits_of_unprofiled_steps_tell_nothing(
+    tmp_path: Path, timed: Timed, fits: bool
+) -> None:
+    """Two idle cores besides the program's own take two workers."""
+    (finding,) = found(loop_on_cpu(tmp_path), timed, 60)
+    assert ("num_workers=2," in finding.fix.code) is fits
+    assert ("num_workers" in finding.fix.code) is fits
+    assert (finding.predicted is not None) is fits
+
+
 def test_cores_of_others_are_left_to_them(tmp_path: Path) -> None:
     """Of 16 cores others use 12 all of the time, and no thread waits: three workers and the program itself fit."""
     use = CoreUse(2e9, 16, own_ns=2e9, others_ns=24e9, waited_ns=0)

@@ -36,6 +36,7 @@ _WHAT_IS_SLOW = (
     'cProfile.run("for i in range(100): loader.dataset[i]", sort="cumtime")  # what takes long in an item'
 )
 _WHY = "Nothing is launched until the batch is there."
+_MANY = 8  # workers to write where nobody knows how many fit
 _UNKNOWN_CORES = "how many cores are idle is not recorded"
 _NO_CORE = "Prepare less for each item: no core is idle, and a worker would take one from the step."
 _LOADER = (
@@ -119,22 +120,24 @@ def _loaded(case: Case) -> Iterator[Finding]:
     share = host.total_ns / max(case.program.measured_host_ns, 1)
     if too_little(case, "the host waits for the DataLoader", share, LEAST_SHARE):
         return
-    change = _more_workers(case, host) if by_workers else _in_workers(case, host)
+    most = loader_pace.most_workers(case)
+    change = _more_workers(case, host) if by_workers else _in_workers(case, host, most)
     loader = "its workers are too slow" if by_workers else "the main process loads it"
     yield Finding(
         says=f"{100 * share:.0f} % of the host's time, {host.total_ns / case.step_count / 1e6:.3g} ms a step, is spent "
         f"waiting for the DataLoader: {loader}.",
         why=_WHY,
-        fix=Fix(_MORE if by_workers else _SOME, _loader(case)),
+        fix=_fix(case, most, _MORE if by_workers else _SOME),
         evidence={
             "wait_ns": host.total_ns // case.step_count,
             "wait_pct": 100 * share,
             "loader": "by workers" if by_workers else "in the main process",
-            "workers_assumed": f"{FEWEST_WORKERS} to {MOST_WORKERS}",
+            **_assumed(most),
             "spans": waits["id"].head(SHOWN_SPANS).to_list(),
         },
         where=_callers(case, waits),
-        change=change,
+        change=None if most == 0 else change,
+        at_best=share if most == 0 else 0.0,
         unless="the machine has fewer cores than workers, or what limits loading is the disk.",
     )
 
@@ -189,7 +192,23 @@ def _with_some(case: Case, waits: pl.DataFrame, found: Pace) -> tuple[Change | N
     return first.change, first.workers, Fix(_SOME, _loader(case, first.workers))
 
 
-def _loader(case: Case, workers: int = 8) -> str:
+def _fix(case: Case, most: int | None, says: str) -> Fix:
+    """Workers, as many as there are idle cores for."""
+    if most == 0:
+        return Fix(_NO_CORE, _WHAT_IS_SLOW)
+    return Fix(says, _loader(case, _MANY if most is None else min(most, _MANY)))
+
+
+def _assumed(most: int | None) -> dict[str, Any]:
+    """As evidence: how many workers there could be."""
+    return (
+        {"workers_assumed": f"{FEWEST_WORKERS} to {MOST_WORKERS}"}
+        if most is None
+        else {"workers_wanted_count": min(most, _MANY)}
+    )
+
+
+def _loader(case: Case, workers: int) -> str:
     """The line to write; pinned memory is for copies to a GPU."""
     return _LOADER.format(workers=workers, pinned="" if case.on_cpu else "pin_memory=True, ")
 
@@ -217,9 +236,10 @@ def _made_in_line(case: Case) -> Iterator[Finding]:
         says=f"The host spends {host.total_ns / case.step_count / 1e6:.3g} ms of a step on input, right before it copies "
         "that to the device.",
         why=_WHY,
-        fix=Fix(
+        fix=_fix(
+            case,
+            loader_pace.most_workers(case),
             "Prepare the next batch in worker processes while the GPU computes; a thread shares Python with the step.",
-            _loader(case),
         ),
         evidence={
             "wait_ns": host.total_ns // case.step_count,
@@ -260,14 +280,17 @@ ONE_THREAD = Factor(2.0, "the time of torch's operators, in a worker", JUDGEMENT
 ONE_THREAD_MOST = Factor(3.0, "the time of torch's operators, in a worker at worst", JUDGEMENT)
 
 
-def _in_workers(case: Case, host: ProgramTime) -> Change:
+def _in_workers(case: Case, host: ProgramTime, most: int | None) -> Change:
     """The wait gone, and what the workers cannot deliver in time added to every step."""
     operators = _operators_share(case, host)
+    fewest, likely, many = (
+        min(int(count), most) if most else int(count) for count in (FEWEST_WORKERS, WORKERS, MOST_WORKERS)
+    )
     return Change(
-        doubt=_UNKNOWN_CORES if case.on_cpu else "",
-        says=f"data loaded by {WORKERS} workers ({FEWEST_WORKERS} to {MOST_WORKERS})",
-        edit=_by_workers(case, host, operators, WORKERS, ONE_THREAD),
-        others=_fewest_and_most(case, host, operators),
+        doubt=_UNKNOWN_CORES if case.on_cpu and most is None else "",
+        says=f"data loaded by {likely} workers ({fewest} to {many})",
+        edit=_by_workers(case, host, operators, likely, ONE_THREAD),
+        others=_ends(case, host, operators, fewest, many),
     )
 
 
@@ -276,10 +299,10 @@ def _by_workers(case: Case, host: ProgramTime, operators: float, workers: int, s
     return host_work.beside(case, host, (1 + (slower - 1) * operators) / workers)
 
 
-def _fewest_and_most(case: Case, host: ProgramTime, operators: float) -> tuple[Edit, Edit]:
+def _ends(case: Case, host: ProgramTime, operators: float, fewest: int, most: int) -> tuple[Edit, Edit]:
     return (
-        _by_workers(case, host, operators, FEWEST_WORKERS, ONE_THREAD_MOST),
-        _by_workers(case, host, operators, MOST_WORKERS, 1.0),
+        _by_workers(case, host, operators, fewest, ONE_THREAD_MOST),
+        _by_workers(case, host, operators, most, 1.0),
     )
 
 
@@ -288,7 +311,7 @@ def _prepared_ahead(case: Case, host: ProgramTime, operators: float) -> Change:
     back = case.trace.copies.filter(
         (pl.col("direction") == "DtoH") & (pl.col("size_bytes") > host_work.NUMBER_BYTES)
     )
-    ends = _fewest_and_most(case, host, operators)
+    ends = _ends(case, host, operators, FEWEST_WORKERS, MOST_WORKERS)
     return Change(
         f"input prepared by {WORKERS} workers ({FEWEST_WORKERS} to {MOST_WORKERS})",
         _by_workers(case, host, operators, WORKERS, ONE_THREAD),
