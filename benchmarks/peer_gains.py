@@ -1,6 +1,6 @@
 """Every gain that `foretrace diagnose` promises on recordings of others, as the table of docs/peers.md.
 
-    python benchmarks/peer_gains.py [FOLDER]        default: ../shared/corpus/peers
+    python benchmarks/peer_gains.py FOLDER
 
 Prints a row for each gain; docs/peers.md holds the same rows with a defence. `tests/diagnose/test_peer_gains.py` fails
 where the two differ.
@@ -18,8 +18,6 @@ from foretrace.diagnose.opening import open_case
 from foretrace.errors import ForetraceError
 from foretrace.ingest.recordings import is_recording
 from foretrace.predict.prediction import Prediction
-
-ROOT = Path(__file__).parents[1]
 
 
 def recordings(folder: Path) -> list[Path]:
@@ -49,8 +47,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    default = ROOT.parent / "shared" / "corpus" / "peers"
-    parser.add_argument("folder", nargs="?", type=Path, default=default)
+    parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     found = recordings(folder)
     for path in found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
@@ -14,6 +15,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.corpus import CORPUS, needs_accuracy, needs_corpus
+
+# Imported modules and collected tests stay until the end: looking through them for garbage costs each worker seconds.
+gc.disable()
 
 # Set before any test imports foretrace, and inherited by the processes that tests start. Workers of pytest-xdist use the
 # cache of the process that started them: what one of them has read, the others find there.
@@ -66,6 +70,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             in_slow_place = any(place in (item.path, *item.path.parents) for place in SLOW_PLACES)
             slow = in_slow_place or reads_corpus(item) or tries_many_inputs(item)
             item.add_marker("slow" if slow else "fast")
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is collected from here on, but not among what was there already."""
+    gc.freeze()
+    gc.enable()
 
 
 def tries_many_inputs(item: pytest.Item) -> bool:

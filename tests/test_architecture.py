@@ -26,11 +26,30 @@ PACKAGE = ROOT / "src" / "foretrace"
 
 # Bottom first. A part may import parts of lower layers, never of its own or a higher one.
 LAYERS = (
-    ("errors", "_version", "_scan", "word_shapes", "secret_names", "deflate"),
-    ("units", "secret_formats"),
+    (
+        "errors",
+        "_version",
+        "_scan",
+        "word_shapes",
+        "secret_names",
+        "deflate",
+        "zstd",
+        "nvidia",
+        "whole_files",
+    ),
+    ("units", "secret_formats", "own_files"),
     ("remote",),
     ("urls",),
-    ("schema", "intervals", "hardware", "sourced", "pandas_frames", "runtime_names", "kernel_profile"),
+    (
+        "schema",
+        "intervals",
+        "hardware",
+        "sourced",
+        "statistics",
+        "pandas_frames",
+        "runtime_names",
+        "kernel_profile",
+    ),
     ("trace", "snapshot", "measured"),
     ("cache",),
     ("ingest", "capture", "bench"),
@@ -57,6 +76,7 @@ CONFINED = {
     "uvicorn": ("present/web/server.py", "present/web/connections.py"),
     "mcp": ("commands/agent/server.py",),
     "shtab": ("commands/completion.py",),
+    "pynvml": ("nvidia.py",),
     "foretrace._scan": ("ingest/", "predict/"),
 }
 
@@ -79,8 +99,13 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> tuple[str, ...]:
     """Dotted names that a file imports, inside functions, for types only and by name too."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
-import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,16 @@ def test_key_of_a_large_file_sees_its_ends_and_middle(tmp_path: Path) -> None:
     assert len(seen) == 4
 
 
+def wait_for_the_clock_of_files(folder: Path) -> None:
+    """Returns once a write gets another time than now: that clock goes in steps of some milliseconds."""
+    probe, until = folder / "probe", time.monotonic() + 60
+    probe.write_bytes(b"")
+    now_ns = probe.stat().st_ctime_ns
+    while probe.stat().st_ctime_ns == now_ns:
+        assert time.monotonic() < until
+        probe.write_bytes(b"")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="its ctime is when the file was made")
 def test_a_changed_file_of_the_same_size_and_time_is_noticed(tmp_path: Path) -> None:
     """One byte between the samples of a large file, its time put back: only the system's own time tells."""
@@ -137,7 +148,7 @@ def test_a_changed_file_of_the_same_size_and_time_is_noticed(tmp_path: Path) -> 
     path.write_bytes(b" " * (12 << 20))
     os.utime(path, ns=(10, 10))
     before = path.stat(), cache.key(path), run_files.stamp_of(path)
-    time.sleep(0.05)  # the system's clock for files goes in steps of some milliseconds
+    wait_for_the_clock_of_files(tmp_path)
     with path.open("r+b") as file:
         file.seek((1 << 20) + 40_000)
         file.write(b"x")
@@ -186,6 +197,13 @@ def test_damaged_table_without_a_way_to_read_again_is_one_line(sample: Trace, fo
     assert cache.load(key_of(1), sample.path) is None
 
 
+def change_meta(entry: Path) -> None:
+    """A value of another type, which nothing later would check."""
+    checksum, manifest = json.loads((entry / "entry.json").read_text())
+    manifest["meta"]["devices"] = 5
+    (entry / "entry.json").write_text(json.dumps([checksum, manifest]))
+
+
 def cut_table(entry: Path) -> None:
     data = (entry / "ops.arrow").read_bytes()
     (entry / "ops.arrow").write_bytes(data[:-1])
@@ -201,8 +219,20 @@ def cut_table(entry: Path) -> None:
         lambda entry: (entry / "entry.json").write_text("[]"),
         lambda entry: (entry / "entry.json").write_text('{"meta": {}, "format": "kineto"}'),
         lambda entry: (entry / "entry.json").write_bytes(b"\xff\xfe"),
+        lambda entry: (entry / "entry.json").write_text("[" * 200_000),
+        change_meta,
     ],
-    ids=["cut", "table-gone", "entry-gone", "half-json", "list", "fields-gone", "not-utf8"],
+    ids=[
+        "cut",
+        "table-gone",
+        "entry-gone",
+        "half-json",
+        "list",
+        "fields-gone",
+        "not-utf8",
+        "nested",
+        "changed",
+    ],
 )
 def test_half_an_entry_counts_as_none(damage: Any, folder: Path) -> None:
     cache.store(key_of(1), small())
@@ -253,11 +283,11 @@ def test_killed_before_the_end_leaves_no_entry(folder: Path) -> None:
 @pytest.mark.slow
 def test_killed_at_any_moment_leaves_only_whole_entries(folder: Path) -> None:
     expected = small()
-    for seed in range(4):
+    for entries in (1, 3):
         with start_storing("run") as process:
             assert process.stdout is not None
-            process.stdout.readline()
-            time.sleep(random.Random(seed).random() * 0.1)
+            for _ in range(entries):
+                process.stdout.readline()
             process.send_signal(signal.SIGKILL)
         found = [entry.name for entry in folder.iterdir() if not entry.name.startswith(".tmp-")]
         assert found
@@ -275,8 +305,8 @@ def store_small(number: int) -> None:
 
 @pytest.mark.slow
 def test_many_writers_of_the_same_entries(folder: Path) -> None:
-    with multiprocessing.get_context("spawn").Pool(4) as pool:
-        pool.map(store_small, range(4))
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        pool.map(store_small, range(2), chunksize=1)
     assert sorted(entry.name for entry in folder.iterdir()) == [key_of(each) for each in range(5)]
     for each in range(5):
         trace = cache.load(key_of(each), Path("small.json"))
@@ -371,3 +401,35 @@ def test_place_follows_the_platform(
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(Path, "home", lambda: Path("home"))
     assert cache.directory() == Path(expected)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="users of Windows have temporary folders of their own")
+@pytest.mark.parametrize("taken", ["nothing", "own", "open to all", "link", "file"])
+def test_without_a_home_the_cache_is_private(
+    taken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user may make the usual folder first: what can be written by others, or is a link, is not used."""
+
+    def nowhere() -> Path:
+        raise RuntimeError("no home")
+
+    for name in ("FORETRACE_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Path, "home", nowhere)
+    monkeypatch.setattr(sys, "platform", "linux")
+    cache._temporary_home.cache_clear()
+    usual = tmp_path / f"foretrace-{os.getuid()}"
+    if taken in ("own", "open to all"):
+        usual.mkdir(mode=0o700)
+        usual.chmod(0o700 if taken == "own" else 0o777)
+    elif taken == "link":
+        (tmp_path / "elsewhere").mkdir()
+        usual.symlink_to(tmp_path / "elsewhere")
+    elif taken == "file":
+        usual.touch()
+    home = cache.directory().parents[1]
+    cache._temporary_home.cache_clear()
+    assert (home == usual) is (taken in ("nothing", "own"))
+    assert home.stat().st_mode & 0o777 == 0o700
+    assert not home.is_symlink()

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 import foretrace
-from foretrace import analyze, schema
+from foretrace import analyze, api, ingest, schema, units
 from foretrace.commands import COMMANDS
+from foretrace.diagnose import RULES
 from foretrace.errors import ForetraceError
 from tests import claims
 
@@ -43,7 +44,6 @@ NOT_IN_THE_REPOSITORY = (
     ".foretrace",
     "traces",
     "N/A",
-    "../shared",
     "src/foretrace/present/web/static",
     "zero_fill.py",
     "docs/reference/analyses/stream-overlap.md",
@@ -284,8 +284,33 @@ def test_hooks_use_the_versions_of_the_dev_extra() -> None:
     hooks = read(".pre-commit-config.yaml")
     pinned = [each for each in project["optional-dependencies"]["dev"] if "==" in each]
     needed = [each.partition(";")[0] for each in (*pinned, *project["dependencies"])]
-    named = set(re.findall(r'"((?:\w|-)+(?:==|>=)[\d.]+)"', hooks))
+    named = set(re.findall(r'"([\w.-]+(?:==|>=)[\d.]+)(?:;[^"]*)?"', hooks))
     assert named == set(needed)
+
+
+def test_hooks_run_for_all_that_pages_are_made_from() -> None:
+    """What a page shows is written in these files: a commit that changes one must make the page again."""
+    patterns = dict(
+        re.findall(r"- id: (reference|pages)\n(?:.*\n)*?\s+files: (.*)", read(".pre-commit-config.yaml"))
+    )
+    shown = [*analyze.ANALYSES, *RULES]
+    code = {inspect.getfile(inspect.unwrap(getattr(each, "function", each))) for each in shown}
+    code |= {inspect.getfile(reader) for reader in (*ingest.READERS, schema, units, api)}
+    files = {Path(file).relative_to(ROOT).as_posix() for file in code}
+    recordings = {"tests/traces/operators/cold.json.gz", "src/foretrace/samples/naive_attention.json.gz"}
+    for hook, own in (
+        ("reference", {"src/foretrace/capture/api.py", "scripts/make_reference.py", "docs/rules/README.md"}),
+        (
+            "pages",
+            {
+                "src/foretrace/commands/show.py",
+                "scripts/fill_pages.py",
+                "docs/index.md",
+                "docs/benchmarks.md",
+            },
+        ),
+    ):
+        assert [file for file in files | recordings | own if not re.search(patterns[hook], file)] == []
 
 
 def test_no_path_of_one_machine_in_the_tree() -> None:

@@ -4,8 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from foretrace.errors import UsageError
-from foretrace.hardware import DEVICES, MEASURED, NUMBERS, Device, match, override, peak_flops, ridge
+from foretrace.hardware import DEVICES, NUMBERS, Device, match, peak_flops
 
 GIB = 2**30
 
@@ -189,38 +188,6 @@ def test_a_name_two_parts_share_needs_what_tells_them_apart() -> None:
 def test_a_slice_of_a_device_is_not_the_device() -> None:
     assert match("NVIDIA H200", memory_bytes=18 * GIB) is None
     assert match("AMD Instinct MI300X", sm_count=38) is None
-
-
-def test_override_replaces_the_number_and_its_source() -> None:
-    before = device("NVIDIA H200")
-    after = override(before, bf16_flops=750e12, memory_bandwidth_bytes=4.2e12)
-    assert (after.bf16_flops, after.memory_bandwidth_bytes) == (750e12, 4.2e12)
-    assert after.sources["bf16_flops"] == after.sources["memory_bandwidth_bytes"] == MEASURED
-    assert after.sources["tf32_flops"] == before.sources["tf32_flops"]
-    assert before.bf16_flops == 989e12
-    assert MEASURED not in before.sources.values()
-
-
-@pytest.mark.parametrize(
-    ("peaks", "says"),
-    [
-        ({"bf16": 1e12}, "no number named bf16; did you mean bf16_flops"),
-        ({"name": 1.0}, "no number named name"),
-        ({"fp32_flops": 0.0}, "fp32_flops must be above zero, not 0.0"),
-    ],
-)
-def test_override_refuses(peaks: dict[str, float], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        override(device("NVIDIA H200"), **peaks)
-
-
-def test_ridge_is_peak_over_bandwidth() -> None:
-    a100 = device("NVIDIA A100-SXM4-40GB")
-    assert ridge(a100, "tf32") == pytest.approx(156 / 1.555)
-    assert ridge(a100, "bf16") == pytest.approx(200.6, abs=0.1)
-    assert ridge(a100, "fp8") is None
-    with pytest.raises(UsageError, match="dtype int8"):
-        ridge(a100, "int8")
 
 
 def test_a_virtual_function_is_its_card_where_it_has_all_of_its_units() -> None:

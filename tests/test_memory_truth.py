@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 
 from foretrace.snapshot import ANNOTATIONS, BLOCKS, COMMON_POOL, EVENTS, FRAMES, SEGMENTS, STACKS, Snapshot
+from tests.corpus import ACCURACY, needs_accuracy
 
 MIB = 2**20
 AT_NS = 1_790_000_000_000_000_000
@@ -150,9 +151,10 @@ def test_a_total_that_is_off_by_a_thousandth_fails(
     assert script.main(["--judge", str(tmp_path)]) == 1, "a program that was not recorded is no success"
 
 
+@needs_accuracy
 def test_seven_programs_of_an_h200(script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every number that torch counted there is the one that the snapshot gives."""
-    with tarfile.open(Path(__file__).parents[1] / "benchmarks" / "memory" / "truth.tar.xz") as packed:
+    with tarfile.open(ACCURACY / "memory" / "truth.tar.xz") as packed:
         packed.extractall(tmp_path, filter="data")
     assert script.judge(tmp_path / "truth") == 0
     assert capsys.readouterr().out.splitlines()[-1] == "87 numbers of 7 programs, 0 differ"

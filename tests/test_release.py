@@ -49,9 +49,13 @@ def test_the_recipe_has_the_version_and_the_dependencies_of_the_package() -> Non
     recipe = (ROOT / "recipe" / "recipe.yaml").read_text(encoding="utf-8")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert f'version: "{foretrace.__version__}"' in recipe
-    run = re.search(r"^  run:\n((?:    - .*\n)+)", recipe, re.MULTILINE)
+    run = re.search(r"^  run:\n((?:    [ -] .*\n)+)", recipe, re.MULTILINE)
     assert run is not None
-    found = [line.removeprefix("    - ").replace("python-isal", "isal") for line in run[1].splitlines()]
+    lines = [line for line in run[1].splitlines() if " if: " not in line]
+    found = [
+        line.strip().removeprefix("- ").removeprefix("then: ").replace("python-isal", "isal")
+        for line in lines
+    ]
     wanted = [each.partition(";")[0].replace(">=", " >=") for each in project["dependencies"]]
     assert found == ["python >=${{ python_min }}", *wanted]
     assert project["requires-python"] == ">=3.11"

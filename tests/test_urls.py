@@ -39,6 +39,7 @@ def store() -> Iterator[dict[str, bytes]]:
 
 
 def test_a_url_is_asked_as_a_path(store: dict[str, bytes]) -> None:
+    began = time.time()
     store["/job/rank0/rank.json"] = b"{}"
     store["/job/rank0/a.json"] = b"123"
     store["/job/.hidden/b.json"] = b"1"
@@ -56,7 +57,7 @@ def test_a_url_is_asked_as_a_path(store: dict[str, bytes]) -> None:
     )
     assert file.is_file()
     assert file.stat().st_size == 3
-    assert 0 <= time.time() - file.stat().st_mtime < 60
+    assert began <= file.stat().st_mtime <= time.time()
     assert abs(file.stat().st_mtime_ns - file.stat().st_mtime * 1e9) < 1e3
     assert file.read_bytes() == b"123"
     assert not (job / "d.json").exists()

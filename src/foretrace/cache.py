@@ -6,12 +6,15 @@ table, and the size and checksum of every file. A folder appears by a rename: it
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 import io
 import json
 import os
 import re
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -19,7 +22,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import polars as pl
 
@@ -42,7 +45,7 @@ _KEY = re.compile(r"[0-9a-f]{32}")
 _TEMPORARY = ".tmp-"
 # How tables lie in files, for the key. Columns that rise with the rows are kept as differences to the row before, and ids of spans
 # around others as differences to these: that takes a third of the room and two thirds of the time.
-_LAYOUT = 2
+_LAYOUT = 3
 _RISING = ("id", "span_id", "start_ns", "at_ns")
 _AROUND = {"parent_id": "id", "caller_id": "span_id"}
 
@@ -83,7 +86,25 @@ def _home() -> Path:
     try:
         return Path.home()
     except RuntimeError:  # a user without an entry in the system's list, as in some containers
-        return Path(tempfile.gettempdir()) / f"foretrace-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+        return _temporary_home()
+
+
+@functools.cache
+def _temporary_home() -> Path:
+    """A folder among temporary files that nobody else can write to; others may have made one of the usual name first."""
+    if sys.platform == "win32":
+        return Path(tempfile.gettempdir()) / "foretrace-user"
+    home = Path(tempfile.gettempdir()) / f"foretrace-{os.getuid()}"
+    try:
+        home.mkdir(mode=0o700, exist_ok=True)
+        found = home.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+            return home
+    except OSError:
+        pass  # a file or a link of that name: a new folder does
+    private = Path(tempfile.mkdtemp(prefix="foretrace-"))
+    atexit.register(shutil.rmtree, private, ignore_errors=True)
+    return private
 
 
 def limit_bytes() -> int:
@@ -148,7 +169,7 @@ def load(key: str, path: Path, *, reread: Callable[[], Trace] | None = None) -> 
         repairs = tuple(Repair(**each) for each in manifest["repairs"])
         files: dict[str, tuple[int, int]] = {name: (size, crc) for name, size, crc in manifest["files"]}
         _check_files(entry, files)
-    except (_DamagedError, OSError, ValueError, TypeError, KeyError):
+    except (_DamagedError, OSError):
         _remove(entry)
         return None
     _touch(entry)
@@ -199,7 +220,7 @@ def entries() -> list[Entry]:
             source = str(_manifest(folder)["source"])
             used = (folder / _MANIFEST).stat().st_mtime
             found.append(Entry(folder.name, source, _size(folder), used))
-        except (_DamagedError, OSError, ValueError, TypeError, KeyError):
+        except (_DamagedError, OSError):
             continue  # being written or removed by another process, or damaged: `load` will remove it
     return sorted(found, key=lambda entry: entry.used_at, reverse=True)
 
@@ -227,10 +248,18 @@ def _folders(root: Path) -> Iterator[Path]:
 
 
 def _manifest(entry: Path) -> dict[str, Any]:
-    manifest = json.loads((entry / _MANIFEST).read_text("utf-8"))
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("meta"), dict):
+    try:
+        checksum, manifest = json.loads((entry / _MANIFEST).read_text("utf-8"))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _DamagedError(entry.name) from error
+    # What it holds goes into a Trace without another check.
+    if checksum != _checksum(manifest):
         raise _DamagedError(entry.name)
-    return manifest
+    return cast("dict[str, Any]", manifest)
+
+
+def _checksum(manifest: object) -> int:
+    return stream.crc32(json.dumps(manifest).encode())
 
 
 def _check_files(entry: Path, files: dict[str, tuple[int, int]]) -> None:
@@ -266,7 +295,7 @@ def _write(folder: Path, trace: Trace) -> None:
         "repairs": [asdict(repair) for repair in trace.repairs],
         "files": files,
     }
-    (folder / _MANIFEST).write_text(json.dumps(manifest), "utf-8")
+    (folder / _MANIFEST).write_text(json.dumps([_checksum(manifest), manifest]), "utf-8")
 
 
 def _packed(table: str, frame: pl.DataFrame) -> pl.LazyFrame:

@@ -7,12 +7,9 @@ Tensor peaks accumulate in fp32, as torch does. A null peak means that the devic
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, fields
 
-from foretrace.errors import UsageError, unknown
-
-MEASURED = "measured by the user"
+from foretrace.errors import unknown
 
 # What ROCm calls a device that its list of names lacks.
 _ANY_AMD = "amd radeon graphics"
@@ -89,30 +86,12 @@ def _by_size(memory_bytes: int | None, sm_count: int | None) -> Device | None:
     return found[0] if found and alike else None
 
 
-def override(device: Device, **peaks: float) -> Device:
-    """The device with the user's measured numbers in place of the datasheet's."""
-    for name, value in peaks.items():
-        if name not in NUMBERS:
-            raise unknown(f"{device.name} has no number named {name}", name, NUMBERS, listed="choose from")
-        if not value > 0:
-            raise UsageError(f"{name} must be above zero, not {value}")
-    changes: dict[str, Any] = dict(peaks)
-    sources = {**device.sources, **dict.fromkeys(peaks, MEASURED)}
-    return replace(device, sources=sources, **changes)
-
-
 def peak_flops(device: Device, dtype: str) -> float | None:
     """The dense peak for fp32, tf32, fp16, bf16 or fp8; None when the device has no such unit."""
     if dtype not in _DTYPES:
         raise unknown(f"no peak is kept for dtype {dtype}", dtype, _DTYPES, listed="choose from")
     flops: float | None = getattr(device, _DTYPES[dtype])
     return flops
-
-
-def ridge(device: Device, dtype: str) -> float | None:
-    """Flops per byte above which this dtype is compute-bound; None when the device has no such unit."""
-    flops = peak_flops(device, dtype)
-    return None if flops is None else flops / device.memory_bandwidth_bytes
 
 
 def _normalised(name: str) -> str:

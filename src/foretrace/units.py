@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections.abc import Sequence
 
 ABSENT = "–"
 SUFFIXES = ("_ns", "_bytes", "_flops", "_pct", "_count", "_per_s", "_flops_per_byte")
@@ -32,6 +33,17 @@ def heading(name: str) -> str:
         words.append("count")
     text = " ".join(word.upper() if word in _ACRONYMS else word for word in words)
     return visible(text or name) + ("/s" if unit == "_per_s" else "")
+
+
+def headings(names: Sequence[str]) -> list[str]:
+    """The heading of each column; where two would be the same, the unit tells them apart."""
+    titles = [heading(name) for name in names]
+    for units in ({"_pct": " %"}, {"_ns": " time", "_bytes": " size"}):
+        titles = [
+            title + units.get(suffix(name), "") if titles.count(title) > 1 else title
+            for name, title in zip(names, titles, strict=True)
+        ]
+    return titles
 
 
 def format_value(name: str, value: object) -> str:

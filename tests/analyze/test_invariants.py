@@ -385,10 +385,10 @@ def degenerate() -> dict[str, Recording]:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", degenerate())
 def test_every_analysis_of_a_poor_recording(case: str, tmp_path: Path) -> None:
-    recording = degenerate()[case].write(tmp_path)
+    trace = ingest.open_trace(degenerate()[case].write(tmp_path), cache=False)
     faults: dict[str, object] = {}
     for name in NAMES:
-        result = result_or_reason(ingest.open_trace(recording, cache=False), name)
+        result = result_or_reason(trace, name)
         if isinstance(result, Result):
             faults[name] = problems(result)
         elif "trace.json" not in result:

@@ -11,7 +11,7 @@ import pytest
 
 from foretrace.bench.clocks import EventClock, HostClock
 from foretrace.bench.memory import peak_of
-from foretrace.bench.watch import Seen, Watch, ask_nvidia_smi
+from foretrace.bench.watch import Seen, Watch, look_once
 
 DEVICE = SimpleNamespace(type="cuda", index=0)
 
@@ -103,7 +103,7 @@ def test_pynvml_tells_the_lowest_clock_and_what_held_it_back(monkeypatch: pytest
         "low_mhz": 1700,
         "high_mhz": 1980,
         "most_mhz": 1980,
-        "slowed_by": ["heat", "power cap"],
+        "slowed_by": ["heat (software)", "power cap"],
     }
 
 
@@ -114,19 +114,28 @@ def test_nothing_is_watched_on_a_cpu() -> None:
     assert watch.seen.low_mhz is None
 
 
+SMI = """#!/bin/sh
+case "$1" in
+*reasons*) echo 0x0000000000000004 ;;
+*) echo "0, NVIDIA H200, GPU-1, 570.86.15, 143771, 700.00, 31, 1410, 3201, 1980, 3201, Enabled" ;;
+esac
+"""
+
+
 def test_nvidia_smi_is_asked_where_there_is_no_pynvml(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
     program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho '1410, 1980, 0x0000000000000004'\n")
+    program.write_text(SMI)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     seen = Seen()
-    ask_nvidia_smi("GPU-1", seen)
+    look_once("GPU-1", seen)
     assert (seen.by, seen.low_mhz, seen.most_mhz, seen.slowed_by) == ("nvidia-smi", 1410, 1980, {"power cap"})
-    program.write_text("#!/bin/sh\necho '[N/A], 1980, 0x0'\n")
+    program.write_text(SMI.replace("1410", "[N/A]"))
     silent = Seen()
-    ask_nvidia_smi("GPU-1", silent)
+    look_once("GPU-1", silent)
     assert silent.by is None
 
 

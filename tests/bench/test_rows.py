@@ -204,7 +204,7 @@ def test_the_json_form() -> None:
     assert Benchmark.from_dict({**document, **dated}).to_dict() == {**document, **dated}
     with pytest.raises(FormatError, match="its schema is 1"):
         Benchmark.from_dict({"schema": 1})
-    with pytest.raises(FormatError, match="without 'kind'"):
+    with pytest.raises(FormatError, match="missing required field `kind`"):
         Benchmark.from_dict({"schema": "foretrace.bench/1"})
     infinite = Benchmark("k", "d", "t", (), ({"status": "OK", "median_ms": float("nan")},))
     assert json.loads(infinite.to_json())["rows"][0]["median_ms"] is None

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from foretrace import nvidia
 from foretrace.capture import environment
 
 
@@ -104,7 +105,7 @@ def tool(folder: Path, name: str, script: str) -> None:
 
 
 def test_devices_and_clocks_as_nvidia_smi_tells_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = "0, NVIDIA H200, GPU-4f3b1c2d-1111-2222-3333-444455556666, 570.86.15, 143771, 700.00, 31, 1980, 3201, 1980, [N/A]"
+    row = "0, NVIDIA H200, GPU-4f3b1c2d-1111-2222-3333-444455556666, 570.86.15, 143771, 700.00, 31, 1980, 3201, 1980, [N/A], Enabled"
     tool(tmp_path, "nvidia-smi", f'echo "{row}"')
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert environment.devices() == [
@@ -133,7 +134,7 @@ def test_a_tool_that_fails_is_as_good_as_none(
 ) -> None:
     tool(tmp_path, "nvidia-smi", script)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(environment, "_SMI_S", 0.3)
+    monkeypatch.setattr(nvidia, "_LIMIT_S", 0.3)
     began = time.monotonic()
     assert environment.devices() == []
     assert environment.clocks(0) is None

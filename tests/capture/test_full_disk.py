@@ -14,9 +14,9 @@ import pytest
 
 from foretrace.capture import plan
 from foretrace.capture.run_folder import RunFolder
-from foretrace.capture.whole_files import check_end, whole_or_gone
 from foretrace.commands import main
 from foretrace.errors import UsageError
+from foretrace.whole_files import check_end, whole_or_gone
 
 PROGRAM = """
 import sys, torch

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from foretrace.capture import run_folder
@@ -142,6 +143,7 @@ def test_anything_a_recorder_may_say_becomes_json(tmp_path: Path) -> None:
         "path": Path("a/b"),
         "pairs": ((1, 2.5), {3}),
         "point": Point(1, "x"),
+        "scalars": [np.int64(3), np.float32(0.5), np.bool_(False), np.float64("inf")],
     }
     folder.write_rank(0, {**facts, "bytes": b"x", "odd": "caf\u00e9 \udcff", 5: None})
     text = (folder.path / "rank0" / "rank.json").read_bytes()
@@ -151,6 +153,8 @@ def test_anything_a_recorder_may_say_becomes_json(tmp_path: Path) -> None:
     assert read["path"] == "a/b"
     assert read["pairs"] == [[1, 2.5], [3]]
     assert read["point"] == {"at_ns": 1, "name": "x"}
+    assert read["scalars"] == [3, 0.5, False, None]
+    assert read["scalars"][2] is False
     assert read["odd"] == "caf\u00e9 \udcff"
     assert read["5"] is None
 

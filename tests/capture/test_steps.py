@@ -132,7 +132,7 @@ def test_a_surer_source_takes_over_until_it_is_fixed(finder: Watched) -> None:
 
 def test_a_module_that_is_called_again_and_again(finder: Watched) -> None:
     model = torch.nn.Sequential(*[torch.nn.Linear(128, 128) for _ in range(10)])
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     with torch.no_grad():
         while not finder.sources and time.monotonic() < until:
             model(torch.ones(64, 128))
@@ -152,7 +152,7 @@ def test_a_named_function() -> None:
     made = Watched(step_function=f"{__name__}:named_work")
     made.install()
     try:
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while not made.sources and time.monotonic() < until:
             assert globals()["named_work"]() == 3
             time.sleep(0.01)

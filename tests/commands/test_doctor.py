@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from foretrace import nvidia
 from foretrace.capture import machine
 from foretrace.capture.machine import Check, Trial
 from foretrace.commands import doctor, main
@@ -32,9 +33,12 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 H200 = {
-    "name": "NVIDIA H200", "driver_version": "580.65.06", "memory.total": "143771", "persistence_mode": "Enabled",
+    "index": "0", "name": "NVIDIA H200", "uuid": "GPU-1", "driver_version": "580.65.06", "power.limit": "700.00",
+    "temperature.gpu": "31", "clocks.mem": "3201", "clocks.max.mem": "3201", "memory.total": "143771", "persistence_mode": "Enabled",
     "clocks.sm": "1980", "clocks.max.sm": "1980", "clocks_event_reasons.active": "0x0000000000000001",
 }  # fmt: skip
+
+H200_NOW = nvidia.Gpu(by="nvidia-smi", name="NVIDIA H200", driver="580", memory_mib=143_771)
 
 
 def trial(*, devices: int = 0, device_events: int = 0, cuda: str | None = None) -> Trial:
@@ -74,7 +78,7 @@ def test_a_machine_with_a_gpu(smi: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_clocks(smi: Path, changed: dict[str, str], status: str, says: str) -> None:
     smi.write_text(json.dumps(H200 | changed))
-    check = machine.clocks_check()
+    check = machine.clocks_check(nvidia.gpus(reasons=True))
     assert check.status == status
     assert says in check.found
 
@@ -82,7 +86,7 @@ def test_clocks(smi: Path, changed: dict[str, str], status: str, says: str) -> N
 def test_an_older_driver_knows_the_older_name(smi: Path) -> None:
     older = {name: value for name, value in H200.items() if name != "clocks_event_reasons.active"}
     smi.write_text(json.dumps(older | {"clocks_throttle_reasons.active": "0x0000000000000040"}))
-    assert "heat (hardware)" in machine.clocks_check().found
+    assert "heat (hardware)" in machine.clocks_check(nvidia.gpus(reasons=True)).found
 
 
 @pytest.mark.parametrize(
@@ -122,7 +126,7 @@ def test_torch(answer: Trial | str | None, has_nvidia: bool, statuses: list[str]
 
 
 def test_several_gpus_are_one_line_and_amd_is_told_by_torch() -> None:
-    assert [check.found for check in machine._gpu_checks([["NVIDIA H200", "580", "143771"]] * 8, None)] == [
+    assert [check.found for check in machine._gpu_checks([H200_NOW] * 8, None)] == [
         "8 × NVIDIA H200, 140 GiB",
         "580",
     ]

@@ -410,6 +410,9 @@ def test_programs_are_started_only_where_that_was_allowed(folder: Path) -> None:
     listed = {tool.name: tool.annotations for tool in anyio.run(server.served.list_tools)}
     assert list(listed) == [*READING, "run", "try"]
     assert not listed["run"].read_only_hint
+    # A folder of recordings may hold a module of any name.
+    for name in ("json", "argparse", "numpy"):
+        (folder / f"{name}.py").write_text("raise SystemExit('imported from the folder of recordings')")
     with pytest.raises(MissingDataError, match="cannot start"):
         programs.run(["no-such-program"])
     with pytest.raises(MissingDataError, match="longer than 1 s"):

@@ -65,9 +65,7 @@ def test_sql_without_query_describes_the_tables(path: str, capsys: pytest.Captur
 @pytest.mark.slow
 def test_doctor_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     checks = {row["what"]: row for row in rows(capsys, "doctor")}
-    assert {"foretrace", "python", "reader", "polars", "numpy", "isal", "zstandard", "cache", "torch"} <= set(
-        checks
-    )
+    assert {"foretrace", "python", "reader", "polars", "numpy", "isal", "cache", "torch"} <= set(checks)
     assert {"nvidia-smi", "nsys", "ncu", "rocprofv3"} <= set(checks)
     for check in checks.values():
         assert check["status"] in ("ok", "missing", "broken")

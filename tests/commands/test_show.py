@@ -158,9 +158,10 @@ def test_json_has_no_nan(path: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_all_analyses_in_all_formats(path: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for each in analyze.ANALYSES:
-        for form in ("table", "json", "csv", "md"):
-            code = main(["show", each.name, path, "--format", form])
+    """Every analysis as JSON, whose schema is checked, and in one of the other formats."""
+    for place, shown in enumerate(analyze.ANALYSES):
+        for form in ("json", ("table", "csv", "md")[place % 3]):
+            code = main(["show", shown.name, path, "--format", form])
             captured = capsys.readouterr()
             assert code in (0, 4)
             told = code == 0 or (form == "json" and json.loads(captured.out)["error"]["code"] == 4)

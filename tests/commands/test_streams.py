@@ -54,7 +54,7 @@ def fed(fifo: Path, data: bytes) -> threading.Thread:
 def test_a_pipe_is_read_to_its_end(tmp_path: Path, reader: str) -> None:
     writer = fed(tmp_path / "fifo", recording(2_000).to_bytes())
     trace = open_trace(tmp_path / "fifo", reader=reader)
-    writer.join(5)
+    writer.join(60)
     assert len(trace.steps) == 2_000
     assert trace.path.name == "fifo"
 
@@ -82,12 +82,14 @@ def test_a_device_is_no_recording(capsys: pytest.CaptureFixture[str]) -> None:
     assert "/dev/zero: neither a file nor a pipe" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_standard_input_is_read(path: Path) -> None:
     done = foretrace("summary", "/dev/stdin", input=path.read_text(), stdout=subprocess.PIPE)
     assert done.returncode == 0, done.stderr
     assert "3 steps" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("form", ["table", "json"])
 def test_a_full_disk_behind_standard_output_is_told(path: Path, form: str) -> None:
@@ -98,6 +100,7 @@ def test_a_full_disk_behind_standard_output_is_told(path: Path, form: str) -> No
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("diagnose",), ("summary", "--format", "json")])
 def test_a_reader_that_goes_away_is_141(path: Path, command: tuple[str, ...]) -> None:
     read, write = os.pipe()
@@ -157,19 +160,23 @@ OUTPUTS = [
 
 
 @pytest.mark.parametrize(("command", "name"), OUTPUTS)
-def test_a_disk_that_fills_up_leaves_no_file(path: Path, command: str, name: str) -> None:
+def test_a_disk_that_fills_up_leaves_no_file(
+    path: Path, command: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """No file may grow beyond 20 bytes, as on a disk that is full."""
-    out = path.parent / name
-
-    def limited() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))
-
     before = sorted(path.parent.iterdir())
-    done = foretrace(command, path, "--no-cache", "-o", out, preexec_fn=limited, stdout=subprocess.DEVNULL)
-    assert done.returncode == 2
-    assert "out" in done.stderr
-    assert "cannot be written: File too large" in done.stderr
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))
+    try:
+        code = main([command, str(path), "--no-cache", "-o", str(path.parent / name)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert code == 2
+    says = capsys.readouterr().err
+    assert "out" in says
+    assert "cannot be written: File too large" in says
     assert sorted(path.parent.iterdir()) == before
 
 
@@ -195,8 +202,29 @@ def test_a_written_file_has_the_usual_mode_and_a_link_stays_one(path: Path) -> N
     link.symlink_to(out)
     mask = os.umask(0o027)
     try:
-        assert main(["flame", str(path), "--no-cache", "-o", str(link)]) == 0
+        assert main(["flame", str(path), "--no-cache", "-o", str(link), "--force"]) == 0
     finally:
         os.umask(mask)
     assert link.is_symlink()
     assert out.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize(
+    ("command", "name"), [("flame", "out.folded"), ("report", "out.html"), ("perfetto", "out.json")]
+)
+def test_a_link_that_leads_nowhere_is_not_followed_without_force(
+    path: Path, capsys: pytest.CaptureFixture[str], command: str, name: str
+) -> None:
+    link, elsewhere = path.parent / name, path.parent / f"elsewhere-{name}"
+    link.symlink_to(elsewhere)
+    assert main([command, str(path), "--no-cache", "-o", str(link)]) == 2
+    assert "will not overwrite without --force" in capsys.readouterr().err
+    assert not elsewhere.exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_device_says_so(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(path), "--no-cache", "-o", "/dev/full"]) == 2
+    said = capsys.readouterr().err
+    assert "/dev/full: cannot be written: No space left on device" in said
+    assert said.count("\n") == 1

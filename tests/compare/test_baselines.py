@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,12 @@ def test_the_command(
         (None, "main", 3, "no such file"),
         ("{", "main", 3, "damaged"),
         ('{"schema": "other"}', "main", 3, "not a file of baselines"),
-        ('{"schema": "foretrace.baselines/1", "baselines": {"main": {}}}', "main", 3, "save it anew"),
+        (
+            '{"schema": "foretrace.baselines/1", "baselines": {"main": {}}}',
+            "main",
+            3,
+            "save it again with --save-baseline main",
+        ),
         ('{"schema": "foretrace.baselines/1", "baselines": {"main": {}}}', "mian", 2, "did you mean main"),
     ],
 )
@@ -91,3 +97,46 @@ def test_a_bad_file_is_one_line(
     said = capsys.readouterr().err
     assert says in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("times_ns", [0]), ("times_ns", [10**400]), ("times_ns", [True]), ("values", {"a": "x"}), ("unprofiled_ns", -1),
+        ("parts", {"GPU": 5}), ("marked", "yes"), ("environment", {"torch": 2}), ("dtype", []),
+    ],
+)  # fmt: skip
+def test_a_damaged_baseline_names_its_field_and_harms_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, value: object
+) -> None:
+    trace, file = steps().write(tmp_path), tmp_path / "baselines.json"
+    for name in ("main", "other"):
+        assert (
+            main(["compare", "--no-cache", str(trace), "--save-baseline", name, "--baselines", str(file)])
+            == 0
+        )
+    document = json.loads(file.read_text())
+    document["baselines"]["main"][field] = value
+    file.write_text(json.dumps(document))
+    capsys.readouterr()
+    compare = ["compare", "--no-cache", str(trace), "--baselines", str(file), "--baseline"]
+    assert main([*compare, "main"]) == 3
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"`$.{field}" in said
+    assert main([*compare, "other"]) == 0
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1" + "0" * 5000])
+def test_what_is_no_number_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], number: str
+) -> None:
+    trace, file = steps().write(tmp_path), tmp_path / "baselines.json"
+    save = ["compare", "--no-cache", str(trace), "--save-baseline", "main", "--baselines", str(file)]
+    assert main(save) == 0
+    file.write_text(re.sub(r'"product_flops": [^,]+', f'"product_flops": {number}', file.read_text()))
+    assert number in file.read_text()
+    capsys.readouterr()
+    assert main([*save, "--force"]) == 3
+    assert main(["compare", "--no-cache", str(trace), "--baseline", "main", "--baselines", str(file)]) == 3
+    assert capsys.readouterr().err.count("\n") == 2

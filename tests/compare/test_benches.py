@@ -21,7 +21,10 @@ def row(size: int, ms: float | None, status: str = "OK", *, fused: bool = True) 
 
 
 def written(path: Path, rows: list[dict[str, Any]], **other: Any) -> Path:
-    known = {"schema": "foretrace.bench/1", "kind": "matmul", "device": "NVIDIA H200", **other}
+    known = {
+        "schema": "foretrace.bench/1", "kind": "matmul", "device": "NVIDIA H200", "torch": "2.13.0",
+        "case": ["size", "dtype", "fused"], **other,
+    }  # fmt: skip
     path.write_text(json.dumps({**known, "rows": rows}))
     return path
 
@@ -77,15 +80,29 @@ def test_the_command_and_its_gate(files: tuple[Path, Path], capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(
-    ("text", "code"), [('{"schema": "foretrace.bench/1"', 3), ('{"schema": "foretrace.bench/1"}', 3)]
+    ("old", "new", "field"),
+    [
+        ("}]}", "", "delimiter"),
+        ('"kind": "matmul", ', "", "`kind`"),
+        ('"median_ms": 1.0', '"median_ms": "1"', "`$.rows[0].median_ms`"),
+        ('"median_ms": 1.0', '"median_ms": NaN', "NaN"),
+        ('"median_ms": 1.0', '"median_ms": 1e999', "`$.rows[0][...]`"),
+        ('"status": "OK"', '"status": "FINE"', "`$.rows[0].status`"),
+        ('"case": [', '"case": ["size", ', "`$.case`"),
+        ('"case": [', '"clock": {"slowed_by": 5}, "case": [', "clock: damaged"),
+    ],
 )
-def test_a_damaged_file_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, code: int
+def test_a_damaged_file_is_one_line_that_names_the_field(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, field: str
 ) -> None:
-    (tmp_path / "bad.json").write_text(text)
     good = written(tmp_path / "a.json", [row(1, 1.0)])
-    assert main(["compare", str(good), str(tmp_path / "bad.json")]) == code
-    assert capsys.readouterr().err.count("\n") == 1
+    assert old in good.read_text()
+    (tmp_path / "bad.json").write_text(good.read_text().replace(old, new))
+    assert main(["compare", str(good), str(tmp_path / "bad.json")]) == 3
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert field in said
+    assert "bad.json" in said
 
 
 def test_nothing_in_common_is_not_recorded(tmp_path: Path) -> None:

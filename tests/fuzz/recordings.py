@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from zstandard import ZstdDecompressor
-
+from foretrace import zstd
 from tests.ingest.samples import SEEDS
 
 _TREE = Path(__file__).parents[2]
@@ -37,11 +36,7 @@ def small() -> list[tuple[Any, bytes]]:
 
 def _text(path: Path) -> bytes:
     packed = path.read_bytes()
-    return (
-        gzip.decompress(packed)
-        if path.suffix == ".gz"
-        else ZstdDecompressor().decompressobj().decompress(packed)
-    )
+    return gzip.decompress(packed) if path.suffix == ".gz" else zstd.decompress(packed)
 
 
 def _cut(document: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@
     python tests/fuzz/run.py compare --cases 2000 --seed 1        # with another damaged recording, through every table and the flame graph
     python tests/fuzz/run.py rocpd --cases 20000 --seed 1         # or rocprof-csv, rocprof-json, proton, xprof: read, and asked
     python tests/fuzz/run.py nsys --cases 20000 --seed 1          # exports and tables of Nsight Systems, some through `diagnose`
+    python tests/fuzz/run.py ledger --cases 10000 --seed 1        # or baselines, benchmark, run-folder, summary, cache-entry
     python tests/fuzz/run.py sqlite --cases 100000 --seed 1       # pages of SQLite files, straight into the native reader
 
 Case N of seed S is always the same input. `--only N` runs one and prints its traceback; `--keep FOLDER` keeps the inputs
@@ -40,7 +41,7 @@ if __name__ == "__main__":
 from foretrace.errors import ForetraceError
 from foretrace.ingest import kineto, kineto_native
 from foretrace.ingest.source import Source
-from tests.fuzz import mutations, ncu_tables, other_formats, recordings, sqlite_pages
+from tests.fuzz import mutations, ncu_tables, other_formats, own_files, recordings, sqlite_pages
 from tests.ingest import fuzz as scanners
 
 HANG_S = 20
@@ -168,6 +169,8 @@ def attempt(kind: str, case: int, seed: int, folder: Path) -> str | None:
     try:
         if kind == "nsys":
             return nsys_read(random.Random(f"{seed} {case}"), case, folder)
+        if kind in own_files.KINDS:
+            return own_files.KINDS[kind](case, random.Random(f"{seed} {case}"), folder)
         if kind == "sqlite":
             return sqlite_pages.attempt(random.Random(f"{seed} {case}"), folder)
         data, chance = made(kind, case, seed)
@@ -254,7 +257,17 @@ def main() -> int:
     )
     parser.add_argument(
         "kind",
-        choices=("reader", "diagnose", "report", "compare", "ncu", "nsys", "sqlite", *other_formats.FORMATS),
+        choices=(
+            "reader",
+            "diagnose",
+            "report",
+            "compare",
+            "ncu",
+            "nsys",
+            "sqlite",
+            *own_files.KINDS,
+            *other_formats.FORMATS,
+        ),
     )
     parser.add_argument("--cases", type=int, default=1_000)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")

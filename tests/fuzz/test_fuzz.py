@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz import mutations, other_formats, run
+from tests.fuzz import mutations, other_formats, own_files, run
 from tests.ingest import fuzz as scanners
 from tests.ingest.comparison import needs_native
 
@@ -16,16 +16,16 @@ pytestmark = pytest.mark.slow
 READ, DIAGNOSED, REPORTED, COMPARED, COUNTED, NSYS, PAGES = (
     int(os.environ.get(f"FORETRACE_FUZZ_{name}", default))
     for name, default in (
-        ("READER", "700"),
-        ("DIAGNOSE", "40"),
-        ("REPORT", "4"),
-        ("COMPARE", "20"),
-        ("NCU", "60"),
-        ("NSYS", "120"),
-        ("SQLITE", "2000"),
+        ("READER", "400"),
+        ("DIAGNOSE", "20"),
+        ("REPORT", "2"),
+        ("COMPARE", "10"),
+        ("NCU", "30"),
+        ("NSYS", "60"),
+        ("SQLITE", "1000"),
     )
 )
-OTHER = int(os.environ.get("FORETRACE_FUZZ_OTHER", "25"))  # of each format that is not Kineto's
+OTHER = int(os.environ.get("FORETRACE_FUZZ_OTHER", "12"))  # of each format that is not Kineto's
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def loud(monkeypatch: pytest.MonkeyPatch) -> None:
         ("diagnose", DIAGNOSED),
         ("report", REPORTED),
         ("compare", COMPARED),
-        *((kind, OTHER) for kind in other_formats.FORMATS),
+        *((kind, OTHER) for kind in (*other_formats.FORMATS, *own_files.KINDS)),
         ("ncu", COUNTED),
         ("nsys", NSYS),
         pytest.param("sqlite", PAGES, marks=needs_native),

@@ -10,7 +10,7 @@ from tests.ingest import fuzz, samples
 from tests.ingest.comparison import needs_native
 
 pytestmark = pytest.mark.slow
-CASES = int(os.environ.get("FORETRACE_FUZZ_CASES", "2000"))
+CASES = int(os.environ.get("FORETRACE_FUZZ_CASES", "1000"))
 
 
 @needs_native

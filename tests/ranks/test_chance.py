@@ -11,10 +11,12 @@ from foretrace.ranks import chance, excess
 from foretrace.ranks.roles import Roles
 
 
-@pytest.mark.parametrize(("freedom", "quantile"), [(5, 5.893), (10, 4.144), (30, 3.385)])
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(1, 318.31), (2, 22.327), (5, 5.893), (10, 4.144), (30, 3.385)]
+)
 def test_errors_are_those_of_students_table(freedom: int, quantile: float) -> None:
     """One-sided, of 0.1 %: as printed in tables of Student's t."""
-    assert chance.errors(1, 2 * freedom) == pytest.approx(quantile, rel=0.02)
+    assert chance.errors(1, 2 * freedom) == pytest.approx(quantile, rel=1e-4)
     assert chance.errors(1) == pytest.approx(3.090, abs=0.001)
 
 
@@ -58,11 +60,11 @@ def _one_role(ranks: int) -> Roles:
     return Roles(same, 1, same, np.arange(ranks) // 8)
 
 
-@pytest.mark.parametrize(("ranks", "steps"), [(4, 3), (16, 5), (16, 8), (64, 4)])
+@pytest.mark.parametrize(("ranks", "steps"), [(4, 3), (16, 8)])
 def test_pauses_of_hosts_that_are_seldom_long_make_no_rank_slow(ranks: int, steps: int) -> None:
     """Pauses of 4 % of the step on average, most shorter and a few much longer; a rank that always pauses for half a step is told."""
     flagged = told = 0
-    for seed in range(150):
+    for seed in range(100):
         table = np.random.default_rng((seed, ranks, steps)).exponential(0.04, (ranks, steps))
         roles = _one_role(ranks)
         usual = np.median(table, axis=0)
@@ -72,7 +74,7 @@ def test_pauses_of_hosts_that_are_seldom_long_make_no_rank_slow(ranks: int, step
         found = excess.slow_otherwise(table, np.maximum(table - usual, 0.0), roles, 1.0)
         told += any(each.member == 1 for each in found)
     assert flagged <= 1
-    assert told >= 147
+    assert told >= 98
 
 
 def test_input_that_takes_some_ranks_many_times_as_long_is_not_late() -> None:

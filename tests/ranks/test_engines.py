@@ -32,6 +32,7 @@ def folder(small: Simulated, tmp_path: Path) -> Path:
     return write(small, tmp_path / "job")
 
 
+@pytest.mark.slow
 def test_a_killed_worker_loses_no_rank(folder: Path) -> None:
     paths = [str(path) for path in sorted(folder.iterdir())]
     found = {}
@@ -160,6 +161,7 @@ def test_ray_makes_the_same_summaries_and_survives_a_killed_worker(
     assert "rank9.json" in outcomes[str(bad)].reason
 
 
+@pytest.mark.slow
 def test_ranks_are_asked_from_python_as_documented(folder: Path) -> None:
     """In a process that imported nothing else: the name is looked up when first used."""
     code = "import sys, foretrace; print(foretrace.ranks(sys.argv[1]).to_dict()['ranks_read'])"

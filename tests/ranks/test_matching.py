@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from benchmarks.ranks.layouts import three_d
-from benchmarks.ranks.recordings import write
-from benchmarks.ranks.simulate import simulate
 from foretrace.ranks.gathered import gather
 from foretrace.ranks.matching import RECV, match
-from foretrace.ranks.summarise import summarise
 from foretrace.ranks.summary import STEP, Summary
-
-JOB = three_d(tensor=2, pipeline=2, data=2, steps=3, kernels=1)
-
-
-def _summaries(folder: Path) -> list[Summary]:
-    write(simulate(JOB), folder)
-    return [summarise(path) for path in sorted(folder.iterdir())]
+from tests.ranks.jobs import PIPELINE, summaries
 
 
-def _all_whole(summaries: list[Summary]) -> bool:
-    job = gather(summaries)
+def _all_whole(ranks: list[Summary]) -> bool:
+    job = gather(ranks)
     matches = match(job)
     return bool(matches.whole[matches.number[job.kind != STEP]].all())
 
@@ -43,20 +32,20 @@ def _unlisted(summary: Summary) -> Summary:
     return replace(summary, groups=groups, rows=rows)
 
 
-def test_ranks_that_use_a_group_of_one_name_are_its_members(tmp_path: Path) -> None:
-    summaries = _summaries(tmp_path)
-    known = {group for group in gather(summaries).group_members if group}
-    unlisted = [_unlisted(each) for each in summaries]
+def test_ranks_that_use_a_group_of_one_name_are_its_members() -> None:
+    told = summaries(PIPELINE)
+    known = {group for group in gather(told).group_members if group}
+    unlisted = [_unlisted(each) for each in told]
     assert set(gather(unlisted).group_members) == known
     assert _all_whole(unlisted)
 
 
-def test_messages_that_start_in_the_step_before_are_matched_by_their_order(tmp_path: Path) -> None:
+def test_messages_that_start_in_the_step_before_are_matched_by_their_order() -> None:
     """Stage 1 waits for the first message of each step before its own step begins."""
     shifted = []
-    for summary in _summaries(tmp_path):
+    for summary in summaries(PIPELINE):
         steps = summary.rows["step"].to_numpy().copy()
-        if JOB.stage(summary.rank) == 1:
+        if PIPELINE.stage(summary.rank) == 1:
             receives = np.flatnonzero(summary.rows["kind"].to_numpy() == RECV)
             for step in np.unique(steps)[1:]:
                 steps[receives[steps[receives] == step][0]] = step - 1

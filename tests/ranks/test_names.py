@@ -37,8 +37,13 @@ def nameless(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_name_tells_the_rank(name: str, nameless: dict[int, str], tmp_path: Path) -> None:
+    (tmp_path / name.format(2)).write_text(nameless[2])
+    assert summarise(tmp_path / name.format(2)).rank == 2
+
+
+def test_a_job_whose_ranks_only_names_tell_is_read(nameless: dict[int, str], tmp_path: Path) -> None:
     for rank, text in nameless.items():
-        (tmp_path / name.format(rank)).write_text(text)
+        (tmp_path / NAMES[0].format(rank)).write_text(text)
     ranks = reduce([summarise(path) for path in sorted(tmp_path.iterdir())])
     assert ranks.job.ranks.tolist() == [0, 1, 2, 3]
     assert named(ranks) == {("slow-rank", "rank 2")}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from benchmarks.ranks.layouts import MIB, three_d
@@ -11,7 +9,7 @@ from benchmarks.ranks.simulate import Fault
 from tests.ranks.jobs import made, named, true_saving_us
 
 
-def test_gradients_that_queue_are_ready_after_the_collective_of_their_layer(tmp_path: Path) -> None:
+def test_gradients_that_queue_are_ready_after_the_collective_of_their_layer() -> None:
     """Other ranks' gradients wait for the slow one's; they were ready once the tensor group's sum was, not before it."""
     job = three_d(
         tensor=2,
@@ -28,7 +26,7 @@ def test_gradients_that_queue_are_ready_after_the_collective_of_their_layer(tmp_
         per_node=4,
         faults=(Fault("slow-rank", 13, 1.4),),
     )
-    simulated, ranks = made(job, tmp_path)
+    simulated, ranks = made(job)
     assert named(ranks) == {("slow-rank", "rank 13")}
     true_us = true_saving_us(simulated, "slow-rank")
     assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.002 * simulated.step_us)

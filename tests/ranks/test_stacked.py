@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 import pytest
@@ -14,7 +12,7 @@ from foretrace.errors import UsageError
 from foretrace.present.web.resources import rank_stack
 from foretrace.ranks import stacked
 from foretrace.ranks.reduce import Ranks
-from tests.ranks.jobs import made
+from tests.ranks.jobs import MANY, made
 
 SLOW = Fault("slow-rank", 5, 1.3)
 JOBS = {
@@ -43,8 +41,8 @@ def true_us(rank: Rank) -> tuple[float, float, float]:
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
-def test_stacked_ranks_are_those_of_the_job(job: Job, tmp_path: Path) -> None:
-    simulated, ranks = made(job, tmp_path)
+def test_stacked_ranks_are_those_of_the_job(job: Job) -> None:
+    simulated, ranks = made(job)
     sums: dict[int, np.ndarray] = {rank: np.zeros(3) for rank in ranks.job.ranks.tolist()}
     raw_ns = ranks.job.end_ns
     for step in ranks.job.steps.tolist():
@@ -96,9 +94,8 @@ def _shown_as_chosen(simulated: Simulated, ranks: Ranks) -> None:
             rank_stack.of_query(ranks, query)
 
 
-def test_of_many_ranks_few_are_stacked(tmp_path: Path) -> None:
-    job = data_parallel(world=40, steps=2, buckets=2, kernels=1, faults=(Fault("slow-rank", 33, 1.5),))
-    _, ranks = made(job, tmp_path)
+def test_of_many_ranks_few_are_stacked() -> None:
+    _, ranks = made(MANY)
     step = stacked.worst_step(ranks)
     chosen = stacked.choose(ranks, step, [3])
     assert len(chosen) == stacked.MOST_ROWS

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from benchmarks.ranks.layouts import three_d
-from benchmarks.ranks.simulate import Compute, Fault, Job, Op, Send, simulate
+from benchmarks.ranks.simulate import Compute, Fault, Job, Op, Send
 from foretrace.ranks.summary import STEP
-from tests.ranks.jobs import made, named, true_saving_us
+from tests.ranks.jobs import made, named, simulate, true_saving_us
 
 EVEN = three_d(tensor=2, pipeline=4, data=2, per_node=1, steps=4, kernels=2, layers=3)
 
@@ -33,14 +32,14 @@ def _with_more_layers(job: Job, stage: int) -> Job:
     return replace(job, program=program)
 
 
-def test_more_layers_are_worth_their_collectives_too(tmp_path: Path) -> None:
-    simulated, ranks = made(_with_more_layers(EVEN, 2), tmp_path)
+def test_more_layers_are_worth_their_collectives_too() -> None:
+    simulated, ranks = made(_with_more_layers(EVEN, 2))
     assert named(ranks) == {("slow-stage", "stage 2")}
     true_us = simulated.step_us - simulate(EVEN).step_us
     assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
 
 
-def test_a_step_that_ends_with_a_message_is_not_idle_for_it(tmp_path: Path) -> None:
+def test_a_step_that_ends_with_a_message_is_not_idle_for_it() -> None:
     """Gradients for a slow rank of the stage before queue up, and the last is sent long after the sender has computed."""
     job = three_d(
         tensor=1,
@@ -52,7 +51,7 @@ def test_a_step_that_ends_with_a_message_is_not_idle_for_it(tmp_path: Path) -> N
         buckets=1,
         faults=(Fault("slow-rank", 0, 1.3),),
     )
-    simulated, ranks = made(replace(job, sync=False), tmp_path)
+    simulated, ranks = made(replace(job, sync=False))
     assert named(ranks) == {("slow-rank", "rank 0")}
     whole = ranks.job
     marks = whole.kind == STEP
@@ -64,7 +63,7 @@ def test_a_step_that_ends_with_a_message_is_not_idle_for_it(tmp_path: Path) -> N
     assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
 
 
-def test_a_slow_node_that_holds_whole_stages_is_one_finding(tmp_path: Path) -> None:
+def test_a_slow_node_that_holds_whole_stages_is_one_finding() -> None:
     """Of eight stages of two ranks the third and fourth are on one node: nobody of their roles is elsewhere."""
     job = three_d(
         tensor=1,
@@ -76,7 +75,7 @@ def test_a_slow_node_that_holds_whole_stages_is_one_finding(tmp_path: Path) -> N
         kernels=2,
         faults=(Fault("hot-node", 1, 1.15),),
     )
-    simulated, ranks = made(job, tmp_path)
+    simulated, ranks = made(job)
     assert named(ranks) == {("slow-node", "node 1")}
     assert ranks.findings[0].ranks == (4, 5, 6, 7)
     true_us = true_saving_us(simulated, "hot-node")

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks.ranks.layouts import data_parallel
-from benchmarks.ranks.simulate import Fault, simulate
+from benchmarks.ranks.simulate import Fault
 from benchmarks.ranks.tiles import tiled
 from foretrace.ranks import findings
 from foretrace.ranks.reduce import reduce
 from foretrace.ranks.relief import Relief
-from foretrace.ranks.summarise import summarise
-from tests.ranks.jobs import made, named
+from tests.ranks.jobs import SMALL, made, named, simulate, summaries
 
 MIB = 1 << 20
-SMALL = {"steps": 4, "kernels": 2}
 
 
-@pytest.mark.parametrize(("bucket_mib", "is_named"), [(1, False), (128, False), (256, True)])
+@pytest.mark.parametrize(("bucket_mib", "is_named"), [(128, False), (256, True)])
 def test_communication_that_nothing_hides_is_told_and_named_where_it_takes_most(
-    tmp_path: Path, bucket_mib: int, *, is_named: bool
+    bucket_mib: int, *, is_named: bool
 ) -> None:
     """Gradients take longer than the backward pass on every rank alike; what hiding them is worth, a run without them tells."""
     job = data_parallel(world=8, bucket_bytes=bucket_mib * MIB, per_node=4, **SMALL)
-    simulated, ranks = made(job, tmp_path)
+    simulated, ranks = made(job)
     fast = simulate(replace(job, inter_bytes_per_us=1e12, intra_bytes_per_us=1e12))
     saved_us = simulated.step_us - fast.step_us
     document = ranks.to_dict()
@@ -38,19 +35,19 @@ def test_communication_that_nothing_hides_is_told_and_named_where_it_takes_most(
     assert document["combined_ms"] == 0
 
 
-def test_of_communication_that_is_not_matched_nothing_is_told(tmp_path: Path) -> None:
+def test_of_communication_that_is_not_matched_nothing_is_told() -> None:
     """A job of one rank, whose collectives nobody else is in."""
-    _, ranks = made(data_parallel(world=1, **SMALL), tmp_path)
+    _, ranks = made(data_parallel(world=1, **SMALL))
     document = ranks.to_dict()
     assert document["exposed_transfer_pct"] is None
     assert document["exposed_transfer_ms"] is None
 
 
-def test_causes_that_hide_behind_each_other_say_so(tmp_path: Path) -> None:
+def test_causes_that_hide_behind_each_other_say_so() -> None:
     """Two jobs that do not communicate, each with a slow rank: mending one saves nothing until the other is mended."""
-    _, one = made(data_parallel(world=8, faults=(Fault("slow-rank", 3, 1.3),), **SMALL), tmp_path)
-    summaries = [summarise(path) for path in sorted(tmp_path.iterdir())]
-    ranks = reduce(tiled(summaries, 16), ranks_per_node=8)
+    job = data_parallel(world=8, faults=(Fault("slow-rank", 3, 1.3),), **SMALL)
+    _, one = made(job)
+    ranks = reduce(tiled(summaries(job), 16), ranks_per_node=8)
     assert named(ranks) == {("slow-rank", "rank 3"), ("slow-rank", "rank 11")}
     for finding in ranks.findings:
         assert finding.worth_ns < findings.LEAST_WORTH * ranks.step_ns

@@ -14,10 +14,10 @@ import pytest
 import foretrace
 from foretrace import cache
 from foretrace.commands import main
-from foretrace.errors import InputError
+from foretrace.errors import InputError, UsageError
 from foretrace.ingest.snapshots import read_snapshot
 from foretrace.ranks.recordings import find_recordings
-from foretrace.remote import ranges, streams
+from foretrace.remote import patience, ranges, streams
 from tests.ingest import nsys_exports, snapshot_files
 from tests.ingest.samples import KINETO
 from tests.remote.web_server import serving
@@ -70,6 +70,62 @@ def test_tables_are_the_same_whatever_the_server_can_do(way: str, tmp_path: Path
             assert there.spans.equals(here.spans)
             assert there.meta == here.meta
             assert there.repairs == here.repairs == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "begins", "goes_on"),
+    [
+        (
+            "endless.json",
+            b'{"schemaVersion":1,"traceEvents":[' + _EVENT % (0, 0),
+            (b",\n" + _EVENT % (3, 1)) * 500,
+        ),
+        ("endless.sqlite", b"SQLite format 3\0", bytes(1 << 16)),
+    ],
+)
+def test_what_has_no_end_is_given_up(
+    name: str,
+    begins: bytes,
+    goes_on: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The limit is 3 MB: hardly more is fetched, and nothing stays on the disk."""
+    monkeypatch.setenv("FORETRACE_URL_LIMIT", "3e6")
+    with serving(files={f"/{name}": begins}, endless=goes_on, ranges=False, lengths=False) as served:
+        assert main(["diagnose", f"{served.url}/{name}", "--no-cache"]) == 3
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert "more than 3,000,000 bytes came, and no end; FORETRACE_URL_LIMIT" in said
+
+
+def test_a_file_above_the_limit_is_not_fetched(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = recording(9_000)
+    monkeypatch.setenv("FORETRACE_URL_LIMIT", "1000")
+    with serving(files={"/a.json": content}) as served:
+        assert main(["diagnose", f"{served.url}/a.json", "--no-cache"]) == 3
+        assert f"{len(content):,} bytes; FORETRACE_URL_LIMIT allows 1,000" in capsys.readouterr().err
+        assert served.sent_bytes < len(content) / 2
+
+
+def test_drop_by_drop_is_too_slow(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each byte comes in time, and all of them never would."""
+    monkeypatch.setattr(patience, "_JUDGED_AFTER", 0.05)
+    with serving(files={"/a.json": recording(9_000)}, drips_s=0.05, ranges=False, lengths=False) as served:
+        assert main(["diagnose", f"{served.url}/a.json", "--no-cache"]) == 3
+        assert "too slow" in capsys.readouterr().err
+        assert served.sent_bytes < 1_000
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "x", "nan", "inf"])
+def test_a_limit_is_a_number(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORETRACE_URL_LIMIT", text)
+    with pytest.raises(UsageError, match="FORETRACE_URL_LIMIT must be a number of bytes"):
+        patience.limit_bytes()
 
 
 def test_a_large_plain_recording_is_streamed_and_kept_by_its_version() -> None:

@@ -28,6 +28,8 @@ class Served:
     longest: int | None = None  # of one answer: the connection ends after so many bytes
     statuses: dict[str, int] = field(default_factory=dict)
     waits_s: float = 0.0
+    endless: bytes = b""  # sent again and again after the content, to who goes on reading
+    drips_s: float | None = None  # the content comes byte by byte, with such pauses
     url: str = ""
     asked: list[tuple[str, str, str]] = field(default_factory=list)  # method, path with query, authorization
     sent_bytes: int = 0
@@ -136,7 +138,18 @@ class _Handler(BaseHTTPRequestHandler):
             content = content[: max(cut - begin, 0)]
             self.close_connection = True
         try:
-            self.wfile.write(content)
-            served.sent_bytes += len(content)
+            for piece in self._pieces(content) if status == 200 else [content]:
+                self.wfile.write(piece)
+                served.sent_bytes += len(piece)
         except OSError:  # the reader went away, as it may
             self.close_connection = True
+
+    def _pieces(self, content: bytes) -> Iterator[bytes]:
+        if self.served.drips_s is None:
+            yield content
+        else:
+            for place in range(len(content)):
+                yield content[place : place + 1]
+                time.sleep(self.served.drips_s)
+        while self.served.endless:
+            yield self.served.endless

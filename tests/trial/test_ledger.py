@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from foretrace.commands import main
-from foretrace.errors import InputError
 from foretrace.trial import ledger
 from foretrace.trial.ledger import Record
 from tests import schemas
@@ -22,16 +22,52 @@ ONE = Record(
 
 def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "ledger.jsonl"
-    assert ledger.read(file) == []
+    assert ledger.read(file) == ledger.Ledger()
     ledger.add(file, [])
     assert not file.exists()
     ledger.add(file, [ONE])
     ledger.add(file, [replace(ONE, rule="input-bound")])
-    assert ledger.read(file) == [ONE, replace(ONE, rule="input-bound")]
+    assert ledger.read(file) == ledger.Ledger((ONE, replace(ONE, rule="input-bound")))
     schemas.check(json.loads(file.read_text().splitlines()[0]), "ledger-record")
-    file.write_text(file.read_text() + "{broken\n")
-    with pytest.raises(InputError, match="line 3"):
-        ledger.read(file)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("<<<<<<< HEAD", "Expecting value"),
+        (b"\xff", "utf-8"),
+        ("[1, 2]", "Expected `object`"),
+        ('{"measured": 0}', r"\$\.measured"),
+        ('{"measured": NaN}', "NaN"),
+        ('{"measured": 1e999}', r"\$\.measured"),
+        ('{"measured": 1' + "0" * 400 + "}", r"\$\.measured"),
+        ('{"measured": "x"}', r"\$\.measured"),
+        ('{"rule": []}', r"\$\.rule"),
+        ('{"inside": "yes"}', r"\$\.inside"),
+        ("[" * 200_000, "nested too deeply"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_damaged_line_costs_that_line_alone(tmp_path: Path, line: str | bytes, reason: str) -> None:
+    file = tmp_path / "ledger.jsonl"
+    ledger.add(file, [ONE])
+    whole = file.read_bytes().strip()
+    if isinstance(line, str):
+        changes = json.loads(line) if reason.startswith(r"\$") and "999" not in line else None
+        line = json.dumps({**json.loads(whole), **changes}).encode() if changes else line.encode()
+    file.write_bytes(b"\n".join([whole, line, whole]))
+    read = ledger.read(file)
+    assert read.records == (ONE, ONE)
+    (problem,) = read.problems
+    assert problem.startswith(f"{file}: line 2: damaged: ")
+    assert re.search(reason, problem)
+
+
+def test_a_lone_surrogate_is_replaced(tmp_path: Path) -> None:
+    """Half a pair cannot be printed."""
+    file = tmp_path / "ledger.jsonl"
+    ledger.add(file, [replace(ONE, change="\ud800x")])
+    assert ledger.read(file).records == (replace(ONE, change="\ufffdx"),)
 
 
 def test_predictions_are_summed_up_by_rule_and_device() -> None:
@@ -108,6 +144,39 @@ def test_the_command_prints_the_ledger_of_this_folder(
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 2
     assert main(["ledger", "--records", "--format", "csv"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_the_command_skips_damaged_lines_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ledger.add(ledger.DEFAULT, [ONE])
+    ledger.DEFAULT.write_text(ledger.DEFAULT.read_text() + "=======\n" * 7)
+    assert main(["ledger", "--records", "--format", "json"]) == 0
+    printed = capsys.readouterr()
+    assert len(json.loads(printed.out)["rows"]) == 1
+    assert printed.err.count("the line is skipped") == 5
+    assert "2 more like these" in printed.err
+    ledger.DEFAULT.write_text("{\n")
+    assert main(["ledger"]) == 3
+    assert "no line could be read" in capsys.readouterr().err
+
+
+def test_diagnose_goes_on_beside_a_damaged_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recording = waiting(tmp_path)
+    ledger.add(ledger.DEFAULT, [ONE] * 5)
+    ledger.DEFAULT.write_text('{"rule": []}\n' + ledger.DEFAULT.read_text())
+    assert main(["diagnose", str(recording), "--format", "json"]) == 0
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert document["findings"]
+    assert document["ledger"][0]["records"] == 5
+    (skipped,) = document["ledger_skipped"]
+    assert "line 1: damaged: Expected `str`, got `array` - at `$.rule`" in skipped
+    assert "line 1" in printed.err
 
 
 def test_diagnose_quotes_it_once_there_are_five(

@@ -8,7 +8,7 @@ import { createRequire } from "node:module"
 import { join, resolve } from "node:path"
 import { after, test } from "node:test"
 import { fileURLToPath, pathToFileURL } from "node:url"
-import { launch } from "./harness.mjs"
+import { WAIT_MS, launch } from "./harness.mjs"
 
 const SITE = resolve(process.env.FORETRACE_SITE ?? "")
 assert.ok(process.env.FORETRACE_SITE && existsSync(join(SITE, "index.html")), "FORETRACE_SITE is the folder of a built site: python scripts/build_docs.py FOLDER")
@@ -40,6 +40,7 @@ async function withSite(options, use) {
     return route.abort()
   })
   const page = await context.newPage()
+  page.setDefaultTimeout(WAIT_MS)
   page.on("pageerror", (error) => complaints.push(`uncaught: ${error.message}`))
   page.on("console", (message) => ["error", "warning"].includes(message.type()) && complaints.push(`console: ${message.text()}`))
   page.on("requestfailed", (request) => complaints.push(`failed: ${request.url()}`))

@@ -10,7 +10,7 @@ import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { describe, test } from "node:test"
 import { pathToFileURL } from "node:url"
-import { SETTINGS, addressOf, at, noSidewaysScroll, shown, until, useBrowser, viewOf, withPage } from "./harness.mjs"
+import { SETTINGS, WHOLE_ONLY, addressOf, at, eventually, framesDrawn, noSidewaysScroll, opened, shown, until, useBrowser, withPage } from "./harness.mjs"
 import { boxFont, drawInBoxes } from "./box_font.mjs"
 import { decodePng, difference, encodePng, shrink } from "./picture.mjs"
 import { MADE, OURS, PAGES, WEB } from "./recordings.mjs"
@@ -24,6 +24,7 @@ const MOST = 0.01 // of all squares
 const FONT = boxFont().toString("base64")
 
 /** The shipped recording, and for what it lacks the one that has everything: they follow those of the repository. */
+const IN_CORE = ["overview", "timeline"]
 const RICH = ["modules", "memory", "roofline", "ranks", "compare"]
 const inReport = (view) => `${pathToFileURL(SETTINGS.report)}#/${view}?run=${RICH.includes(view) ? OURS.length + 1 : 1}`
 
@@ -34,11 +35,11 @@ async function inBoxes(view, theme, use) {
     await context.addInitScript(drawInBoxes, FONT)
     const page = await context.newPage()
     await page.goto(inReport(view))
-    assert.equal(await page.evaluate(() => window.boxesReady), true)
+    await until(() => page.evaluate(() => window.boxesReady), "the font")
     await shown(page)
     // What is drawn on a canvas may have been drawn before the font was there.
     await page.evaluate(() => dispatchEvent(new Event("resize")))
-    await page.waitForTimeout(250)
+    await framesDrawn(page)
     await use(page)
   } finally {
     await context.close()
@@ -49,18 +50,37 @@ async function picture(page) {
   return shrink(decodePng(await page.screenshot({ caret: "hide" })), SQUARE)
 }
 
-async function matches(page, name) {
+async function writePicture(page, path) {
+  mkdirSync(BASELINE, { recursive: true })
+  writeFileSync(path, encodePng(await restingPicture(page)))
+}
+
+/** A picture that the next one equals: everything has been drawn. */
+async function restingPicture(page) {
+  let before = await picture(page)
+  return until(async () => {
+    await framesDrawn(page)
+    const now = await picture(page)
+    const rests = difference(now, before, 0) === 0
+    before = now
+    return rests && now
+  }, "a page that rests")
+}
+
+async function checkPicture(page, name) {
   const path = join(BASELINE, `${name}.png`)
-  const now = await picture(page)
-  if (WRITE) {
-    mkdirSync(BASELINE, { recursive: true })
-    writeFileSync(path, encodePng(now))
-    return 0
-  }
+  if (WRITE) return writePicture(page, path)
   assert.ok(existsSync(path), `no picture ${path}: FORETRACE_PICTURES=write npm run browser -- look`)
-  const share = difference(now, decodePng(readFileSync(path)), SLACK)
-  if (share > MOST) writeFileSync(join(tmpdir(), `foretrace-${name}.png`), await page.screenshot())
-  return share
+  const wanted = decodePng(readFileSync(path))
+  try {
+    await eventually(async () => {
+      const share = difference(await picture(page), wanted, SLACK)
+      assert.ok(share <= MOST, percent(share))
+    })
+  } catch (error) {
+    writeFileSync(join(tmpdir(), `foretrace-${name}.png`), await page.screenshot())
+    throw error
+  }
 }
 
 const percent = (share) => `${(share * 100).toFixed(1)} % of the picture differs, ${MOST * 100} % may`
@@ -68,25 +88,20 @@ const percent = (share) => `${(share * 100).toFixed(1)} % of the picture differs
 for (const theme of ["light", "dark"]) {
   describe(`pictures, ${theme}`, () => {
     for (const view of PAGES) {
-      test(view.title, () => inBoxes(view.name, theme, async (page) => {
-        const share = await matches(page, `${view.name}-${theme}`)
-        assert.ok(share <= MOST, percent(share))
-      }))
+      test(view.title, theme === "light" && IN_CORE.includes(view.name) ? {} : WHOLE_ONLY, () => inBoxes(view.name, theme, (page) => checkPicture(page, `${view.name}-${theme}`)))
     }
   })
 }
 
-describe("the comparison", () => {
-  /** The difference of a page after something was done to it. */
-  const after = async (view, change) => {
-    let share = 0
-    await inBoxes(view, "light", async (page) => {
-      await page.evaluate(change)
-      await page.waitForTimeout(100)
-      share = difference(await picture(page), decodePng(readFileSync(join(BASELINE, `${view}-light.png`))), SLACK)
-    })
-    return share
-  }
+describe("the comparison", WHOLE_ONLY, () => {
+  /** Fails unless a page differs from its picture after `change`. */
+  const checkNoticed = (view, change, words) => inBoxes(view, "light", async (page) => {
+    const name = `${view}-light`
+    await checkPicture(page, name)
+    await page.evaluate(change)
+    const share = difference(await restingPicture(page), decodePng(readFileSync(join(BASELINE, `${name}.png`))), SLACK)
+    assert.ok(share > MOST, `${words}, and only ${percent(share)}`)
+  })
 
   test("does not depend on the fonts of the machine", () => inBoxes("overview", "light", async (page) => {
     const session = await page.context().newCDPSession(page)
@@ -116,8 +131,7 @@ describe("the comparison", () => {
       "the panel is gone": ["timeline", () => document.querySelector(".tl-panel").remove()],
     }
     for (const [words, [view, change]] of Object.entries(changes)) {
-      const share = await after(view, change)
-      assert.ok(share > MOST, `${words}, and only ${percent(share)}`)
+      await checkNoticed(view, change, words)
     }
   })
 })
@@ -127,22 +141,25 @@ const ZOOMED = { viewport: { width: 720, height: 450 }, deviceScaleFactor: 2 }
 
 describe("200 % zoom", () => {
   for (const recording of [...OURS, MADE]) {
-    test(`${recording.name}: every page in one column, nothing to scroll sideways`, () => withPage(browser, addressOf(at("overview", recording.run)), async (page) => {
+    test(`${recording.name}: every page in one column, nothing to scroll sideways`, recording === MADE ? {} : WHOLE_ONLY, () => withPage(browser, addressOf(at("overview", recording.run)), async (page) => {
       for (const view of PAGES) {
         await page.evaluate((hash) => { location.hash = hash }, at(view.name, recording.run)) // prettier-ignore
-        await until(async () => (await viewOf(page)) === view.name, view.name)
-        await shown(page)
+        await opened(page, view.name)
         await noSidewaysScroll(page).catch((error) => assert.fail(`${view.name}: ${error.message}`))
         // A drawing that shrinks with the window must not take its words along; 11 px of text are about 12 high.
-        const small = await page.evaluate(() => [...document.querySelectorAll("main svg text")].filter((each) => !each.getAttribute("transform") && each.getBoundingClientRect().height < 11).map((each) => each.textContent))
-        assert.deepEqual(small, [], `${view.name}: words too small to read`)
+        await eventually(async () => {
+          const small = await page.evaluate(() => [...document.querySelectorAll("main svg text")].filter((each) => !each.getAttribute("transform") && each.getBoundingClientRect().height < 11).map((each) => each.textContent))
+          assert.deepEqual(small, [], `${view.name}: words too small to read`)
+        })
       }
     }, ZOOMED))
   }
 
   test("the Overview's columns stand below one another", () => withPage(browser, addressOf(at("overview", "naive_attention")), async (page) => {
-    const boxes = await Promise.all([".top-half > :first-child", ".top-half > :last-child", ".bottom-half > :first-child", ".bottom-half > aside"].map((each) => page.locator(each).boundingBox()))
-    for (let each = 1; each < boxes.length; each++) assert.ok(boxes[each].y >= boxes[each - 1].y + boxes[each - 1].height - 1, `part ${each} stands beside the one before`)
+    await eventually(async () => {
+      const boxes = await Promise.all([".top-half > :first-child", ".top-half > :last-child", ".bottom-half > :first-child", ".bottom-half > aside"].map((each) => page.locator(each).boundingBox()))
+      for (let each = 1; each < boxes.length; each++) assert.ok(boxes[each].y >= boxes[each - 1].y + boxes[each - 1].height - 1, `part ${each} stands beside the one before`)
+    })
   }, ZOOMED))
 
   test("the navigation opens over the page and closes", () => withPage(browser, addressOf(at("overview", "naive_attention")), async (page) => {
@@ -150,15 +167,17 @@ describe("200 % zoom", () => {
     assert.equal(await button.getAttribute("aria-expanded"), "false")
     await button.click()
     await page.locator("#navigation > ul a", { hasText: "Kernels" }).click()
-    await until(async () => (await viewOf(page)) === "kernels", "kernels")
+    await opened(page, "kernels")
+    await button.click()
+    await page.locator("#navigation").waitFor({ state: "hidden" })
   }, ZOOMED))
 })
 
 describe("forced colours and print", () => {
   test("pages are drawn with the system's colours", () => withPage(browser, addressOf(at("overview", "naive_attention")), async (page) => {
     await page.emulateMedia({ forcedColors: "active" })
-    assert.ok((await page.locator("main").innerText()).length > 200)
+    await eventually(async () => assert.ok((await page.locator("main").innerText()).length > 200))
     await page.emulateMedia({ forcedColors: "none", media: "print" })
-    assert.equal(await page.locator("nav").isVisible(), false)
+    await eventually(async () => assert.equal(await page.locator("nav").isVisible(), false))
   }))
 })

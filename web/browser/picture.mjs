@@ -34,7 +34,8 @@ function unfilter(raw, width, height, channels) {
       const left = x >= channels ? rows[to - channels] : 0
       const up = y > 0 ? rows[to - stride] : 0
       const corner = x >= channels && y > 0 ? rows[to - stride - channels] : 0
-      rows[to] = raw[y * (stride + 1) + 1 + x] + [0, left, up, (left + up) >> 1, paeth(left, up, corner)][filter]
+      const guess = filter === 0 ? 0 : filter === 1 ? left : filter === 2 ? up : filter === 3 ? (left + up) >> 1 : paeth(left, up, corner)
+      rows[to] = raw[y * (stride + 1) + 1 + x] + guess
     }
   }
   if (channels === 3) return rows
@@ -134,14 +135,14 @@ export function shrink({ width, height, data }, side) {
   const out = Buffer.alloc(wide * high * 3)
   for (let y = 0; y < high; y++) {
     for (let x = 0; x < wide; x++) {
-      const sums = [0, 0, 0]
-      for (let dy = 0; dy < side; dy++) {
-        for (let dx = 0; dx < side; dx++) {
-          const from = ((y * side + dy) * width + x * side + dx) * 3
-          for (let channel = 0; channel < 3; channel++) sums[channel] += data[from + channel]
+      for (let channel = 0; channel < 3; channel++) {
+        let sum = 0
+        for (let dy = 0; dy < side; dy++) {
+          const from = ((y * side + dy) * width + x * side) * 3 + channel
+          for (let dx = 0; dx < side; dx++) sum += data[from + dx * 3]
         }
+        out[(y * wide + x) * 3 + channel] = Math.round(sum / side / side)
       }
-      sums.forEach((sum, channel) => (out[(y * wide + x) * 3 + channel] = Math.round(sum / side / side)))
     }
   }
   return { width: wide, height: high, data: out }

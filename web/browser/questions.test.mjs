@@ -1,7 +1,7 @@
 /** What people ask of a recording: each answered within three clicks of the Overview. */
 import assert from "node:assert/strict"
 import { describe, test } from "node:test"
-import { addressOf, at, parameter, shown, timeShown, until, useBrowser, viewOf, withPage } from "./harness.mjs"
+import { addressOf, at, eventually, opened, parameter, timeShown, until, useBrowser, withPage } from "./harness.mjs"
 import { QUESTIONS } from "./recordings.mjs"
 
 const browser = await useBrowser()
@@ -35,26 +35,29 @@ async function placeOf(page, track, ms, whole) {
 
 describe("how many tokens per second?", () => {
   test("the Overview says so without a click: 4 × 2,048 tokens in 51.1 ms", () => withPage(browser, addressOf(at("overview", "naive_attention")), async (page) => {
-    assert.match(await page.locator(".gpu-tiles").innerText(), /Tokens, as recorded\s+160 k\/s/)
-    assert.match(await page.locator("aside").innerText(), /8,192 tokens a step/)
+    await eventually(async () => {
+      assert.match(await page.locator(".gpu-tiles").innerText(), /Tokens, as recorded\s+160 k\/s/)
+      assert.match(await page.locator("aside").innerText(), /8,192 tokens a step/)
+    })
   }))
 })
 
 describe("why is the GPU idle between 102 and 104 ms?", () => {
   const answered = async (page) => {
-    await until(async () => /aten::nonzero|nonzero/.test(await details(page).innerText()), "what the GPU waited for")
-    const text = await details(page).innerText()
-    assert.match(text, /Idle: host: operator/)
-    assert.match(text, /2\.00 ms, from 102\.000 ms/)
-    assert.match(text, /The host was inside an operator/)
-    assert.match(text, /Launched by\s+cudaLaunchKernel/)
+    await eventually(async () => {
+      const text = await details(page).innerText()
+      assert.match(text, /nonzero/, "what the GPU waited for")
+      assert.match(text, /Idle: host: operator/)
+      assert.match(text, /2\.00 ms, from 102\.000 ms/)
+      assert.match(text, /The host was inside an operator/)
+      assert.match(text, /Launched by\s+cudaLaunchKernel/)
+    })
   }
 
   test("on the timeline: the gap itself is clicked", () => asking(QUESTIONS.run, async (page, { click, clickAt }) => {
     await click(pageLink(page, "Timeline"))
-    await page.locator("canvas.tl-tracks").waitFor()
-    await shown(page)
-    const whole = Number(/of ([\d.]+)/.exec(await page.locator(".tl-toolbar").innerText())[1])
+    await opened(page, "timeline")
+    const whole = Number((await until(async () => /of ([\d.]+)/.exec(await page.locator(".tl-toolbar").innerText()), "its length"))[1])
     const { x, y } = await placeOf(page, "GPU 0 idle", 103, whole)
     await clickAt(x, y)
     await answered(page)
@@ -62,8 +65,7 @@ describe("why is the GPU idle between 102 and 104 ms?", () => {
 
   test("on the Waiting page: from the list of gaps to the timeline", () => asking(QUESTIONS.run, async (page, { click }) => {
     await click(pageLink(page, "Waiting"))
-    await shown(page)
-    assert.match(await page.locator(".waiting").innerText(), /GPU idle/)
+    await eventually(async () => assert.match(await page.locator(".waiting").innerText(), /GPU idle/))
     await click(page.locator(".waiting a", { hasText: /^102 ms$/ }))
     await page.locator("canvas.tl-tracks").waitFor()
     await answered(page)
@@ -71,7 +73,6 @@ describe("why is the GPU idle between 102 and 104 ms?", () => {
 
   test("the host's span that it waited for is one click further", () => asking(QUESTIONS.run, async (page, { click }) => {
     await click(pageLink(page, "Waiting"))
-    await shown(page)
     await click(page.locator(".waiting a", { hasText: /^102 ms$/ }))
     await answered(page)
     const gap = await parameter(page, "span")
@@ -84,12 +85,11 @@ describe("why is the GPU idle between 102 and 104 ms?", () => {
 describe("which call launched this?", () => {
   test("from a kernel's name to a call, its launch in words, and to the launch", () => asking(QUESTIONS.run, async (page, { click }) => {
     await click(pageLink(page, "Kernels"))
-    await shown(page)
     await click(page.locator(".data-table tbody a", { hasText: "gemm_3" }))
     await page.locator("canvas.tl-tracks").waitFor()
     await until(async () => /Launched\s+[\d.]+ ms earlier by cudaLaunchKernel/.test(await details(page).innerText()), "the launch in words")
     assert.match(await details(page).innerText(), /Step\s+12/, "a call in a middle step")
-    assert.match(await stops(page), /^3 of 5 calls of gemm_3/)
+    await until(async () => /^3 of 5 calls of gemm_3/.test(await stops(page)), "which call it is")
     await click(page.locator(".tl-links button", { hasText: /^launch: cudaLaunchKernel/ }))
     await until(async () => (await details(page).locator("h2").innerText()) === "cudaLaunchKernel", "the call")
   }))
@@ -103,11 +103,11 @@ describe("where else does this finding occur?", () => {
     // Twelve layers, three steps: those of the second are 13 to 24.
     assert.equal(first[2], "36")
     assert.ok(Number(first[1]) > 12 && Number(first[1]) <= 24, `${first[1]} is in the middle step`)
-    assert.match(await details(page).innerText(), /Step\s+11/)
+    await eventually(async () => assert.match(await details(page).innerText(), /Step\s+11/))
     const span = await parameter(page, "span")
     await click(page.locator(".tl-stops button[aria-label=Next]"))
     await until(async () => (await stops(page)).startsWith(`${Number(first[1]) + 1} of 36`), "the next")
-    assert.notEqual(await parameter(page, "span"), span)
+    await until(async () => (await parameter(page, "span")) !== span, "another span")
     await click(page.locator(".tl-stops button[aria-label=Previous]"))
     await until(async () => (await parameter(page, "span")) === span, "the one before")
   }))
@@ -123,7 +123,7 @@ describe("where else does this finding occur?", () => {
       for (let at = 0; at < data.length; at += 4) sum += Math.max(data[at], data[at + 1], data[at + 2]) - Math.min(data[at], data[at + 1], data[at + 2])
       return sum
     })
-    const dimmed = await strong()
+    const dimmed = await until(strong, "tracks that are drawn")
     await page.locator(".tl-stops button", { hasText: "show all" }).click()
     await until(async () => (await page.locator(".tl-stops").count()) === 0, "all of it")
     await until(async () => (await strong()) > dimmed * 1.05, "stronger colours")
@@ -133,10 +133,10 @@ describe("where else does this finding occur?", () => {
 
 describe("which step is odd, and why?", () => {
   test("the Overview marks it and says why; a click shows it on the timeline", () => asking(QUESTIONS.run, async (page, { click }) => {
-    assert.match(await page.locator(".step-time tr.odd th").innerText(), /13$/)
-    assert.equal(await page.locator(".step-time tr.odd").count(), 1)
-    const says = await page.locator(".odd-step").innerText()
-    assert.match(says, /Step 13 is 20\.0 ms longer than the median step of 40\.0 ms: 20\.0 ms more waiting for data/)
+    await eventually(async () => {
+      assert.deepEqual((await page.locator(".step-time tr.odd th").allInnerTexts()).map((text) => /\d+$/.exec(text)?.[0]), ["13"])
+      assert.match(await page.locator(".odd-step").innerText(), /Step 13 is 20\.0 ms longer than the median step of 40\.0 ms: 20\.0 ms more waiting for data/)
+    })
     await click(page.locator(".odd-step a"))
     await page.locator("canvas.tl-tracks").waitFor()
     const area = await until(() => timeShown(page, "sel"), "the step as an area")
@@ -146,10 +146,11 @@ describe("which step is odd, and why?", () => {
 
 describe("the Waiting page", () => {
   test("holds idle causes, gaps, blocking calls, launches and the critical path", () => withPage(browser, addressOf(at("waiting", QUESTIONS.run)), async (page) => {
-    assert.equal(await viewOf(page), "waiting")
-    const titles = await page.locator(".waiting h2").allInnerTexts()
-    assert.deepEqual(titles, ["Why the GPU was idle", "Longest gaps", "Blocking calls", "Launches", "Critical path"])
-    assert.match(await page.locator(".waiting").innerText(), /cudaDeviceSynchronize/)
+    await eventually(async () => {
+      const titles = await page.locator(".waiting h2").allInnerTexts()
+      assert.deepEqual(titles, ["Why the GPU was idle", "Longest gaps", "Blocking calls", "Launches", "Critical path"])
+      assert.match(await page.locator(".waiting").innerText(), /cudaDeviceSynchronize/)
+    })
   }))
 
   test("an area of the timeline adds up to causes", () => withPage(browser, addressOf(at("timeline", QUESTIONS.run, "sel=101-105ms")), async (page) => {

@@ -1,15 +1,16 @@
 /**
- * Runs the tests that drive a browser: `npm run browser`, or `npm run browser -- NAME...` for some of them.
+ * Runs the tests that drive a browser: `npm run browser`, or `npm run browser -- NAME...` for some files. `--core`
+ * (`npm run browser:core`) leaves out what repeats a proof on another recording, in the other theme or in the report.
  *
- * One `foretrace serve` holds every recording for all of them, one `foretrace report` is the file that is opened; both
- * are the ones on the PATH, or FORETRACE. Chromium is FORETRACE_CHROMIUM, else /usr/bin/chromium. FORETRACE_PICTURES=write
+ * One Chromium, one `foretrace serve` with every recording and a few reports serve all tests. `foretrace` is the one on
+ * the PATH, or FORETRACE. Chromium is FORETRACE_CHROMIUM, else /usr/bin/chromium. FORETRACE_PICTURES=write
  * writes the pictures that pages are compared with.
  */
 import { spawn, spawnSync } from "node:child_process"
 import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
-import { startServer } from "./harness.mjs"
+import { launchServer, startServer } from "./harness.mjs"
 import { OURS, SHARED, WEB, benchDocument, hostileTrace, isThere, questionsTrace, rankTrace, snapshotFile } from "./recordings.mjs"
 
 const FORETRACE = (process.env.FORETRACE ?? "foretrace").split(" ")
@@ -60,8 +61,11 @@ const benches = [1, 0.5].map((factor) => join(folder, `sweep_${factor === 1 ? "b
 benches.forEach((path, at) => writeFileSync(path, benchDocument(at === 0 ? 1 : 0.5)))
 const snapshots = [2, 4].map((kept) => join(folder, `memory_${kept === 2 ? "before" : "after"}.pickle`))
 snapshots.forEach((path, at) => writeFileSync(path, snapshotFile(at === 0 ? 2 : 4)))
-const there = [...OURS, ...SHARED].filter(isThere)
+const words = process.argv.slice(2)
+const core = words.includes("--core")
+const there = [...OURS, ...(core ? [] : SHARED)].filter(isThere)
 const server = await startServer(FORETRACE, [...there.map((each) => each.path), hostile, questions, join(folder, "runs"), ranks, watched, ...benches, ...snapshots])
+const chromium = await launchServer()
 try {
   const report = join(folder, "report.html")
   const hostileReport = join(folder, "hostile.html")
@@ -73,11 +77,12 @@ try {
   writeReport(snapshotReport, snapshots)
   await checkBuild(folder, server.url)
   const runs = await server.ready()
-  const names = process.argv.slice(2)
+  const names = words.filter((word) => word !== "--core")
   const tests = readdirSync(join(WEB, "browser")).filter((name) => name.endsWith(".test.mjs") && (names.length === 0 || names.some((each) => name.startsWith(each))))
-  const settings = { url: server.url, runs, report, hostileReport, benchReport, snapshotReport, watched }
+  const settings = { core, browser: chromium.wsEndpoint(), url: server.url, runs, report, hostileReport, benchReport, snapshotReport, watched }
   process.exitCode = await runTests(tests.map((name) => join(WEB, "browser", name)), settings) // prettier-ignore
 } finally {
   server.stop()
+  await chromium.close()
   rmSync(folder, { recursive: true })
 }

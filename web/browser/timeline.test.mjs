@@ -1,8 +1,8 @@
 /** The timeline: keys, pointer, search, areas, details, links; on the shipped recording unless said otherwise. */
 import assert from "node:assert/strict"
 import { describe, test } from "node:test"
-import { addressOf, at, changed, hashOf, moved, parameter, shown, timeShown, until, useBrowser, withPage } from "./harness.mjs"
-import { ALL, isThere } from "./recordings.mjs"
+import { addressOf, at, changed, framesDrawn, hashOf, moved, open, parameter, testsOf, timeShown, until, useBrowser, withPage } from "./harness.mjs"
+import { ALL, PAGES } from "./recordings.mjs"
 
 const browser = await useBrowser()
 const RUN = "naive_attention"
@@ -34,25 +34,25 @@ const coloursDrawn = (page) =>
     return new Set(new Uint32Array(data.buffer)).size
   })
 
+const tracksDrawn = (page) => until(async () => (await coloursDrawn(page)) > 8, "tracks in more than eight colours")
+
 describe("timeline of each recording", () => {
   for (const recording of ALL) {
-    test(recording.name, { skip: !isThere(recording) && `not here: ${recording.path}` }, async () => {
+    test(recording.name, testsOf(recording), async () => {
       await withPage(browser, addressOf(at("timeline", recording.run)), async (page) => {
-        assert.ok((await coloursDrawn(page)) > 8, "the tracks are drawn")
+        await tracksDrawn(page)
         await press(page, ".")
-        const span = await until(() => spanOf(page), "a selected span")
+        await until(() => spanOf(page), "a selected span")
         await page.locator(".tl-span dl dt").first().waitFor()
         assert.ok((await page.locator(".tl-span h2").innerText()).length > 0)
         await press(page, "f")
         const close = await moved(page, null)
         await dragArea(page)
-        assert.match(await panelTitle(page), /^Selection /)
-        const area = await timeShown(page, "sel")
+        await until(async () => /^Selection /.test(await panelTitle(page)), "the panel of the area")
+        const area = await until(() => timeShown(page, "sel"), "the area in the address")
         assert.ok(area.from >= close.from - 0.001 && area.to <= close.to + 0.001, "the area lies in what is shown")
         await press(page, "Escape")
-        assert.equal(await spanOf(page), null)
-        assert.equal(await parameter(page, "sel"), null)
-        assert.notEqual(span, null)
+        await until(async () => (await spanOf(page)) === null && (await parameter(page, "sel")) === null, "nothing selected")
       })
     })
   }
@@ -92,9 +92,9 @@ describe("keys", () => {
     const second = await until(async () => (await spanOf(page)) !== first && (await spanOf(page)), "the next span")
     await press(page, ",")
     assert.equal(await until(async () => (await spanOf(page)) !== second && (await spanOf(page)), "the span before"), first)
-    const said = await page.locator(".tl-span [aria-live]").textContent()
-    assert.match(said, /, from [\d.]+ ms/)
+    await until(async () => /, from [\d.]+ ms/.test(await page.locator(".tl-span [aria-live]").textContent()), "the span in words")
     await press(page, "Escape")
+    await until(async () => (await spanOf(page)) === null, "no span")
     await press(page, "ArrowDown")
     await until(() => spanOf(page), "a span by arrow")
   }))
@@ -111,8 +111,13 @@ describe("keys", () => {
   test("letters typed into the search stay there", () => on(async (page) => {
     await press(page, "/")
     await page.keyboard.type("wasd1")
-    assert.equal(await page.locator("#search").inputValue(), "wasd1")
-    assert.equal(await timeShown(page), null)
+    await until(async () => (await page.locator("#search").inputValue()) === "wasd1", "the letters")
+    const inView = async () => /View [^\n]*/.exec(await page.locator(".tl-toolbar").innerText())[0]
+    const whole = await inView()
+    await press(page, "Escape")
+    await press(page, "f")
+    await moved(page, null)
+    assert.equal(await inView(), whole)
   }))
 })
 
@@ -121,7 +126,7 @@ describe("pointer", () => {
     await dragArea(page)
     await until(async () => /^Selection /.test(await panelTitle(page)), "the table of the area")
     await until(async () => (await page.locator(".tl-table tbody tr").count()) > 2, "rows")
-    assert.match(await page.locator(".tl-says").first().innerText(), /GPU events?, [\d.]+ % busy/)
+    await until(async () => /GPU events?, [\d.]+ % busy/.test(await page.locator(".tl-says").first().innerText()), "the sum of the area")
     const shares = await page.locator(".tl-table tbody td:nth-child(4)").allInnerTexts()
     const sum = shares.reduce((total, text) => total + Number.parseFloat(text), 0)
     assert.ok(sum > 5 && sum <= 101, `shares of the time add up to ${sum} %`)
@@ -129,7 +134,7 @@ describe("pointer", () => {
       await page.locator(".tl-groups button", { hasText: group }).click()
       await until(async () => (await page.locator(`.tl-groups button[aria-pressed=true]`).innerText()) === group, group)
     }
-    const area = await timeShown(page, "sel")
+    const area = await until(() => timeShown(page, "sel"), "the area in the address")
     await page.locator(".tl-area .tl-actions button", { hasText: "Zoom to" }).click()
     const zoomed = await moved(page, null)
     assert.ok(zoomed.from <= area.from && zoomed.to >= area.to)
@@ -155,14 +160,16 @@ describe("pointer", () => {
     await press(page, "f")
     await moved(page, null)
     await press(page, "Escape")
+    await until(async () => (await spanOf(page)) === null, "no span")
     const box = await tracksBox(page)
     const x = box.x + box.width / 2
-    let y = box.y + 6
-    for (; y < box.y + box.height; y += 9) {
+    let y = box.y - 3
+    await until(async () => {
+      y = y + 9 < box.y + box.height ? y + 9 : box.y + 6
       await page.mouse.click(x, y)
-      if ((await spanOf(page)) === span) break
-    }
-    assert.equal(await spanOf(page), span, "the span that fills the view can be clicked")
+      await framesDrawn(page)
+      return (await spanOf(page)) === span
+    }, "the span that fills the view to be clicked")
     await page.keyboard.down("Shift")
     await page.mouse.click(x, y)
     await page.keyboard.up("Shift")
@@ -171,7 +178,7 @@ describe("pointer", () => {
     const tip = page.locator(".tl-tip")
     await page.mouse.move(x + 4, y)
     await tip.waitFor({ state: "visible" })
-    assert.match(await tip.innerText(), /[µmn]?s$/)
+    await until(async () => /[µmn]?s$/.test(await tip.innerText()), "its duration")
   }))
 
   test("Ctrl and the wheel zoom, Shift and the wheel pan, the minimap jumps", () => on(async (page) => {
@@ -210,25 +217,24 @@ describe("search", () => {
     await page.keyboard.press("Enter")
     const status = page.locator(".tl-toolbar [role=status]")
     await status.waitFor()
-    assert.match(await status.innerText(), /^1 of [\d,]+ hits for “softmax”/)
+    await until(async () => /^1 of [\d,]+ hits for “softmax”/.test(await status.innerText()), "the count")
     const first = await until(() => spanOf(page), "the first hit")
-    assert.notEqual(await page.evaluate(() => document.activeElement.id), "search", "the keys are the timeline's again")
+    await until(() => page.evaluate(() => document.activeElement.id !== "search"), "the keys to be the timeline's again")
     await press(page, ".")
-    const second = await until(async () => (await spanOf(page)) !== first && (await spanOf(page)), "the next hit")
-    assert.match((await page.locator(".tl-span h2").getAttribute("title")) + (await page.locator(".tl-span").innerText()), /softmax/i)
+    await until(async () => (await spanOf(page)) !== first && (await spanOf(page)), "the next hit")
+    await until(async () => /softmax/i.test((await page.locator(".tl-span h2").getAttribute("title")) + (await page.locator(".tl-span").innerText())), "its details")
     await press(page, ",")
     await until(async () => (await spanOf(page)) === first, "the hit before")
-    assert.notEqual(second, first)
     await press(page, "Escape")
     await until(async () => (await status.count()) === 0, "no search")
-    assert.equal(await page.locator("#search").inputValue(), "")
+    await until(async () => (await page.locator("#search").inputValue()) === "", "an empty field")
   }))
 
   test("says when there is no hit", () => on(async (page) => {
     await press(page, "/")
     await page.keyboard.type("no such name at all")
     await page.keyboard.press("Enter")
-    assert.match(await page.locator(".tl-toolbar [role=status]").innerText(), /^No matches for “/)
+    await until(async () => /^No matches for “/.test(await page.locator(".tl-toolbar [role=status]").innerText()), "no matches")
   }))
 })
 
@@ -238,6 +244,7 @@ describe("links", () => {
     const span = await until(() => spanOf(page), "a span")
     await press(page, "f")
     const view = await moved(page, null)
+    await page.locator(".tl-span dl dt").first().waitFor()
     const title = await page.locator(".tl-span h2").innerText()
     await withPage(browser, addressOf(at("timeline", RUN, `t=${view.from}-${view.to}ms&span=${span}`)), async (again) => {
       await again.locator(".tl-span dl dt").first().waitFor()
@@ -248,7 +255,7 @@ describe("links", () => {
   }))
 
   test("a link to a span that is not there still shows the timeline", () => on(async (page) => {
-    assert.ok((await coloursDrawn(page)) > 8)
+    await tracksDrawn(page)
   }, "span=4000000000&t=5000-6000ms&sel=nonsense"))
 
   test("from a kernel to its operator or launch and back", () => on(async (page) => {
@@ -269,11 +276,10 @@ describe("links", () => {
       const title = await page.locator(".one-finding h2").innerText()
       await page.locator(".one-finding a", { hasText: "Show on timeline" }).click()
       await page.locator("canvas.tl-tracks").waitFor()
-      assert.ok(await timeShown(page), "the finding's place is in view")
+      await until(() => timeShown(page), "the finding's place")
       assert.equal(await parameter(page, "finding"), "1")
       await page.goBack()
-      await until(async () => (await page.locator(".one-finding h2").count()) === 1, "the finding")
-      assert.equal(await page.locator(".one-finding h2").innerText(), title)
+      await until(async () => (await page.locator(".one-finding h2").allInnerTexts()).join() === title, "the finding")
     })
   })
 
@@ -291,10 +297,9 @@ describe("links", () => {
   test("the selection stays while other pages are read", () => on(async (page) => {
     await dragArea(page)
     const area = await until(() => timeShown(page, "sel"), "an area")
-    await press(page, "5")
-    await shown(page)
+    await open(page, PAGES[4])
     assert.deepEqual(await timeShown(page, "sel"), area)
-    await press(page, "3")
+    await open(page, PAGES[2])
     await until(async () => /^Selection /.test(await panelTitle(page)), "the area")
   }))
 })
@@ -304,7 +309,7 @@ describe("layouts", () => {
     test(title, () => on(async (page) => {
       await page.locator(".tl-modes button", { hasText: title }).click()
       await until(async () => (await parameter(page, "mode")) === mode, "the layout in the address")
-      assert.ok((await coloursDrawn(page)) > 8)
+      await tracksDrawn(page)
       await page.goBack()
       await until(async () => (await page.locator(".tl-modes button[aria-pressed=true]").innerText()) === "Time", "the layout by time")
     }))

@@ -1,8 +1,8 @@
 /** What pages other than the timeline let one do: trees, curves, marks, ranks, comparisons. */
 import assert from "node:assert/strict"
 import { describe, test } from "node:test"
-import { SETTINGS, addressOf, at, changed, parameter, shown, timeShown, until, useBrowser, viewOf, withPage } from "./harness.mjs"
-import { MADE, SHARED, isThere } from "./recordings.mjs"
+import { SETTINGS, WHOLE_ONLY, addressOf, at, changed, eventually, framesDrawn, opened, parameter, shown, testsOf, timeShown, until, useBrowser, viewOf, withPage } from "./harness.mjs"
+import { MADE, SHARED } from "./recordings.mjs"
 
 const browser = await useBrowser()
 const on = (view, use, run = MADE.run, query = "") => withPage(browser, addressOf(at(view, run, query)), use)
@@ -11,14 +11,17 @@ const rich = SHARED[0]
 
 describe("modules", () => {
   for (const run of [MADE.run, "naive_attention"]) {
-    test(`${run}: the tree opens and closes, by pointer and by keys`, () => on("modules", async (page) => {
+    test(`${run}: the tree opens and closes, by pointer and by keys`, run === MADE.run ? {} : WHOLE_ONLY, () => on("modules", async (page) => {
       const grid = page.locator("[role=treegrid]")
       const rows = async () => Number(await grid.getAttribute("aria-rowcount"))
+      await page.getByRole("button", { name: "Expand all" }).click()
+      await until(async () => (await grid.locator("tbody tr[aria-expanded=false]").count()) === 0, "all of it")
+      const open = await rows()
       await page.getByRole("button", { name: "Collapse all" }).click()
-      await until(async () => (await grid.locator("tbody tr").count()) >= 1, "roots")
+      await until(async () => (await rows()) < open && (await grid.locator("tbody tr[aria-expanded=true]").count()) === 0, "only the roots")
       const closed = await rows()
       await page.getByRole("button", { name: "Expand all" }).click()
-      await until(async () => (await rows()) > closed, "more rows")
+      await until(async () => (await rows()) === open, "all of it again")
       await page.getByRole("button", { name: "Collapse all" }).click()
       await until(async () => (await rows()) === closed, "only the roots")
       await page.locator(".tree-table .scroller").focus()
@@ -42,7 +45,7 @@ describe("modules", () => {
       await page.keyboard.press("ArrowUp")
       await page.keyboard.press("Enter")
       await until(() => parameter(page, "zoom"), "zoomed")
-      assert.match(await page.locator(".flame").innerText(), /ms|µs/)
+      await until(async () => /ms|µs/.test(await page.locator(".flame").innerText()), "the frame's time")
       await page.goBack()
       await until(async () => (await parameter(page, "zoom")) === null, "not zoomed")
     }
@@ -54,19 +57,17 @@ describe("modules", () => {
     await names.first().waitFor()
     await names.nth(1).click()
     await until(() => parameter(page, "of"), "the name in the address")
-    assert.equal(await names.nth(1).getAttribute("aria-pressed"), "true")
-    assert.equal(await page.locator(".sandwich canvas").count(), 2)
+    await until(async () => (await names.nth(1).getAttribute("aria-pressed")) === "true", "the name that was chosen")
+    await until(async () => (await page.locator(".sandwich canvas").count()) === 2, "callers and callees")
   }))
 })
 
 describe("memory", () => {
-  const recordings = [MADE, ...(isThere(rich) ? [rich] : [])]
-  for (const recording of recordings) {
-    test(`${recording.name}: the cursor moves, P is the peak, Enter shows the moment`, () => on("memory", async (page) => {
+  for (const recording of [MADE, rich]) {
+    test(`${recording.name}: the cursor moves, P is the peak, Enter shows the moment`, testsOf(recording), () => on("memory", async (page) => {
       const curve = page.locator("[role=slider]")
       const words = () => curve.getAttribute("aria-valuetext")
-      const peak = await words()
-      assert.match(peak, /ms: .*B/)
+      const peak = await until(async () => /ms: .*B/.test(await words()) && words(), "the peak in words")
       await curve.focus()
       await page.keyboard.press("ArrowRight")
       await until(async () => (await words()) !== peak, "another moment")
@@ -83,6 +84,7 @@ describe("memory", () => {
   test("the tables beside it", () => on("memory", async (page) => {
     for (const words of ["By category", "By operator", "By module", "Largest at the peak"]) {
       await choose(page, words)
+      await page.locator(".segments button[aria-pressed=true]", { hasText: words }).waitFor()
       await page.locator(".data-table tbody tr").first().waitFor()
     }
   }))
@@ -91,7 +93,7 @@ describe("memory", () => {
 describe("roofline", () => {
   test("marks are reached by keys and lead to the timeline", () => on("roofline", async (page) => {
     const marks = page.locator("circle[role=button]")
-    assert.ok((await marks.count()) > 2)
+    await until(async () => (await marks.count()) > 2, "marks")
     await page.locator("circle[tabindex='0']").focus()
     const facts = page.locator("main aside section").first()
     const before = (await facts.innerText()).trim()
@@ -104,7 +106,7 @@ describe("roofline", () => {
 
   test("a mark under the pointer says what it is", () => on("roofline", async (page) => {
     await page.locator("circle[role=button]").last().hover()
-    assert.match(await page.locator("main aside").innerText(), /of its roof/)
+    await until(async () => /of its roof/.test(await page.locator("main aside").innerText()), "what it is")
   }, "naive_attention"))
 })
 
@@ -112,12 +114,12 @@ describe("ranks", () => {
   test("two ranks side by side: shares, communication, collectives", () => on("ranks", async (page) => {
     assert.deepEqual(await page.locator("table.heat tbody th").allInnerTexts(), ["0", "1"])
     const shares = (await page.locator("table.heat tbody tr").first().locator("td").allInnerTexts()).map(Number.parseFloat)
-    const sum = shares.reduce((total, each) => total + each, 0)
+    const sum = shares.reduce((total, share) => total + share, 0)
     assert.ok(sum > 95 && sum < 105, `the shares of a rank add up to ${sum} %`)
-    assert.match(await page.locator("main").innerText(), /all_reduce|allreduce/i)
+    await until(async () => /all_reduce|allreduce/i.test(await page.locator("main").innerText()), "the collective")
   }))
 
-  test("ten thousand ranks: few are in the page, and the latest of those that share a row is named", () => on("ranks", async (page) => {
+  test("ten thousand ranks: few are in the page, and the latest of those that share a row is named", WHOLE_ONLY, () => on("ranks", async (page) => {
     const count = 10_240
     const numbers = Array.from({ length: count }, (_, rank) => rank)
     await page.route(/\/api\/runs\/[^/]+\/ranks$/, async (route) => {
@@ -135,8 +137,8 @@ describe("ranks", () => {
     })
     await page.reload()
     await shown(page)
-    assert.ok((await page.locator("nav a.run").count()) < 300, "not a link for every rank")
     await until(() => page.locator("nav a.run.current").isVisible(), "the run that is shown, among the others")
+    assert.ok((await page.locator("nav a.run").count()) < 300, "not a link for every rank")
     const rows = page.locator("table.heat tbody tr")
     await until(async () => (await rows.count()) > 5, "the first ranks")
     assert.ok((await page.locator("main *").count()) < 3000, "only what is in sight")
@@ -148,29 +150,32 @@ describe("ranks", () => {
     await until(async () => /^rank 5000, step 3: 9\.00 ms after the median rank, the latest of rank \d+ to \d+$/.test(await page.locator(".rank-clock .quiet").first().innerText()), "the rank that is late")
   }))
 
-  test("four recorded ranks", { skip: !isThere(SHARED[4]) && `not here: ${SHARED[4].path}` }, () => on("ranks", async (page) => {
-    assert.ok((await page.locator("table.heat tbody tr").count()) >= 1, "the ranks that were read")
-    assert.match(await page.locator("main").innerText(), /4 ranks, .*rank 2 arrives 7\.59 ms late/, "the job's answer, whichever rank is open")
-    assert.match(await page.locator(".causes").innerText(), /slow-rank\s+rank 2/)
+  test("four recorded ranks", testsOf(SHARED[4]), () => on("ranks", async (page) => {
+    await page.locator("table.heat tbody tr").first().waitFor()
+    await eventually(async () => {
+      assert.match(await page.locator("main").innerText(), /4 ranks, .*rank 2 arrives 7\.59 ms late/, "the job's answer, whichever rank is open")
+      assert.match(await page.locator(".causes").innerText(), /slow-rank\s+rank 2/)
+    })
     const map = page.locator(".late-map")
     const box = await map.boundingBox()
     const third = { x: box.width / 2, y: ((box.height - 16) * 2.5) / 4 } // the steps' numbers are below
     await map.hover({ position: third })
     await until(async () => /^rank 2, step \d+: .* after the median rank$/.test(await page.locator(".rank-clock .quiet").first().innerText()), "what is under the pointer")
     const stack = page.locator(".rank-stack")
+    await until(async () => /^Framed: all_reduce, at which rank 2 arrived last, [78]\.\d+ ms after rank [013]/.test(await stack.locator(".stack-says").innerText()), "who is waited for longest")
     assert.deepEqual(await stack.locator("ol li").allInnerTexts(), ["0", "1", "2", "3"], "the ranks one below the other")
-    const rest = await stack.locator(".stack-says").innerText()
-    assert.match(rest, /^Framed: all_reduce, at which rank 2 arrived last, [78]\.\d+ ms after rank [013]/, "who is waited for longest")
     await map.click({ position: third })
     await until(async () => (await stack.locator("li.picked").allInnerTexts()).join() === "2", "the rank that was chosen")
     const rows = stack.locator("canvas")
     const { width } = await rows.boundingBox()
-    const said = new Set()
+    const states = new Set()
     for (let x = 2; x < width; x += width / 40) {
       await rows.hover({ position: { x, y: 8 } })
-      said.add(/^rank 0: (\w+)/.exec(await stack.locator(".stack-says").innerText())?.[1])
+      const [, state] = await until(async () => /^rank 0: (\w+)/.exec(await stack.locator(".stack-says").innerText()), "what rank 0 does")
+      states.add(state)
+      await framesDrawn(page)
     }
-    assert.ok(said.has("waiting") && said.has("communication") && !said.has(undefined), [...said].join())
+    assert.ok(states.has("waiting") && states.has("communication"), [...states].join())
     const step = stack.locator("select")
     const other = await step.locator("option").first().getAttribute("value")
     await step.selectOption(other)
@@ -190,17 +195,18 @@ describe("compare", () => {
     await page.getByRole("button", { name: "Swap" }).click()
     await until(async () => (await parameter(page, "run")) === SETTINGS.runs["made_rank1"], "the other run")
     await shown(page)
-    assert.equal(await select.inputValue(), SETTINGS.runs["made_rank0"])
+    await until(async () => (await select.inputValue()) === SETTINGS.runs["made_rank0"], "the first as the other")
     await page.goBack()
     await until(async () => (await parameter(page, "run")) === SETTINGS.runs["made_rank0"], "the run before")
   }))
 
-  test("slow and fixed: the way adds up", { skip: !isThere(rich) && `not here: ${rich.path}` }, () => on("compare", async (page) => {
+  test("slow and fixed: the way adds up", testsOf(rich), () => on("compare", async (page) => {
     await page.locator(".way tbody tr").first().waitFor()
     assert.match(await page.locator("main h1, main h2, main .says").first().innerText(), /./)
     assert.match(await page.locator("main .says").first().innerText(), /^Faster: .* times as fast/)
     assert.match(await page.locator(".way tbody tr:not(.whole) th").first().innerText(), /attention/)
     const frames = page.locator(".difference-flame [role=listitem]")
+    await frames.first().waitFor()
     assert.ok((await frames.count()) > 20, "frames of both steps")
     assert.match(await frames.first().getAttribute("title"), /^the step: 51\.\d ms → 16\.\d ms$/)
     assert.ok((await page.locator(".difference-flame [role=listitem].more").count()) > 0, "fused attention is new")
@@ -213,17 +219,19 @@ describe("compare", () => {
 
 describe("operators and kernels", () => {
   for (const view of ["operators", "kernels"]) {
-    test(`${view}: other groups, and a row leads to the timeline`, () => on(view, async (page) => {
+    test(`${view}: other groups, and a row leads to the timeline`, view === "operators" ? {} : WHOLE_ONLY, () => on(view, async (page) => {
       const group = page.locator(".segments button[aria-pressed=false]").first()
       const words = await group.innerText()
       await group.click()
       await until(async () => (await page.locator(".segments button[aria-pressed=true]").first().innerText()) === words, words)
       await page.goBack()
+      await until(async () => (await page.locator(".segments button[aria-pressed=true]").first().innerText()) !== words, "the group before")
+      await page.locator(".data-table tbody tr[aria-rowindex]").first().waitFor()
       await page.locator(".data-table .scroller").first().focus()
       await page.keyboard.press("ArrowDown")
+      await page.locator(".data-table tr[aria-current=true]").first().waitFor()
       await page.keyboard.press("Enter")
-      await until(async () => (await viewOf(page)) === "timeline", "the timeline")
-      await shown(page)
+      await opened(page, "timeline")
     }, "naive_attention"))
   }
 })

@@ -1,6 +1,6 @@
 /** A timeline too large to send whole: which windows are asked for, and what the model then holds. */
 import assert from "node:assert/strict"
-import { test } from "node:test"
+import { afterEach, beforeEach, mock, test } from "node:test"
 import { signal } from "@preact/signals"
 import type { TimelinePayload } from "../src/data/payload"
 import type { Timeline } from "../src/data/types"
@@ -38,44 +38,51 @@ function following(answer: (from: number, to: number, px: number) => Promise<Tim
   return { held, view, asked, stop }
 }
 
-const soon = (ms = 150): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
+/** Lets all timers and then all promises run. */
+async function rest(): Promise<void> {
+  mock.timers.runAll()
+  await new Promise((resolve) => setImmediate(resolve))
+}
+
+beforeEach(() => mock.timers.enable({ apis: ["setTimeout"] }))
+afterEach(() => mock.timers.reset())
 
 test("a window is asked for at once, and anew when the view leaves it or comes much closer", async () => {
   const { held, view, asked, stop } = following(async (from) => payload([from, from + 5]))
-  await soon()
+  await rest()
   assert.deepEqual(asked, [{ from: 0, to: 100 * SECOND, px: 1000 }])
   view.value = { from: 10 * SECOND, to: 60 * SECOND } // still served
-  await soon()
+  await rest()
   assert.equal(asked.length, 1)
   view.value = { from: 50 * SECOND, to: 51 * SECOND }
-  await soon()
+  await rest()
   assert.deepEqual(asked[1], { from: 49 * SECOND, to: 52 * SECOND, px: 3000 })
   assert.deepEqual([...held.value.columns.start], [49 * SECOND, 49 * SECOND + 5])
   assert.equal(held.value.timeline.spans_count, 20_000_000)
   assert.equal(held.value.whole.to, 100 * SECOND)
   stop()
   view.value = { from: 0, to: 1 }
-  await soon()
+  await rest()
   assert.equal(asked.length, 2)
 })
 
 test("quick moves ask once, late answers are dropped, and a failed one is asked again", async () => {
   const answers: ((payload: TimelinePayload | null) => void)[] = []
   const { held, view, asked, stop } = following(() => new Promise((resolve, reject) => answers.push((made) => (made === null ? reject(new Error("away")) : resolve(made)))))
-  await soon()
+  await rest()
   for (const at of [20, 30, 40]) view.value = { from: at * SECOND, to: (at + 1) * SECOND }
-  await soon()
+  await rest()
   assert.equal(asked.length, 2)
   answers[1]!(payload([41]))
   answers[0]!(payload([7]))
-  await soon(20)
+  await rest()
   assert.deepEqual([...held.value.columns.start], [41])
   view.value = { from: 80 * SECOND, to: 81 * SECOND }
-  await soon()
+  await rest()
   answers[2]!(null)
-  await soon(20)
+  await rest()
   view.value = { from: 80 * SECOND, to: 81 * SECOND + 1 }
-  await soon()
+  await rest()
   assert.equal(asked.length, 4)
   stop()
 })

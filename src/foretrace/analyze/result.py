@@ -20,7 +20,7 @@ from foretrace.errors import MissingDataError, contained
 from foretrace.ingest import totals
 from foretrace.pandas_frames import to_pandas
 from foretrace.trace import Trace
-from foretrace.units import format_value, heading, shorten, visible
+from foretrace.units import format_value, heading, headings, shorten, visible
 
 Value = int | float | str | bool | None
 Options = ParamSpec("Options")
@@ -58,7 +58,7 @@ class Result:
     def _repr_html_(self) -> str:
         """The result in a notebook: values in their units, the first rows of the table."""
         shown = self.table.head(_NOTEBOOK_ROWS)
-        head = "".join(f"<th>{_text(heading(name))}</th>" for name in shown.columns)
+        head = "".join(f"<th>{_text(title)}</th>" for title in headings(shown.columns))
         body = "".join(f"<tr>{_cells(shown.columns, row)}</tr>" for row in shown.iter_rows())
         values = " · ".join(
             f"{_text(heading(name))} <b>{_text(format_value(name, value))}</b>"

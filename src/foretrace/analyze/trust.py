@@ -41,6 +41,7 @@ _CHECKS = (
     coverage.stated,
     marks,
     settling,
+    completeness.damaged_files,
     disturbance.first_step,
     disturbance.overhead,
     disturbance.durations,

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
+from msgspec import Struct
+
+from foretrace import own_files
 from foretrace._version import __version__
 from foretrace.errors import FormatError
+from foretrace.own_files import Finite, Integer
 
 SCHEMA = "foretrace.bench/1"
 _UNSHOWN = ("samples_ms", "turns_ms", "calls", "stopped", "bwd_avg_ms", "bwd_std_ms", "chance", "effect")
@@ -50,27 +56,25 @@ class Benchmark:
         }
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> Benchmark:
+    def from_dict(cls, document: object, where: str = "benchmark") -> Benchmark:
         """What `to_dict` gave, or a file holds; raises FormatError where it is something else."""
-        if document.get("schema") != SCHEMA:
-            raise FormatError(
-                f"not a benchmark that this version reads: its schema is {document.get('schema')!r}"
-            )
-        try:
-            return cls(
-                kind=document["kind"],
-                device=document["device"],
-                torch=document["torch"],
-                case=tuple(document["case"]),
-                rows=tuple(document["rows"]),
-                notes=tuple(document.get("notes", ())),
-                timing=document.get("timing", {}),
-                clock=document.get("clock", {}),
-                began=document.get("began"),
-                command=document.get("command"),
-            )
-        except KeyError as error:
-            raise FormatError(f"a benchmark without {error}") from error
+        schema = document.get("schema") if isinstance(document, Mapping) else None
+        if schema != SCHEMA:
+            raise FormatError(f"{where}: not a benchmark that this version reads: its schema is {schema!r}")
+        saved = own_files.converted(document, _Saved, where)
+        own_files.converted(saved.clock, _Clock, f"{where}: clock")
+        if len(set(saved.case)) < len(saved.case):
+            raise FormatError(f"{where}: damaged: a name twice - at `$.case`")
+        for number, row in enumerate(saved.rows):
+            for name, value in row.items():
+                if _MEASURE.search(name) and isinstance(value, str | bool):
+                    raise FormatError(f"{where}: damaged: Expected a number - at `$.rows[{number}].{name}`")
+            if row.get("status") not in STATUSES:
+                raise FormatError(
+                    f"{where}: damaged: Expected one of {STATUSES} - at `$.rows[{number}].status`"
+                )
+        fields = {name: getattr(saved, name) for name in _Saved.__struct_fields__ if name != "schema"}
+        return cls(**{**fields, "device": saved.device or "", "torch": saved.torch or ""})
 
     def to_json(self) -> str:
         """One JSON document; rows stand on one line each, since samples are many."""
@@ -82,6 +86,40 @@ class Benchmark:
     def cases(self) -> tuple[tuple[Any, ...], ...]:
         """What each row timed, by the names in `case`."""
         return tuple(tuple(row.get(name) for name in self.case) for row in self.rows)
+
+
+Cell = Finite | Integer | bool | str | list[Finite | None] | None
+_MEASURE = re.compile(
+    r"_(ns|us|ms|bytes|MiB|flops|tflops|pct|count|per_s|GBps|mhz)$|^(tflops|speedup)$"
+)  # names of what is a number, if it is there
+
+
+class _Clock(Struct):
+    """What is read of `clock`."""
+
+    by: str | None = None
+    slowed_by: list[str] | None = None
+
+
+class _Saved(Struct, frozen=True):
+    """A Benchmark as its file holds it."""
+
+    schema: Literal["foretrace.bench/1"]
+    kind: str
+    device: str | None
+    torch: str | None
+    case: tuple[str, ...]
+    rows: tuple[dict[str, Cell], ...]
+    notes: tuple[str, ...] = ()
+    timing: dict[str, Any] = {}
+    clock: dict[str, Any] = {}
+    began: str | None = None
+    command: str | None = None
+
+
+def read_benchmark(path: Path) -> Benchmark:
+    """The benchmark in a file; an error names the file, and the field that is wrong."""
+    return Benchmark.from_dict(own_files.parsed(own_files.read_bytes(path), path), str(path))
 
 
 def short_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:

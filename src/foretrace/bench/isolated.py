@@ -10,6 +10,7 @@ from pathlib import Path
 from foretrace.bench.kinds import KINDS
 from foretrace.bench.sweep import import_torch, run_here, started_mark
 from foretrace.bench.timing import Timing
+from foretrace.whole_files import replace_text
 
 
 def main(asked: Path, answer: Path) -> None:
@@ -19,9 +20,7 @@ def main(asked: Path, answer: Path) -> None:
     import_torch()
     started_mark(answer).touch()
     row = run_here(given["kind"], KINDS[given["kind"]].run_case, given["case"], timing)
-    partial = answer.with_suffix(".partial")
-    partial.write_text(json.dumps(row), encoding="utf-8")
-    partial.replace(answer)
+    replace_text(answer, json.dumps(row))
 
 
 if __name__ == "__main__":

@@ -7,13 +7,13 @@ says nothing about the others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
 from typing import Literal
 
 import numpy as np
 
 from foretrace.bench.timing import Timing
-from foretrace.sourced import JUDGEMENT, Count, Factor, Share
+from foretrace.sourced import JUDGEMENT, Count, Share
+from foretrace.statistics import median_interval
 
 Reason = Literal["precise", "stable", "time", "cold"]
 
@@ -27,7 +27,7 @@ CHECK_EVERY = Count(16, "samples between two looks at the noise", "nvbench")
 STABLE_FROM = Count(64, "samples, before which noise is not called stable", "nvbench")
 STABLE_LOOKS = Count(5, "looks in a row at the noise, which must agree", JUDGEMENT)
 STABLE = Share(0.05, "the noise, within which those looks must agree (one standard deviation)", "nvbench")
-_DEVIATIONS = Factor(2.576, "standard deviations that hold 99 % of a normal distribution", "its quantiles")
+_CONFIDENCE = 0.99
 
 
 class Stopping:
@@ -67,11 +67,8 @@ def noise(samples: Sequence[float]) -> float:
 
 def half_width(samples: Sequence[float]) -> float:
     """Half of the interval that holds the median in 99 of 100 cases, as a share of it; by ranks, which costs no draws."""
-    values = np.sort(np.asarray(samples))
-    count = len(values)
-    reach = _DEVIATIONS * sqrt(count) / 2
-    low, high = int(np.floor(count / 2 - reach)), int(np.ceil(count / 2 + reach))
-    if low < 0 or high >= count:
-        low, high = 0, count - 1
-    middle = float(np.median(values))
-    return float(values[high] - values[low]) / 2 / middle if middle and count > 1 else float("inf")
+    if len(samples) < 2:
+        return float("inf")
+    low, high = median_interval(samples, confidence=_CONFIDENCE)
+    middle = float(np.median(samples))
+    return (high - low) / 2 / middle if middle else float("inf")

@@ -21,8 +21,9 @@ from foretrace.bench.engine import measure
 from foretrace.bench.measurement import Measurement
 from foretrace.bench.memory import peak_of
 from foretrace.bench.timing import Timing
-from foretrace.bench.watch import Seen, Watch, ask_nvidia_smi, uuid_of
+from foretrace.bench.watch import Seen, Watch, look_once, uuid_of
 from foretrace.errors import UsageError
+from foretrace.nvidia import NOT_KNOWN
 from foretrace.units import counted
 
 Case = dict[str, Any]
@@ -148,7 +149,7 @@ def collect(
     uuid = uuid_of(device)
     seen = Watch(uuid).seen
     if uuid is not None and seen.by is None:
-        ask_nvidia_smi(uuid, seen)
+        look_once(uuid, seen)
     rows: list[Row] = []
     coming = rows_of(cases)
     for number, case in enumerate(cases, 1):
@@ -158,7 +159,7 @@ def collect(
         if progress:
             progress(f"    {_told(rows[-1])}")
     if uuid is not None and seen.by == "nvidia-smi":
-        ask_nvidia_smi(uuid, seen)
+        look_once(uuid, seen)
     names = tuple(dict.fromkeys(name for case in cases for name in case))
     notes = (*(finish(rows) if finish else ()), *_clock_notes(rows, seen, device))
     return Benchmark(
@@ -200,7 +201,7 @@ def run_isolated(kind: str, run_case: RunCase, case: Case, timing: Timing) -> Ro
         asked.write_text(
             json.dumps({"kind": kind, "case": case, "timing": timing.to_dict()}), encoding="utf-8"
         )
-        command = [sys.executable, "-m", "foretrace.bench.isolated", str(asked), str(answer)]
+        command = [sys.executable, "-P", "-m", "foretrace.bench.isolated", str(asked), str(answer)]
         with open(Path(folder, "stderr"), "w+b") as errors:
             process = subprocess.Popen(
                 command, env=child_environment(), stdout=subprocess.DEVNULL, stderr=errors
@@ -295,7 +296,7 @@ def _clock_notes(rows: Sequence[Row], seen: Seen, device: Any) -> list[str]:
         why = sorted({text for row in slowed for text in row["slowed_by"].split(", ")})
         return [f"{GPU_CLOCK} was held back in {len(slowed)} of {len(rows)} rows: {', '.join(why)}."]
     if seen.by is None:
-        return [f"{GPU_CLOCK} was not watched: neither pynvml nor nvidia-smi told it."]
+        return [f"{GPU_CLOCK} is {NOT_KNOWN}."]
     if seen.slowed_by:
         return [f"{GPU_CLOCK} was held back before or after the sweep: {', '.join(sorted(seen.slowed_by))}."]
     return []

@@ -34,7 +34,6 @@ class SelfAttention(nn.Module):  # type: ignore[misc]
     def __init__(self, size: Size, length: int, attention: str) -> None:
         super().__init__()
         self.heads = size.heads
-        self.attention_name = attention
         self.q, self.k, self.v, self.out = (
             nn.Linear(size.d_model, size.d_model, bias=False) for _ in range(4)
         )

@@ -7,11 +7,9 @@ module if the program has imported it.
 
 from __future__ import annotations
 
-import csv
 import importlib.metadata
 import os
 import platform
-import re
 import shutil
 import socket
 import subprocess
@@ -20,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from foretrace import nvidia
 from foretrace._version import __version__
 from foretrace.capture import processor
 from foretrace.capture.secret_shapes import without_secret_arguments, without_secrets_in
@@ -44,25 +43,9 @@ _PACKAGES = (
     "deepspeed", "flash-attn", "xformers", "bitsandbytes", "transformer-engine", "vllm", "liger-kernel",
 )  # fmt: skip
 _VALUE_CHARACTERS = 2_000
-_GIT_S, _SMI_S = 5.0, 15.0
-# nvidia-smi's name of a field -> ours; `clocks.sm` is the clock at this moment.
-_SMI_FIELDS = {
-    "index": "index",
-    "name": "name",
-    "uuid": "uuid",
-    "driver_version": "driver",
-    "memory.total": "memory_mib",
-    "power.limit": "power_limit_w",
-    "temperature.gpu": "temperature_c",
-    "clocks.sm": "sm_mhz",
-    "clocks.mem": "memory_mhz",
-    "clocks.max.sm": "max_sm_mhz",
-    "clocks.max.mem": "max_memory_mhz",
-}
+_GIT_S = 5.0
+_DEVICE = ("index", "name", "uuid", "driver", "memory_mib")
 _CLOCKS = ("sm_mhz", "memory_mhz", "max_sm_mhz", "max_memory_mhz", "temperature_c", "power_limit_w")
-_NOT_KNOWN = frozenset(
-    ("", "n/a", "[n/a]", "[not supported]", "[unknown error]", "[insufficient permissions]")
-)
 
 
 def describe(
@@ -126,16 +109,18 @@ def versions() -> dict[str, str]:
 
 
 def devices() -> list[dict[str, Any]]:
-    """The NVIDIA GPUs of this machine with their driver and clocks; empty where nvidia-smi is missing."""
-    return _smi()
+    """The NVIDIA GPUs of this machine with their driver and clocks; empty where neither NVML nor nvidia-smi answers."""
+    return [_facts(gpu, (*_DEVICE, *_CLOCKS)) for gpu in nvidia.gpus(environ=_own_variables())]
 
 
 def clocks(device: str | int | None = None) -> dict[str, Any] | None:
-    """A GPU's clocks now and at most, by its index or id as nvidia-smi knows it."""
-    found = _smi(device)
-    if not found:
-        return None
-    return {name: found[0][name] for name in _CLOCKS if found[0].get(name) is not None} or None
+    """A GPU's clocks now and at most, by its index or its UUID."""
+    gpus = nvidia.gpus(device, environ=_own_variables())
+    return _facts(gpus[0], _CLOCKS) or None if gpus else None
+
+
+def _facts(gpu: nvidia.Gpu, names: Sequence[str]) -> dict[str, Any]:
+    return {name: fact for name in names if (fact := getattr(gpu, name)) is not None}
 
 
 def torch_device() -> dict[str, Any]:
@@ -225,45 +210,28 @@ def _git(folder: str | os.PathLike[str], *arguments: str) -> str | None:
     return _output(["git", "-C", os.fspath(folder), *arguments], _GIT_S, environment)
 
 
-def _smi(device: str | int | None = None) -> list[dict[str, Any]]:
-    """One row per GPU; a field that this driver does not know is left out."""
-    command = ["nvidia-smi", f"--query-gpu={','.join(_SMI_FIELDS)}", "--format=csv,noheader,nounits"]
-    text = _output(command + ([f"--id={device}"] if device is not None else []), _SMI_S)
-    rows = csv.reader((text or "").splitlines(), skipinitialspace=True)
-    return [_smi_row(row) for row in rows if len(row) == len(_SMI_FIELDS)]
-
-
-def _smi_row(row: Sequence[str]) -> dict[str, Any]:
-    named = zip(_SMI_FIELDS.values(), (text.strip() for text in row), strict=True)
-    return {name: _number(text) for name, text in named if text.lower() not in _NOT_KNOWN}
-
-
-def _number(text: str) -> int | float | str:
-    if re.fullmatch(r"\d+", text):
-        return int(text)
-    return float(text) if re.fullmatch(r"\d+\.\d+", text) else text
-
-
 def _output(
     command: Sequence[str], limit_s: float, environment: Mapping[str, str] | None = None
 ) -> str | None:
     """What a command prints; None if it is missing, fails or takes too long."""
-    # The tools must not be recorded themselves, nor see what only the program should.
-    variables = {
-        name: value for name, value in (environment or os.environ).items() if name not in _REPEATED_NAMES
-    }
     try:
         done = subprocess.run(
             command,
             capture_output=True,
             timeout=limit_s,
-            env=variables,
+            env=_own_variables(environment),
             stdin=subprocess.DEVNULL,
             check=False,
         )
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
     return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else None
+
+
+def _own_variables(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Those of a tool, which must not be recorded itself, nor see what only the program should."""
+    variables = environment or os.environ
+    return {name: value for name, value in variables.items() if name not in _REPEATED_NAMES}
 
 
 def _torch_versions() -> dict[str, str]:

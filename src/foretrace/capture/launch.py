@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -15,6 +17,7 @@ from foretrace.capture.options import VARIABLE, CaptureOptions
 from foretrace.capture.run_folder import RunFolder
 from foretrace.errors import UsageError
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 BOOTSTRAP = Path(__file__).parent / "bootstrap"
 
 
@@ -28,12 +31,33 @@ def start(
     if options.launch_blocking:
         variables["CUDA_LAUNCH_BLOCKING"] = "1"
     try:
-        program = subprocess.Popen(command, env=variables)
+        program = subprocess.Popen(command, env=variables, preexec_fn=_ends_with_this_process())
     except OSError as error:
         raise UsageError(f"cannot start {command[0]}: {error.strerror or error}") from error
     with _signals_to(program):
         code = program.wait()
     return 128 - code if code < 0 else code
+
+
+def _ends_with_this_process() -> Callable[[], None] | None:
+    """What the program does before it starts, so that it is terminated should this process be killed; Linux only.
+
+    Without that, `kill -9` of foretrace would leave a program running that nobody waits for.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        prctl = ctypes.CDLL(None).prctl
+    except (OSError, AttributeError):  # a C library without it
+        return None
+    parent = os.getpid()
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it ended before it could be watched
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return ask
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from foretrace import nvidia
 from foretrace.capture import external
 from foretrace.errors import MissingDataError
 from foretrace.units import format_value
@@ -24,15 +25,6 @@ _TOOLS = {
     "nsys": "Nsight Systems, https://developer.nvidia.com/nsight-systems; only to record with it",
     "ncu": "Nsight Compute, https://developer.nvidia.com/nsight-compute; only to record with it",
     "rocprofv3": "comes with ROCm; only to record on AMD GPUs",
-}
-# Bits of nvmlClocksEventReasons (nvml.h). Idle (1), the application's own setting (2), sync boost (0x10) and the
-# display's (0x100) are no trouble of the machine's.
-_SLOWED_BY = {
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x20: "heat (software)",
-    0x40: "heat (hardware)",
-    0x80: "power brake",
 }
 _CAP_SYS_ADMIN, _CAP_PERFMON = 21, 38  # linux/capability.h
 _LITTLE_MEMORY = 2 * _GIB  # a rich recording of a large step takes about 1 GiB while it is written
@@ -83,13 +75,17 @@ class Trial(NamedTuple):
 
 def checks() -> Iterator[Check]:
     """Every check of what this machine can record."""
-    gpus = _query_gpus("name", "driver_version", "memory.total")
+    gpus = nvidia.gpus(reasons=True)
     trial = _try_torch()
     yield from _gpu_checks(gpus, trial)
     yield from torch_checks(trial, has_nvidia=bool(gpus))
     if gpus:
         yield counters_check()
-        yield clocks_check()
+        yield clocks_check(gpus)
+    elif isinstance(trial, Trial) and trial.devices and trial.cuda:
+        yield Check(
+            "clocks", "missing", nvidia.NOT_KNOWN.partition(":")[0], nvidia.NOT_KNOWN.partition(": ")[2]
+        )
     for tool, hint in _TOOLS.items():
         where = _tool(tool)
         yield Check(tool, "ok", where) if where else Check(tool, "missing", "", hint)
@@ -106,21 +102,22 @@ def _tool(name: str) -> str | None:
         return None
 
 
-def _gpu_checks(gpus: list[list[str]], trial: Trial | str | None) -> Iterator[Check]:
-    names = [f"{name}, {_mebibytes(memory)}" for name, _, memory in gpus]
+def _gpu_checks(gpus: Sequence[nvidia.Gpu], trial: Trial | str | None) -> Iterator[Check]:
+    names = [_described(gpu) for gpu in gpus]
     if not names and isinstance(trial, Trial):
-        names = list(trial.devices)  # as of AMD, which nvidia-smi knows nothing of
+        names = list(trial.devices)  # as of AMD, which NVIDIA's driver does not know
     for name, count in Counter(names).items():
         yield Check("GPU", "ok", f"{count} × {name}" if count > 1 else name)
     if not names:
         fix = "only the host can be recorded here; in a container: `docker run --gpus all`"
         yield Check("GPU", "missing", "none answers", fix)
     if gpus:
-        yield Check("driver", "ok", gpus[0][1])
+        yield Check("driver", "ok", gpus[0].driver or "version not known")
 
 
-def _mebibytes(text: str) -> str:
-    return format_value("_bytes", int(text) << 20) if text.isdecimal() else text
+def _described(gpu: nvidia.Gpu) -> str:
+    memory = "" if gpu.memory_mib is None else f", {format_value('_bytes', gpu.memory_mib << 20)}"
+    return f"{gpu.name or 'an NVIDIA GPU'}{memory}"
 
 
 def torch_checks(trial: Trial | str | None, *, has_nvidia: bool) -> Iterator[Check]:
@@ -166,7 +163,7 @@ def _try_torch() -> Trial | str | None:
         return None
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _TRIAL], capture_output=True, text=True, errors="replace",
+            [sys.executable, "-P", "-c", _TRIAL], capture_output=True, text=True, errors="replace",
             timeout=_TRIAL_LIMIT_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -207,48 +204,22 @@ def _capabilities(root: Path) -> str:
     return "CAP_PERFMON, from driver 565 on" if bits >> _CAP_PERFMON & 1 else ""
 
 
-def clocks_check() -> Check:
+def clocks_check(gpus: Sequence[nvidia.Gpu]) -> Check:
     """Whether the GPUs' clocks will stand still while they are timed."""
-    states = _query_gpus("persistence_mode", "clocks.sm", "clocks.max.sm")
-    # Renamed with driver 535; older ones know only the second.
-    reasons = _query_gpus("clocks_event_reasons.active") or _query_gpus("clocks_throttle_reasons.active")
-    slowed = sorted({text for row in reasons for text in _slowed_by(row[0])})
-    each = [f"{now} of {most} MHz, persistence {mode.lower()}" for mode, now, most in states]
-    found = "; ".join(dict.fromkeys(each))
+    known = [gpu for gpu in gpus if gpu.sm_mhz is not None]
+    if not known:
+        return Check("clocks", "missing", "not reported", "update the driver")
+    switch = {True: "enabled", False: "disabled", None: "not known"}
+    says = [f"{gpu.sm_mhz} of {gpu.max_sm_mhz} MHz, persistence {switch[gpu.persistence]}" for gpu in known]
+    found = "; ".join(dict.fromkeys(says))
+    slowed = sorted({reason for gpu in known for reason in gpu.slowed_by or ()})
     if slowed:
         fix = "let it cool down or free its power; times recorded now are too long: nvidia-smi -q -d PERFORMANCE"
         return Check("clocks", "broken", f"{found}; slowed by {', '.join(slowed)}", fix)
-    if any(mode == "Disabled" for mode, _, _ in states):
+    if any(gpu.persistence is False for gpu in known):
         fix = "as root: nvidia-smi -pm 1; without it the first program after a pause also pays for loading the driver"
         return Check("clocks", "missing", found, fix)
-    return (
-        Check("clocks", "ok", found)
-        if states
-        else Check("clocks", "missing", "not reported", "update the driver")
-    )
-
-
-def _slowed_by(mask: str) -> list[str]:
-    try:
-        bits = int(mask, 16)
-    except ValueError:
-        return []
-    return [text for bit, text in _SLOWED_BY.items() if bits & bit]
-
-
-def _query_gpus(*fields: str) -> list[list[str]]:
-    """One row per GPU, as nvidia-smi says; none where it cannot say."""
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"],
-            capture_output=True, text=True, errors="replace", timeout=30, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    if done.returncode:
-        return []
-    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
-    return [row for row in rows if len(row) == len(fields)]
+    return Check("clocks", "ok", found)
 
 
 def memory_check(root: Path = _ROOT) -> Check:

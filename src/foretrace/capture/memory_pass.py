@@ -15,7 +15,7 @@ from typing import Any
 
 from foretrace.capture.passes import Pass
 from foretrace.capture.plan import PlannedPass
-from foretrace.capture.whole_files import whole_or_gone
+from foretrace.whole_files import replacing
 
 # Stacks of Python alone, and of allocations alone: about 2 us each, by torch's documentation. C++ frames would have to be
 # looked up by address, all of them, when the snapshot is written.
@@ -80,10 +80,8 @@ class MemoryPass(Pass):
                     "memory pass lost: the program switched the allocator's history off meanwhile"
                 )
                 return False
-            partial = self.path.with_name(f".{self.path.name}.partial")
-            with whole_or_gone(partial):
+            with replacing(self.path) as partial:
                 torch.cuda.memory._dump_snapshot(str(partial))
-                partial.replace(self.path)
         finally:
             self._history.end()
         self._write_s = (time.perf_counter_ns() - began) / 1e9

@@ -74,7 +74,7 @@ def _diagnosis(path: str) -> str:
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package, environment.get("PYTHONPATH"))))
     done = subprocess.run(
-        [sys.executable, "-m", "foretrace", path],
+        [sys.executable, "-P", "-m", "foretrace", path],
         capture_output=True,
         text=True,
         env=environment,

@@ -19,7 +19,7 @@ from typing import IO, Any
 from foretrace.capture import environment
 from foretrace.capture.options import CaptureOptions
 from foretrace.capture.run_folder import RANK_FILE, RunFolder
-from foretrace.capture.whole_files import whole_or_gone
+from foretrace.whole_files import replacing
 
 FILE = "oom.pickle"
 # A program that is out of memory wants to end: what is written then is small, and written soon, or not at all.
@@ -149,11 +149,8 @@ def _shortened(snapshot: Mapping[str, Any], entries: int) -> dict[str, Any]:
 
 
 def _write(path: Path, snapshot: Mapping[str, Any], until_s: float) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with whole_or_gone(partial):
-        with partial.open("wb") as file:
-            pickle.dump(snapshot, _Limited(file, until_s))
-        partial.replace(path)
+    with replacing(path) as partial, partial.open("wb") as file:
+        pickle.dump(snapshot, _Limited(file, until_s))
 
 
 class _TooMuchError(Exception):

@@ -20,7 +20,7 @@ from foretrace.capture.device_pass import DeviceTime, device_time
 from foretrace.capture.labels import ModuleLabels
 from foretrace.capture.options import DEVICE, LIGHT, CaptureOptions, Switches
 from foretrace.capture.plan import PlannedPass
-from foretrace.capture.whole_files import check_end, whole_or_gone
+from foretrace.whole_files import check_end, whole_or_gone
 
 ours = threading.local()  # `ours.profiler` is set while the profiler that is started or stopped is ours
 

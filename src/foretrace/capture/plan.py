@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from foretrace.capture.options import AGAIN, DEVICE, LIGHT, MEMORY, RICH, CaptureOptions
+from foretrace.whole_files import replace_text
 
 FILE = "plan.json"
 _ACTIVE = {DEVICE: 50, LIGHT: 10, RICH: 3, MEMORY: 8}  # steps recorded, of short steps
@@ -137,12 +137,7 @@ def _active_steps(kind: str, step_s: float) -> int:
 
 def write_plan(folder: Path, plan: Plan) -> None:
     """Leaves the plan where the other ranks look; whole or not at all."""
-    partial = folder / f".{FILE}.{os.getpid()}"
-    try:
-        partial.write_text(json.dumps([asdict(each) for each in plan.passes]), encoding="utf-8")
-        partial.replace(folder / FILE)
-    finally:
-        partial.unlink(missing_ok=True)
+    replace_text(folder / FILE, json.dumps([asdict(planned) for planned in plan.passes]))
 
 
 def read_plan(folder: Path) -> Plan | None:

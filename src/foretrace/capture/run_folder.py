@@ -14,9 +14,7 @@ import json
 import math
 import os
 import re
-import socket
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
@@ -25,6 +23,7 @@ from typing import Any
 
 from foretrace.capture.secret_shapes import mask_in_file, secrets_among, without_issued_in, without_secrets
 from foretrace.errors import InputError, UsageError
+from foretrace.whole_files import replacing
 
 SCHEMA = 1
 RUN_FILE, RANK_FILE = "run.json", "rank.json"
@@ -195,34 +194,17 @@ def write_json(path: Path, facts: Mapping[str, Any]) -> Path:
     """Writes facts as one JSON file, whole or not at all; what looks like a secret is left out first."""
     text = json.dumps(without_secrets(_plain(facts)), indent=2, allow_nan=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The host is part of the name since process ids repeat across the nodes of a shared file system.
-    prefix = f".{path.name}.{_NOT_IN_NAMES.sub('-', socket.gethostname())}.{os.getpid()}."
-    handle, temporary = tempfile.mkstemp(prefix=prefix, suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(path) as partial, partial.open("w", encoding="ascii") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
     return path
-
-
-def _umask() -> int:
-    # Only settable, not readable, but for Linux's /proc; setting it would race with the program's threads.
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return 0o077
-    found = re.search(r"^Umask:\s*([0-7]+)", status, re.MULTILINE)
-    return int(found[1], 8) if found else 0o077
 
 
 def _plain(value: object) -> Any:
     """The value as JSON can hold it; numbers that are none become null."""
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()  # a number of the program's own, which may have no numpy
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):

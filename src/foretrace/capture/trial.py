@@ -12,6 +12,7 @@ import os
 import random
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from foretrace.capture import environment
@@ -40,6 +41,7 @@ from foretrace.capture.side_effects import SideEffects
 from foretrace.capture.steps import StepFinder
 from foretrace.capture.trial_options import VARIABLE, TrialOptions
 from foretrace.capture.trial_timer import TrialTimer
+from foretrace.whole_files import replace_text
 
 PATCHES: dict[str, type[Patch]] = {
     "cudnn-benchmark": CudnnBenchmark,
@@ -189,10 +191,7 @@ class Trial:
             "device": _device(),
             "torch": sys.modules["torch"].__version__,
         }
-        part = f"{self.options.output}.part"
-        with open(part, "w", encoding="utf-8") as file:
-            json.dump(facts, file)
-        os.replace(part, self.options.output)
+        replace_text(Path(self.options.output), json.dumps(facts))
 
     def _leave(self) -> None:
         """Ends the process: nothing is saved, evaluated or uploaded by a program that was only tried."""

@@ -131,6 +131,11 @@ def _answered(call: Call) -> int:
         return _fail(call, error.exit_code, error.kind, str(error), near=getattr(error, "near", ()))
     except KeyboardInterrupt:
         return _fail(call, _INTERRUPTED, "interrupted", "interrupted")
+    except MemoryError:
+        says = (
+            "not enough memory for this input: record fewer steps, or read it on a machine with more memory"
+        )
+        return _fail(call, InputError.exit_code, InputError.kind, says)
     except BrokenPipeError:
         _printer().give_up()
         return _PIPE_CLOSED

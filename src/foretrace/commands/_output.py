@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from foretrace.commands._call import documents
 from foretrace.errors import ForetraceError, UsageError, unknown
 from foretrace.units import heading, visible
 from foretrace.urls import here
+from foretrace.whole_files import replacing
 
 if TYPE_CHECKING:
     import polars as pl
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "json", "csv", "md")
 ERROR_SCHEMA = "foretrace.error/1"
+_WARNINGS = 5
 TABLE_ROWS = 25  # shown in a terminal unless --limit says otherwise
 
 
@@ -73,13 +74,20 @@ def add_file(parser: argparse.ArgumentParser, *, says: str, required: bool = Tru
 
 
 def check_file(output: Path, *, force: bool, endings: tuple[str, ...], such_as: str) -> None:
-    """Raises UsageError where the name does not end as it should, or the file exists and --force was not given."""
-    if not output.name.lower().endswith(endings):
-        raise UsageError(f"{output}: end the name in {such_as}")
+    """Raises UsageError where the name does not end as it should, or the file exists and --force was not given.
+
+    A device or a pipe, such as /dev/stdout, may have any name where there is one format to choose from.
+    """
     try:
-        exists = output.exists()
+        # A link that leads nowhere counts: writing would create a file elsewhere.
+        exists = output.exists() or output.is_symlink()
+        is_device = exists and output.exists() and not output.is_file() and not output.is_dir()
     except OSError as error:  # a name that is too long, a folder that may not be looked into
         raise UsageError(f"{output}: cannot be written: {error.strerror or error}") from error
+    if is_device and " or " not in such_as:
+        return
+    if not output.name.lower().endswith(endings):
+        raise UsageError(f"{output}: end the name in {such_as}")
     if exists and not force:
         raise UsageError(f"will not overwrite without --force: {output}")
 
@@ -90,32 +98,24 @@ def writing(output: Path) -> Iterator[Path]:
 
     What goes wrong inside with writing is told as a wrong use of -o.
     """
-    temporary: Path | None = None
     try:
         target = output.resolve()  # what a link leads to is replaced, not the link
         if target.exists() and not target.is_file():  # a device or a pipe: there is nothing to replace
             yield target
             return
-        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-        # A short name of its own: one that is made from `output` may be too long.
-        handle, name = tempfile.mkstemp(prefix=".foretrace-", dir=target.parent)
-        os.close(handle)
-        temporary = Path(name)
-        yield temporary
-        temporary.chmod(mode)
-        temporary.replace(target)
+        with replacing(target) as partial:
+            yield partial
     except OSError as error:
         raise UsageError(f"{output}: cannot be written: {error.strerror or error}") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
 
 
-def _umask() -> int:
-    """What the process takes from the modes of new files; asking sets it for a moment."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+def warn(problems: Iterable[str]) -> None:
+    """Prints a line for each of the first problems on standard error, and how many more there are."""
+    listed = list(problems)
+    for problem in listed[:_WARNINGS]:
+        print(f"foretrace: {visible(' '.join(problem.split()))}", file=sys.stderr)
+    if len(listed) > _WARNINGS:
+        print(f"foretrace: {len(listed) - _WARNINGS:,} more like these", file=sys.stderr)
 
 
 def row_limit(text: str) -> int:

@@ -117,7 +117,6 @@ def print_diagnosis(
     from foretrace.diagnose.diagnosis import diagnose
     from foretrace.diagnose.step_times import step_times
     from foretrace.present.text import findings, tables, terminal
-    from foretrace.trial import ledger
 
     trace = case.whole
     try:
@@ -132,30 +131,34 @@ def print_diagnosis(
     at_hand = case.result if case.trace is trace else None
     results, missing = summary.analyse(trace, parts, run=at_hand) if form == "table" else ([], {})
     diagnosis = diagnose(case, RULES)
-    came_true = _came_true(case, diagnosis)
+    came_true, skipped = _came_true(case, diagnosis)
     if form == "json":
         document = _contract(case, diagnosis)
-        told = {"ledger": [kept.__dict__ for kept in came_true]} if came_true else {}
-        _output.print_document(tables.document_to_json({**document, **told}))
+        quoted = {"ledger": [kept.__dict__ for kept in came_true]} if came_true else {}
+        unread = {"ledger_skipped": skipped} if skipped else {}
+        _output.print_document(tables.document_to_json({**document, **quoted, **unread}))
     elif form == "md":
         _output.print_text(findings.to_markdown(diagnosis, step_times(case), trace.path.name))
     else:
         terminal.show_diagnosis(trace, results, missing, diagnosis, step_times(case))
         if came_true:
+            from foretrace.trial import ledger
+
             terminal.show_note("ledger", "; ".join(map(ledger.sentence, came_true)))
+    _output.warn(f"{problem}; it is not quoted" for problem in skipped)
 
 
-def _came_true(case: Case, diagnosis: Diagnosis) -> list[Kept]:
-    """How far predictions of these rules came true in this project; nothing where too few were measured."""
-    from foretrace.trial import ledger
+def _came_true(case: Case, diagnosis: Diagnosis) -> tuple[list[Kept], list[str]]:
+    """How far predictions of these rules came true in this project, where enough were measured; and lines that are damaged."""
+    # The ledger's types take a while to load.
+    if not Path(".foretrace", "ledger.jsonl").exists():
+        return [], []
+    from foretrace.trial import ledger, verification
 
-    if not ledger.DEFAULT.is_file():
-        return []
-    from foretrace.trial import verification
-
+    kept = ledger.read(ledger.DEFAULT)
     rules = dict.fromkeys(finding.rule for finding in diagnosis.findings)
-    told = ledger.quotes(ledger.read(ledger.DEFAULT), rules, verification.device_of(case))
-    return [told[rule] for rule in rules if rule in told]
+    quotes = ledger.quotes(kept.records, rules, verification.device_of(case))
+    return [quotes[rule] for rule in rules if rule in quotes], list(kept.problems)
 
 
 def _contract(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from foretrace.commands import _output
 from foretrace.secret_formats import without_known_secrets
 from foretrace.units import format_value, visible
 
-_PACKAGES = ("polars", "numpy", "rich", "zstandard")
+_PACKAGES = ("polars", "numpy", "rich", *(["backports.zstd"] if sys.version_info < (3, 14) else []))
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

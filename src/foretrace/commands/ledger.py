@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from foretrace.commands import _output
-from foretrace.errors import MissingDataError
+from foretrace.errors import InputError, MissingDataError
 from foretrace.urls import here
 
 
@@ -23,17 +23,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Prints the table."""
     import polars as pl
+    from msgspec import to_builtins
 
     from foretrace.trial import ledger
 
     file = args.ledger or ledger.DEFAULT
-    records = ledger.read(file)
+    kept = ledger.read(file)
+    _output.warn(f"{problem}; the line is skipped" for problem in kept.problems)
+    records = kept.records
+    if kept.problems and not records:
+        raise InputError(f"{file}: no line could be read; restore the file, or remove it")
     if not records:
         raise MissingDataError(
             f"{file}: no record yet; foretrace try and foretrace verify write one for each change that was predicted and measured"
         )
     if args.records:
-        rows = [record.__dict__ for record in records]
+        rows = [to_builtins(record) for record in records]
     else:
         rows = [
             {

@@ -7,15 +7,18 @@ nanoseconds, so that saving the same recording again changes nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
+from foretrace import own_files
 from foretrace.compare.sides import Side
 from foretrace.errors import InputError, UsageError, unknown
+from foretrace.own_files import Amount, Finite, NotNegative, Positive
 from foretrace.sourced import JUDGEMENT, Count
 
 SCHEMA = "foretrace.baselines/1"
@@ -23,13 +26,32 @@ _MOST_BYTES = 4 << 20  # a larger file holds something else
 _MOST = Count(100, "times of steps that a baseline keeps", JUDGEMENT)
 
 
+class Baseline(Struct, frozen=True):
+    """A Side as its file holds it."""
+
+    device: str
+    clock: str
+    marked: bool
+    has_stacks: bool
+    times_ns: tuple[Positive, ...]
+    blocks_ns: tuple[Positive, ...]
+    parts: dict[str, dict[str, NotNegative]]
+    taken_in: dict[str, Amount]
+    counts: dict[str, Amount]
+    values: dict[str, Finite]
+    dtype: str | None
+    unprofiled_ns: Positive | None
+    product_flops: Amount | None
+    environment: dict[str, str] = {}
+
+
 def is_baselines(path: Path) -> bool:
     """Whether a file holds baselines, by its content."""
     try:
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:
             return False
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):  # a recording, or nothing that can be read: others say so
+        document = own_files.parsed(path.read_bytes(), path)
+    except (OSError, InputError):  # a recording, or nothing that can be read: others say so
         return False
     return isinstance(document, dict) and document.get("schema") == SCHEMA
 
@@ -45,9 +67,9 @@ def load(path: Path, name: str | None) -> Side:
     if name not in known:
         raise unknown(f"{path}: no baseline named {name!r}", name, known)
     try:
-        return _side(name, known[name])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{path}: the baseline {name!r} is damaged; save it anew") from error
+        return _side(name, own_files.converted(known[name], Baseline, f"{path}: baseline {name!r}"))
+    except InputError as error:
+        raise InputError(f"{error}; save it again with --save-baseline {name} --force") from error
 
 
 def with_baseline(path: Path, name: str, side: Side, values: Mapping[str, float], *, force: bool) -> str:
@@ -64,14 +86,9 @@ def with_baseline(path: Path, name: str, side: Side, values: Mapping[str, float]
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file; --save-baseline NAME makes one") from error
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: damaged: {error}") from error
+    if not path.exists():
+        raise InputError(f"{path}: no such file; --save-baseline NAME writes one")
+    document = own_files.parsed(own_files.read_bytes(path), path)
     known = document.get("baselines") if isinstance(document, dict) else None
     if not isinstance(known, dict) or document.get("schema") != SCHEMA:
         raise InputError(f"{path}: not a file of baselines")
@@ -109,38 +126,7 @@ def _few(times: Sequence[float]) -> list[int]:
     return [round(float(time)) for time in ordered]
 
 
-def _side(name: str, saved: Mapping[str, Any]) -> Side:
-    unprofiled = saved["unprofiled_ns"]
-    flops, dtype = saved["product_flops"], saved["dtype"]
-    return Side(
-        name=name,
-        device=str(saved["device"]),
-        clock=str(saved["clock"]),
-        times_ns=_times(saved["times_ns"]),
-        blocks_ns=_times(saved["blocks_ns"]),
-        parts={
-            (str(kind), str(what)): float(ns)
-            for kind, parts in saved["parts"].items()
-            for what, ns in parts.items()
-        },
-        marked=bool(saved["marked"]),
-        unprofiled_ns=None if unprofiled is None else float(unprofiled),
-        taken_in=_numbers(saved["taken_in"]),
-        product_flops=None if flops is None else float(flops),
-        dtype=None if dtype is None else str(dtype),
-        counts=_numbers(saved["counts"]),
-        values=_numbers(saved["values"]),
-        has_stacks=bool(saved["has_stacks"]),
-        environment={str(each): str(value) for each, value in saved.get("environment", {}).items()},
-    )
-
-
-def _times(values: Iterable[Any]) -> tuple[float, ...]:
-    times = tuple(float(value) for value in values)
-    if not all(0 < time < float("inf") for time in times):
-        raise ValueError("times must be above 0")
-    return times
-
-
-def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    return {str(name): float(value) for name, value in values.items()}
+def _side(name: str, saved: Baseline) -> Side:
+    fields = {field: getattr(saved, field) for field in saved.__struct_fields__ if field != "parts"}
+    parts = {(kind, what): ns for kind, of_kind in saved.parts.items() for what, ns in of_kind.items()}
+    return Side(name=name, parts=parts, **fields)

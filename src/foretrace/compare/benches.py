@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from foretrace import measured
+from foretrace.bench.benchmark import Benchmark, read_benchmark
 from foretrace.compare.verdicts import CPU_REPEATS, GPU_REPEATS, Judged, judge
-from foretrace.errors import InputError, MissingDataError
+from foretrace.errors import MissingDataError
 from foretrace.measured import Interval, Verdict
 from foretrace.units import counted
 
@@ -105,27 +105,13 @@ def is_bench(path: Path) -> bool:
 
 def read_bench(path: Path, name: str) -> Bench:
     """The benchmark in a file."""
-    try:
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: damaged: {error}") from error
-    rows = document.get("rows") if isinstance(document, dict) else None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise InputError(f"{path}: a benchmark without rows")
-    listed = document.get("case")
-    cases: dict[str, Mapping[str, Any]] = {}
-    for row in rows:
-        keys = [str(key) for key in listed] if isinstance(listed, list) else _before_status(row)
-        cases[_in_words({key: row.get(key) for key in keys})] = row
-    return Bench(name, str(document.get("kind") or "bench"), str(document.get("device") or ""), cases)
+    return bench_of(read_benchmark(path), name)
 
 
-def _before_status(row: Mapping[str, Any]) -> list[str]:
-    """What was timed stands before how it went."""
-    names = list(row)
-    return names[: names.index("status")] if "status" in names else names
+def bench_of(benchmark: Benchmark, name: str) -> Bench:
+    """A benchmark as one side of a comparison."""
+    cases = {_in_words({key: row.get(key) for key in benchmark.case}): row for row in benchmark.rows}
+    return Bench(name, benchmark.kind, benchmark.device, cases)
 
 
 def _in_words(case: Mapping[str, Any]) -> str:

@@ -14,7 +14,6 @@ from foretrace.analyze.steps import step_windows
 from foretrace.trace import Trace
 
 STEP, LOADER, MODULE, BACKWARD, OPTIMIZER = "step", "DataLoader", "module", "backward", "optimizer"
-TYPES = (STEP, LOADER, MODULE, BACKWARD, OPTIMIZER)
 # What tells each type, and what of the name is left: the same module or node has one name on both sides.
 _PATTERNS = (
     (STEP, r"^ProfilerStep#\d+$"),

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb, sqrt
-
-import numpy as np
+from math import comb
 
 from foretrace import measured
 from foretrace.compare.device_speed import slowed
 from foretrace.compare.sides import Side
 from foretrace.measured import CHANCE, MATTERS, Interval, Verdict
 from foretrace.sourced import JUDGEMENT, Count, Share
+from foretrace.statistics import welch
 from foretrace.units import counted
 
 _REPEATED = "two to four runs each of 50 programs on H200s, of which 40 stay within: docs/guide/compare.md"
@@ -29,7 +28,6 @@ GPU_REPEATS = Share(
 )
 CPU_REPEATS = Share(0.1, "the step of a program without a GPU, by which two runs of it may differ", JUDGEMENT)
 FEWEST = Count(3, "times on either side, below which nothing is concluded", JUDGEMENT)
-_FINE = Count(20_001, "points, in the integral of Student's t", JUDGEMENT)
 
 
 @dataclass(frozen=True)
@@ -90,29 +88,6 @@ def judge(
         verdict = "same" if found.verdict == "same" else "inconclusive"
     why = "" if verdict != "inconclusive" else _why(speedup, chance, repeats)
     return Judged(verdict, speedup, chance, found.effect, repeats, why)
-
-
-def welch(first: Sequence[float], second: Sequence[float]) -> float:
-    """How often two sets of the same kind would have means as far apart, by Welch's t-test, on either side."""
-    if min(len(first), len(second)) < 2:
-        return 1.0
-    means = float(np.mean(first)) - float(np.mean(second))
-    parts = [float(np.var(times, ddof=1)) / len(times) for times in (first, second)]
-    if not sum(parts):
-        return 1.0 if not means else 0.0
-    freedom = sum(parts) ** 2 / sum(
-        part**2 / (len(times) - 1) for part, times in zip(parts, (first, second), strict=True)
-    )
-    return _student(abs(means) / sqrt(sum(parts)), freedom)
-
-
-def _student(distance: float, freedom: float) -> float:
-    """How often Student's t is farther from 0, on either side."""
-    # With t = sqrt(freedom) tan(angle) its density is a power of the cosine.
-    beyond = float(np.arctan(distance / sqrt(freedom)))
-    angles = np.linspace(0.0, np.pi / 2, int(_FINE))
-    density = np.cos(angles) ** (freedom - 1)
-    return float(density[angles >= beyond].sum() / density.sum())
 
 
 def _can_tell(n: int, m: int) -> bool:

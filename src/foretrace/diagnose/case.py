@@ -89,7 +89,8 @@ class Case:
     """A trace, its analyses, and its steps ready to be replayed. Of a long recording, a Case takes enough steps.
 
     `open_rich` opens a recording of the same program with stacks, where there is one: times are not taken from it.
-    `open_ranks` opens the recordings of the other ranks of the same job; it may find that there are none.
+    `open_ranks` opens the recordings of the other ranks of the same job; it may find that there are none. `read_in_part` says
+    how many of them were read, where it is not all.
     `of_sums` lets tables of `nsys stats` be one, of which there is no diagnosis: the page shows what they tell.
     """
 
@@ -101,6 +102,7 @@ class Case:
         timed: Timed | None = None,
         open_rich: Callable[[], Trace] | None = None,
         open_ranks: Callable[[], Sequence[Trace]] | None = None,
+        read_in_part: Callable[[], str] | None = None,
         of_sums: bool = False,
     ) -> None:
         if not (of_sums and totals.stats(trace)):
@@ -112,6 +114,7 @@ class Case:
         self.processor = timed.processor if timed is not None else None
         self.core_use = timed.core_use if timed is not None else None
         self._open_rich, self._open_ranks = open_rich, open_ranks
+        self.read_in_part = read_in_part or str
         self._results: dict[str, Result] = {}
         self._kept: dict[str, Any] = {}
         self._callers: dict[int, list[int]] = {}

@@ -47,11 +47,6 @@ def architecture(device: Mapping[str, Any]) -> str:
     return str(device.get("gcnArchName") or "").partition(":")[0]
 
 
-def waves_per_unit(arch: str) -> int | None:
-    """How many waves a compute unit holds; null for an architecture that is none of CDNA."""
-    return _SIMDS * _WAVES.get(arch, 8) if arch in _FILES else None
-
-
 def occupancy_pct(arch: str) -> pl.Expr:
     """The estimate for rows with `COLUMNS`; null where the architecture or what it needs is not known."""
     file = _FILES.get(arch)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from foretrace.errors import ForetraceError, InputError, UsageError
-from foretrace.ingest import companions
+from foretrace import own_files
+from foretrace.errors import ForetraceError, InputError
+from foretrace.ingest import companions, run_sections
 from foretrace.ingest.companions import Companion
 from foretrace.ingest.timed import Timed, bursty_step_ns, read_timed
 from foretrace.kernel_profile import together
@@ -20,7 +21,7 @@ from foretrace.trace import Trace
 from foretrace.urls import look_ahead
 
 _RUN, _RANK = "run.json", "rank.json"
-_LISTED = 8
+_USUAL_NAMES = {"light": "light.json*", "rich": "rich.json*", "memory": "memory.pickle*"}
 _WAITING = 0.05  # of the step: waits for data that make it an uneven one
 
 
@@ -38,6 +39,7 @@ class Recorded:
     beside: tuple[Companion, ...] = ()  # other recordings of the same program
     counters: tuple[Path, ...] = ()  # counters of its kernels that the user named
     environment: Mapping[str, str] = field(default_factory=dict)  # what it ran on and with
+    damaged: tuple[str, ...] = ()  # what could not be read beside it, and why
 
     def told(self, trace: Trace) -> Trace:
         """The recording, read, with what only the Run knows of it in its `meta`."""
@@ -48,6 +50,7 @@ class Recorded:
             "loader": loader,
             "core_use": core_use,
             "environment": self.environment or None,
+            "damaged": self.damaged or None,
         }
         told = copy(trace)  # the recording itself may still go into the cache, which knows nothing of Runs
         told.meta = {**trace.meta, **{name: value for name, value in known.items() if value is not None}}
@@ -98,7 +101,7 @@ def _of_run(folder: Path) -> Recorded:
 
 
 def _of_rank(folder: Path) -> Recorded:
-    facts = read_facts(folder / _RANK)
+    facts = rank_facts(folder)
     light, rich = recording_of(folder, facts, "light"), recording_of(folder, facts, "rich")
     chosen = light or rich
     if chosen is None:
@@ -106,9 +109,7 @@ def _of_rank(folder: Path) -> Recorded:
             raise InputError(f"{folder}: of this rank only memory was recorded: foretrace memory {snapshot}")
         reason = facts.get("reason") or "it ended too early"
         raise InputError(f"{folder}: this rank recorded nothing: {reason}")
-    known = (_step_ns(facts), _timed(folder, facts), _settling(facts))
-    beside, environment = _beside(folder, facts), _environment(facts)
-    return Recorded(chosen, rich if light else None, *known, beside=beside, environment=environment)
+    return Recorded(chosen, rich if light else None, **_known(folder, facts))
 
 
 def _beside(folder: Path, facts: dict[str, Any]) -> tuple[Companion, ...]:
@@ -124,16 +125,14 @@ def _beside(folder: Path, facts: dict[str, Any]) -> tuple[Companion, ...]:
 def _of_file(path: Path) -> Recorded | None:
     """A recording of a rank, named itself: the measured step, and the rich pass of a light one, are known all the same."""
     try:
-        facts = read_facts(path.parent / _RANK)
+        facts = rank_facts(path.parent)
     except ForetraceError:
         return None  # what lies beside the recording is no Run, and need not be one
     if path.name not in {str(each.get("file")) for each in passes_of(facts)}:
         return None
     is_light = path == recording_of(path.parent, facts, "light")
     rich = recording_of(path.parent, facts, "rich") if is_light else None
-    known = (_step_ns(facts), _timed(path.parent, facts), _settling(facts))
-    beside, environment = _beside(path.parent, facts), _environment(facts)
-    return Recorded(path, rich, *known, beside=beside, environment=environment)
+    return Recorded(path, rich, **_known(path.parent, facts))
 
 
 def other_ranks(path: Path) -> tuple[Path, ...] | None:
@@ -141,19 +140,18 @@ def other_ranks(path: Path) -> tuple[Path, ...] | None:
     own_folder = path.parent
     if not (own_folder / _RANK).is_file():
         return None
-    kinds = [
-        each.get("kind")
-        for each in passes_of(read_facts(own_folder / _RANK))
-        if each.get("file") == path.name
-    ]
+    kinds = [each.get("kind") for each in passes_of(rank_facts(own_folder)) if each.get("file") == path.name]
     if not kinds:
         return None
     ranks = sorted((file.parent for file in own_folder.parent.glob(f"rank*/{_RANK}")), key=rank_number)
     look_ahead(rank / _RANK for rank in ranks)
-    found = (
-        recording_of(rank, read_facts(rank / _RANK), str(kinds[-1])) for rank in ranks if rank != own_folder
+    recordings = []
+    for rank in ranks:
+        with suppress(InputError):  # a rank that left nothing readable is not compared with
+            recordings.append(recording_of(rank, rank_facts(rank), str(kinds[-1])))
+    return tuple(
+        recording for recording in recordings if recording is not None and recording.parent != own_folder
     )
-    return tuple(each for each in found if each is not None)
 
 
 @dataclass(frozen=True)
@@ -231,13 +229,22 @@ def _settling(facts: dict[str, Any]) -> dict[str, Any] | None:
     return {**found, **known}
 
 
-def _timed(folder: Path, facts: dict[str, Any]) -> Timed:
-    """With what run.json says of the machine; a rank's folder may lie alone."""
-    try:
-        run = read_facts(folder.parent / _RUN)
-    except ForetraceError:
-        run = {}
-    return read_timed(facts, run)
+def _known(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """What rank.json says of its recordings, with what run.json says of the machine; a rank's folder may lie alone."""
+    run: dict[str, Any] = {"damaged": []}
+    if (folder.parent / _RUN).is_file():
+        try:
+            run = read_facts(folder.parent / _RUN)
+        except ForetraceError as error:
+            run = {"damaged": [str(error)]}
+    return {
+        "step_ns": _step_ns(facts),
+        "timed": read_timed(facts, run),
+        "settling": _settling(facts),
+        "beside": _beside(folder, facts),
+        "environment": _environment(facts),
+        "damaged": (*facts["damaged"], *run["damaged"]),
+    }
 
 
 def _environment(facts: dict[str, Any]) -> dict[str, str]:
@@ -261,15 +268,27 @@ def rank_number(folder: Path) -> int:
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """A run.json or rank.json, without what looks like a secret."""
-    try:
-        facts = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: damaged: {error}") from error
-    if not isinstance(facts, dict):
-        raise UsageError(f"{path}: not what Foretrace writes there")
+    """The intact sections of a run.json or rank.json, without what looks like a secret; `damaged` says what is wrong with others."""
+    document = own_files.parsed(own_files.read_bytes(path), path)
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: damaged: not a JSON object")
+    kinds = run_sections.RUN if path.name == _RUN else run_sections.RANK
+    facts, problems = own_files.sections(document, kinds, path.name)
     # A Run that an older version or somebody else wrote may hold what this one leaves out.
-    masked: dict[str, Any] = without_known_secrets_in(facts)
+    masked: dict[str, Any] = without_known_secrets_in({**facts, "damaged": problems})
     return masked
+
+
+def rank_facts(folder: Path) -> dict[str, Any]:
+    """The facts of a rank; where its file lists no recording that exists, those with their usual names."""
+    try:
+        facts = read_facts(folder / _RANK)
+    except InputError as error:
+        facts = {"damaged": [str(error)]}
+    if not any(recording_of(folder, facts, kind) for kind in _USUAL_NAMES):
+        facts["passes"] = [
+            {"kind": kind, "file": file.name}
+            for kind, pattern in _USUAL_NAMES.items()
+            for file in sorted(folder.glob(pattern))
+        ]
+    return facts

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from foretrace.errors import ForetraceError
-from foretrace.ingest.run import passes_of, rank_number, read_facts, recording_of
+from foretrace.ingest.run import passes_of, rank_facts, rank_number, recording_of
 
 _RANK = "rank.json"
 
@@ -83,7 +83,7 @@ def read_run_memory(path: Path) -> RunMemory | None:
 
 def _of_rank(folder: Path) -> RunMemory | None:
     try:
-        facts = read_facts(folder / _RANK)
+        facts = rank_facts(folder)
     except ForetraceError:
         return None  # a snapshot can be read without what lies beside it
     recorded = [each for each in passes_of(facts) if each.get("kind") == "memory"]

@@ -27,6 +27,7 @@ INFLATED = (
 _AHEAD = 8  # pieces that may wait
 Progress = Callable[[int, int], None]  # bytes read of the file so far, bytes of the file
 
+_PACKED = 256 << 10  # bytes of a packed file that are read at once
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
 
 
@@ -129,7 +130,7 @@ def _decompressor(raw: IO[bytes], compression: str) -> _Reader:
     if compression == "gzip":
         return _Gzip(raw)
     if compression == "zstd":
-        return _zstd(raw)
+        return _Zstd(raw)
     if compression == "zip":
         return _zip(raw)
     return raw
@@ -144,14 +145,14 @@ class _Gzip:
     def read(self, size: int, /) -> bytes:
         while True:
             if self._inflate.eof:
-                self._rest = self._inflate.unused_data.lstrip(b"\0") or self._raw.read(1 << 18).lstrip(b"\0")
+                self._rest = self._inflate.unused_data.lstrip(b"\0") or self._raw.read(_PACKED).lstrip(b"\0")
                 if not self._rest:
                     return b""
                 if not self._rest.startswith(GZIP[: len(self._rest)]):
                     raise OSError("data after the end of the stream")
                 self._inflate = _inflater()
             else:
-                self._rest = self._inflate.unconsumed_tail or self._raw.read(1 << 18)
+                self._rest = self._inflate.unconsumed_tail or self._raw.read(_PACKED)
                 if not self._rest:
                     raise EOFError("the file ends inside the stream")
             piece = self._inflate.decompress(self._rest, size)
@@ -165,10 +166,33 @@ def _inflater() -> Any:
     return stream.decompressobj(wbits=31)
 
 
-def _zstd(raw: IO[bytes]) -> _Reader:
-    from zstandard import ZstdDecompressor
+class _Zstd:
+    """A zstd stream, frame after frame, that keeps all that came before a break."""
 
-    return cast(_Reader, ZstdDecompressor().stream_reader(raw, read_across_frames=True))
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw, self._frame = raw, _zstd_frame()
+
+    def read(self, size: int, /) -> bytes:
+        while True:
+            packed = b""
+            if self._frame.eof:
+                packed = self._frame.unused_data or self._raw.read(_PACKED)
+                if not packed:
+                    return b""
+                self._frame = _zstd_frame()
+            elif self._frame.needs_input:
+                packed = self._raw.read(_PACKED)
+                if not packed:
+                    raise EOFError("the file ends inside the stream")
+            piece = self._frame.decompress(packed, size)
+            if piece:
+                return bytes(piece)
+
+
+def _zstd_frame() -> Any:
+    from foretrace.zstd import ZstdDecompressor
+
+    return ZstdDecompressor()
 
 
 def _stream_errors() -> tuple[type[Exception], ...]:
@@ -176,9 +200,8 @@ def _stream_errors() -> tuple[type[Exception], ...]:
     from lzma import LZMAError
     from zipfile import BadZipFile
 
-    from zstandard import ZstdError
-
     from foretrace.deflate import stream
+    from foretrace.zstd import ZstdError
 
     # NotImplementedError, RuntimeError, struct.error: what a member's damaged header asks of zipfile.
     told = (

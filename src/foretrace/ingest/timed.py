@@ -11,15 +11,13 @@ from typing import Any
 
 from foretrace.ingest.core_use import CoreUse, read_core_use
 from foretrace.ingest.processor import Processor, read_processor
+from foretrace.statistics import robust_deviation
 
 _WORKERS = re.compile(
     r"--?(?:(?:data|dataloader|loader|train|num|n|nb|number|of|max)[_.-]?)*workers?", re.IGNORECASE
 )
 _JOBS = "-j"  # as of make, timm and pytorch/examples
 _MOST_WORKERS = 1_024
-_DEVIATIONS = (
-    1.4826  # a normal distribution's standard deviation is so many times its median distance from the middle
-)
 _HOST_BLOCKS = 3  # fewer do not show whether they agree
 _HOST_SPREAD = (
     0.15  # of the host's own time: a block that is shorter by more than this, and the median is one by chance
@@ -99,8 +97,8 @@ class Timed:
         if not self.blocks_ns:
             return 0.0
         middle = median(self.blocks_ns)
-        deviation = _DEVIATIONS * median(abs(block - middle) for block in self.blocks_ns)
-        return math.sqrt(2 / len(self.blocks_ns)) * deviation / middle if middle else 0.0
+        errors = math.sqrt(2 / len(self.blocks_ns)) * robust_deviation(self.blocks_ns)
+        return errors / middle if middle else 0.0
 
     @property
     def free_cores(self) -> int | None:

@@ -70,7 +70,3 @@ class Program:
     def in_program(self, stretches: RecordingTime) -> ProgramTime:
         """Stretches of the recording on the program's clock."""
         return ProgramTime(Intervals(stretches.start - self.start_ns, stretches.end - self.start_ns))
-
-    def in_recording(self, stretches: ProgramTime) -> RecordingTime:
-        """Stretches of the program on the recording's clock."""
-        return RecordingTime(Intervals(stretches.start + self.start_ns, stretches.end + self.start_ns))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
 
 import numpy as np
 
 from foretrace.ranks.gathered import Array
 from foretrace.sourced import JUDGEMENT, Share
+from foretrace.statistics import QUARTILE, student_quantile
 
 FLAGGED = Share(0.001, "healthy jobs, that one comparison of all their ranks would flag by chance", JUDGEMENT)
-OF_MEDIAN = 1.2533  # standard error of the median over that of the mean
-_OF_DISTANCE = 0.9539  # median distance of two values over their standard deviation
-_QUARTER = 0.6745  # from the middle of normal values to a quarter, in standard deviations
+OF_MEDIAN = math.sqrt(math.pi / 2)  # standard error of the median over that of the mean
+_OF_DISTANCE = math.sqrt(2) * QUARTILE  # median distance of two values over their standard deviation
 _MOST_EXPONENT = 50.0  # beyond that nothing is by chance, and powers overflow
 _FEW = 8  # values whose upper quarter tells nothing
 _LAGS = 3  # steps that are compared with each other: all pairs of four, and as many for each of more
@@ -22,14 +21,10 @@ _LAGS = 3  # steps that are compared with each other: all pairs of four, and as 
 def errors(judged: int, values: int | None = None) -> float:
     """Standard errors beyond which one of so many is not by chance; where the error is known from so many values only, more.
 
-    Student's t by Peizer and Pratt's formula. A median of distances tells as much as half as many values would.
+    One-sided, by Student's t. A median of distances tells as much as half as many values would.
     """
-    normal = NormalDist().inv_cdf(1 - FLAGGED / max(judged, 1))
-    if values is None:
-        return normal
-    freedom = max(values / 2, 1.0)
-    exponent = normal**2 * (freedom - 5 / 6) / (freedom - 2 / 3 + 0.1 / freedom) ** 2
-    return math.sqrt(freedom * math.expm1(exponent))
+    freedom = math.inf if values is None else max(values / 2, 1.0)
+    return student_quantile(FLAGGED / max(judged, 1), freedom)
 
 
 def tail(values: Array) -> float:
@@ -99,7 +94,7 @@ def times_tail(values: Array) -> float:
     if len(known) < _FEW:
         return math.expm1(_MOST_EXPONENT)
     low, middle = np.percentile(known, (25, 50), method="lower")
-    return math.expm1(min(errors(len(known)) * math.log(middle / low) / _QUARTER, _MOST_EXPONENT))
+    return math.expm1(min(errors(len(known)) * math.log(middle / low) / QUARTILE, _MOST_EXPONENT))
 
 
 def scatter(table: Array) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 from foretrace.ranks.gathered import Array, Gathered
 from foretrace.ranks.matching import Matches
 from foretrace.ranks.summary import KIND_CODE
+from foretrace.statistics import deviation_of
 
 # In these no member is done before all have come; the root of a broadcast waits for nobody.
 FOR_ALL = tuple(
@@ -196,7 +197,7 @@ class _System:
         """Huber's weights: what is far off counts less."""
         self.weight = np.ones(len(self.member))
         left = np.abs(self.residual(x))
-        scale = max(2 * 1.4826 * float(np.median(left)), _LEAST_SCALE_NS)
+        scale = max(2 * deviation_of(float(np.median(left))), _LEAST_SCALE_NS)
         self.weight = np.minimum(1.0, scale / np.maximum(left, 1e-9))
 
     def clocks(self, x: Array) -> tuple[Array, Array]:

@@ -32,7 +32,6 @@ class Gathered:
     seq: Array
     peer: Array
     size_bytes: Array
-    received_bytes: Array
     start_ns: Array  # on the rank's own clock, from one zero
     end_ns: Array
     before: Array
@@ -98,7 +97,6 @@ def gather(summaries: Sequence[Summary]) -> Gathered:
         seq=column("seq"),
         peer=column("peer"),
         size_bytes=column("size_bytes"),
-        received_bytes=column("received_bytes"),
         start_ns=start,
         end_ns=end,
         before=link("before", first),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from foretrace.errors import InputError
-from foretrace.ingest.run import rank_number, read_facts, recording_of
+from foretrace.ingest.run import rank_facts, rank_number, recording_of
 from foretrace.ranks.summary import SUFFIX
 from foretrace.urls import RemotePath, look_ahead, matching, named, walked
 
@@ -57,7 +57,7 @@ def _in_run(folder: Path) -> Iterator[Path]:
     told = sorted(folder.glob("rank*/rank.json"), key=lambda file: rank_number(file.parent))
     look_ahead(told)
     for file in told:
-        facts = read_facts(file)
+        facts = rank_facts(file.parent)
         recording = recording_of(file.parent, facts, "light") or recording_of(file.parent, facts, "rich")
         if recording is not None:
             yield recording

@@ -13,13 +13,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import polars as pl
-import zstandard
+from msgspec import Meta, Struct
 
+from foretrace import own_files, zstd
 from foretrace.deflate import stream
 from foretrace.errors import FormatError, InputError
+from foretrace.own_files import Count, Integer
 
 SUMMARY_SCHEMA = 4
 SUFFIX = ".ranksummary"
@@ -30,6 +32,7 @@ KINDS = (
 STEP = KINDS.index("step")  # no communication: where the device's work of a step ends
 KIND_CODE = {name: code for code, name in enumerate(KINDS)}
 NOBODY = -1
+TRUNCATED = "truncated"  # the repair of a recording that ends too early
 # Times are on the rank's own clock, since its recording began.
 ROWS = {
     "step": pl.Int32,
@@ -111,49 +114,56 @@ class Summary:
         parts = [json.dumps(header, sort_keys=True).encode(), _table(self.rows), _table(self.steps)]
         body = b"".join(struct.pack("<I", len(part)) + part for part in parts)
         content = _MAGIC + struct.pack("<I", stream.crc32(body)) + body
-        return zstandard.ZstdCompressor(level=3).compress(content)
+        return zstd.compress(content, level=3)
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str = "summary") -> Summary:
         """What `to_bytes` wrote; an InputError says what it is otherwise."""
         header, rows, steps = _parts(data, name)
-        try:
-            told: dict[str, Any] = json.loads(header)
-            if told["schema"] != SUMMARY_SCHEMA:
-                raise FormatError(
-                    f"{name}: made by another version of Foretrace; remove it to have it made again"
-                )
-            groups = tuple(
-                Group(
-                    each["name"],
-                    each["description"],
-                    each["size"],
-                    tuple((a, b, c) for a, b, c in each["runs"]),
-                )
-                for each in told["groups"]
+        told = own_files.parsed(header, name)
+        if not isinstance(told, dict) or told.get("schema") != SUMMARY_SCHEMA:
+            raise FormatError(
+                f"{name}: written by another version of Foretrace; remove it to have it written again"
             )
-            repairs = tuple((code, count) for code, count in told["repairs"])
-            plain = {name: told[name] for name in _PLAIN}
-        except (ValueError, KeyError, TypeError) as error:
-            raise FormatError(f"{name}: not a summary of a rank") from error
+        facts = own_files.converted(told, _Header, name)
+        plain = {field: getattr(facts, field) for field in _PLAIN}
+        groups = tuple(Group(group.name, group.description, group.size, group.runs) for group in facts.groups)
         return cls(
-            **plain, groups=groups, repairs=repairs, rows=_frame(rows, ROWS), steps=_frame(steps, STEPS)
+            **plain, groups=groups, repairs=facts.repairs, rows=_frame(rows, ROWS), steps=_frame(steps, STEPS)
         )
 
 
-_PLAIN = (
-    "rank",
-    "world",
-    "source",
-    "host",
-    "device",
-    "device_name",
-    "epoch_ns",
-    "begin_ns",
-    "boot",
-    "host_zero_ns",
-    "marks",
-)
+Members = Annotated[int, Meta(ge=0, le=1 << 20)]  # of a run of ranks
+
+
+class _Group(Struct, frozen=True):
+    """A Group as a summary's header holds it."""
+
+    name: str
+    description: str
+    size: Count
+    runs: tuple[tuple[Count, Members, Integer], ...]
+
+
+class _Header(Struct, frozen=True):
+    """The facts of a summary."""
+
+    rank: Count
+    world: Count | None
+    source: str
+    host: str | None
+    device: Count | None
+    device_name: str | None
+    epoch_ns: Integer
+    begin_ns: Integer
+    boot: str | None
+    host_zero_ns: Integer | None
+    marks: str | None
+    groups: tuple[_Group, ...]
+    repairs: tuple[tuple[str, Count], ...]
+
+
+_PLAIN = tuple(name for name in _Header.__struct_fields__ if name not in ("groups", "repairs"))
 
 
 def read_summary(path: Path) -> Summary:
@@ -195,9 +205,12 @@ def _frame(data: bytes, schema: dict[str, Any]) -> pl.DataFrame:
 def _parts(data: bytes, name: str) -> tuple[bytes, bytes, bytes]:
     """Header, rows and steps; checked before polars sees them, for its reader may panic on damaged data."""
     try:
-        content = zstandard.ZstdDecompressor().decompress(data, max_output_size=_MOST_BYTES)
-    except zstandard.ZstdError as error:
+        frame = zstd.ZstdDecompressor()
+        content = frame.decompress(data, _MOST_BYTES)
+    except zstd.ZstdError as error:
         raise FormatError(f"{name}: not a summary of a rank, or damaged") from error
+    if not frame.eof:
+        raise FormatError(f"{name}: not a summary of a rank, or damaged")
     body = memoryview(content)[len(_MAGIC) + 4 :]
     if not content.startswith(_MAGIC) or len(content) < len(_MAGIC) + 4:
         raise FormatError(f"{name}: not a summary of a rank")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from foretrace.errors import InputError, UsageError
-from foretrace.remote.patience import patience_s
+from foretrace.remote.patience import answer_s, patience_s
 from foretrace.secret_formats import without_known_secrets
 
 _NOTHING = "there is nothing at this address"
@@ -77,7 +77,9 @@ def _told(error: BaseException) -> OSError:
         "ReadTimeoutError",
         "ServerTimeoutError",
     }:
-        return TimeoutError(errno.ETIMEDOUT, f"no answer for {patience_s():g} s")
+        silent = bool(kinds & {"ServerTimeoutError", "ConnectTimeoutError", "ReadTimeoutError"})
+        says = f"no answer for {patience_s():g} s" if silent else f"no whole answer in {answer_s():g} s"
+        return TimeoutError(errno.ETIMEDOUT, says)
     if kinds & {"ClientConnectorCertificateError", "SSLError", "SSLCertVerificationError", "ClientSSLError"}:
         return OSError(errno.EIO, "its certificate is not trusted here")
     if kinds & {"ClientConnectorDNSError", "gaierror"}:

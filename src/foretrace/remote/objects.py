@@ -14,7 +14,7 @@ from foretrace.remote.failures import asking
 from foretrace.remote.systems import plain, scheme_of, system_of
 
 _FRESH_S = 10.0  # what was told of an address this long ago is asked again
-_MOST_PAGES, _DEEPEST = 10_000, 16  # of a folder that is listed by a web server's pages
+_MOST_PAGES, _DEEPEST = 1_000, 16  # of a folder that is listed by a web server's pages
 
 
 @dataclass(frozen=True)

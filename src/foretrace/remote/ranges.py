@@ -8,9 +8,11 @@ from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
 
+from foretrace.errors import InputError
 from foretrace.remote.failures import NoRangesError, asking, broken_off, is_passing
 from foretrace.remote.objects import Facts
-from foretrace.remote.systems import plain, scheme_of, system_of
+from foretrace.remote.patience import Allowance
+from foretrace.remote.systems import open_whole, plain, scheme_of, system_of
 
 HEAD_BYTES = 1 << 16  # what tells a file's format, and is kept in memory
 BLOCK_BYTES = 4 << 20  # of one request
@@ -86,8 +88,8 @@ def _range_of(url: str, begin: int, end: int, size: int | None) -> bytes:
 class Unranged:
     """A file of a server that gives no ranges, read once through; after a break again, up to where it was."""
 
-    def __init__(self, url: str, size: int | None) -> None:
-        self._url, self._size, self._file = url, size, None
+    def __init__(self, url: str, size: int | None, allowance: Allowance) -> None:
+        self._url, self._size, self._file, self._allowance = url, size, None, allowance
         self.at, self.last = 0, b""  # bytes taken, and the last piece, which may be read again
 
     def read_at(self, at: int, size: int) -> bytes:
@@ -127,7 +129,7 @@ class Unranged:
     def _taken(self, size: int) -> bytes:
         with asking():
             if self._file is None:
-                self._file = system_of(self._url).open(self._url, block_size=0)
+                self._file = open_whole(self._url)
                 left = self.at
                 while left:
                     skipped = self._file.read(min(left, BLOCK_BYTES))  # type: ignore[attr-defined]
@@ -139,8 +141,9 @@ class Unranged:
                 while had < size and (piece := self._file.read(size - had)):  # type: ignore[attr-defined]
                     pieces.append(piece)
                     had += len(piece)
-            except Exception:
-                if not had:
+                    self._allowance.take(len(piece))
+            except Exception as error:
+                if not had or isinstance(error, InputError):
                     raise
                 self.close()  # what came is handed on; the next piece is asked for anew
                 return b"".join(pieces)

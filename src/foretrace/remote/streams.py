@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 from weakref import finalize
@@ -16,8 +16,10 @@ from weakref import finalize
 from foretrace.errors import InputError
 from foretrace.remote.failures import NoRangesError, nothing
 from foretrace.remote.objects import Facts, asked, facts
+from foretrace.remote.patience import Allowance
 from foretrace.remote.ranges import BLOCK_BYTES, HEAD_BYTES, Part, Unranged, fetched, head_of
 
+_LEFT_FREE_BYTES = 256 << 20  # a copy leaves so much of the disk
 _AHEAD = 3  # requests under way while a block is worked on
 
 
@@ -40,6 +42,14 @@ def look_ahead(urls: Iterable[str]) -> None:
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(look, urls))
+
+
+def _check_disk(folder: Path) -> None:
+    """Stops before a copy fills the disk."""
+    if shutil.disk_usage(folder).free < _LEFT_FREE_BYTES:
+        raise OSError(
+            errno.ENOSPC, f"the disk of {folder} is nearly full; TMPDIR names another place for copies"
+        )
 
 
 class _Copy:
@@ -67,6 +77,7 @@ def copy_of(url: str, shown: str, name: str) -> Path:
     copy = _Copy(name)
     with open_stream(url, shown) as stream, copy.file.open("wb") as file:
         while piece := stream.read(BLOCK_BYTES):
+            _check_disk(copy.file.parent)
             file.write(piece)
     if kept is not None:
         kept[1].remove()
@@ -90,8 +101,10 @@ class Stream(io.RawIOBase):
         self._plain: Unranged | None = None
         self._checked = False
         self._whole: Any = None  # a temporary file
+        self._allowance = Allowance(shown)
+        self._allowance.check(told.size)
         if told.size is None:
-            self._plain = Unranged(url, None)
+            self._plain = Unranged(url, None, self._allowance)
 
     def readable(self) -> bool:
         """It is."""
@@ -123,13 +136,14 @@ class Stream(io.RawIOBase):
         """What comes next, up to the end of a block; nothing at the end. Below 0: all."""
         if size < 0:
             return b"".join(iter(lambda: self.read(BLOCK_BYTES), b""))
-        if self._whole is not None:
-            self._whole.seek(self._at)
-            piece = bytes(self._whole.read(size))
-        elif self._plain is not None:
-            piece = self._unranged(size)
-        else:
-            piece = self._ranged(size)
+        with self._allowance.waiting():
+            if self._whole is not None:
+                self._whole.seek(self._at)
+                piece = bytes(self._whole.read(size))
+            elif self._plain is not None:
+                piece = self._unranged(size)
+            else:
+                piece = self._ranged(size)
         self._at += len(piece)
         if size and not piece and not self._checked and (self._last > 0 or self._plain is not None):
             self._check()
@@ -172,7 +186,7 @@ class Stream(io.RawIOBase):
             block = self._block(number)
         except NoRangesError:
             self._stop()
-            self._plain = Unranged(self._url, self.facts.size)
+            self._plain = Unranged(self._url, self.facts.size, self._allowance)
             return self._unranged(size)
         self._last = max(self._last, number)
         piece = block.content[self._at - begin : self._at - begin + size]
@@ -233,10 +247,15 @@ class Stream(io.RawIOBase):
         return self._plain.read_at(self._at, size)
 
     def _keep_whole(self) -> None:
-        if self._whole is None:
-            kept = tempfile.TemporaryFile(prefix="foretrace-url-")  # noqa: SIM115  # closed with the stream
-            from_start = Unranged(self._url, self.facts.size)
+        if self._whole is not None:
+            return
+        with ExitStack() as opened:
+            copy = opened.enter_context(tempfile.TemporaryFile(prefix="foretrace-url-"))
+            from_start = Unranged(self._url, self.facts.size, Allowance(self.name))
+            opened.callback(from_start.close)
             while piece := from_start.read_at(from_start.at, BLOCK_BYTES):
-                kept.write(piece)
-            from_start.close()
-            self._whole = kept
+                _check_disk(Path(tempfile.gettempdir()))
+                copy.write(piece)
+            opened.pop_all()
+        from_start.close()
+        self._whole = copy  # closed with the stream

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from foretrace.errors import UsageError
-from foretrace.remote.patience import patience_s
+from foretrace.remote.patience import answer_s, patience_s
 
 # scheme -> the extra that reads it
 EXTRAS = {"s3": "s3", "gs": "gcs", "http": "http", "https": "http", "memory": "http"}
@@ -46,6 +46,18 @@ def system_of(url: str) -> Any:
         return _systems[key]
 
 
+def open_whole(url: str) -> Any:
+    """A file from its beginning to its end in one answer, which may take as long as it goes on."""
+    if scheme_of(url) not in ("http", "https"):
+        return system_of(url).open(url, block_size=0)
+    import aiohttp
+
+    patience = patience_s()
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=patience, sock_read=patience)
+    # With a size, which nothing reads here, fsspec does not ask for one first; that request takes no `timeout`.
+    return system_of(url).open(url, block_size=0, size=1, timeout=timeout)
+
+
 def _made(scheme: str, patience: float) -> Any:
     extra = EXTRAS[scheme]
     try:
@@ -62,7 +74,9 @@ def _made(scheme: str, patience: float) -> Any:
                 "simple_links": False,
                 "headers": {"Accept-Encoding": "identity"},
                 "client_kwargs": {
-                    "timeout": aiohttp.ClientTimeout(total=None, sock_connect=patience, sock_read=patience),
+                    "timeout": aiohttp.ClientTimeout(
+                        total=answer_s(), sock_connect=patience, sock_read=patience
+                    ),
                     "trust_env": True,  # proxies
                     "auto_decompress": False,
                 },

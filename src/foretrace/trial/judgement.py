@@ -19,6 +19,7 @@ import numpy as np
 from foretrace import measured
 from foretrace.measured import Interval, Verdict
 from foretrace.sourced import JUDGEMENT, Share
+from foretrace.statistics import student_quantile
 
 TOO_NOISY = Share(
     0.10, "the step, by which runs of the program as it is differ: smaller gains cannot be ranked", JUDGEMENT
@@ -28,8 +29,7 @@ TOGETHER = Share(
     "the correlation of two runs' blocks, from which steps differ by their work and not by chance",
     JUDGEMENT,
 )
-# Student's t, within which 95 % lie, for 1, 2, 3 ... degrees of freedom.
-_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
+_CONFIDENCE = 0.95  # of a range that rests on how far the processes of a variant lie apart
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _apart(before: Sequence[float], after: Sequence[float]) -> float:
     if known < 1:
         return 1.0
     squares = sum(float(np.square(np.log(each) - np.log(each).mean()).sum()) for each in (before, after))
-    student = _STUDENT[min(known, len(_STUDENT)) - 1]
+    student = student_quantile((1 - _CONFIDENCE) / 2, known)
     return exp(student * sqrt(squares / known * (1 / len(before) + 1 / len(after))))
 
 

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
+from msgspec import Struct, to_builtins
+
+from foretrace import own_files
 from foretrace.errors import InputError
+from foretrace.own_files import Positive
 from foretrace.sourced import JUDGEMENT, Count, Factor
 from foretrace.units import counted
 
@@ -25,20 +29,19 @@ WORTH_IT = Factor(1.03, "the measured speed-up, from which a promise of more is 
 QUOTED_FROM = Count(5, "records of a rule, from which a diagnosis quotes them", JUDGEMENT)
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(Struct, frozen=True):
     """One change that was predicted and measured."""
 
     rule: str
     change: str
     device: str
-    by: str  # try or verify
-    predicted_low: float
-    predicted: float
-    predicted_high: float
-    measured_low: float
-    measured: float
-    measured_high: float
+    by: Literal["try", "verify"]
+    predicted_low: Positive
+    predicted: Positive
+    predicted_high: Positive
+    measured_low: Positive
+    measured: Positive
+    measured_high: Positive
     inside: bool
     promised: bool  # whether a gain was promised
     at: str = ""
@@ -87,31 +90,37 @@ def from_report(report: Report) -> list[Record]:
 
 def add(file: Path, records: Iterable[Record]) -> None:
     """Appends the records; the file and its folder are made where they are not there."""
-    lines = [json.dumps(asdict(record)) for record in records]
+    lines = [json.dumps(to_builtins(record)) for record in records]
     if lines:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a", encoding="utf-8") as out:
             out.write("\n".join(lines) + "\n")
 
 
-def read(file: Path) -> list[Record]:
-    """All records; none where there is no file."""
+@dataclass(frozen=True)
+class Ledger:
+    """The records of a file, and a sentence for each line that holds none."""
+
+    records: tuple[Record, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def read(file: Path) -> Ledger:
+    """All records of a file; an absent file has none. A damaged line, as a merge leaves them, costs that line alone."""
+    if not file.exists():
+        return Ledger()
+    records, problems = [], []
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: cannot be read: {error}") from error
-    known = {known.name for known in fields(Record)}
-    records = []
+        lines = own_files.read_bytes(file).splitlines()
+    except InputError as error:
+        return Ledger(problems=(str(error),))
     for number, line in enumerate(lines, 1):
-        try:
-            values: dict[str, Any] = json.loads(line) if line.strip() else {}
-            if values:
-                records.append(Record(**{name: value for name, value in values.items() if name in known}))
-        except (ValueError, TypeError, AttributeError) as error:
-            raise InputError(f"{file}: line {number} is no record of a ledger: {error}") from error
-    return records
+        if line.strip():
+            try:
+                records.append(own_files.decoded(line, Record, f"{file}: line {number}"))
+            except InputError as error:
+                problems.append(str(error))
+    return Ledger(tuple(records), tuple(problems))
 
 
 def summary(records: Sequence[Record]) -> list[Kept]:

@@ -21,6 +21,7 @@ from foretrace.sourced import JUDGEMENT, Count
 from foretrace.trial import judgement, process, results, scratch
 from foretrace.trial.candidates import Proposal, together
 from foretrace.trial.process import MEASURED, Limits
+from foretrace.whole_files import replace_text
 
 STATE = "try.json"
 BASE, TOGETHER = "base", "together"
@@ -239,11 +240,8 @@ class Sweep:
         return runs
 
     def _save(self) -> None:
-        part = self.folder / f".{STATE}.part"
-        part.write_text(
-            json.dumps({"key": self._key(), "runs": self._runs}, indent=1) + "\n", encoding="utf-8"
-        )
-        part.replace(self.folder / STATE)
+        state = {"key": self._key(), "runs": self._runs}
+        replace_text(self.folder / STATE, json.dumps(state, indent=1) + "\n")
 
 
 def applied(run: Mapping[str, Any]) -> bool:

@@ -5,6 +5,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
@@ -235,3 +236,30 @@ def test_a_document_is_json_that_every_reader_takes() -> None:
         "b": {"c": "\x1b"},
     }
     assert text.isascii()
+
+
+def test_numpy_s_scalars_are_numbers_in_json() -> None:
+    document = {
+        "int": np.int64(3), "float": np.float32(0.5), "bool": np.bool_(True), "nan": np.float32("nan"),
+        "array": np.array([1, 2]), "row": [{"value": np.uint8(7)}],
+    }  # fmt: skip
+    expected = {"int": 3, "float": 0.5, "bool": True, "nan": None, "array": [1, 2], "row": [{"value": 7}]}
+    read = json.loads(tables.document_to_json(document))
+    assert read == expected
+    assert read["bool"] is True
+
+
+def test_a_column_that_is_asked_for_shows_its_zeros() -> None:
+    frame = pl.DataFrame({"name": ["a"], "overlap_ns": [0], "wait_ns": [0]})
+    layout = tables.lay_out(frame, 80, keep=("overlap_ns",))
+    assert [column.name for column in layout.columns] == ["name", "overlap_ns"]
+    assert layout.zero == ("wait_ns",)
+
+
+def test_two_columns_never_have_one_heading() -> None:
+    frame = pl.DataFrame(
+        {"name": ["a"], "total_ns": [1_000], "total_pct": [50.0], "top_kernel": ["b"], "top_kernel_ns": [500]}
+    )
+    titles = ["name", "total", "total %", "top kernel", "top kernel time"]
+    assert tables.to_markdown(frame).splitlines()[0] == f"| {' | '.join(titles)} |"
+    assert [column.title for column in tables.lay_out(frame, 200).columns] == titles

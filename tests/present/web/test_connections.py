@@ -21,8 +21,8 @@ pytestmark = pytest.mark.slow
 PAGE = {"index.html": "<!doctype html><title>page</title>", "app.js": "1", "app.css": "p{}"}
 LARGE_BYTES = 20_000_000  # more than the system takes in for a reader
 SHORT_S = 0.3
-ENOUGH_S = 1.0  # for a whole request to arrive, however busy the machine is
-PATIENCE_S = 20.0
+ENOUGH_S = 3.0  # for a whole request to arrive, however busy the machine is
+PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def drip(sent: socket.socket) -> None:
 
 def test_a_second_request_has_its_time_too(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Watched, "headers_s", ENOUGH_S)
-    head = f"GET /app.css HTTP/1.1\r\nHost: {browser.host}\r\nCookie: {browser.cookie}\r\n"
+    head = f"GET {browser.folder}/app.css HTTP/1.1\r\nHost: {browser.host}\r\nCookie: {browser.cookie}\r\n"
     with connected(browser) as sent:
         sent.sendall(f"{head}\r\n{head}".encode())
         assert rest_of(sent).count(b"HTTP/1.1 200 OK") == 1
@@ -119,7 +119,7 @@ def test_a_reader_who_takes_nothing_is_left(
     monkeypatch.setattr(Watched, "stalled_s", SHORT_S)
     with connected(browser) as sent:
         sent.sendall(
-            f"GET /app.js HTTP/1.1\r\nHost: {browser.host}\r\nCookie: {browser.cookie}\r\n\r\n".encode()
+            f"GET {browser.folder}/app.js HTTP/1.1\r\nHost: {browser.host}\r\nCookie: {browser.cookie}\r\n\r\n".encode()
         )
         wait_until(lambda: bool(held))
         wait_until(lambda: not held)
@@ -131,7 +131,7 @@ def test_a_slow_reader_gets_all(script: str, browser: Browser, monkeypatch: pyte
     monkeypatch.setattr(Watched, "headers_s", ENOUGH_S)
     with connected(browser) as sent:
         sent.sendall(
-            f"GET /app.js HTTP/1.1\r\nHost: {browser.host}\r\nCookie: {browser.cookie}\r\n\r\n".encode()
+            f"GET {browser.folder}/app.js HTTP/1.1\r\nHost: {browser.host}\r\nCookie: {browser.cookie}\r\n\r\n".encode()
         )
         got = len(sent.recv(1 << 16))
         time.sleep(1.5 * ENOUGH_S)
@@ -178,14 +178,14 @@ NONSENSE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", NONSENSE)
 def test_nonsense_is_refused_without_a_word_in_the_log(
-    kind: str, browser: Browser, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    browser: Browser, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    answer = answer_to(browser, NONSENSE[kind].replace(b"HOST", browser.host.encode()))
-    assert answer == b"" or answer.split(b" ")[1] in (b"400", b"401", b"403", b"405")
-    assert b"Traceback" not in answer
-    assert browser.ask("/api/runs").status == 200
+    for kind, nonsense in NONSENSE.items():
+        answer = answer_to(browser, nonsense.replace(b"HOST", browser.host.encode()))
+        assert answer == b"" or answer.split(b" ")[1] in (b"400", b"401", b"403", b"405"), kind
+        assert b"Traceback" not in answer, kind
+        assert browser.ask("/api/runs").status == 200, kind
     assert capfd.readouterr().err == ""
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
@@ -239,10 +239,10 @@ def test_a_browser_may_come_from_the_file_that_open_writes(browser: Browser) -> 
     assert answer.headers["set-cookie"].startswith(f"foretrace-{browser.server.port}={browser.server.token};")
 
 
-@pytest.mark.parametrize("mode", ["cors", "no-cors", "websocket", None])
-def test_other_pages_get_nothing_even_with_the_token(mode: str | None, browser: Browser) -> None:
-    asked = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": mode, "Sec_Fetch_Dest": "document"}
-    assert browser.ask(f"/?token={browser.server.token}", **asked).status == 403
+def test_other_pages_get_nothing_even_with_the_token(browser: Browser) -> None:
+    for mode in ("cors", "no-cors", "websocket", None):
+        asked = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": mode, "Sec_Fetch_Dest": "document"}
+        assert browser.ask(f"/?token={browser.server.token}", **asked).status == 403, mode
     framed = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "iframe"}
     assert browser.ask(f"/?token={browser.server.token}", **framed).status == 403
     going = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}

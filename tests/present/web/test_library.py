@@ -43,7 +43,7 @@ def test_a_large_diagnosis_lets_the_timeline_go_first(folder: Path, monkeypatch:
     monkeypatch.setattr(payload, "resource", watched)
     quick = threading.Thread(target=lambda: library.resource(run, "timeline", {"findings": "no"}))
     quick.start()
-    assert begun.wait(30)
+    assert begun.wait(60)
     library.resource(run, "overview", {})
     quick.join()
     assert order == ["timeline", "timeline made", "overview", "overview made"]
@@ -57,7 +57,7 @@ def test_what_was_read_is_kept_in_the_cache_afterwards(folder: Path, monkeypatch
     assert not stored.is_set()
     library.start()
     try:
-        assert stored.wait(30)
+        assert stored.wait(60)
     finally:
         library.stop()
 
@@ -79,7 +79,7 @@ def test_what_only_a_run_knows_does_not_go_into_the_cache(
     library.resource(library.runs()["runs"][0]["id"], "table/kernels", {})
     library.start()
     try:
-        kept = stored.get(timeout=30)
+        kept = stored.get(timeout=60)
     finally:
         library.stop()
     assert json.dumps(kept)

@@ -2,7 +2,7 @@
  * Keys of the page. A view adds its own with `useKeys`; the newest handler is asked first, and keys typed into a field
  * stay in the field.
  */
-import { useEffect, useRef } from "preact/hooks"
+import { useLayoutEffect, useRef } from "preact/hooks"
 
 /** Key as in KeyboardEvent.key, or "Ctrl+k" (also Cmd on a Mac) -> what it does. Return false to pass it on. */
 export type KeyMap = Readonly<Record<string, (event: KeyboardEvent) => void | boolean>>
@@ -13,7 +13,8 @@ let listening = false
 export function useKeys(map: KeyMap): void {
   const held = useRef(map)
   held.current = map
-  useEffect(() => {
+  // Before the view is painted: a key that is pressed as soon as it is seen is not lost.
+  useLayoutEffect(() => {
     listen()
     maps.unshift(held)
     return () => void maps.splice(maps.indexOf(held), 1)

@@ -43,7 +43,6 @@ class Fragmentation:
     at_end: Holes
     unused_bytes: int  # of what torch held at the program's peak, what no block used
     unused_pct: float
-    most_active_bytes: int  # the most that blocks ever took at once
     excess_bytes: int  # the most that torch held, beyond the most that blocks took
     rounding_bytes: int  # in the blocks of the peak, beyond what was asked for
     beside: tuple[
@@ -75,7 +74,6 @@ def fragmentation(
         at_end=holes(memory, last),
         unused_bytes=unused,
         unused_pct=100 * unused / reserved if reserved else 0.0,
-        most_active_bytes=most_active,
         excess_bytes=excess,
         rounding_bytes=int(np.maximum(lives.size[held] - lives.requested[held], 0).sum()),
         beside=_beside(origins),

@@ -94,7 +94,7 @@ def _world(cases: list[Case], timing: Timing) -> Iterator[Row]:
 
 
 def _start(rank: int, folder: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "foretrace.bench.rank", folder, str(rank)]
+    command = [sys.executable, "-P", "-m", "foretrace.bench.rank", folder, str(rank)]
     with open(Path(folder, f"stderr-{rank}"), "wb") as errors:
         return subprocess.Popen(command, env=child_environment(), stdout=subprocess.DEVNULL, stderr=errors)
 

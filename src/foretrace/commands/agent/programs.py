@@ -91,7 +91,7 @@ class Programs:
         """One command of Foretrace, ended with all that it started when its time is over."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             process = subprocess.Popen(
-                [sys.executable, "-m", "foretrace", *words],
+                [sys.executable, "-P", "-m", "foretrace", *words],
                 cwd=self._roots.folders[0],
                 stdin=subprocess.DEVNULL,
                 stdout=out,

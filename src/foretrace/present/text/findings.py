@@ -35,6 +35,8 @@ _OVERVIEW = (
 def headline(diagnosis: Diagnosis, times: StepTimes) -> str:
     """One sentence: the step now, and what it would be with the fixes that promise a gain."""
     now = format_value("_ns", times.used_ns)
+    if diagnosis.read_in_part:
+        now = f"{visible(diagnosis.read_in_part)}. {now}"
     if diagnosis.contended:
         return f"{diagnosis.contended}. {now} {times.of} beside them; no gain is promised: stop them and record again."
     if diagnosis.combined is None:
@@ -179,6 +181,7 @@ def to_json(
         "seen": [{"rule": each.rule, "says": each.says} for each in diagnosis.seen],
         "combined": None if combined is None else {k: to_dict(combined)[k] for k in ("after_ms", "speedup")},
         **({} if freed is None else {"freed_bytes": asdict(freed)}),
+        **({"read_in_part": diagnosis.read_in_part} if diagnosis.read_in_part else {}),
     }  # fmt: skip
 
 

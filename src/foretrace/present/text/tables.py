@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import polars as pl
 import polars.selectors as cs
 
@@ -16,7 +17,7 @@ from foretrace._version import __version__
 from foretrace.analyze.result import Result
 from foretrace.present.text.markup import csv_text, escaped, paragraph
 from foretrace.trace import Trace
-from foretrace.units import ABSENT, cells, format_value, heading, shorten, suffix
+from foretrace.units import ABSENT, cells, format_value, heading, headings, shorten, suffix
 
 # Of `--format json`; documented in docs/guide/json.md. Raise it when a field changes its meaning or goes.
 JSON_SCHEMA = 1
@@ -82,13 +83,15 @@ def _dump(document: object, *, indent: int = 1) -> str:
 
 def _plain(value: Any) -> Any:
     """The value as JSON can hold it: not-a-number becomes null, dates and the like become text."""
+    if isinstance(value, np.bool_ | np.integer | np.floating):
+        value = value.item()
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple | pl.Series):
+    if isinstance(value, list | tuple | pl.Series | np.ndarray):
         return [_plain(each) for each in value]
     return str(value)
 
@@ -119,7 +122,7 @@ def to_markdown(frame: pl.DataFrame) -> str:
     if not frame.width:
         return ""
     marks = ["---:" if _is_number(dtype) else "---" for dtype in frame.dtypes]
-    lines = [[escaped(heading(name)) for name in frame.columns], marks]
+    lines = [[escaped(title) for title in headings(frame.columns)], marks]
     lines += [
         [escaped(format_value(name, value)) for name, value in zip(frame.columns, row, strict=True)]
         for row in frame.iter_rows()
@@ -185,17 +188,15 @@ def lay_out(
 ) -> Layout:
     """The frame as aligned text within `width`.
 
-    Long text gives way a little, then whole columns go: from the right, those in `keep` after all others and the first of
+    Columns with no value, or with 0 in every row and not in `keep`, are left out. Long text gives way a little, then whole columns go: from the right, those in `keep` after all others and the first of
     them last.
     """
     empty = tuple(name for name in frame.columns if leave_out_empty and _is_empty(frame[name]))
-    zero = tuple(name for name in frame.columns if leave_out_empty and _is_zero(frame[name]))
+    zero = tuple(
+        name for name in frame.columns if leave_out_empty and name not in keep and _is_zero(frame[name])
+    )
     shown = [name for name in frame.columns if name not in (*empty, *zero)]
-    titles = [heading(name) for name in shown]
-    columns = [
-        _column(frame[name], f"{title} %" if titles.count(title) > 1 and suffix(name) == "_pct" else title)
-        for name, title in zip(shown, titles, strict=True)
-    ]
+    columns = [_column(frame[name], title) for name, title in zip(shown, headings(shown), strict=True)]
     order = [*(name for name in keep if name in shown), *(name for name in shown if name not in keep)]
     while len(columns) > 1 and _least_width(columns, width) > width:
         gone = _expendable(columns, order)

@@ -1,16 +1,19 @@
 """The server of `foretrace serve`: the page, its resources, and who may have them.
 
 It listens on this machine only unless told otherwise. The address it prints carries a token, which becomes a cookie;
-without one of the two nothing is answered. Any web page that the user has open may send requests here: Host and
+without one of the two nothing is answered. Browsers send a cookie to every port of a host, so that of another user's server
+too: everything lies below a folder with a secret name, and browsers send the cookie there only. Any web page that the user has open may send requests here: Host and
 Sec-Fetch-Site keep those out, and a name that resolves to this machine with them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
 import html
 import os
+import re
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -106,7 +109,7 @@ class Server:
     def url_of(self, path: str) -> str:
         """The address of one path."""
         host = _reachable_name() if self.host in _ANYWHERE else self.host
-        return f"http://{_bracketed(host)}:{self.port}/{path}?{urlencode({'token': self.token})}"
+        return f"http://{_bracketed(host)}:{self.port}{folder_of(self.token)}{path}?{urlencode({'token': self.token})}"
 
     def run(self) -> None:
         """Serves until it is interrupted or stopped."""
@@ -131,6 +134,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, *, token: str, port: int, hosts: frozenset[str]) -> None:
         self._app, self._token, self._hosts = app, token, hosts
+        self._folder = folder_of(token)
         # Cookies ignore ports: two servers of one machine would overwrite each other's.
         self._cookie = f"foretrace-{port}"
 
@@ -148,7 +152,8 @@ class Guard:
                     del headers[OPENER]  # its default
             await send(message)
 
-        await (refusal or self._app)(scope, receive, send_guarded)
+        inside = {**scope, "path": "/" + scope["path"].removeprefix(self._folder)}
+        await (refusal or self._app)(inside, receive, send_guarded)
 
     def _refusal(self, request: Request) -> Response | None:
         """What to answer instead of what was asked for; None lets the request through."""
@@ -157,16 +162,22 @@ class Guard:
                 403, "This host name is not served here. Behind a proxy: foretrace serve --allow-host NAME"
             )
         if request.headers.get("sec-fetch-site", "none") not in _SAME_SITE:
-            if self._is_token(request.query_params.get("token")) and _opens_a_page(request):
+            if self._carries_token(request) and _opens_a_page(request):
                 return self._let_in_from_elsewhere(request)
             return _plain(403, "Another site asked for this. Copy the address into the browser instead.")
         if request.method != "GET":
             return _plain(405, "Only GET is answered: the page is read-only.", Allow="GET")
-        if self._is_token(request.query_params.get("token")):
+        if self._carries_token(request):
             return self._let_in(request)
-        if self._is_token(request.cookies.get(self._cookie)):
+        if self._is_inside(request) and self._is_token(request.cookies.get(self._cookie)):
             return None
         return _plain(401, "Open the whole address that foretrace serve printed: it ends in ?token=...")
+
+    def _is_inside(self, request: Request) -> bool:
+        return bool(request.scope["path"].startswith(self._folder))
+
+    def _carries_token(self, request: Request) -> bool:
+        return self._is_inside(request) and self._is_token(request.query_params.get("token"))
 
     def _is_token(self, given: str | None) -> bool:
         return given is not None and hmac.compare_digest(given.encode(), self._token.encode())
@@ -174,8 +185,12 @@ class Guard:
     def _let_in(self, request: Request) -> Response:
         """To the same path without the token, which stays behind as a cookie."""
         answer = Response(status_code=303, headers={"Location": _without_token(request)})
-        answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
+        self._set_cookie(answer)
         return answer
+
+    def _set_cookie(self, answer: Response) -> None:
+        # Without a path of its own it is for this folder, also where a proxy puts another one before it.
+        answer.set_cookie(self._cookie, self._token, path=None, httponly=True, samesite="strict")
 
     def _let_in_from_elsewhere(self, request: Request) -> Response:
         """The same from the file that `--open` writes: browsers send no such cookie along a way that began there."""
@@ -185,8 +200,13 @@ class Guard:
             f'<meta http-equiv="refresh" content="0;url={onward}"><a href="{onward}">Foretrace</a>'
         )
         answer = Response(page, media_type="text/html")
-        answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
+        self._set_cookie(answer)
         return answer
+
+
+def folder_of(token: str) -> str:
+    """The folder that everything is served below; who knows it does not know the token."""
+    return f"/{hashlib.blake2b(token.encode(), digest_size=12, person=b'foretrace folder').hexdigest()}/"
 
 
 def _opens_a_page(request: Request) -> bool:
@@ -276,11 +296,20 @@ def _compressed(
     """Gzip as it is kept, or unpacked for who does not read it."""
     named: dict[str, str] = {"Vary": "Accept-Encoding", **(headers or {})}
     body = encoded.body
-    if "gzip" in request.headers.get("accept-encoding", ""):
+    if _takes_gzip(request.headers.get("accept-encoding", "")):
         named["Content-Encoding"] = "gzip"
     else:
         body = stream.decompress(body, wbits=31)
     return Response(body, status, named, encoded.media_type)
+
+
+def _takes_gzip(accepted: str) -> bool:
+    """Whether Accept-Encoding allows gzip; a weight of 0 forbids it."""
+    for coding in accepted.lower().split(","):
+        name, *parameters = (part.strip() for part in coding.split(";"))
+        if name in ("gzip", "x-gzip"):
+            return not any(re.fullmatch(r"q=0(\.0*)?", parameter) for parameter in parameters)
+    return False
 
 
 def _perfetto_page(library: Library, run_id: str) -> Encoded:

@@ -75,9 +75,8 @@ class Pool:
                         if tries < _TRIES:
                             waiting.appendleft((path, tries + 1))
                             continue
-                        outcome = Outcome(
-                            path, None, f"{path}: the process that read it was killed {tries} times"
-                        )
+                        says = f"{path}: the process that read it was killed {tries} times"
+                        outcome = Outcome(path, None, says, lost=True)
                     left -= 1
                     yield outcome
 
@@ -97,7 +96,7 @@ class _Worker:
         environment = {"POLARS_MAX_THREADS": "1", **os.environ}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "foretrace.ranks.engines.worker"],
+            [sys.executable, "-P", "-m", "foretrace.ranks.engines.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

@@ -28,7 +28,6 @@ COMMUNICATION = (
     r"|(?:^|::|\s)(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)"
 )
 ORPHAN = pl.col("launch_id").is_null() & pl.col("op_id").is_null()
-_UTILISATION_BUCKETS = 100
 _RECORDED_SHARE = 0.9
 
 
@@ -251,42 +250,6 @@ def _sm_load(kernels: pl.DataFrame) -> tuple[Times, NDArray[np.float64]]:
     return times[last], np.clip(load[last], 0, 1)
 
 
-def recording_window(trace: Trace) -> MeasuredPeriod:
-    """The profiler's own window where it was recorded, else from the first start to the last end."""
-    for name, start_ns, dur_ns in trace.meta.get("windows", ()):
-        if dur_ns and name.startswith("PyTorch Profiler"):
-            return MeasuredPeriod(start_ns, start_ns + dur_ns, "the recording")
-    return MeasuredPeriod(0, trace.duration_ns, "the recording")
-
-
-def utilisation_counter(trace: Trace) -> pl.DataFrame:
-    """Utilisation of each device over time: `device`, `at_ns`, `utilisation_pct` from then on.
-
-    Buckets are the smallest power of ten in microseconds that makes at most 100; the last one takes the rest.
-    """
-    window = recording_window(trace)
-    width = 1_000
-    while window.length_ns > _UTILISATION_BUCKETS * width:
-        width *= 10
-    starts = window.start_ns + width * np.arange(window.length_ns // width, dtype=np.int64)
-    edges = np.append(starts, window.end_ns)
-    frames = [_no_counter("utilisation_pct")]
-    for device, kernels in by_device(trace.device_spans.filter(pl.col("kind") == "kernel")):
-        busy = intervals.covered_ns(covered(kernels), edges[:-1], edges[1:])
-        share = np.append(100 * busy / np.maximum(np.diff(edges), 1), 0.0)
-        frames.append(_series(device, edges, "utilisation_pct", share))
-    return pl.concat(frames)
-
-
-def sm_efficiency_counter(trace: Trace) -> pl.DataFrame:
-    """Estimated SM efficiency of each device: `device`, `at_ns`, `sm_efficiency_pct` from then on."""
-    frames = [_no_counter("sm_efficiency_pct")]
-    for device, kernels in by_device(kernel_fill(trace)):
-        at, load = _sm_load(kernels)
-        frames.append(_series(device, at, "sm_efficiency_pct", 100 * load))
-    return pl.concat(frames)
-
-
 def sm_efficiency_within(kernels: pl.DataFrame, edges: Times) -> NDArray[np.float64] | None:
     """Estimated SM efficiency of one device's kernels between each two edges, in per cent; None where grids are missing."""
     at, load = _sm_load(kernels)
@@ -298,16 +261,6 @@ def sm_efficiency_within(kernels: pl.DataFrame, edges: Times) -> NDArray[np.floa
     upto = np.interp(edges, at, filled)
     share: NDArray[np.float64] = 100 * np.diff(upto) / np.maximum(np.diff(edges), 1)
     return share
-
-
-def _series(device: int | None, at: Times, name: str, value: NDArray[np.float64]) -> pl.DataFrame:
-    frame = pl.DataFrame({"at_ns": at, name: value}, schema={"at_ns": pl.Int64, name: pl.Float64})
-    return frame.select(pl.lit(device, pl.Int32).alias("device"), "at_ns", name)
-
-
-def _no_counter(name: str) -> pl.DataFrame:
-    """The counter of a recording without kernels."""
-    return pl.DataFrame(schema={"device": pl.Int32, "at_ns": pl.Int64, name: pl.Float64})
 
 
 def by_device(spans: pl.DataFrame) -> list[tuple[int | None, pl.DataFrame]]:

@@ -56,7 +56,6 @@ class DependencyGraph:
     predecessor: Array
     enter: Times
     device_count: int
-    line_of_track: Array  # host threads that take turns have the same line; NOBODY for all other tracks
 
     block_end: Times  # when each blocking call returned
     block_line: Array
@@ -87,7 +86,6 @@ def build(trace: Trace) -> DependencyGraph:
     return DependencyGraph(
         **joined,
         device_count=count,
-        line_of_track=lines,
         block_end=blocking["end_ns"].to_numpy(),
         block_line=lines[blocking["track_id"].to_numpy()],
     )

@@ -195,6 +195,18 @@ def _gpu_tasks(values: dict[str, Value]) -> str:
     return f"{tasks} ({format_value('_ns', spent)}, {format_value('_pct', share)} of GPU time)"
 
 
+def damaged_files(evidence: Evidence) -> Iterator[Note]:
+    """What the Run holds beside the recording and cannot be used."""
+    problems = evidence.trace.meta.get("damaged") or ()
+    if problems:
+        listed = "; ".join(problems[:3]) + (f"; and {len(problems) - 3:,} more" if len(problems) > 3 else "")
+        yield Note(
+            "damaged-files", "info",
+            f"Damaged beside the recording, and therefore not used: {listed}.",
+            {"affected_count": len(problems)},
+        )  # fmt: skip
+
+
 def steps(evidence: Evidence) -> Iterator[Note]:
     """Whether steps were marked and recorded completely."""
     windows = evidence.windows
