@@ -17,6 +17,7 @@ from foretrace.analyze.concepts.trust import (
     completeness,
     coverage,
     disturbance,
+    graph_losses,
     marks,
     replays,
     settling,
@@ -393,7 +394,7 @@ def test_no_recording_is_too_odd_to_be_judged(changes: list[tuple[int, str, obje
 def emitted_codes() -> set[str]:
     """Codes written in the checks: the first argument of every Note, and rows of the tables they come from."""
     codes = set()
-    for module in (completeness, coverage, disturbance, marks, replays, settling, size):
+    for module in (completeness, coverage, disturbance, graph_losses, marks, replays, settling, size):
         for node in ast.walk(ast.parse(Path(module.__file__).read_text(encoding="utf-8"))):
             first = node.args[0] if isinstance(node, ast.Call) and node.args else None
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Note":

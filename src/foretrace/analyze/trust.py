@@ -16,6 +16,7 @@ import polars as pl
 from foretrace.analyze.concepts.trust import completeness, coverage, disturbance
 from foretrace.analyze.concepts.trust.contention import contention
 from foretrace.analyze.concepts.trust.evidence import Evidence, Note, Severity, some
+from foretrace.analyze.concepts.trust.graph_losses import graph_losses
 from foretrace.analyze.concepts.trust.how_to_record import as_recorded
 from foretrace.analyze.concepts.trust.marks import marks, processes
 from foretrace.analyze.concepts.trust.replays import replays
@@ -34,6 +35,7 @@ _CHECKS = (
     completeness.repairs,
     processes,
     completeness.launches,
+    graph_losses,
     replays,
     completeness.orphans,
     completeness.steps,

@@ -25,6 +25,8 @@ WITHOUT_PROMISE: Mapping[str, str] = {
     "stated-step-far": "the stated step is far from those recorded",
     "events-missing": "the recording was sampled or filtered, so what it lacks cannot be told from idle time",
     "several-processes": "other processes were at work too, and what they do to this one's steps is not replayed",
+    "graph-work-lost": "kernels of CUDA graphs were lost, so how long the GPU works is not known",
+    "graph-work-unclear": "kernels of CUDA graphs may be lost, so how long the GPU works is not known",
     "no-launch-calls": "no launches were recorded, so nothing tells which work goes with a change",
     "no-operators": "no operators were recorded, so nothing tells which work goes with a change",
     "no-steps": "no steps are marked, so what repeats, and how long it takes, is not known",

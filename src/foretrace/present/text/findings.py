@@ -19,6 +19,7 @@ from foretrace.present.text.code_lines import code_lines
 from foretrace.present.text.markup import code, code_block, escaped, paragraph
 from foretrace.present.text.summary_page import Line
 from foretrace.present.text.verdicts import verdict_word
+from foretrace.secret_formats import without_known_secrets
 from foretrace.trace import Trace
 from foretrace.units import format_value, shorten, visible
 
@@ -163,7 +164,7 @@ def to_json(
         "schema": SCHEMA,
         "foretrace": __version__,
         "trace": {
-            "path": str(trace.path), "format": trace.format,
+            "path": without_known_secrets(str(trace.path)), "format": trace.format,
             "devices": [device.get("name") for device in trace.meta.get("devices", ())],
             "rank": trace.meta.get("rank"), "world_size": trace.meta.get("world_size"),
             "events": trace.meta.get("events"),
