@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from foretrace.analyze.concepts.trust import completeness, consistency, coverage, disturbance
+from foretrace.analyze.concepts.trust.contention import contention
 from foretrace.analyze.concepts.trust.evidence import Evidence, Note, Severity, some
 from foretrace.analyze.concepts.trust.graph_losses import graph_losses
 from foretrace.analyze.concepts.trust.how_to_record import as_recorded
@@ -38,6 +39,7 @@ _CONSISTENT = (
 )
 # Notes of the same weight are listed in this order.
 _CHECKS = (
+    contention,
     completeness.content,
     completeness.whole_graphs,
     completeness.repairs,

@@ -117,6 +117,7 @@ class Case:
             trace.meta = {**trace.meta, "stated_step_ns": step_ns}
         self.measured_step_ns, self.timed = step_ns, timed
         self.processor = timed.processor if timed is not None else None
+        self.core_use = timed.core_use if timed is not None else None
         self._open_rich, self._open_ranks = open_rich, open_ranks
         self.read_in_part = read_in_part or str
         self._results: dict[str, Result] = {}
@@ -209,7 +210,7 @@ class Case:
         if self._open_rich is None:
             return None
         rich = Case(self._open_rich(), step_ns=self.measured_step_ns)
-        rich.processor = self.processor
+        rich.processor, rich.core_use = self.processor, self.core_use
         return rich
 
     def other_ranks(self, *, timed: bool = False) -> tuple[Case, ...]:
@@ -274,6 +275,11 @@ class Case:
     def on_cpu(self) -> bool:
         """Whether the program computes on the processor alone: its operators are its work."""
         return computes_on_cpu(self.whole)
+
+    @property
+    def contended(self) -> bool:
+        """Whether other programs took the cores on which this one computes, while its steps were timed."""
+        return self.on_cpu and self.core_use is not None and self.core_use.contended
 
     def require_replay(self) -> None:
         """Raises MissingDataError where the recording holds nothing that could be replayed."""

@@ -38,6 +38,8 @@ def headline(diagnosis: Diagnosis, times: StepTimes) -> str:
     now = format_value("_ns", times.used_ns)
     if diagnosis.read_in_part:
         now = f"{visible(diagnosis.read_in_part)}. {now}"
+    if diagnosis.contended:
+        return f"{diagnosis.contended}. {now} {times.of} beside them; no gain is promised: stop them and record again."
     if diagnosis.combined is None:
         why = diagnosis.not_promised
         return f"{now} {times.of}; " + (f"no gain is promised: {why}." if why else _NO_PROMISE)
