@@ -37,7 +37,7 @@ LAYERS = (
         "nvidia",
         "whole_files",
     ),
-    ("units", "secret_formats", "own_files"),
+    ("units", "secret_formats", "own_files", "scratch_folders"),
     ("remote",),
     ("urls",),
     (

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretrace.capture.secret_shapes import mask_in_file, secrets_among
+from foretrace.capture.masking import mask_in_file
+from foretrace.capture.secret_shapes import secrets_among
 from foretrace.secret_formats import (
     LEFT_OUT,
-    places_in_file,
     secret_places,
     without_known_secrets,
     without_known_secrets_in,
@@ -182,17 +182,33 @@ def test_values_in_the_names_of_regions_are_masked_in_the_file(tmp_path: Path) -
     assert names == ["login password=*******", "--api-key ******* x"]
 
 
-def test_a_name_that_stands_a_thousand_times_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_a_file_repeats_is_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     looked: list[str] = []
 
     def places(text: str) -> list[Any]:
         looked.append(text)
         return []
 
-    monkeypatch.setattr("foretrace.secret_formats.secret_places", places)
-    content = json.dumps([event("my region")] * 1_000 + [event("x://y")] * 1_000).encode()
-    assert list(places_in_file(content)) == []
-    assert sorted(looked) == ["my region", "x://y"]
+    monkeypatch.setattr("foretrace.capture.masking.secret_places", places)
+    path = tmp_path / "light.json"
+    path.write_text(json.dumps([event("x://yyyyyyy")] * 1_000))
+    assert mask_in_file(path, []) == 0
+    assert looked.count("x://yyyyyyy") == 1
+
+
+@pytest.mark.parametrize("separators", [(", ", ": "), (",", ":")], ids=["spaced", "compact"])
+def test_a_secret_anywhere_in_a_text_of_json_is_masked(separators: tuple[str, str], tmp_path: Path) -> None:
+    """In a frame's path, in an argument, first and later in a list, behind an escaped quote."""
+    token = ISSUED["gitlab"]
+    texts = [f"/data/{token}/train.py(3): f", token, f'say "{token}"', f"é {token} 日本"]
+    path = tmp_path / "rich.json"
+    document = {"name": texts[0], "args": {"Concrete Inputs": texts}, "size": 12345678}
+    path.write_text(json.dumps(document, separators=separators), encoding="utf-8")
+    assert mask_in_file(path, []) == 5
+    stars = json.loads(json.dumps(document, ensure_ascii=False).replace(token, "*" * len(token)))
+    assert json.loads(path.read_text(encoding="utf-8")) == stars
 
 
 def test_the_password_inside_an_address_is_a_secret_of_the_environment() -> None:
@@ -215,11 +231,14 @@ def test_letters_of_other_languages_beside_a_secret_stay_whole(tmp_path: Path) -
     assert masked.replace("*", "") == "éé 日本"
 
 
-def test_a_pickle_is_not_read_as_text(tmp_path: Path) -> None:
+def test_only_the_texts_of_a_pickle_are_masked(tmp_path: Path) -> None:
     path = tmp_path / "memory.pickle"
-    content = pickle.dumps({"frames": ["x://a:b", b"\x00" * 50, "@host", f"push {ISSUED['github']}"]})
-    path.write_bytes(content)
-    assert mask_in_file(path, []) == 0
-    assert path.read_bytes() == content
-    assert mask_in_file(path, [ISSUED["github"]]) == 1
-    assert pickle.loads(path.read_bytes())["frames"][0] == "x://a:b"
+    token, long = ISSUED["github"], "frame " * 100
+    others = ["x://a:b", b"\x00" * 50, "@host"]
+    snapshot: dict[Any, Any] = {"frames": [*others, f"push {token}", f"{long}{token}"], 5: 2**40}
+    path.write_bytes(pickle.dumps(snapshot))
+    assert mask_in_file(path, []) == 2
+    stars = "*" * len(token)
+    masked = {**snapshot, "frames": [*others, f"push {stars}", f"{long}{stars}"]}
+    assert pickle.loads(path.read_bytes()) == masked
+    assert mask_in_file(path, ["push ****"]) == 1

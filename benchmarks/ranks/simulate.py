@@ -67,7 +67,7 @@ Op = Compute | Send | Wait | Load | Sync
 class Fault:
     """Something planted: `what` as `foretrace ranks` names it, and who has it."""
 
-    what: str  # slow-rank, slow-node, slow-stage, late-input, slow-link, imbalance
+    what: str  # slow-rank, slow-node, slow-stage, late-input, slow-link, slow-nic (between nodes only), slow-pair (this node and the next), imbalance
     who: int
     factor: float = 1.0
     late_us: float = 0.0
@@ -336,6 +336,8 @@ class _Simulation:
             for f in job.faults
             if (f.what == "slow-node" and len(nodes) > 1 and f.who in nodes)
             or (f.what == "slow-link" and f.who in members and count > 1)
+            or (f.what == "slow-pair" and nodes == {f.who, f.who + 1})
+            or (f.what == "slow-nic" and f.who in members and len(nodes) > 1)
         ]
         most = max(row.op.size_bytes for row in rows)
         place = _stable(job.seed, rows[0].key)

@@ -164,15 +164,17 @@ def ranks(
     on: str = "local",
     ranks_per_node: int | None = None,
     out: str | os.PathLike[str] | None = None,
+    cycle: int | None = None,
 ) -> Ranks:
     """The ranks of a job on one clock, and what holds them up: of a folder, a pattern, or recordings named one by one.
 
     `on` is the engine: `local`, `ray`, or the address of a Ray cluster. `out` is a folder that keeps each rank's summary.
+    `cycle` is the profiling cycle to compare, 1 is the oldest. Recordings that are not compared are listed in `unused` of the result.
     """
     from foretrace.ranks.job import read_job
 
     paths = [recordings] if isinstance(recordings, str | os.PathLike) else list(recordings)
-    return read_job(paths, on=on, ranks_per_node=ranks_per_node, out=out)
+    return read_job(paths, on=on, ranks_per_node=ranks_per_node, out=out, cycle=cycle)
 
 
 def _case(

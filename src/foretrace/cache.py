@@ -30,6 +30,7 @@ from foretrace import schema
 from foretrace._version import __version__
 from foretrace.deflate import stream
 from foretrace.errors import InputError, UsageError
+from foretrace.secret_formats import without_known_secrets
 from foretrace.trace import Repair, Trace
 from foretrace.urls import RemotePath
 
@@ -289,7 +290,7 @@ def _write(folder: Path, trace: Trace) -> None:
         data = file.read_bytes()
         files.append((name, len(data), stream.crc32(data)))
     manifest = {
-        "source": str(trace.path),
+        "source": without_known_secrets(str(trace.path)),
         "format": trace.format,
         "meta": dict(trace.meta),
         "repairs": [asdict(repair) for repair in trace.repairs],

@@ -7,7 +7,6 @@ format is as narrow as its issuer's, and text that merely seems random is none. 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from foretrace.secret_names import secret_name
@@ -24,9 +23,6 @@ NEEDLES = (
     "api-key", "apikey", "access_key", "access-key", "accesskey", "accountkey", "private_key", "private-key", "auth_token",
     "auth-token", "authtoken", "access_token", "access-token", "accesstoken", "sharedaccess",
 )  # fmt: skip
-# In a file of hundreds of megabytes each of these costs a search: those that programs most likely hold, for what stands
-# outside the names of regions. In these, all formats are looked for.
-FILE_NEEDLES = (b"://", b"-----BEGIN", b"eyJ", b"AKIA", b"ghp_", b"github_pat_", b"hf_", b"sk-")
 
 _ISSUED = re.compile(
     r"""-----BEGIN\ [A-Z0-9 ]*PRIVATE\ KEY[A-Z ]*-----.*?(?:-----END[ A-Z0-9]*-----|\Z)
@@ -79,16 +75,18 @@ _OPTION = re.compile(
 )
 _CONTEXTS = (_HEADER, _ASSIGNED, _OPTION)
 _LONGEST = 100_000  # characters of one text that are looked through
-_AROUND = 16_384  # bytes before and behind the beginning of a format in which its text is looked for
-_ANNOTATION = b'_annotation"'
-_NAME = re.compile(rb'\s*,\s*"name"\s*:\s*"')
+
+
+def may_hold_secrets(text: str) -> bool:
+    """Whether a text is worth a closer look; it may be many texts together."""
+    lowered = text.lower()
+    return any(needle in lowered for needle in NEEDLES)
 
 
 def secret_places(text: str) -> list[tuple[int, int]]:
     """Where secrets stand in a text, in order, none of them inside another."""
     text = text[:_LONGEST]
-    lowered = text.lower()
-    if not any(needle in lowered for needle in NEEDLES):
+    if not may_hold_secrets(text):
         return []
     found = [match.span() for pattern in (_ISSUED, USER_OF_URL) for match in pattern.finditer(text)]
     found += [
@@ -121,35 +119,6 @@ def without_known_secrets_in(value: Any, *, name: str = "") -> Any:
     if isinstance(value, list):
         return [without_known_secrets_in(item, name=name) for item in value]
     return value
-
-
-def places_in_file(content: bytes) -> Iterator[tuple[int, int]]:
-    """Where secrets stand in a part of a JSON file: in its annotations, and wherever an issuer's format begins."""
-    known: dict[bytes, list[tuple[int, int]]] = {}  # a name stands in a recording thousands of times
-    for at in sorted(_starts(content)):
-        before = content.rfind(b'"', max(at - _AROUND, 0), at)
-        begin = before + 1 if before >= 0 else max(at - _AROUND, 0)
-        behind = content.find(b'"', at, at + _AROUND)
-        text = content[begin : behind if behind >= 0 else at + _AROUND]
-        if text not in known:
-            known[text] = secret_places(text.decode("latin-1"))
-        yield from ((begin + start, begin + end) for start, end in known[text])
-
-
-def _starts(content: bytes) -> set[int]:
-    starts = set()
-    for needle in FILE_NEEDLES:
-        at = content.find(needle)
-        while at >= 0:
-            if not (content[at - 1 : at].isalnum() and needle[:1].isalnum()):
-                starts.add(at)
-            at = content.find(needle, at + 1)
-    at = content.find(_ANNOTATION)
-    while at >= 0:  # "cat": "user_annotation", "name": "..."
-        if name := _NAME.match(content, at + len(_ANNOTATION)):
-            starts.add(name.end())
-        at = content.find(_ANNOTATION, at + 1)
-    return starts
 
 
 def _no_words(text: str) -> bool:

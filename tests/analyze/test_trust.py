@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from foretrace import analyze
 from foretrace.analyze.concepts.trust import (
     completeness,
+    consistency,
     coverage,
     disturbance,
+    graph_losses,
     marks,
     replays,
     settling,
@@ -395,7 +397,17 @@ def test_no_recording_is_too_odd_to_be_judged(changes: list[tuple[int, str, obje
 def emitted_codes() -> set[str]:
     """Codes written in the checks: the first argument of every Note, and rows of the tables they come from."""
     codes = set()
-    for module in (completeness, coverage, disturbance, marks, replays, settling, size):
+    for module in (
+        completeness,
+        consistency,
+        coverage,
+        disturbance,
+        graph_losses,
+        marks,
+        replays,
+        settling,
+        size,
+    ):
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             first = node.args[0] if isinstance(node, ast.Call) and node.args else None
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Note":

@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from foretrace.capture import known_secrets
 from foretrace.capture.run_folder import RunFolder
 from tests.capture.made_up_cuda import MadeUpCuda
+
+
+@pytest.fixture(autouse=True)
+def _secrets_of_this_test_alone() -> None:
+    """A process never forgets a secret; tests share one."""
+    known_secrets.forget()
 
 
 @pytest.fixture

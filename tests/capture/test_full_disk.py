@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from foretrace.capture import plan
+from foretrace.capture.hidden_files import HiddenFile, hidden_file, remove_leftovers
 from foretrace.capture.run_folder import RunFolder
 from foretrace.commands import main
 from foretrace.errors import UsageError
-from foretrace.whole_files import check_end, whole_or_gone
+from foretrace.whole_files import check_end
 
 PROGRAM = """
 import sys, torch
@@ -94,23 +95,47 @@ def test_a_run_that_cannot_be_begun_is_refused(
     assert "run.json: No space left on device" in capsys.readouterr().err
 
 
-def test_a_file_that_breaks_off_goes_with_what_torch_wrote_beside_it(tmp_path: Path) -> None:
-    partial = tmp_path / ".light.partial.json"
-    beside = tmp_path / ".light.partial.json.tmp"
+def export(target: Path, text: str) -> None:
+    """As Kineto writes: into a second name, which it then renames to the first."""
+    with hidden_file(target) as file:
+        beside = file.path.with_name(f"{file.path.name}.tmp")
+        beside.write_text(text)
+        beside.replace(file.path)
+        check_end(file.path, b"}")
+        file.publish()
 
-    def export(text: str) -> None:
-        with whole_or_gone(partial):
-            beside.write_text(text)
-            partial.write_text(text)
-            check_end(partial, b"}")
 
+@pytest.mark.parametrize("system", ["linux", "no /proc", "no files without a name"])
+def test_a_file_that_breaks_off_leaves_nothing(
+    system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if system == "no /proc":
+        monkeypatch.setattr("foretrace.capture.hidden_files._unnamed_file", lambda _: None)
+    elif system == "no files without a name":  # such as NFS
+        monkeypatch.setattr(os, "O_TMPFILE", os.O_RDWR)
+    target = tmp_path / "light.json"
     with pytest.raises(OSError, match="could not be written"):
-        export('{"traceEvents": [')
+        export(target, '{"traceEvents": [')
     assert list(tmp_path.iterdir()) == []
-    export('{"traceEvents": []}\n')
-    assert partial.exists()
+    whole = json.dumps({"traceEvents": [], "note": "push ghp_" + "0123456789abcdefABCDEF0123456789abcd"})
+    for _ in range(2):  # also in place of an earlier one
+        export(target, whole)
+        assert list(tmp_path.iterdir()) == [target]
+        assert json.loads(target.read_text())["note"] == f"push {'*' * 40}"
+    assert target.stat().st_mode & 0o600 == 0o600
     with pytest.raises(OSError, match="could not be written"):
         check_end(tmp_path / "absent", b"}")
+
+
+def test_a_file_in_the_making_has_no_bytes_that_another_process_could_find(tmp_path: Path) -> None:
+    """What `kill -9` would leave at this moment: links, and no file."""
+    file = HiddenFile(tmp_path / "rich.json")
+    file.path.write_text("secret" * 10_000)
+    assert [path for path in tmp_path.iterdir() if not path.is_symlink()] == []
+    os.close(file._descriptor or -1)  # as the kernel does
+    assert not file.path.exists()
+    remove_leftovers(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_plan_that_cannot_be_written_leaves_nothing(

@@ -143,6 +143,12 @@ def test_a_script_is_timed_and_then_recorded_twice(tmp_path: Path, record: Calla
     assert times["stopped_because"]
     assert 0 < times["host_low_ns"] <= times["host_ns"] <= times["host_high_ns"]
     assert 1 <= times["host_blocks"] <= len(times["blocks_ns"])
+    cores = times["cores"]
+    assert cores["wall_ns"] > 0.9 * times["median_ns"] * len(times["blocks_ns"])
+    if Path("/proc/self/schedstat").exists():
+        assert 0 <= cores["thread_wait_ns"] <= cores["longest_wait_ns"]
+        assert cores["own_cpu_ns"] > 0
+        assert cores["involuntary_switches"] >= 0
     light, rich = rank["passes"]
     assert light["steps"] == len(step_names(done.path / "rank0" / "light.json")) == 10
     assert rich["steps"] == len(step_names(done.path / "rank0" / "rich.json")) == 3

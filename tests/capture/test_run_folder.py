@@ -18,7 +18,6 @@ import pytest
 from foretrace.capture import run_folder
 from foretrace.capture.run_folder import Run, RunFolder, script_name
 from foretrace.errors import InputError, UsageError
-from tests.capture.planted import ISSUED
 
 SOURCES = Path(run_folder.__file__).parents[2]
 
@@ -311,17 +310,23 @@ def test_a_rank_is_not_negative(tmp_path: Path) -> None:
         RunFolder(tmp_path).rank_folder(-1)
 
 
-def test_secrets_in_the_names_of_regions_are_masked_in_recordings(tmp_path: Path) -> None:
-    """Though neither the environment nor the command line holds them."""
+def test_a_value_that_becomes_a_secret_later_is_masked_in_what_was_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program reads its password from a file after the first pass, and puts it into its environment."""
     folder = RunFolder(tmp_path / "run").create()
-    names = [f"push {ISSUED['github']}", "connect postgres://admin:pw@db/x", "HfArgumentParser"]
-    events = [{"ph": "X", "cat": "user_annotation", "name": name, "pid": 1, "tid": 1} for name in names]
+    passes = {"passes": [{"kind": "light", "file": "light.json"}]}
+    folder.write_rank(0, {})
     recording = folder.rank_folder(0) / "light.json"
-    recording.write_text(json.dumps({"traceEvents": events}))
-    folder.write_rank(0, {"passes": [{"kind": "light", "file": "light.json"}]})
-    masked = [event["name"] for event in json.loads(recording.read_text())["traceEvents"]]
-    assert masked == [
-        f"push {'*' * len(ISSUED['github'])}",
-        "connect postgres://********@db/x",
-        "HfArgumentParser",
-    ]
+    recording.write_text(json.dumps({"name": "login Zx9swordfish99"}))
+    folder.write_rank(0, passes)
+    assert "Zx9swordfish99" in recording.read_text(), "nothing says that it is a secret"
+    monkeypatch.setenv("DB_PASSWORD", "Zx9swordfish99")
+    folder.write_rank(0, {**passes, "reason": "ValueError: no user with Zx9swordfish99"})
+    monkeypatch.delenv("DB_PASSWORD")
+    folder.write_run({"notes": ["b64 of a:Zx9swordfish99 is YTpaeDlzd29yZGZpc2g5OQ=="]})
+    assert json.loads(recording.read_text()) == {"name": f"login {'*' * 14}"}
+    written = "".join(path.read_text() for path in folder.path.rglob("*.json"))
+    assert "Zx9swordfish99" not in written
+    assert "ValueError: no user with <left out>" in written
+    assert "eDlzd29yZGZpc2g5" not in written, "base64 of what all but the first bytes hold"

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foretrace.capture.masking import mask_in_file
 from foretrace.capture.secret_shapes import (
-    mask_in_file,
     secrets_among,
     without_secret_arguments,
     without_secrets,

@@ -11,6 +11,8 @@ import foretrace
 from foretrace.analyze.snapshots.findings import SCHEMA
 from foretrace.commands import main
 from foretrace.commands._encoding import SPELLINGS
+from foretrace.commands.agent.roots import Roots
+from foretrace.commands.agent.tools import Tools
 from foretrace.errors import InputError
 from tests.analyze.snapshots.allocator import Allocator, OutOfMemoryError
 from tests.analyze.snapshots.histories import MIB, at_line
@@ -50,7 +52,9 @@ def test_the_document_has_the_fields_that_the_guide_lists(
     assert device["peak_allocated_bytes"] == PEAK + 4 * 2 * MIB
     assert sum(row["bytes"] for row in device["composition"]) == device["peak_allocated_bytes"]
     assert {tuple(row) for row in device["composition"]} == {("what", "bytes")}
-    assert document["leaks"] == [{"where": "train.py:77 <module>", "bytes_per_step": 2 * MIB}]
+    (leak,) = document["leaks"]
+    assert list(leak) == ["device", "where", "bytes_per_step", "kept_bytes", "repetitions"]
+    assert (leak["where"], leak["bytes_per_step"]) == ("train.py:77 <module>", 2 * MIB)
     assert document["oom"] is None
     guide = (Path(__file__).parents[2] / "docs" / "guide" / "memory.md").read_text(encoding="utf-8")
     assert [name for name in (*document, *device) if f"`{name}`" not in guide] == []
@@ -99,7 +103,7 @@ def test_the_page_fits_and_names_the_leak(
 
 def test_a_healthy_program_is_said_to_be(healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = printed(capsys, healthy)
-    assert "none in 5 steps, told by the optimizer's steps" in page
+    assert "none in 5 steps, detected by the optimizer's steps" in page
     assert "3 calls at model.py:540 keep 6.00 MiB each for the backward pass: 18.0 MiB in all" in page
 
 
@@ -165,7 +169,9 @@ def test_a_run_knows_its_steps_and_what_failed(tmp_path: Path, capsys: pytest.Ca
     }
     (rank / "rank.json").write_text(json.dumps(facts), encoding="utf-8")
     document = json.loads(printed(capsys, tmp_path, "--format", "json"))
-    assert document["leaks"] == [{"where": "train.py:5 <module>", "bytes_per_step": 6 * MIB}]
+    (leak,) = document["leaks"]
+    assert (leak["where"], leak["bytes_per_step"]) == ("train.py:5 <module>", 6 * MIB)
+    assert [row["step"] for row in leak["repetitions"]] == [20, 21, 22, 23]
     assert document["oom"] is None
     page = printed(capsys, tmp_path)
     assert "in step 23" in page
@@ -258,3 +264,12 @@ def test_counters_are_told_in_the_same_document(tmp_path: Path, capsys: pytest.C
     assert "out of memory" in printed(capsys, path, "--format", "md")
     assert main(["memory", str(path), "--by", "line"]) == 2
     assert "counters do not tell who holds memory" in capsys.readouterr().err
+
+
+def test_an_answer_for_agents_lists_the_last_steps_of_a_leak(leaking: Path) -> None:
+    """Steps 1 to 4 keep what the one before had appended: the last three, and how many there are."""
+    (leak,) = Tools(Roots.of([leaking.parent])).memory(leaking.name).facts["leaks"]
+    assert [(row["step"], row["kept_bytes"]) for row in leak["repetitions"]] == [
+        (step, 2 * MIB) for step in (2, 3, 4)
+    ]
+    assert leak["repetitions_count"] == 4

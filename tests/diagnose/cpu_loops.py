@@ -9,7 +9,9 @@ from typing import Any
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import Diagnosis, diagnose
 from foretrace.diagnose.rule import Rule
+from foretrace.ingest.core_use import CoreUse
 from foretrace.ingest.processor import Processor
+from foretrace.ingest.run import Recorded
 from foretrace.ingest.timed import Timed
 from foretrace.trace import Trace
 from tests.builders import Recording
@@ -28,9 +30,13 @@ def cpu_loop(folder: Path, length: float, body: Callable[[Recording, float], Non
     return recording.open(folder)
 
 
-def cpu_case(trace: Trace, step_us: float, processor: Processor | None = ZEN4) -> Case:
-    """The Case of such a recording, as a Run with this processor has it."""
-    return Case(trace, step_ns=step_us * 1_000, timed=Timed(blocks_ns=(), processor=processor))
+def cpu_case(
+    trace: Trace, step_us: float, processor: Processor | None = ZEN4, core_use: CoreUse | None = None
+) -> Case:
+    """The Case of such a recording, as a Run with this processor, and this use of its cores, has it."""
+    timed = Timed(blocks_ns=(), processor=processor, core_use=core_use)
+    recorded = Recorded(trace.path, step_ns=step_us * 1_000, timed=timed)
+    return Case(recorded.told(trace), step_ns=recorded.step_ns, timed=timed)
 
 
 def judged(rule: Rule, trace: Trace, *, step_us: float, processor: Processor | None = ZEN4) -> Diagnosis:

@@ -114,7 +114,7 @@ def test_work_of_the_host_that_comes_once_is_told(tmp_path: Path) -> None:
     """Of three steps of 2,000 µs one has 1,500 µs of nothing recorded: a hiccup is no program."""
 
     def body(recording: Recording, at: float) -> None:
-        launches(recording, at, 200 if at else 50)
+        launches(recording, at, 50 if at == 2_000 else 200)
 
     found = diagnose(Case(loop(tmp_path, 2_000, body)), (host_stall,))
     assert found.findings == ()

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import foretrace
-from foretrace import schema
+from foretrace import analyze, schema
 from foretrace.commands import main
 from foretrace.diagnose import RULES
 from foretrace.diagnose.case import Case
@@ -302,3 +302,21 @@ def test_a_report_needs_nsys(
     program.write_text("#!/bin/sh\necho 'cannot open the report'\n")
     with pytest.raises(ForetraceError, match="could not read it; it said: cannot open the report"):
         foretrace.open(report, cache=False)
+
+
+@pytest.mark.parametrize("lossy", [False, True])
+def test_nodes_that_replays_of_a_graph_lost_are_named(lossy: bool, tmp_path: Path) -> None:
+    """Of 20 nodes, two of four replays lack every other one."""
+    export = Export()
+    for replay in range(4):
+        begin = 100_000 * replay
+        export.call("cudaGraphLaunch", begin, begin + 5_000, replay + 1)
+        for node in range(20):
+            if lossy and replay % 2 and node % 2:
+                continue
+            start = begin + 10_000 + 2_000 * node
+            export.kernel(f"k{node % 3}", start, start + 1_900, replay + 1, graphNodeId=(5 << 32) + node)
+    trace = foretrace.open(export.write(tmp_path / "graph.sqlite"), cache=False)
+    notes = analyze.run(trace, "trust").table
+    lost = notes.filter(pl.col("code") == "graph-work-lost")["affected_count"].to_list()
+    assert lost == ([20] if lossy else [])

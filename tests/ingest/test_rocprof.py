@@ -273,3 +273,13 @@ def test_a_folder_compares_with_a_database(tmp_path: Path, capsys: pytest.Captur
     folder, database = csv_folder(tmp_path / "out"), rocpd_file(tmp_path / "x.db")
     assert main(["compare", str(folder), str(database), "--no-cache"]) == 0
     assert "same" in capsys.readouterr().out
+
+
+def test_counters_without_times_are_named(tmp_path: Path) -> None:
+    """ROCm documents this older form: kernels and counters, and no timestamps."""
+    path = tmp_path / "1_counter_collection.csv"
+    path.write_text(
+        '"Dispatch_Id","Agent_Id","Kernel_Name","Counter_Name","Counter_Value"\n1,1,"add",SQ_WAVES,16\n'
+    )
+    with pytest.raises(MissingDataError, match="counters of kernels without start and end times"):
+        open_trace(path, cache=False)

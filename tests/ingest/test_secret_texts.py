@@ -10,14 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from foretrace import cache
 from foretrace.commands import main
+from foretrace.commands.agent.roots import Roots
+from foretrace.commands.agent.tools import Tools
 from foretrace.diagnose.case import Case
 from foretrace.ingest import kineto, kineto_native, kineto_python, open_trace
 from foretrace.ingest.secret_texts import mask_secrets
 from foretrace.ingest.source import open_source
+from foretrace.present.agent.answer import shown
 from foretrace.present.export import perfetto, report
 from foretrace.present.web import static_files
 from foretrace.present.web.recording_view import RecordingView
+from foretrace.present.web.run_files import place_of
 from foretrace.secret_formats import LEFT_OUT
 from tests.builders import Recording
 from tests.capture.planted import ISSUED
@@ -98,6 +103,27 @@ def test_no_page_report_or_export_holds_them(tmp_path: Path, monkeypatch: pytest
     for secret in SECRETS:
         assert secret.encode() not in shown
         assert secret.encode() not in exported
+
+
+def test_a_folder_that_is_named_by_a_token_is_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cache, "MIN_SPANS", 1)
+    monkeypatch.setenv("FORETRACE_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / ISSUED["github"]
+    folder.mkdir()
+    path = recording(folder)
+    for form in ("json", "agent"):
+        main(["diagnose", str(path), "--format", form])
+    main(["show", "sections", str(path), "--format", "json"])
+    main(["cache"])
+    printed = capsys.readouterr()
+    assert ISSUED["github"] not in printed.out + printed.err
+    (entry,) = (tmp_path / "cache").glob("*/entry.json")
+    assert LEFT_OUT in json.loads(entry.read_text())["source"]
+    assert place_of(path, path)[0] == LEFT_OUT
+    answer = Tools(Roots.of([tmp_path])).diagnose(str(path))
+    assert ISSUED["github"] not in shown(answer).text
 
 
 @needs_corpus

@@ -32,6 +32,7 @@ from foretrace.snapshot import (
 from tests.corpus import CORPUS, needs_corpus
 from tests.ingest.snapshot_files import (
     INNER,
+    OUTER,
     block,
     both_readers,
     event,
@@ -324,3 +325,20 @@ def test_real_files_are_read_as_pickle_loads_them(name: str) -> None:
         assert [frames[frame] for frame in stacks.get(number, [])] == told
     pieces = [piece for whole in loaded["segments"] for piece in whole["blocks"]]
     assert made.blocks["address"].to_list() == [piece["address"] for piece in pieces]
+
+
+@both_readers
+@pytest.mark.parametrize("line", [2**64 - 1, -1, 2**31, 2**70, None])
+def test_a_frame_without_a_line_is_kept(line: int | None, reader: str, tmp_path: Path) -> None:
+    """Of Python 3.13, torch writes -1 as an unsigned number: the rest of the file is as good as any."""
+    frame = {"filename": "net.py", "line": line, "name": "forward"}
+    content = {"segments": [], "device_traces": [[event("alloc", 500, frames=[frame, OUTER])]]}
+    made = read_snapshot(written(tmp_path, content), reader=reader)
+    assert made.frames.rows() == [("net.py", 0, "forward"), ("träin.py", 40, "<module>")]
+    assert made.events["size_bytes"].to_list() == [500]
+
+
+@both_readers
+def test_a_line_that_is_no_number_is_refused(reader: str, tmp_path: Path) -> None:
+    content = {"segments": [], "device_traces": [[event("alloc", 1, frames=[{**INNER, "line": "7"}])]]}
+    assert "the field line of a frame is a text" in says(tmp_path, content, reader)

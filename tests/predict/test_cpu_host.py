@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from foretrace.analyze.concepts.host.cpu_program import computes_on_cpu
+from foretrace.analyze.concepts.host.cpu_program import RUN_ON_A_GPU, computes_on_cpu
 from foretrace.analyze.trust import judge
 from foretrace.predict.builder import build
 from foretrace.predict.calibrate import calibrate
@@ -66,6 +67,30 @@ def test_a_program_with_a_gpu_is_none_of_these(tmp_path: Path) -> None:
     devices = Recording(deviceProperties=[{"id": 0, "name": "NVIDIA H200"}])
     devices.step(0, 0, 10).op("aten::add", 0, 5)
     assert not computes_on_cpu(devices.open(tmp_path))
+
+
+@pytest.mark.parametrize("question", ["aten::cudnn_is_acceptable", "aten::_use_cudnn_ctc_loss"])
+def test_asking_for_a_library_of_a_gpu_is_not_having_one(tmp_path: Path, question: str) -> None:
+    """nn.LSTM, nn.GRU and nn.RNN ask on every processor."""
+
+    def rnn(recording: Recording, at: float) -> None:
+        recording.op("aten::lstm", at, at + 900)
+        recording.op(question, at + 10, at + 12)
+
+    assert computes_on_cpu(cpu_loop(tmp_path, 1_000, rnn))
+
+
+@pytest.mark.slow
+def test_operators_that_tell_of_a_gpu_have_no_kernel_for_the_cpu() -> None:
+    torch = pytest.importorskip("torch")
+    names = {schema.name for schema in torch._C._jit_get_all_schemas()}
+    of_a_gpu = sorted(name for name in names if re.search(RUN_ON_A_GPU, name))
+    assert {"aten::cudnn_convolution", "aten::_cudnn_rnn", "aten::miopen_rnn"} <= set(of_a_gpu)
+    for name in of_a_gpu:
+        for schema in torch._C._jit_get_schemas_for_operator(name):
+            whole = f"{name}.{schema.overload_name}" if schema.overload_name else name
+            for key in ("CPU", "CompositeImplicitAutograd"):
+                assert not torch._C._dispatch_has_kernel_for_dispatch_key(whole, key), whole
 
 
 def test_nobody_advises_to_record_a_gpu_that_is_not_there(tmp_path: Path) -> None:

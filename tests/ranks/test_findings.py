@@ -221,10 +221,13 @@ def test_the_document_has_the_documented_members() -> None:
     _, ranks = made(JOBS["sharded"])
     document = ranks.to_dict()
     assert list(document) == [
-        "schema", "world", "ranks_read", "missing", "clock_residual_us", "step_ms", "findings", "combined_ms",
-        "exposed_transfer_pct", "exposed_transfer_ms",
+        "schema", "world", "ranks_read", "missing", "cut_off", "read_pct", "unused", "cycle", "steps", "steps_left_out",
+        "clock_residual_us", "step_ms", "findings", "combined_ms", "exposed_transfer_pct", "exposed_transfer_ms",
+        "input_ms", "pauses_ms",
     ]  # fmt: skip
-    assert [list(finding) for finding in document["findings"]] == [["what", "who", "worth_ms", "at_least"]]
+    assert [list(finding) for finding in document["findings"]] == [
+        ["what", "who", "worth_ms", "at_least", "hosts"]
+    ]
 
 
 def test_stages_are_known_around_missing_ranks() -> None:

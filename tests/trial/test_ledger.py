@@ -81,8 +81,41 @@ def test_predictions_are_summed_up_by_rule_and_device() -> None:
     first, second = ledger.summary(records)
     assert (first.rule, first.device, first.records, first.inside) == ("host-sync", "NVIDIA H200", 3, 1)
     assert first.off == pytest.approx(0.2)
-    assert (first.promised, first.held) == (3, 2)
+    assert (first.promised, first.held, first.broken) == (3, 2, 1)
     assert second.device == "CPU"
+
+
+@pytest.mark.parametrize(
+    ("low", "point", "high", "outcome"),
+    [
+        (1.25, 1.30, 1.35, "held"),  # inside of 1.1 to 1.4
+        (1.45, 1.50, 1.55, "held"),  # more than was promised
+        (1.02, 1.05, 1.08, "held"),  # less, and a gain all the same
+        (1.005, 1.02, 1.025, "broken"),  # a gain that nobody notices
+        (0.85, 0.95, 1.06, "broken"),  # a slowdown, and nothing that was promised within reach
+        (0.90, 0.94, 0.98, "broken"),
+        (0.80, 1.20, 1.80, "unclear"),  # as predicted, by a measurement that includes no gain at all
+        (0.70, 0.95, 1.30, "unclear"),
+    ],
+)
+def test_a_promise_is_held_only_by_a_gain_that_was_measured(
+    low: float, point: float, high: float, outcome: str
+) -> None:
+    """1.1 to 1.4 was promised."""
+    record = replace(ONE, measured_low=low, measured=point, measured_high=high)
+    assert record.came_of == outcome
+    (kept,) = ledger.summary([record])
+    assert (kept.held, kept.broken) == (outcome == "held", outcome == "broken")
+
+
+def test_a_noisy_measurement_is_not_within_the_range_because_its_ends_meet() -> None:
+    """1.65 to 2.40 predicted, 0.95 measured within 0.5 and 1.8."""
+    noisy = replace(ONE, predicted_low=1.65, predicted=1.88, predicted_high=2.4,
+                    measured_low=0.5, measured=0.95, measured_high=1.8, inside=True)  # fmt: skip
+    (kept,) = ledger.summary([noisy])
+    assert (kept.inside, kept.held, kept.broken) == (0, 0, 0)
+    assert "0 of 1 predictions" in ledger.sentence(kept)
+    assert "of 1 promised gain, 0 came true and 0 did not" in ledger.sentence(kept)
 
 
 def test_a_rule_is_quoted_from_five_records_on_the_same_device() -> None:
@@ -90,7 +123,8 @@ def test_a_rule_is_quoted_from_five_records_on_the_same_device() -> None:
     assert ledger.quotes(four, ["host-sync"], "NVIDIA H200") == {}
     (kept,) = ledger.quotes(five, ["host-sync", "input-bound"], "NVIDIA H200").values()
     assert ledger.sentence(kept) == (
-        "host-sync: 5 of 5 predictions measured here on NVIDIA H200 came true within their range (typically 8 % off)"
+        "host-sync: 5 of 5 predictions measured here on NVIDIA H200 came true within their range (typically 8 % off); "
+        "of 5 promised gains, 5 came true and 0 did not"
     )
     assert ledger.quotes(five, ["host-sync"], "CPU") == {}
     assert ledger.quotes(five, ["input-bound"], "NVIDIA H200") == {}
@@ -102,7 +136,7 @@ def test_the_command_prints_the_ledger_of_this_folder(
     monkeypatch.chdir(tmp_path)
     assert main(["ledger"]) == 4
     assert "no record yet" in capsys.readouterr().err
-    ledger.add(ledger.DEFAULT, [ONE, replace(ONE, inside=False)])
+    ledger.add(ledger.DEFAULT, [ONE, replace(ONE, measured=1.5)])
     assert main(["ledger", "--format", "json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["rule"], row["measured_count"], row["inside_pct"]) == ("host-sync", 2, 50.0)

@@ -284,6 +284,14 @@ class Records {
     if (!fits || whole < low || whole > high) wrong(what, key, negative && low >= 0 ? "negative" : "out of range");
     return whole;
   }
+  // 0 where the frame has none: torch writes that of Python 3.13 as 2^64 - 1.
+  int32_t line_of(Value value) const {
+    if (is_missing(value)) return 0;
+    if (!is_number(value)) wrong("a frame", kLine, told(value));
+    const bool fits = tag_of(value) == Tag::kInteger || tag_of(value) == Tag::kSigned;
+    const int64_t whole = fits ? signed_of(value) : 0;
+    return whole < 0 || whole > INT32_MAX ? 0 : int32_t(whole);
+  }
   int64_t size_field(const char* what, Key key) const { return number(what, key, 0, INT64_MAX); }
   int64_t optional_size(const char* what, Key key) const { return number(what, key, 0, INT64_MAX, &kNullI64); }
   uint64_t address(const char* what, Key key, bool optional) const {
@@ -350,8 +358,7 @@ class Records {
   }
 
   uint64_t make_frame() {
-    static constexpr int64_t kNoLine = 0;
-    const int32_t line = int32_t(number("a frame", kLine, -INT32_MAX, INT32_MAX, &kNoLine));
+    const int32_t line = line_of(fields_[kLine]);
     const uint32_t file = text_field("a frame", kFilename), name = text_field("a frame", kName);
     char key[12];
     std::memcpy(key, &file, 4);

@@ -25,6 +25,7 @@ import polars as pl
 from foretrace import intervals
 from foretrace.analyze.concepts.device import device_time
 from foretrace.analyze.concepts.device.device_time import MeasuredPeriod
+from foretrace.analyze.concepts.host import cut_steps, settled_steps
 from foretrace.analyze.concepts.names import named_spans
 from foretrace.analyze.concepts.names.named_spans import Ids
 from foretrace.analyze.concepts.work import throughput
@@ -41,6 +42,7 @@ _COLLECTIVE_CALL = r"^(?:nccl|rccl|gloo|mpi|ucc|xccl):"
 _STEP_MARK = r"^ProfilerStep#\d+$"
 # The plugin's: a last step with less device work than this share of the one before was cut off.
 _CUT_OFF_BELOW = 0.8
+_UNSETTLED = "warmed the program up, or waited for the profiler to allocate its buffers"
 _AT_ONCE = 1 << 17  # spans whose times are copied at once
 
 
@@ -56,9 +58,7 @@ class StepWindow:
     launched_count: int  # GPU spans
     whole: bool  # False for a last step whose GPU work was cut off
     kind: str | None = None  # of a server's step: prefill, decode, ...
-    averaged: bool = (
-        False  # whether it is whole, and of the kind that takes most time where there are several
-    )
+    averaged: bool = False  # whether it is settled: see settled_steps.py
     done_ns: int | None = None  # when all GPU work up to this step's was done: `gpu_ns` ends there
 
     @property
@@ -141,6 +141,21 @@ def summary(windows: tuple[StepWindow, ...]) -> dict[str, Value]:
 
 
 @once_per_trace
+def recorded_step_ns(trace: Trace) -> float | None:
+    """The step that an estimate is compared with: the median of the settled ones, with the mean of waits for input.
+
+    Those come in bursts, so that the median step may hold none of them.
+    """
+    whole = [window for window in step_windows(trace) if window.averaged]
+    if not whole:
+        return None
+    on_gpu = [window.gpu_ns for window in whole if window.gpu_ns is not None]
+    times = np.array(on_gpu if len(on_gpu) == len(whole) else [window.host_ns for window in whole])
+    waits = settled_steps.input_wait_ns(trace, whole)
+    return max(float(np.median(np.maximum(times - waits, 0)) + waits.mean()), 1.0)
+
+
+@once_per_trace
 def step_windows(trace: Trace) -> tuple[StepWindow, ...]:
     """All recorded steps, in order of start on the host."""
     hosts = _host_steps(trace)
@@ -171,7 +186,12 @@ def step_windows(trace: Trace) -> tuple[StepWindow, ...]:
             )
         )
     most = _main_kind(windows)
-    return tuple(replace(window, averaged=window.whole and window.kind == most) for window in windows)
+    cut = cut_steps.cut_steps(trace, windows)
+    candidates = [
+        window for window in windows if window.whole and window.kind == most and window.number not in cut
+    ]
+    settled = settled_steps.settled(trace, candidates)
+    return tuple(replace(window, averaged=window.number in settled) for window in windows)
 
 
 def _main_kind(windows: list[StepWindow]) -> str | None:
@@ -198,11 +218,11 @@ def _of_kinds(windows: tuple[StepWindow, ...]) -> dict[str, Value]:
 
 
 def measured_window(trace: Trace, windows: tuple[StepWindow, ...]) -> MeasuredPeriod:
-    """What utilisation is a share of: the complete steps, or without steps, the recording."""
-    whole = [window for window in windows if window.whole]
-    if whole:
-        says = "the steps: from the start of the first to the end of the last complete one"
-        return MeasuredPeriod(whole[0].start_ns, whole[-1].end_ns, says)
+    """What utilisation is a share of: the settled steps, or without steps, the recording."""
+    settled = [window for window in windows if window.averaged]
+    if settled:
+        says = "the steps: from the start of the first to the end of the last settled one"
+        return MeasuredPeriod(settled[0].start_ns, settled[-1].end_ns, says)
     work = device_time.device_work(trace).filter(~pl.col("orphan"))
     host = trace.spans.filter(pl.col("kind") == "op").select(
         "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
@@ -352,8 +372,11 @@ def _says(values: dict[str, Value], windows: tuple[StepWindow, ...]) -> str:
     clock = f"{format_value('_ns', gpu)} on the GPU's clock, " if isinstance(gpu, int) else ""
     kind = values.get("step_kind")
     noun = f"{kind} step" if kind else "step"
-    others = Counter(window.kind or "other" for window in windows if window.whole and not window.averaged)
+    beside_them = [window for window in windows if window.whole and not window.averaged]
+    others = Counter(window.kind or "other" for window in beside_them if window.kind != kind)
     beside = "".join(f"; beside {counted(number, f'{other} step')}" for other, number in others.items())
+    unsettled = sum(window.kind == kind for window in beside_them)
+    beside += f"; without {counted(unsettled, 'unsettled step')}" if unsettled else ""
     rate = f"; {taken}" if (taken := throughput.says(values)) else ""
     return (
         f"{counted(count, noun)} of {clock}{format_value('_ns', host)} on the host's; {shares}{beside}{rate}"
@@ -363,6 +386,12 @@ def _says(values: dict[str, Value], windows: tuple[StepWindow, ...]) -> str:
 def _notes(trace: Trace, windows: tuple[StepWindow, ...]) -> tuple[str, ...]:
     notes = []
     cut = [window for window in windows if not window.whole]
+    kinds = {window.kind for window in windows if window.averaged}
+    unsettled = [
+        window.number for window in windows if window.whole and not window.averaged and window.kind in kinds
+    ]
+    if unsettled:
+        notes.append(f"excluded from the averages: step {', '.join(map(str, unsettled))}, which {_UNSETTLED}")
     if cut:
         notes.append(
             f"excluded from the averages: step {', '.join(str(step.number) for step in cut)}, "

@@ -13,8 +13,10 @@ from typing import Any
 
 import polars as pl
 
-from foretrace.analyze.concepts.trust import completeness, coverage, disturbance
+from foretrace.analyze.concepts.trust import completeness, consistency, coverage, disturbance
+from foretrace.analyze.concepts.trust.contention import contention
 from foretrace.analyze.concepts.trust.evidence import Evidence, Note, Severity, some
+from foretrace.analyze.concepts.trust.graph_losses import graph_losses
 from foretrace.analyze.concepts.trust.how_to_record import as_recorded
 from foretrace.analyze.concepts.trust.marks import marks, processes
 from foretrace.analyze.concepts.trust.replays import replays
@@ -25,13 +27,25 @@ from foretrace.trace import Trace
 
 VERDICTS: Mapping[Severity, str] = {"no": "no", "care": "with care", "info": "yes"}
 _ORDER: tuple[Severity, ...] = ("no", "care", "info")
+_CONSISTENT = (
+    consistency.unlaunched,
+    consistency.uncopied,
+    consistency.outside,
+    consistency.overlapping,
+    consistency.returned_early,
+    consistency.idle_while_queued,
+    consistency.apart,
+    consistency.lengths,
+)
 # Notes of the same weight are listed in this order.
 _CHECKS = (
+    contention,
     completeness.content,
     completeness.whole_graphs,
     completeness.repairs,
     processes,
     completeness.launches,
+    graph_losses,
     replays,
     completeness.orphans,
     completeness.steps,
@@ -42,6 +56,7 @@ _CHECKS = (
     completeness.damaged_files,
     disturbance.first_step,
     disturbance.overhead,
+    *_CONSISTENT,
     disturbance.durations,
     disturbance.clock,
     disturbance.cost,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from statistics import median
 
+from foretrace.capture.core_use import CoreUse
 from foretrace.capture.loader_waits import LoaderWaits
 from foretrace.capture.options import CaptureOptions
 from foretrace.capture.passes import synchronize
@@ -20,6 +21,8 @@ class FirstTiming:
     def __init__(self, options: CaptureOptions) -> None:
         self._options = options
         self._waits = LoaderWaits()
+        self._cores = CoreUse()
+        self._cores.begin()
         self._times: StepTimes | None = None
         self.begin()
 
@@ -59,7 +62,7 @@ class FirstTiming:
     def times(self, because: str) -> StepTimes | None:
         """What was timed so far, and how long those steps waited for their data."""
         if self._timer is not None and self._times is None:
-            self._times = self._waits.told(self._timer.result(because))
+            self._times = self._cores.told(self._waits.told(self._timer.result(because)))
         self._waits.end()
         return self._times
 
@@ -71,7 +74,8 @@ class FirstTiming:
     def first(self) -> StepTimes | None:
         """What the steps took that were let go by so far, without the slower ones at the very beginning."""
         later = self._intervals[len(self._intervals) // 2 :]
-        return summarise([(step_ns, 1) for step_ns in later], "the first steps of a short program")
+        times = summarise([(step_ns, 1) for step_ns in later], "the first steps of a short program")
+        return self._cores.told(times)
 
     def _begin_blocks(self, expected_ns: float) -> None:
         self._times = None
@@ -83,6 +87,7 @@ class FirstTiming:
             waited_ns=lambda: self._waits.last_ns,
         )
         self._waits.begin()
+        self._cores.begin()
         self._timer.step(time.perf_counter_ns)
 
     def _settled(self, now: int) -> bool:
@@ -103,6 +108,7 @@ class FirstTiming:
         """The schedule was given in steps: the second half of the waiting ones is what can be timed."""
         if count == wait // 2:
             synchronize()
+            self._cores.begin()
             self._half_ns = time.perf_counter_ns()
         if count < wait:
             return False
@@ -110,5 +116,5 @@ class FirstTiming:
         synchronize()
         if steps >= 1 and self._half_ns and not profiled:
             step_ns = (time.perf_counter_ns() - self._half_ns) // steps
-            self._times = summarise([(step_ns, steps)], f"the {wait} steps of --wait")
+            self._times = self._cores.told(summarise([(step_ns, steps)], f"the {wait} steps of --wait"))
         return True

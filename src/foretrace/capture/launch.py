@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from foretrace.capture.hidden_files import remove_leftovers
 from foretrace.capture.options import VARIABLE, CaptureOptions
 from foretrace.capture.run_folder import RunFolder
 from foretrace.errors import UsageError
@@ -92,8 +93,9 @@ def collect_notes(folder: RunFolder) -> list[str]:
     slips = folder.path / ".notes"
     notes = [slip.read_text(encoding="utf-8", errors="replace") for slip in sorted(slips.glob("*.txt"))]
     shutil.rmtree(slips, ignore_errors=True)
-    for claim in folder.path.glob("rank*/.claim"):
-        claim.unlink(missing_ok=True)
+    for rank_folder in folder.path.glob("rank*/"):
+        (rank_folder / ".claim").unlink(missing_ok=True)
+        remove_leftovers(rank_folder)
     if any(folder.path.glob("rank*")):
         return [note for note in notes if "no step was found" not in note]
     return notes or [

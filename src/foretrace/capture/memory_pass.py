@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from foretrace.capture.hidden_files import hidden_file
 from foretrace.capture.passes import Pass
 from foretrace.capture.plan import PlannedPass
-from foretrace.whole_files import replacing
 
 # Stacks of Python alone, and of allocations alone: about 2 us each, by torch's documentation. C++ frames would have to be
 # looked up by address, all of them, when the snapshot is written.
@@ -80,8 +80,9 @@ class MemoryPass(Pass):
                     "memory pass lost: the program switched the allocator's history off meanwhile"
                 )
                 return False
-            with replacing(self.path) as partial:
-                torch.cuda.memory._dump_snapshot(str(partial))
+            with hidden_file(self.path) as file:
+                torch.cuda.memory._dump_snapshot(str(file.path))
+                file.publish()
         finally:
             self._history.end()
         self._write_s = (time.perf_counter_ns() - began) / 1e9

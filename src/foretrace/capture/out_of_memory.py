@@ -17,9 +17,9 @@ from types import FrameType
 from typing import IO, Any
 
 from foretrace.capture import environment
+from foretrace.capture.hidden_files import hidden_file
 from foretrace.capture.options import CaptureOptions
 from foretrace.capture.run_folder import RANK_FILE, RunFolder
-from foretrace.whole_files import replacing
 
 FILE = "oom.pickle"
 # A program that is out of memory wants to end: what is written then is small, and written soon, or not at all.
@@ -149,8 +149,10 @@ def _shortened(snapshot: Mapping[str, Any], entries: int) -> dict[str, Any]:
 
 
 def _write(path: Path, snapshot: Mapping[str, Any], until_s: float) -> None:
-    with replacing(path) as partial, partial.open("wb") as file:
-        pickle.dump(snapshot, _Limited(file, until_s))
+    with hidden_file(path) as hidden:
+        with hidden.path.open("wb") as file:
+            pickle.dump(snapshot, _Limited(file, until_s))
+        hidden.publish()
 
 
 class _TooMuchError(Exception):

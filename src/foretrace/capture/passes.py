@@ -17,10 +17,11 @@ from typing import Any
 
 from foretrace.capture import external
 from foretrace.capture.device_pass import DeviceTime, device_time
+from foretrace.capture.hidden_files import hidden_file
 from foretrace.capture.labels import ModuleLabels
 from foretrace.capture.options import DEVICE, LIGHT, CaptureOptions, Switches
 from foretrace.capture.plan import PlannedPass
-from foretrace.whole_files import check_end, whole_or_gone
+from foretrace.whole_files import check_end
 
 ours = threading.local()  # `ours.profiler` is set while the profiler that is started or stopped is ours
 
@@ -219,20 +220,18 @@ class ProfilerPass(Pass):
 
     def _close(self) -> bool:
         began = time.perf_counter_ns()
-        self._export().replace(self.path)
+        with hidden_file(self.path) as file:
+            self._export(file.path)
+            file.publish()
         self._write_s = (time.perf_counter_ns() - began) / 1e9
         return True
 
-    def _export(self) -> Path:
-        """The recording under a name that nobody takes for a whole one."""
+    def _export(self, path: Path) -> None:
         with _Ours():
             self._profiler.stop()
         profiler, self._profiler = self._profiler, None
-        partial = self.path.with_name(f".{self.path.stem}.partial.json")
-        with whole_or_gone(partial):
-            profiler.export_chrome_trace(str(partial))
-            check_end(partial, b"}")  # where a disk is full, Kineto says nothing
-        return partial
+        profiler.export_chrome_trace(str(path))
+        check_end(path, b"}")  # where a disk is full, Kineto says nothing
 
     def _abandon(self) -> None:
         with _Ours():
@@ -247,11 +246,9 @@ class DevicePass(ProfilerPass):
     """Steps under a torch.profiler that records the device alone: how long it works in a step. No file stays."""
 
     def _close(self) -> bool:
-        recorded = self._export()
-        try:
-            self.device_time = device_time(recorded, self._steps_open)
-        finally:
-            recorded.unlink()
+        with hidden_file(self.path) as file:
+            self._export(file.path)
+            self.device_time = device_time(file.path, self._steps_open)
         return False
 
 

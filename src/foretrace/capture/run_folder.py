@@ -21,7 +21,9 @@ from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from foretrace.capture.secret_shapes import mask_in_file, secrets_among, without_issued_in, without_secrets
+from foretrace.capture import known_secrets
+from foretrace.capture.masking import mask_in_file
+from foretrace.capture.secret_shapes import without_issued_in, without_secrets
 from foretrace.errors import InputError, UsageError
 from foretrace.whole_files import replacing
 
@@ -90,7 +92,7 @@ class RunFolder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).expanduser().absolute()
-        self._checked: set[Path] = set()
+        self._masked: frozenset[str] = frozenset()  # the secrets that recordings so far do not hold
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
@@ -134,16 +136,17 @@ class RunFolder:
             raise UsageError(f"cannot write {self.path / RUN_FILE}: {error.strerror or error}") from error
 
     def write_rank(self, rank: int, facts: Mapping[str, Any]) -> Path:
-        """Writes a rank's rank.json, in place of an earlier one; recordings it names are checked for secrets."""
-        self._mask_secrets(RankRecord(rank, self.rank_folder(rank), facts))
+        """Writes a rank's rank.json, in place of an earlier one."""
+        self._mask_new_secrets(RankRecord(rank, self.rank_folder(rank), facts))
         return write_json(self.rank_folder(rank) / RANK_FILE, {"schema": SCHEMA, "rank": rank, **facts})
 
-    def _mask_secrets(self, record: RankRecord) -> None:
-        """A program may put a secret into the name of a region or of a file, and so into a recording."""
-        for path in (*record.recordings(), *record.snapshots_at_failure()):
-            if path not in self._checked:
-                self._checked.add(path)
-                mask_in_file(path, secrets_among(os.environ, sys.argv))
+    def _mask_new_secrets(self, record: RankRecord) -> None:
+        """Recordings are masked before they get their names: here, what the program made a secret since then."""
+        secrets = known_secrets.values()
+        if new := secrets - self._masked:
+            for path in (*record.recordings(), *record.snapshots_at_failure()):
+                mask_in_file(path, new, formats=False)
+        self._masked = secrets
 
     @staticmethod
     def is_run(path: str | os.PathLike[str]) -> bool:
@@ -168,6 +171,7 @@ class RunFolder:
 def script_name(command: Sequence[str]) -> str:
     """What to call a Run of this command: the program's own name, not the interpreter's or the launcher's."""
     name, of_python = _program(command)
+    name = known_secrets.without_values(name)
     cleaned = without_issued_in(name) if of_python else str(without_secrets(name))
     return _NOT_IN_NAMES.sub("-", cleaned).strip("-.")[:_NAME_CHARACTERS] or "program"
 
@@ -192,7 +196,8 @@ def _program(command: Sequence[str]) -> tuple[str, bool]:
 
 def write_json(path: Path, facts: Mapping[str, Any]) -> Path:
     """Writes facts as one JSON file, whole or not at all; what looks like a secret is left out first."""
-    text = json.dumps(without_secrets(_plain(facts)), indent=2, allow_nan=False)
+    plain = known_secrets.without_values(_plain(facts))
+    text = json.dumps(without_secrets(plain), indent=2, allow_nan=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as partial, partial.open("w", encoding="ascii") as file:
         file.write(text + "\n")

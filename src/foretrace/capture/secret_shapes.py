@@ -5,15 +5,12 @@ A false alarm costs a word in run.json; a miss may publish a key. So where in do
 
 from __future__ import annotations
 
-import json
-import mmap
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from foretrace.capture.program_names import NAME_FIELDS, named_in_program
-from foretrace.secret_formats import LEFT_OUT, USER_OF_URL, places_in_file, secret_places
+from foretrace.secret_formats import LEFT_OUT, USER_OF_URL, secret_places
 from foretrace.secret_names import secret_name
 from foretrace.word_shapes import changes, unpronounceable, wordlike_characters
 
@@ -48,8 +45,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 # Twenty and more without a break: digits alone, or letters with digits not only behind them.
 _UNBROKEN = re.compile(r"\d{20,}|(?<![A-Za-z0-9])(?=[A-Za-z]*\d+[A-Za-z])[A-Za-z0-9]{20,}")
 _RANDOM_CHARACTERS = 18
-_MASKED_CHARACTERS = 8
-_PIECE_BYTES, _OVERLAP_BYTES = 32 << 20, 64 << 10
+MASKED_CHARACTERS = 8  # shorter texts stand in recordings by chance
 
 
 def looks_random(text: str) -> bool:
@@ -126,7 +122,7 @@ def secrets_among(environ: Mapping[str, str], arguments: Sequence[str] = ()) -> 
     )
     found = named | (looking_so - named_in_program(looking_so))
     return sorted(
-        (value for value in found if len(value) >= _MASKED_CHARACTERS), key=lambda each: (-len(each), each)
+        (value for value in found if len(value) >= MASKED_CHARACTERS), key=lambda each: (-len(each), each)
     )
 
 
@@ -145,35 +141,9 @@ def _given(argument: str, cleaned: str) -> str:
     return value if sign and name.startswith("-") else argument
 
 
-def mask_in_file(path: Path, secrets: Sequence[str]) -> int:
-    """Overwrites these texts with asterisks wherever a file holds them, and what has a secret's form; how often that was."""
-    if path.stat().st_size == 0:
-        return 0
-    # As they are, and as JSON writes them.
-    texts = {secret.encode(errors="surrogateescape") for secret in secrets}
-    texts |= {json.dumps(secret)[1:-1].encode() for secret in secrets}
-    count = 0
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
-        for text in sorted(texts, key=len, reverse=True):
-            at = content.find(text)
-            while at >= 0:
-                content[at : at + len(text)] = b"*" * len(text)
-                count += 1
-                at = content.find(text, at + len(text))
-        # A pickle, such as a memory snapshot, has no texts that end where a reader of JSON would think so.
-        is_json = content[:64].lstrip()[:1] in (b"{", b"[")
-        for begin in range(0, len(content), _PIECE_BYTES) if is_json else ():
-            piece = content[begin : begin + _PIECE_BYTES + _OVERLAP_BYTES]
-            for start, end in places_in_file(piece):
-                masked = b"*" * (end - start)
-                count += content[begin + start : begin + end] != masked
-                content[begin + start : begin + end] = masked
-    return count
-
-
 def _ordinary(value: str) -> bool:
     """Whether it may stand in a recording by chance: a word, a short number, a path."""
-    return len(value) < _MASKED_CHARACTERS or bool(
+    return len(value) < MASKED_CHARACTERS or bool(
         re.fullmatch(r"[A-Za-z_.]{,19}|\d{,11}|[~.]?/.*", value, re.DOTALL)
     )
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from foretrace.capture import api, environment, loader_waits
+from foretrace.capture import api, environment, known_secrets, loader_waits
 from foretrace.capture.memory_pass import SetUpStacks
 from foretrace.capture.on_demand import Trigger
 from foretrace.capture.options import VARIABLE, CaptureOptions
@@ -55,6 +55,7 @@ class Session:
 
     def install(self) -> None:
         """From now on steps are looked for."""
+        known_secrets.values()  # those that the program removes from its environment stay known
         loader_waits.install()
         self._finder.install()
         if self.options.on_demand or self.options.trigger:
@@ -184,7 +185,8 @@ class Session:
         try:
             notes = self._folder.path / ".notes"
             notes.mkdir(exist_ok=True)
-            (notes / f"{os.getpid()}.txt").write_text(f"{program} (process {os.getpid()}): {text}")
+            said = known_secrets.without_values(f"{program} (process {os.getpid()}): {text}")
+            (notes / f"{os.getpid()}.txt").write_text(said)
         except OSError:
             pass  # a note is not worth a word in the program's output
 

@@ -41,6 +41,7 @@ class StepTimes:
     blocks_ns: tuple[int, ...]
     stopped_because: str
     loader: Mapping[str, Any] | None = None  # how long the same steps waited for their data
+    cores: Mapping[str, Any] | None = None  # who used the processor's cores meanwhile
     host_ns: int | None = (
         None  # the first step of a block, until the host is through with it, without waits for data
     )

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from foretrace.capture import environment
+from foretrace.capture import environment, known_secrets
 from foretrace.capture.loader_patches import (
     PersistentWorkers,
     PinMemory,
@@ -101,6 +101,7 @@ class Trial:
 
     def install(self) -> None:
         """From now on the program is as it would be with the changes."""
+        known_secrets.values()  # those that the program removes from its environment stay known
         self._seed()
         for patch in self.patches.values():
             patch.install()
@@ -191,7 +192,7 @@ class Trial:
             "device": _device(),
             "torch": sys.modules["torch"].__version__,
         }
-        replace_text(Path(self.options.output), json.dumps(facts))
+        replace_text(Path(self.options.output), json.dumps(known_secrets.masked(facts)))
 
     def _leave(self) -> None:
         """Ends the process: nothing is saved, evaluated or uploaded by a program that was only tried."""

@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         _output.check_file(args.output, force=args.force, endings=_ENDINGS, such_as=".json, .csv or .md")
     if args.svg:
         _output.check_file(args.svg, force=args.force, endings=(".svg",), such_as=".svg")
-    benchmark = replace(_sweep(args), command=args.command_line)
+    benchmark = _without_secrets(replace(_sweep(args), command=args.command_line))
     if args.output:
         _write(args.output, _text(benchmark, args.output.suffix.lower().lstrip(".")))
     if args.svg:
@@ -106,6 +106,14 @@ def run(args: argparse.Namespace) -> int:
     if not any(row["status"] == "OK" for row in benchmark.rows):
         raise ForetraceError(f"nothing could be timed: {benchmark.rows[0]['reason']}")
     return 0
+
+
+def _without_secrets(benchmark: Benchmark) -> Benchmark:
+    """The same without secrets, which a command line may hold, and the reason why a case failed."""
+    from foretrace.capture.known_secrets import masked
+
+    texts = {name: masked(getattr(benchmark, name)) for name in ("command", "rows", "notes")}
+    return replace(benchmark, **{**texts, "rows": tuple(texts["rows"]), "notes": tuple(texts["notes"])})
 
 
 def _sweep(args: argparse.Namespace) -> Benchmark:
@@ -277,4 +285,6 @@ def _write(path: Path, text: str) -> None:
 
 
 def _say(text: str) -> None:
-    print(visible(text), file=sys.stderr, flush=True)
+    from foretrace.capture.known_secrets import masked
+
+    print(visible(masked(text)), file=sys.stderr, flush=True)

@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> None:
                 "off_pct": 100 * kept.off,
                 "promised_count": kept.promised,
                 "held_count": kept.held,
+                "broken_count": kept.broken,
             }
             for kept in ledger.summary(records)
         ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from foretrace._version import __version__
 from foretrace.commands import _input, _output
+from foretrace.secret_formats import without_known_secrets
 
 if TYPE_CHECKING:
     from foretrace.diagnose.case import Case
@@ -75,7 +76,7 @@ def document(case: Case, changes: Sequence[str], prediction: Prediction) -> dict
     """The prediction as `--format json` prints it."""
     from foretrace.predict.prediction import to_dict
 
-    path = str(case.whole.path)
+    path = without_known_secrets(str(case.whole.path))
     head = {"schema": SCHEMA, "foretrace": __version__, "path": path, "changes": list(changes)}
     return {**head, **to_dict(prediction)}
 

@@ -141,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
     """Records, proposes, tries and prints."""
     from foretrace.commands.run import program_of
     from foretrace.trial import ledger, report, verification
-    from foretrace.trial.sweep import Sweep
+    from foretrace.trial.sweep import Sweep, shown
 
     command = program_of(args.command)
     folder = (args.output or _default_folder(command)).resolve()
@@ -157,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
         f"tries {', '.join(proposal.name for proposal in proposals)}; what is measured goes to {_shown(folder)}"
     )
     swept = Sweep(command, proposals, _settings(args), folder, say=_say).run()
-    program = shlex.join([Path(command[0]).name, *command[1:]])
+    program = shlex.join(shown(command))
     device = verification.device_of(_input.open_case(source, no_cache=False)) if source else ""
     made = report.make(program, proposals, swept, seed=args.seed, recorded_on=device)
     with _output.told(_say):

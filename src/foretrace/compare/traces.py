@@ -29,7 +29,7 @@ class Comparison:
     a_trace: Trace
     b_trace: Trace
     memory: MemoryComparison | None = None  # of their snapshots, where both have one
-    unread: tuple[str, ...] = ()  # why a snapshot that is there could not be compared
+    unread: tuple[str, ...] = ()  # what is there and not compared: snapshots, other ranks
 
     @property
     def a(self) -> Side:
@@ -117,7 +117,19 @@ def compare(a: Case | Trace, b: Case | Trace, *, names: tuple[str, str] | None =
         traces[0],
         traces[1],
         memory=same_device(before, after),
-        unread=tuple(why for why in (why_first, why_second) if why),
+        unread=(*(why for why in (why_first, why_second) if why), *_other_ranks(*traces)),
+    )
+
+
+def _other_ranks(before: Trace, after: Trace) -> tuple[str, ...]:
+    """What a comparison of one rank of each job leaves out."""
+    both = [(trace.meta.get("rank"), trace.meta.get("world_size")) for trace in (before, after)]
+    if not all(isinstance(rank, int) and isinstance(world, int) and world > 1 for rank, world in both):
+        return ()
+    first, second = (f"rank {rank} of {world}" for rank, world in both)
+    return (
+        f"only {first} and {second} are compared; `foretrace ranks` of each job's folder shows whether another rank "
+        "causes a difference in communication",
     )
 
 

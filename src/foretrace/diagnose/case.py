@@ -23,6 +23,7 @@ from foretrace.analyze.concepts.names.named_spans import ids_where, of_kind
 from foretrace.analyze.concepts.trees import attribution
 from foretrace.analyze.concepts.trees.call_tree import NOBODY
 from foretrace.analyze.result import Result, Value, require_timeline
+from foretrace.analyze.steps import recorded_step_ns
 from foretrace.diagnose import replayable
 from foretrace.diagnose.device_work import DeviceWork
 from foretrace.diagnose.excerpt import Excerpt, chosen_steps, excerpt
@@ -45,11 +46,15 @@ from foretrace.predict.numbers import Calls, ProgramTime
 from foretrace.predict.prediction import Prediction, predict
 from foretrace.predict.program import Program
 from foretrace.predict.tasks import device_of, task_table
+from foretrace.sourced import JUDGEMENT, Factor
 from foretrace.trace import Trace
 from foretrace.urls import is_url
 
 Kept = TypeVar("Kept")
 
+REPLAYED_LONGER = Factor(
+    1.02, "times the recorded step, from which a replayed one is fitted to it", JUDGEMENT
+)
 LONGEST_WALK = 64  # operators around an operator
 _ARGUMENTS = ("shapes", "dtypes", "strides", "inputs")
 _NO_CODE = 2**32 - 1  # more than there are texts
@@ -89,7 +94,8 @@ class Case:
     """A trace, its analyses, and its steps ready to be replayed. Of a long recording, a Case takes enough steps.
 
     `open_rich` opens a recording of the same program with stacks, where there is one: times are not taken from it.
-    `open_ranks` opens the recordings of the other ranks of the same job; it may find that there are none.
+    `open_ranks` opens the recordings of the other ranks of the same job; it may find that there are none. `read_in_part` says
+    how many of them were read, where it is not all.
     `of_sums` lets tables of `nsys stats` be one, of which there is no diagnosis: the page shows what they tell.
     """
 
@@ -101,6 +107,7 @@ class Case:
         timed: Timed | None = None,
         open_rich: Callable[[], Trace] | None = None,
         open_ranks: Callable[[], Sequence[Trace]] | None = None,
+        read_in_part: Callable[[], str] | None = None,
         of_sums: bool = False,
     ) -> None:
         if not (of_sums and totals.stats(trace)):
@@ -110,7 +117,9 @@ class Case:
             trace.meta = {**trace.meta, "stated_step_ns": step_ns}
         self.measured_step_ns, self.timed = step_ns, timed
         self.processor = timed.processor if timed is not None else None
+        self.core_use = timed.core_use if timed is not None else None
         self._open_rich, self._open_ranks = open_rich, open_ranks
+        self.read_in_part = read_in_part or str
         self._results: dict[str, Result] = {}
         self._kept: dict[str, Any] = {}
         self._callers: dict[int, list[int]] = {}
@@ -201,7 +210,7 @@ class Case:
         if self._open_rich is None:
             return None
         rich = Case(self._open_rich(), step_ns=self.measured_step_ns)
-        rich.processor = self.processor
+        rich.processor, rich.core_use = self.processor, self.core_use
         return rich
 
     def other_ranks(self, *, timed: bool = False) -> tuple[Case, ...]:
@@ -243,13 +252,34 @@ class Case:
                 host_ns=timed.loading_host_ns,
                 device=timed.device,
             )
+        made = self._within_recorded(made)
         basis = f"{made.basis}; looked at: {self.looked_at}" if self.looked_at else made.basis
         return replace(made, basis=basis, scatter=timed.scatter)
+
+    def _within_recorded(self, made: Calibration) -> Calibration:
+        """The calibration, at no longer a step than was recorded: without a profiler no step takes longer."""
+        recorded_ns = self.recorded_ns or self.keep("built", lambda: build(self.trace)).measured_ns
+        if made.known or made.step_ns <= recorded_ns:
+            return made
+        if made.step_ns > REPLAYED_LONGER * recorded_ns:
+            fitted = calibrate(self.trace, self.keep("built", lambda: build(self.trace)), step_ns=recorded_ns)
+            made = replace(fitted, known=False, basis=f"{fitted.basis}, as recorded")
+        return replace(made, step_ns=recorded_ns)
+
+    @cached_property
+    def recorded_ns(self) -> float | None:
+        """The recorded step: the median of the settled ones, and of waits for input, which come in bursts, the mean."""
+        return recorded_step_ns(self.whole)
 
     @cached_property
     def on_cpu(self) -> bool:
         """Whether the program computes on the processor alone: its operators are its work."""
         return computes_on_cpu(self.whole)
+
+    @property
+    def contended(self) -> bool:
+        """Whether other programs took the cores on which this one computes, while its steps were timed."""
+        return self.on_cpu and self.core_use is not None and self.core_use.contended
 
     def require_replay(self) -> None:
         """Raises MissingDataError where the recording holds nothing that could be replayed."""

@@ -54,6 +54,8 @@ class Diagnosis:
     unchecked: tuple[Unchecked, ...]
     combined: Prediction | None  # all fixes with a gain, made together
     seen: tuple[Seen, ...] = ()  # what is there, but not worth a finding here
+    contended: str = ""  # what other programs took of the cores, where that comes before all findings
+    read_in_part: str = ""  # how many ranks of the job were read, where it is not all of them
 
     @property
     def freed_bytes(self) -> Span | None:
@@ -77,7 +79,9 @@ def diagnose(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:
     Lines, and what a light recording cannot show, come from the rich one of the same program where there is one. What is a
     gain on one rank of a job and none on another is promised on neither.
     """
-    return _worded(_agreed(_joined(_of_one(case, rules), case, rules), case, rules), case)
+    diagnosis = _worded(_agreed(_joined(_of_one(case, rules), case, rules), case, rules), case)
+    contended = case.core_use.says() if case.contended and case.core_use else ""
+    return replace(diagnosis, read_in_part=case.read_in_part(), contended=contended)
 
 
 def diagnosed(case: Case, rules: tuple[Rule, ...]) -> Diagnosis:

@@ -46,26 +46,24 @@ class Excerpt:
 def chosen_steps(
     trace: Trace, *, most_spans: int = MOST_SPANS, most_steps: int = MOST_STEPS
 ) -> tuple[Step, ...]:
-    """The steps that are looked at: all, or a run from the middle of a recording that is too long.
-
-    Of a server's steps of several kinds, the longest run of those that most time went to.
-    """
-    steps = _of_one_kind(trace)
-    fitting = len(steps) * most_spans // max(trace.spans.height, most_spans)
+    """The steps that are looked at: the settled ones that follow one another, or some from the middle of too many."""
+    steps = _in_a_row(trace)
+    # A span of a step that is left out is not looked at either.
+    spans = trace.spans.height * len(steps) // max(len(trace.steps), 1)
+    fitting = len(steps) * most_spans // max(spans, most_spans)
     count = min(max(fitting, LEAST_STEPS), most_steps)
     if count >= len(steps):
         return steps
-    # The middle: the first steps may be cold, the last one may be cut off.
+    # The last one may be cut off.
     first = (len(steps) - count) // 2
     return steps[first : first + count]
 
 
-def _of_one_kind(trace: Trace) -> tuple[Step, ...]:
-    if len({step.kind for step in trace.steps}) < 2:
-        return trace.steps
-    averaged = {window.number for window in step_windows(trace) if window.averaged}
+def _in_a_row(trace: Trace) -> tuple[Step, ...]:
+    """The longest run of settled steps; all steps where none is."""
+    settled = {window.number for window in step_windows(trace) if window.averaged}
     runs = [
-        tuple(run) for of_kind, run in groupby(trace.steps, lambda step: step.number in averaged) if of_kind
+        tuple(run) for of_them, run in groupby(trace.steps, lambda step: step.number in settled) if of_them
     ]
     return max(runs, key=len, default=trace.steps)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from foretrace import intervals
+from foretrace import analyze, intervals
 from foretrace.predict.prediction import PROMISED_GAIN, Prediction, at_most, withheld
 from foretrace.schema import DEVICE_KINDS
 from foretrace.units import format_value
@@ -25,21 +25,58 @@ WITHOUT_PROMISE: Mapping[str, str] = {
     "stated-step-far": "the stated step is far from those recorded",
     "events-missing": "the recording was sampled or filtered, so what it lacks cannot be told from idle time",
     "several-processes": "other processes were at work too, and what they do to this one's steps is not replayed",
+    "graph-work-lost": "kernels of CUDA graphs were lost, so how long the GPU works is not known",
+    "graph-work-unclear": "kernels of CUDA graphs may be lost, so how long the GPU works is not known",
     "no-launch-calls": "no launches were recorded, so nothing tells which work goes with a change",
     "no-operators": "no operators were recorded, so nothing tells which work goes with a change",
     "no-steps": "no steps are marked, so what repeats, and how long it takes, is not known",
     "one-step": "only one whole step was recorded, and a disturbed step cannot be told from a normal one",
 }
+# The same, where they weigh more than "info": what is damaged or missing decides the time of the step.
+DAMAGED: Mapping[str, str] = {
+    "launches-missing": "calls that launched GPU work are missing from the recording",
+    "launches-lost": "GPU work of recorded launches is missing from the recording",
+    "copies-lost": "copies between host and GPU are missing from the recording",
+    "launch-unknown": "GPU work was recorded without its launches",
+    "impossible-durations": "durations of GPU work are missing or impossible",
+    "engulfing-kernels": "durations of kernels are impossible",
+    "events-outside": "events lie outside of the recording, so times or durations are wrong",
+    "calls-overlap": "calls of one thread overlap, so durations of host events are wrong",
+    "waits-too-short": "waits for the GPU end before its work, so durations or clocks are wrong",
+    "idle-while-queued": "GPU work that was launched did not run on an idle GPU, so its times are wrong",
+    "clocks-apart": "the clocks of host and GPU disagree",
+    "steps-apart": "steps do not follow one another, so their marks or the clock are wrong",
+    "no-stacks": "the Python calls whose recording slowed the host down are missing",
+}
+CONTENDED = (
+    "other programs used the cores while steps were timed, so what a change brings on idle ones is not known"
+)
 _NOT_TRUSTED = "this recording is not to be trusted"
 _EVENTS = ("op", "runtime", *DEVICE_KINDS)
 
 
 def why_not(case: Case) -> str:
     """Why no gain is promised from this recording, whatever the change; empty where one can be."""
+    if case.contended:
+        return CONTENDED
     report = case.result("trust")
-    codes = set(report.table["code"])
-    reason = next((why for code, why in WITHOUT_PROMISE.items() if code in codes), "")
+    weights = dict(zip(report.table["code"], report.table["weight"], strict=True))
+    damage = damaged(case)
+    reason = damage or next((why for code, why in WITHOUT_PROMISE.items() if code in weights), "")
     return reason or (_NOT_TRUSTED if report.values["verdict"] == "no" else "")
+
+
+def damaged(case: Case) -> str:
+    """What is missing from the recording or wrong in it, so that its times do not hold; empty where nothing is."""
+    return case.keep("damage", lambda: _damaged(case))
+
+
+def _damaged(case: Case) -> str:
+    report = case.result("trust").table
+    if case.trace is not case.whole:  # wrong marks may lie between the steps that are looked at
+        report = pl.concat((report, analyze.run(case.whole, "trust").table))
+    serious = set(report.filter(pl.col("weight") != "info")["code"])
+    return next((why for code, why in DAMAGED.items() if code in serious), "")
 
 
 def guarded(case: Case, predicted: Prediction) -> Prediction:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from foretrace.analyze.concepts.work import throughput
-from foretrace.analyze.steps import step_windows, summary
+from foretrace.analyze.steps import step_windows
 from foretrace.diagnose.case import Case
-from foretrace.errors import MissingDataError
+from foretrace.diagnose.promises import damaged
+from foretrace.errors import FaultError, MissingDataError, contained
 from foretrace.predict.builder import build
 from foretrace.predict.steady import step_ns as steady_step_ns
 from foretrace.sourced import JUDGEMENT, Share
@@ -103,17 +104,25 @@ def step_times(case: Case) -> StepTimes:
 
 def _step_times(case: Case) -> StepTimes:
     windows = step_windows(case.whole)
-    known, taken_in = summary(windows), throughput.taken_in(case.whole, windows)
-    recorded = known["step_gpu_ns"] or known["step_host_ns"]
-    recorded_ns = float(recorded) if isinstance(recorded, int | float) else None
+    recorded_ns, taken_in = case.recorded_ns, throughput.taken_in(case.whole, windows)
     unprofiled_ns = case.measured_step_ns
     try:
         case.require_replay()
     except MissingDataError:
         return StepTimes(recorded_ns, unprofiled_ns, None, bool(case.whole.steps), taken_in=taken_in)
-    estimated_ns = None if unprofiled_ns else case.step_ns
+    known = recorded_ns or not case.whole.steps
+    estimated_ns = case.step_ns if not unprofiled_ns and known and _times_hold(case) else None
     why = _why(case, recorded_ns, estimated_ns)
     return StepTimes(recorded_ns, unprofiled_ns, estimated_ns, bool(case.whole.steps), why, taken_in)
+
+
+def _times_hold(case: Case) -> bool:
+    """Whether nothing is known to be wrong with the recorded times, from which a step could be estimated."""
+    try:
+        with contained("the trust report"):
+            return not damaged(case)
+    except FaultError:
+        return True  # the trust report says itself that it could not be made
 
 
 def _why(case: Case, recorded_ns: float | None, estimated_ns: float | None) -> str:

@@ -28,6 +28,15 @@ _FIRST_COUNTER = re.compile(
 _SUMMARY = re.compile(rb"\|=+\|\s*\|[^|]*memory summary, device ID")
 _HTML = re.compile(rb"(?i)(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head)\b", re.DOTALL)
 _NSYS_CSV = re.compile(rb'"?Start \([a-z]+\)"?,"?(?:Duration|End) \(')
+_EXECUTION_TRACE = re.compile(rb'\{\s*"schema"\s*:\s*"\d+\.\d+\.\d+[^"]*".{0,4096}?"nodes"\s*:', re.DOTALL)
+_XPLANE = re.compile(rb"\n.{1,24}/(?:host|device):[\w:]", re.DOTALL)  # the name of the first plane
+_SPEEDSCOPE = re.compile(rb"https?://www\.speedscope\.app/file-format-schema\.json")
+_PYINSTRUMENT = re.compile(rb'\{\s*"(?:session|start_time)".{0,4096}?"sample_count"\s*:', re.DOTALL)
+_CPROFILE = re.compile(
+    rb"[{\xfb](?:[)\xa9]\x03|[(\xa8]\x03\0\0\0)"
+)  # marshal: a dictionary whose keys are tuples of three
+_AVERAGES = re.compile(rb"-{5}[- ]*\r?\n\s*Name\s+.{0,80}?Self CPU")
+_STACKS = re.compile(rb"[^;{}\[\]\n]{1,400};[^{}\n]{1,20000} \d{1,18}\r?\n")
 _RECORD = "for Foretrace, record with `foretrace run -- python ...` or torch.profiler"
 
 
@@ -40,6 +49,7 @@ class OtherFormat:
     begins: Callable[[bytes], bool]
     read_by_another: bool = False  # of Foretrace's commands
     of_a_profiler: bool = True
+    holds_another: bool = False  # packed, encoded or kept elsewhere: what it holds may be a recording
 
 
 def looks_pickled(head: bytes) -> bool:
@@ -70,6 +80,34 @@ def _is_packed_hatchet(head: bytes) -> bool:
 
 # The first that fits is told.
 OTHER_FORMATS = (
+    OtherFormat(
+        "a Git LFS pointer instead of the file",
+        "`git lfs pull` downloads the file",
+        lambda head: head.startswith(b"version https://git-lfs"),
+        of_a_profiler=False,
+        holds_another=True,
+    ),
+    OtherFormat(
+        "an xz archive",
+        "unpack it (`tar xJf FILE`, or `unxz FILE`) and name the recording, or the folder of a job with several ranks",
+        lambda head: head.startswith(b"\xfd7zXZ\0"),
+        of_a_profiler=False,
+        holds_another=True,
+    ),
+    OtherFormat(
+        "a tar archive",
+        "unpack it (`tar xf FILE`) and name the recording, or the folder of a job with several ranks",
+        lambda head: head[257:262] == b"ustar",
+        of_a_profiler=False,
+        holds_another=True,
+    ),
+    OtherFormat(
+        "text in UTF-16",
+        "convert it to UTF-8; `>` of Windows PowerShell writes UTF-16",
+        lambda head: head.startswith((b"\xff\xfe", b"\xfe\xff")),
+        of_a_profiler=False,
+        holds_another=True,
+    ),
     OtherFormat(
         "an HTML page",
         "where a recording was asked for by URL, a page to sign in or of an error may have come instead",
@@ -106,6 +144,46 @@ OTHER_FORMATS = (
         _is_packed_hatchet,
     ),
     OtherFormat(
+        "a PyTorch execution trace (ExecutionTraceObserver, Chakra)",
+        "it lists operators with their inputs, without GPU times; the torch.profiler recording made with it is read",
+        lambda head: bool(_EXECUTION_TRACE.match(_text(head))),
+    ),
+    OtherFormat(
+        "an XPlane file of XProf, JAX or TensorFlow (.xplane.pb)",
+        "the `trace.json.gz` that XProf's trace viewer exports is read",
+        lambda head: bool(_XPLANE.match(head)),
+    ),
+    OtherFormat(
+        "a speedscope profile",
+        "https://www.speedscope.app shows it",
+        lambda head: bool(_SPEEDSCOPE.search(head)),
+    ),
+    OtherFormat(
+        "a session of pyinstrument (JSON)",
+        "pyinstrument itself shows its sessions",
+        lambda head: bool(_PYINSTRUMENT.match(_text(head))),
+    ),
+    OtherFormat(
+        "a capture of memray",
+        "`memray flamegraph FILE` shows it",
+        lambda head: head.startswith(b"memray\0"),
+    ),
+    OtherFormat(
+        "a profile of cProfile",
+        "`python -m pstats FILE` shows it",
+        lambda head: bool(_CPROFILE.match(head)),
+    ),
+    OtherFormat(
+        "a table of torch.profiler as text (key_averages().table())",
+        "`prof.export_chrome_trace(FILE)` writes the recording itself",
+        lambda head: bool(_AVERAGES.match(_text(head))),
+    ),
+    OtherFormat(
+        "counted stacks as text (export_stacks, py-spy --format raw)",
+        "https://www.speedscope.app shows them",
+        lambda head: bool(_STACKS.match(_text(head))),
+    ),
+    OtherFormat(
         "a trace table of `nsys stats` (CSV)",
         "of its tables the summaries are read, and the recording itself (`nsys export --type sqlite`)",
         lambda head: bool(_NSYS_CSV.match(_text(head))),
@@ -139,6 +217,8 @@ def told(source: Source) -> str | None:
     other = recognised(telling(source))
     if other is None:
         return None
+    if other.holds_another:
+        return f"{source.path}: {other.what}: {other.instead}"
     if other.read_by_another:
         return f"{source.path}: {other.what}, and no recording of a program's time: {other.instead}"
     return f"{source.path}: {other.what}, which Foretrace does not read: {other.instead}; {_RECORD}"

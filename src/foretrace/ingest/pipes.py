@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import stat
-import tempfile
 from pathlib import Path
 from weakref import finalize
 
+from foretrace import scratch_folders
 from foretrace.errors import InputError
 
 PATIENCE_S = 15.0  # without a writer, or without anything new from it
@@ -20,8 +19,8 @@ class _Kept:
     """The folder of one copy: it goes with the process."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="foretrace-pipe-"))
-        finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        self.folder = scratch_folders.make("pipe")
+        finalize(self, scratch_folders.remove, self.folder)
 
 
 _kept: dict[str, _Kept] = {}  # by path: one that was read is empty

@@ -17,6 +17,7 @@ from foretrace.ingest.source import open_source
 from foretrace.urls import RemotePath, look_ahead
 
 _DISTRIBUTED = re.compile(rb'"distributedInfo"\s*:\s*(?=\{)')
+_NUMBER = re.compile(r"[0-9]+")
 _LOOKED_AT = 1_000  # files of one folder
 
 
@@ -55,6 +56,17 @@ def find_others(path: Path) -> tuple[Path, ...]:
     if not _distinct([member, *found]):  # several recordings of a rank: those that are named alike
         found = [each for each in found if each.name == member.name]
     return _by_rank(found) if _distinct([member, *found]) else ()
+
+
+def unreadable_others(path: Path, others: Sequence[Path]) -> tuple[Path, ...]:
+    """Files beside a rank's recording and the `others` of its job that are named alike, but for numbers, and are of no rank."""
+    alike = _NUMBER.sub("#", path.name)
+    looked_at = None if isinstance(path, RemotePath) else _LOOKED_AT
+    known = {path, *others}
+    beside = [
+        file for file in sorted(path.parent.iterdir())[:looked_at] if file not in known and file.is_file()
+    ]
+    return tuple(file for file in beside if _NUMBER.sub("#", file.name) == alike and _member(file) is None)
 
 
 def lowest_rank(paths: Sequence[Path]) -> Path | None:

@@ -121,6 +121,16 @@ def _read(path: Path, sources: Iterable[Source], pid: str | None, progress: Prog
                 f"{path}: only agents in it, no time; name the folder with the other tables"
             )
         return totals.to_trace(path, "rocprofv3-stats", _entries(statistics), file_bytes=size)
+    if not any(
+        _has_times(table, name)
+        for group in groups.values()
+        for name in _TIMED
+        for table in group.get(name, [])
+    ):
+        raise MissingDataError(
+            f"{path}: counters of kernels without start and end times, as older versions of rocprofv3 wrote; "
+            "name the folder with the kernel trace beside it"
+        )
     numbers = iter(range(0, 2**62, 2**40))  # of rows: those of each table begin elsewhere
     processes = [_Process(prefix, group, numbers) for prefix, group in groups.items()]
     devices = {each["id"]: each for process in processes for each in process.devices}
@@ -132,6 +142,10 @@ def _read(path: Path, sources: Iterable[Source], pid: str | None, progress: Prog
         list(devices.values()),
     )  # fmt: skip
     return to_trace(recorded, pid=pid, file_bytes=size)
+
+
+def _has_times(table: pl.DataFrame, name: str) -> bool:
+    return name != "counters" or {"start_timestamp", "end_timestamp"} <= set(table.columns)
 
 
 def _frame(source: Source, progress: Progress | None) -> pl.DataFrame:

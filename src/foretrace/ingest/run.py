@@ -44,9 +44,11 @@ class Recorded:
     def told(self, trace: Trace) -> Trace:
         """The recording, read, with what only the Run knows of it in its `meta`."""
         loader = self.timed.loader if self.timed is not None else None
+        core_use = self.timed.core_use if self.timed is not None else None
         known = {
             "settling": self.settling,
             "loader": loader,
+            "core_use": core_use,
             "environment": self.environment or None,
             "damaged": self.damaged or None,
         }

@@ -11,6 +11,19 @@ from foretrace.own_files import Amount, Count, Integer, NotNegative
 FileName = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
+class Cores(Struct):
+    """Who used the processor's cores during a timing."""
+
+    wall_ns: NotNegative | None = None
+    usable_cpu_count: Amount | None = None
+    own_cpu_ns: NotNegative | None = None
+    others_cpu_ns: NotNegative | None = None
+    thread_wait_ns: NotNegative | None = None
+    longest_wait_ns: NotNegative | None = None
+    involuntary_switches: Count | None = None
+    load_average: list[NotNegative | None] | None = None
+
+
 class Times(Struct):
     """A timing without the profiler."""
 
@@ -24,6 +37,7 @@ class Times(Struct):
     host_low_ns: NotNegative | None = None
     host_high_ns: NotNegative | None = None
     host_blocks: Count | None = None
+    cores: Cores | None = None
 
 
 class Settling(Struct):

@@ -103,6 +103,13 @@ class Fields:
         time = self.number(b"time_us", -LATEST_US, LATEST_US, NULL_I64)
         return time if time == NULL_I64 else time * 1000
 
+    def line(self) -> int:
+        """The line of a frame; 0 where it has none: torch writes that of Python 3.13 as 2^64 - 1."""
+        value = self._values.get(b"line")
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise self.fault(b"line", told(value))
+        return value if value is not None and 0 <= value <= I32_MAX else 0
+
     def text(self, key: bytes) -> bytes:
         """A text that must be there."""
         value = self._values.get(key)
@@ -176,7 +183,7 @@ class Records:
 
     def _frame(self, values: dict[bytes, Value], at: int) -> int:
         fields = Fields("a frame", values, at)
-        line = fields.number(b"line", -I32_MAX, I32_MAX, 0)
+        line = fields.line()
         row = (self.code(fields.text(b"filename")), line, self.code(fields.text(b"name")))
         number = self._frames.setdefault(row, len(self._frames))
         if number == len(self.rows["frames"]):

@@ -105,6 +105,10 @@ def _about(snapshot: Snapshot, *, bare_list: bool) -> list[str]:
     if not snapshot.events.height:
         return ["it has no history: torch.cuda.memory._record_memory_history() was not on"]
     notes = []
+    if snapshot.events["time_ns"].null_count() == snapshot.events.height:
+        notes.append(
+            "its history has no times, as older versions of torch wrote: events are numbered instead"
+        )
     for device, size in sorted(baseline_bytes(snapshot).items()):
         where = "the host" if device == HOST else f"device {device}"
         if size < 0:

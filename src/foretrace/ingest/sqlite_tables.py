@@ -6,9 +6,7 @@ of another type than its column is null.
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +15,7 @@ from typing import Any
 
 import polars as pl
 
+from foretrace import scratch_folders
 from foretrace.errors import FormatError, InputError
 from foretrace.ingest import sqlite_native
 from foretrace.ingest.source import Source
@@ -151,7 +150,7 @@ def _plain_file(source: Source) -> Iterator[Path]:
     if not source.compression:
         yield on_disk(source.path)
         return
-    folder = Path(tempfile.mkdtemp(prefix="foretrace-sqlite-"))
+    folder = scratch_folders.make("sqlite")
     try:
         path = folder / "unpacked.sqlite"
         try:
@@ -166,7 +165,7 @@ def _plain_file(source: Source) -> Iterator[Path]:
             ) from error
         yield path
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        scratch_folders.remove(folder)
 
 
 def _quoted(name: str) -> str:

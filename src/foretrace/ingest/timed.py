@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from foretrace.ingest.core_use import CoreUse, read_core_use
 from foretrace.ingest.processor import Processor, read_processor
 from foretrace.statistics import robust_deviation
 
@@ -76,6 +77,7 @@ class Timed:
     host: HostTimes | None = None  # Runs made before it was measured have none
     device: DeviceTimes | None = None
     processor: Processor | None = None  # Runs made before it was described have none
+    core_use: CoreUse | None = None  # Runs made before it was counted have none
 
     @property
     def host_ns(self) -> float | None:
@@ -99,6 +101,13 @@ class Timed:
         return errors / middle if middle else 0.0
 
     @property
+    def free_cores(self) -> int | None:
+        """Whole cores that other programs leave this rank; None where its cores are not known."""
+        if self.cores is None or self.core_use is None:
+            return None if self.cores is None else int(self.cores)
+        return self.core_use.left_of(self.cores)
+
+    @property
     def machine_cores(self) -> float:
         """Those of all ranks; 0 where they are not known."""
         return (self.cores or 0.0) * self.ranks
@@ -109,15 +118,19 @@ def read_timed(rank: Mapping[str, Any], run: Mapping[str, Any]) -> Timed:
     times = _mapping(rank.get("unprofiled"))
     blocks = times.get("blocks_ns")
     cores = _cores(_mapping(run.get("limits")), rank.get("world_size"))
+    ranks = max(int(_number(rank.get("world_size")) or 1), 1)
     return Timed(
         blocks_ns=_numbers(blocks),
         loader=_loader(_mapping(rank.get("loader"))),
         cores=cores,
         named_workers=named_workers(rank.get("command")),
-        ranks=max(int(_number(rank.get("world_size")) or 1), 1),
+        ranks=ranks,
         host=_host(times),
         device=_device(_mapping(rank.get("device_time"))),
         processor=read_processor(rank.get("processor"), cores),
+        core_use=read_core_use(
+            times.get("cores"), quota=_mapping(run.get("limits")).get("quota_cpu_count"), ranks=ranks
+        ),
     )
 
 

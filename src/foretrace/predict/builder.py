@@ -10,6 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from foretrace import intervals
+from foretrace.analyze.concepts.host import settled_steps
 from foretrace.analyze.concepts.host.cpu_program import computes_on_cpu
 from foretrace.analyze.concepts.host.runtime_calls import DATA_LOADING
 from foretrace.analyze.concepts.names.named_spans import ids_like
@@ -105,7 +106,11 @@ class _Builder:
         pending = self._pending()
         kind, base, stream, wake = self._calls(launches, pending)
         reach = np.maximum.accumulate(self.end)
-        gaps = self.start - np.concatenate(([0], reach[:-1]))
+        before = np.concatenate(([0], reach[:-1]))
+        # The profiler's own allocations are no work of the program.
+        requests = self._buffer_requests()
+        gaps = self.start - before - intervals.covered_ns(requests, before, np.maximum(self.start, before))
+        base = np.maximum(base - intervals.covered_ns(requests, self.start, self.end), 0)
         steps = np.array([step.start_ns - self.window[0] for step in self.trace.steps] or [0], np.int64)
         ends = np.array([step.end_ns - self.window[0] for step in self.trace.steps] or [0], np.int64)
         between = np.concatenate(([0], np.maximum(steps[1:] - ends[:-1], 0)))
@@ -122,6 +127,10 @@ class _Builder:
             step_calls=np.searchsorted(self.start, steps).astype(np.int32), between_ns=between, streams=self.streams,
             measured_host_ns=host_ns, measured_ns=max(host_ns, int(self.task_end.max(initial=0))),
         )  # fmt: skip
+
+    def _buffer_requests(self) -> Intervals:
+        requests = settled_steps.buffer_requests(self.trace)
+        return Intervals(requests.start - self.window[0], requests.end - self.window[0])
 
     def _begun(self, kinds: tuple[str, ...], *, loading: bool = True) -> Numbers:
         """How many spans of these kinds began since the call before, on the threads of the host's line."""

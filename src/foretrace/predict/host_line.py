@@ -88,8 +88,15 @@ def tasks(trace: Trace, calls: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame
         how="left",
         maintain_order="left",
     )
-    known = nested.with_columns(call=pl.coalesce("call", "outer_call"))
-    return known.drop_nulls("call"), device.filter(pl.col("launch_id").is_null())
+    known = nested.with_columns(call=pl.coalesce("call", "outer_call")).drop_nulls("call")
+    # Streams run in order: work that runs later was launched in the recording, by a call that was lost.
+    first = known.group_by("device", "stream").agg(first_ns=pl.col("start_ns").min())
+    before = device.filter(pl.col("launch_id").is_null()).join(
+        first, on=("device", "stream"), how="left", nulls_equal=True, maintain_order="left"
+    )
+    earliest = pl.lit(known["start_ns"].min(), pl.Int64)
+    earlier = (pl.col("start_ns") < pl.coalesce("first_ns", earliest)).fill_null(value=True)
+    return known, before.filter(earlier).drop("first_ns")
 
 
 def stream_numbers(frame: pl.DataFrame, number: dict[tuple[int, int], int]) -> Numbers:

@@ -22,6 +22,7 @@ LATE_FOR_SURE = Factor(
     "what input usually takes, by which it takes longer where it is late for sure, if it scatters little",
     JUDGEMENT,
 )
+LEAST_OF_ALL = Share(0.05, "the step, that all ranks lose alike or in turn", JUDGEMENT)
 LEAST_ONCE = Share(0.05, "the step, by which a rank takes longer in single steps", JUDGEMENT)
 LEAST_RARE = Share(
     0.05, "all steps, that a rank must lose in single ones where nobody else pauses at all", JUDGEMENT
@@ -254,17 +255,27 @@ def _in_most(more: Array, step_ns: float) -> Array:
 
 
 def late_for_all(table: Array, step_ns: float) -> Slow | None:
-    """Input that all ranks wait for in the same steps; the first step is not counted."""
-    if table.shape[1] < 3 or np.isnan(table).all(axis=0).any():
+    """Input that all ranks wait for, in every step or in the same ones; the first step is not counted."""
+    if np.isnan(table).all(axis=0).any():
         return None
     together = lower_median(table)
-    usual = float(np.median(together[1:]))
+    usual = float(np.median(together[1:] if len(together) > 1 else together))
+    if usual >= LEAST_OF_ALL * step_ns:
+        return Slow(-1, "input", np.zeros_like(together), float(together.mean()), 1 + usual / step_ns)
+    if table.shape[1] < 3:
+        return None
     late = np.where(together - usual > LEAST_ONCE * step_ns, together - usual, 0.0)
     late[0] = 0.0
     excess = float(late.mean())
     if excess < LEAST_EXCESS * step_ns:
         return None
     return Slow(-1, "input", _left(together, late), excess, 1 + excess / step_ns)
+
+
+def without_pauses(table: Array) -> Array:
+    """What is left of each rank's idle time in each step if none is longer than in the rank's median step."""
+    usual = np.nan_to_num(median_of_steps(table))[:, None]
+    return _left(table, np.nan_to_num(np.maximum(table - usual, 0.0)))
 
 
 def expert_rows(job: Gathered) -> Array:

@@ -76,6 +76,8 @@ class Judged:
         None  # of the step, in which ranks stand still for transfers; None: not known
     )
     hidden_ns: float | None = None  # what a step would take less if all of that were hidden
+    input_ns: float | None = None  # what a step would take less if no rank waited for input
+    pauses_ns: float | None = None  # what it would take less without pauses longer than each rank's usual one
 
 
 def judge(
@@ -121,21 +123,25 @@ def judge(
             tuple(int(job.ranks[place]) for place in cause.members),
             cause.says if unmatched or worth >= LEAST_WORTH * step_ns else cause.says + _NOT_ALONE,
             worth,
-            at_least,
+            at_least or cause.once,  # shorter pauses of the same rank are not counted
             not cause.once,
         )
         for cause, worth in costly
     ]
     findings.sort(key=lambda finding: -finding.worth_ns)
+    shared = {
+        "input_ns": saved_ns(Relief({"input": 0 * _all_kept(job)})),
+        "pauses_ns": saved_ns(Relief({"other": excess.without_pauses(leads["other"])})),
+    }
     share = _exposed_share(job, matches, waits, step_ns, without.transfer)
     if share is None:
-        return Judged(tuple(findings), together)
+        return Judged(tuple(findings), together, **shared)
     hidden = saved_ns(Relief({}, transfer=np.zeros(len(matches.first)))) if share > 0 else 0.0
     if share >= MOST_EXPOSED:
         says = f"ranks stand still for transfers during {100 * share:.0f} % of the step"
         everyone = tuple(job.ranks.tolist())
         findings.append(RankFinding("exposed-communication", "all ranks", everyone, says, hidden, False))
-    return Judged(tuple(findings), together, share, hidden)
+    return Judged(tuple(findings), together, share, hidden, **shared)
 
 
 def unmatched_share(job: Gathered, matches: Matches) -> float:
@@ -244,7 +250,8 @@ def _late_inputs(job: Gathered, roles: Roles, input_ns: Array, step_ns: float) -
     shared = excess.late_for_all(input_ns, step_ns)
     if shared is not None:
         left = np.broadcast_to(shared.left, input_ns.shape)
-        says = f"in some steps all ranks wait for input: {shared.excess_ns / 1e6:.3g} ms a step"
+        steps = "some steps" if shared.left.any() else "every step"
+        says = f"in {steps} all ranks wait for input: {shared.excess_ns / 1e6:.3g} ms a step"
         everyone = tuple(range(len(job.ranks)))
         causes.append(_Cause("late-input", "all ranks", everyone, says, Relief({"input": left})))
     return causes
@@ -287,6 +294,7 @@ def _slow_links(job: Gathered, matches: Matches, waits: Waits, roles: Roles, ste
         if gone_ns / max(len(members), 1) * 2 < excess.LEAST_EXCESS * step_ns * len(job.steps):
             continue
         says = f"transfers of {each.who} take {each.ratio:.2g} times as long as others of their kind and size"
+        says += "; which of them is slow cannot be told" if each.alike > 2 else ""
         causes.append(
             _Cause(each.what, each.who, tuple(members.tolist()), says, Relief({}, transfer=each.left))
         )

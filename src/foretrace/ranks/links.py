@@ -42,6 +42,7 @@ class SlowLink:
     who: str
     left: Array  # of each communication
     ratio: float
+    alike: int = 1  # how many ranks or nodes it may be: nothing tells them apart
 
 
 def classify(job: Gathered, matches: Matches, waits: Waits, roles: Roles) -> Transfers | None:
@@ -81,7 +82,10 @@ def _usual(taken: Array) -> float:
 
 
 def slow_links(transfers: Transfers | None, roles: Roles, job: Gathered, count: int) -> list[SlowLink]:
-    """Nodes all of whose transfers to others are slow; else ranks all of whose are; else pairs."""
+    """The fewest nodes, ranks or pairs of nodes all of whose transfers to other nodes are slow; else ranks all of whose are.
+
+    A rank with a slow network card still has fast links inside its node: transfers between nodes are judged by themselves.
+    """
     if transfers is None:
         return []
     groups = len(transfers.members)
@@ -92,26 +96,41 @@ def slow_links(transfers: Transfers | None, roles: Roles, job: Gathered, count: 
     slow = known & (slowness >= LEAST_SLOWER)
     crossing = np.zeros(groups, bool)
     crossing[transfers.group[transfers.crossing]] = True
-    found = []
+    ranks = [set(members) for members in transfers.members]
     nodes = [{int(roles.node[place]) for place in members} for members in transfers.members]
-    for who, covered in _explained(nodes, slow & crossing, known & crossing):
-        name = f"node {who[0]}" if len(who) == 1 else "nodes " + " and ".join(map(str, who))
-        what = "slow-node" if len(who) == 1 else "slow-link"
-        # What is slow within the node has the same cause.
-        inside = np.array([members <= set(who) for members in nodes], bool)
-        covered = covered | (slow & inside & ~crossing)
-        found.append(_link(what, name, covered, transfers, slowness, count))
-        slow = slow & ~covered
-    places = [set(members) for members in transfers.members]
-    for who, covered in _explained(places, slow, known):
-        numbers = [int(job.ranks[place]) for place in who]
-        name = f"rank {numbers[0]}" if len(who) == 1 else "ranks " + " and ".join(map(str, numbers))
-        found.append(_link("slow-link", name, covered, transfers, slowness, count))
+    pairs = sorted({tuple(sorted(of_group)) for of_group in nodes if len(of_group) == 2})
+    of_pair = [{pairs.index(tuple(sorted(of_group)))} if len(of_group) == 2 else set() for of_group in nodes]
+    found = []
+    passes = (
+        (nodes, crossing, 2), (ranks, crossing, 2), (of_pair, crossing, 1), (ranks, known, 2),
+        (ranks, crossing, len(job.ranks) // 2),
+    )  # fmt: skip
+    for parties, among, most in passes:
+        for who, covered in _explained(parties, slow & among, known & among, most):
+            # What is slow within a node, or at a rank, has the same cause.
+            if parties is nodes:
+                covered |= slow & ~crossing & np.array([members <= set(who) for members in nodes], bool)
+            elif parties is ranks:
+                covered |= slow & np.array([members >= set(who) for members in ranks], bool)
+            named = pairs[who[0]] if parties is of_pair else who
+            numbers = [int(job.ranks[place]) for place in who] if parties is ranks else list(named)
+            name = _named("rank" if parties is ranks else "node", numbers)
+            what = "slow-node" if parties is nodes and len(who) == 1 else "slow-link"
+            found.append(_link(what, name, covered, transfers, slowness, count, len(who)))
+            slow = slow & ~covered
     return found
 
 
-def _explained(parties: list[set[int]], slow: Array, known: Array) -> list[tuple[tuple[int, ...], Array]]:
-    """The fewest parties all of whose groups are slow that explain the slow groups; two where nothing tells them apart."""
+def _named(kind: str, numbers: list[int]) -> str:
+    """rank 5; nodes 1 and 2; ranks 1, 5 and 9."""
+    *first, last = map(str, numbers)
+    return f"{kind}s {', '.join(first)} and {last}" if first else f"{kind} {last}"
+
+
+def _explained(
+    parties: list[set[int]], slow: Array, known: Array, most: int
+) -> list[tuple[tuple[int, ...], Array]]:
+    """The fewest parties all of whose groups are slow that explain the slow groups; up to `most` that nothing tells apart."""
     touched: dict[int, list[int]] = {}
     for group in np.flatnonzero(known).tolist():
         for party in parties[group]:
@@ -124,25 +143,27 @@ def _explained(parties: list[set[int]], slow: Array, known: Array) -> list[tuple
         able = {party: own & left for party, own in whole.items() if own & left}
         if not able:
             break
-        most = max(len(groups) for groups in able.values())
-        best = sorted(party for party, groups in able.items() if len(groups) == most)
+        longest = max(len(groups) for groups in able.values())
+        best = sorted(party for party, groups in able.items() if len(groups) == longest)
         same = [party for party in best if able[party] == able[best[0]]]
-        if len(same) > 2:
-            break  # one group for all of them: nothing tells who it is
+        left -= able[best[0]]
+        if len(same) > most:
+            continue  # one group for all of them: nothing tells who it is
         covered = np.zeros(len(parties), bool)
         covered[sorted(able[best[0]])] = True
         found.append((tuple(same), covered))
-        left -= able[best[0]]
     return found
 
 
-def _link(what: str, who: str, covered: Array, transfers: Transfers, slowness: Array, count: int) -> SlowLink:
+def _link(
+    what: str, who: str, covered: Array, transfers: Transfers, slowness: Array, count: int, alike: int
+) -> SlowLink:
     slow = covered[transfers.group] & (transfers.ratio >= _CLASS_RATIO)
     left = np.ones(count)
     left[transfers.communication] = np.where(
         slow[transfers.lane], 1 / np.maximum(transfers.ratio[transfers.lane], 1.0), 1.0
     )
-    return SlowLink(what, who, left, float(np.median(slowness[covered])))
+    return SlowLink(what, who, left, float(np.median(slowness[covered])), alike)
 
 
 def _parties(

@@ -30,7 +30,7 @@ _WITH_COMPUTATION = {
 }
 _FAR = 3.0  # times the usual distance from the role's work
 _COPIED = (
-    "step", "kind", "seq", "size_bytes", "received_bytes", "queue_ns", "still", "work_ns", "work_computation_ns",
+    "step", "kind", "seq", "size_bytes", "queue_ns", "still", "work_ns", "work_computation_ns",
     "work_input_ns", "lead_ns", "computation_ns", "input_ns",
 )  # fmt: skip
 

@@ -51,7 +51,7 @@ def of_trace(trace: Trace, *, rank: int | None = None, facts: Mapping[str, Any] 
     """The Summary of a recording that was read already; `facts` are those of its rank in a Run."""
     facts = _beside(trace.path) if facts is None else facts
     own = trace.meta.get("rank") if rank is None else rank
-    own = _rank_in_name(trace.path.name) if own is None else own
+    own = rank_in_name(trace.path.name) if own is None else own
     if not isinstance(own, int):
         raise MissingDataError(f"{trace.path.name}: no rank in it, nor in its name")
     steps = trace.steps or (Step(NOBODY, 0, trace.duration_ns),)
@@ -79,7 +79,7 @@ def of_trace(trace: Trace, *, rank: int | None = None, facts: Mapping[str, Any] 
     )
 
 
-def _rank_in_name(name: str) -> int | None:
+def rank_in_name(name: str) -> int | None:
     """The rank by the number in a file's name; None where it has none that may be one."""
     stem = _SUFFIXES.sub("", name)
     found = next((match for match in (each.search(stem) for each in _NUMBERS) if match), None)

@@ -32,6 +32,7 @@ KINDS = (
 STEP = KINDS.index("step")  # no communication: where the device's work of a step ends
 KIND_CODE = {name: code for code, name in enumerate(KINDS)}
 NOBODY = -1
+TRUNCATED = "truncated"  # the repair of a recording that ends too early
 # Times are on the rank's own clock, since its recording began.
 ROWS = {
     "step": pl.Int32,

@@ -28,6 +28,7 @@ def clocks(job: Gathered, aligned: Clocks, roles: Roles) -> pl.DataFrame:
         {
             "rank": job.ranks,
             "node": roles.node,
+            "host": pl.Series(job.hosts, dtype=pl.String),
             "stage": roles.stage,
             "role": roles.role,
             "clock_piece": aligned.pieces,
@@ -140,7 +141,7 @@ def path(job: Gathered, matches: Matches, measured: Waits) -> pl.DataFrame:
         since = (
             float(measured.leave_ns[before]) if before >= 0 else float(measured.begin_ns[job.member[last]])
         )
-        hops.append((step, rank, _named(job, last), since, start))
+        hops += [(step, rank, *part) for part in reversed(_lead_parts(job, last, since, start))]
         if before < 0:
             break
         row = before
@@ -158,13 +159,22 @@ _PATH = {
 }
 
 
-def _named(job: Gathered, row: int) -> str:
-    """What most of a lead is."""
+def _lead_parts(job: Gathered, row: int, since: float, until: float) -> list[tuple[str, float, float]]:
+    """Input, other pauses and computation of a lead, one after the other: a summary does not hold their order."""
     lead, computed, loaded = (
         float(values[row]) for values in (job.lead_ns, job.computation_ns, job.input_ns)
     )
-    parts = {"computation": computed, "input": loaded, "other": lead - computed - loaded}
-    return max(parts, key=lambda name: parts[name])
+    lead = max(lead, computed + loaded)
+    lengths = {"input": loaded, "other": lead - computed - loaded, "computation": computed}
+    if lead <= 0 or until <= since:
+        return [("computation", since, until)]
+    parts = []
+    at, scale = since, (until - since) / lead
+    for name, length in lengths.items():
+        if length > 0:
+            parts.append((name, at, at + scale * length))
+            at += scale * length
+    return parts
 
 
 def held(job: Gathered, matches: Matches, measured: Waits) -> pl.DataFrame:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from weakref import finalize
 
+from foretrace import scratch_folders
 from foretrace.errors import InputError
 from foretrace.remote.failures import NoRangesError, nothing
 from foretrace.remote.objects import Facts, asked, facts
@@ -56,9 +57,9 @@ class _Copy:
     """A file in a folder of its own, which goes with the process."""
 
     def __init__(self, name: str) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="foretrace-url-"))
+        folder = scratch_folders.make("url")
         self.file = folder / (Path(name).name or "copy")
-        self.remove = finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self.remove = finalize(self, scratch_folders.remove, folder)
 
 
 _copies: dict[str, tuple[Facts, _Copy]] = {}

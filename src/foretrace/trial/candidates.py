@@ -195,6 +195,8 @@ def _fits(candidate: Candidate, finding: Finding) -> bool:
     """Whether a finding suggests a candidate; changes of a DataLoader only where there is one."""
     if candidate.name in ("workers", "pin-memory") and finding.evidence.get("loader") == "in the step":
         return False
+    if candidate.name == "workers" and finding.evidence.get("workers_wanted_count") == 0:
+        return False  # no core is idle
     if candidate.name == "prefetch" and not finding.evidence.get("workers_count"):
         return False
     return finding.rule in candidate.rules
@@ -222,8 +224,8 @@ def _value(candidate: Candidate, finding: Finding) -> Any:
         wanted = finding.evidence.get("workers_wanted_count")
         return int(wanted) if wanted else _default(candidate)
     if candidate.name == "threads":
-        cores = finding.evidence.get("cores_count")
-        return max(int(cores), 1) if cores else _default(candidate)
+        wanted = finding.evidence.get("threads_wanted_count")
+        return max(int(wanted), 1) if wanted else _default(candidate)
     return candidate.value
 
 

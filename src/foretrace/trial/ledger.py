@@ -18,12 +18,14 @@ from msgspec import Struct, to_builtins
 from foretrace import own_files
 from foretrace.errors import InputError
 from foretrace.own_files import Positive
-from foretrace.sourced import JUDGEMENT, Count
+from foretrace.sourced import JUDGEMENT, Count, Factor
+from foretrace.units import counted
 
 if TYPE_CHECKING:  # every diagnosis asks for the ledger, and few for a report
     from foretrace.trial.report import Report
 
 DEFAULT = Path(".foretrace") / "ledger.jsonl"
+WORTH_IT = Factor(1.03, "the measured speed-up, from which a promise of more is held all the same", JUDGEMENT)
 QUOTED_FROM = Count(5, "records of a rule, from which a diagnosis quotes them", JUDGEMENT)
 
 
@@ -44,6 +46,19 @@ class Record(Struct, frozen=True):
     promised: bool  # whether a gain was promised
     at: str = ""
 
+    @property
+    def as_predicted(self) -> bool:
+        """Whether what was measured lies in the predicted range; `inside` asks only whether the ranges meet, as noisy ones do."""
+        return self.predicted_low <= self.measured <= self.predicted_high
+
+    @property
+    def came_of(self) -> str:
+        """What came of a promised gain: held, broken, or unclear where the measurement cannot tell."""
+        if self.measured_low > 1 and (self.as_predicted or self.measured >= WORTH_IT):
+            return "held"
+        lost = self.measured_high <= 1 or self.measured_low > 1
+        return "broken" if lost or self.measured_high < self.predicted_low else "unclear"
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -52,10 +67,11 @@ class Kept:
     rule: str
     device: str
     records: int
-    inside: int
+    inside: int  # measured within the predicted range
     off: float  # the median of how far the predicted speed-up was from the measured one
     promised: int
     held: int  # of those promised, how many were a gain
+    broken: int  # of those promised, how many were none; the others are unclear
 
 
 def from_report(report: Report) -> list[Record]:
@@ -122,10 +138,10 @@ def _kept(rule: str, device: str, records: Sequence[Record]) -> Kept:
         rule,
         device,
         len(records),
-        sum(record.inside for record in records),
+        sum(record.as_predicted for record in records),
         median(abs(record.predicted / record.measured - 1) for record in records),
         len(promised),
-        sum(record.measured_high > 1 for record in promised),
+        *(sum(record.came_of == outcome for record in promised) for outcome in ("held", "broken")),
     )
 
 
@@ -141,9 +157,14 @@ def quotes(records: Sequence[Record], rules: Iterable[str], device: str | None) 
 
 def sentence(kept: Kept) -> str:
     """How far a rule's predictions came true, in a sentence."""
+    gains = (
+        f"; of {counted(kept.promised, 'promised gain')}, {kept.held} came true and {kept.broken} did not"
+        if kept.promised
+        else ""
+    )
     return (
         f"{kept.rule}: {kept.inside} of {kept.records} predictions measured here on {kept.device} came true within their range"
-        f" (typically {100 * kept.off:.0f} % off)"
+        f" (typically {100 * kept.off:.0f} % off){gains}"
     )
 
 

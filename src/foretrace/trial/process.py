@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from foretrace.capture.launch import BOOTSTRAP
+from foretrace.capture.masking import keep_log
 from foretrace.capture.trial_options import VARIABLE, TrialOptions
 from foretrace.errors import UsageError
 
@@ -54,17 +56,18 @@ def run(
     }
     variables.pop("FORETRACE_CAPTURE", None)
     began = time.monotonic()
-    with log.open("wb") as file:
+    with tempfile.TemporaryFile() as file:
         try:
             program = subprocess.Popen(
                 command, env=variables, cwd=folder, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
             )  # fmt: skip
         except OSError as error:
             raise UsageError(f"cannot start {command[0]}: {error.strerror or error}") from error
-    try:
-        stopped = _wait(program, output, limits)
-    finally:
-        _end(program)
+        try:
+            stopped = _wait(program, output, limits)
+        finally:
+            _end(program)
+            keep_log(file, log)
     Path(f"{output}.claim").unlink(missing_ok=True)
     return {**_outcome(program, output, log, stopped), "took_s": time.monotonic() - began}
 

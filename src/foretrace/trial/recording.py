@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from foretrace.capture.masking import keep_log
 from foretrace.errors import MissingDataError
 from foretrace.trial import process, scratch
 
@@ -43,7 +45,7 @@ def record(
         **scratch.environment(target.parent / "scratch", {}),
         "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in paths),
     }
-    with log.open("wb") as file:
+    with tempfile.TemporaryFile() as file:
         try:
             done = subprocess.run(
                 [*recording, "--", *command], env=variables, cwd=place, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
@@ -53,6 +55,8 @@ def record(
             raise MissingDataError(
                 f"the recording took longer than {timeout_s:g} s (--timeout): {log}"
             ) from error
+        finally:
+            keep_log(file, log)
     if not any(target.glob("rank*/light.json*")):
         raise MissingDataError(
             f"{process.last_line(log).removeprefix('foretrace: ')} (exit code {done.returncode})"

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from foretrace.capture import known_secrets
+from foretrace.capture.secret_shapes import without_secret_arguments
 from foretrace.capture.trial_options import TrialOptions
 from foretrace.errors import MissingDataError, UsageError
 from foretrace.sourced import JUDGEMENT, Count
@@ -215,7 +217,7 @@ class Sweep:
         """What must be the same for runs to be taken over."""
         return {
             "saved": _SAVED,
-            "command": [os.path.basename(self.command[0]), *self.command[1:]],
+            "command": shown(self.command),
             "changes": {proposal.name: proposal.changes for proposal in self.proposals},
             "base_every": self.settings.base_every,
             "rounds": self.settings.rounds,
@@ -242,6 +244,12 @@ class Sweep:
     def _save(self) -> None:
         state = {"key": self._key(), "runs": self._runs}
         replace_text(self.folder / STATE, json.dumps(state, indent=1) + "\n")
+
+
+def shown(command: Sequence[str]) -> list[str]:
+    """A command line as it may be written down: without the folder of its program, and without secrets."""
+    words = without_secret_arguments([os.path.basename(command[0]), *command[1:]])
+    return list(known_secrets.without_values(words))
 
 
 def applied(run: Mapping[str, Any]) -> bool:

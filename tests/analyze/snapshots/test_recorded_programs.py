@@ -44,7 +44,7 @@ def test_a_recorded_leak_is_named_with_its_line(name: str, tmp_path: Path) -> No
     (leak,) = device.leaks
     assert line_of(leak.where) in faulty_lines(name)
     assert leak.where.startswith(f"{name}.py:")
-    assert leak.steps == 6
+    assert len(leak.repetitions) == 6
     assert device.optimizer is None
     assert device.fragmentation.advice == ()
 

@@ -134,6 +134,7 @@ def test_leaks_and_what_did_not_fit_are_named(tmp_path: Path) -> None:
     assert device["leaks"]["mark"] == "bad"
     assert column(device["leaks"]["table"], "where") == [f"train.py:{LEAK_LINE} <module>"]
     assert column(device["leaks"]["table"], "per_step_bytes") == [KEPT]
+    assert column(device["leaks"]["repetitions"], "kept_bytes") == [KEPT] * STEPS
     assert device["leaks"]["stacks"] == [[f"train.py:{LEAK_LINE} <module>"]]
     short = device["out_of_memory"]
     assert short["where"] == f"train.py:{FULL_LINE} <module>"

@@ -31,12 +31,13 @@ export interface SnapshotDevice {
     readonly reserved_at_ns: number
     readonly parts: readonly { readonly label: string; readonly bytes: number; readonly pct: number }[]
   }
+  readonly timed: boolean // else the history has no times, and every moment is the number of an event
   readonly curve: SnapshotCurve
   readonly tables: Readonly<Record<"line" | "category" | "phase" | "module" | "block" | "step", Table>>
   readonly layers: { readonly says: string } | null
   readonly optimizer: { readonly says: string } | null // where it keeps more than usual
   readonly stacks: { readonly of_block: readonly number[]; readonly frames: readonly (readonly string[])[] } // per row of the table of blocks
-  readonly leaks: { readonly mark: Mark; readonly says: string; readonly table: Table | null; readonly hint: string | null; readonly stacks: readonly (readonly string[])[] }
+  readonly leaks: { readonly mark: Mark; readonly says: string; readonly table: Table | null; readonly repetitions: Table | null; readonly hint: string | null; readonly stacks: readonly (readonly string[])[] }
   readonly unused: {
     readonly mark: Mark
     readonly says: string

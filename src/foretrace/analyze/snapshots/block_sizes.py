@@ -50,8 +50,8 @@ def whole(
     large, around = large[around >= 0], around[around >= 0]
     fixed = ~segments["expandable"].to_numpy()[around]
     large, around = large[fixed], around[fixed]
-    stop = (segments["address"].cast(pl.Int64) + segments["total_bytes"]).to_numpy()[around]
-    left = stop - address[large].astype(np.int64) - size[large]
+    stop = (segments["address"].to_numpy() + segments["total_bytes"].to_numpy().astype(np.uint64))[around]
+    left = (stop - address[large]).view(np.int64) - size[large]
     whole_size = size.copy()
     # No other large block fits behind it: the hole ends with the segment.
     alone = (left >= 0) & (left <= SMALL)

@@ -68,7 +68,8 @@ def largest(origins: Origins, event: int, count: int) -> pl.DataFrame:
 
 def _moments(memory: DeviceMemory, event: np.ndarray) -> pl.Series:
     """When events happened, from the first on; null before the history and after it."""
-    known = pl.Series((event != BEFORE) & (event < memory.events.height), dtype=pl.Boolean)
+    inside = (event != BEFORE) & (event < memory.events.height)
+    known = pl.Series(inside & memory.timed, dtype=pl.Boolean)
     since = np.append(memory.time_ns, 0)[np.clip(event, 0, memory.events.height)] - (memory.at_ns(0) or 0)
     times = pl.Series(since, dtype=pl.Int64)
     return pl.select(pl.when(known).then(times)).to_series()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import polars as pl
@@ -100,7 +100,13 @@ class SnapshotFindings:
             "schema": SCHEMA,
             "devices": [_device(found, by) for found in self.devices],
             "leaks": [
-                {"where": leak.where, "bytes_per_step": leak.bytes_per_step}
+                {
+                    "device": found.name,
+                    "where": leak.where,
+                    "bytes_per_step": leak.bytes_per_step,
+                    "kept_bytes": leak.kept_bytes,
+                    "repetitions": [asdict(repetition) for repetition in leak.repetitions],
+                }
                 for found in self.devices
                 for leak in found.leaks
             ],

@@ -43,7 +43,7 @@ def holes(memory: DeviceMemory, event: int) -> Holes:
     low, high, private = _ranges(memory, event)
     lives = memory.lives
     active = np.flatnonzero(lives.active_after(event))
-    begin = lives.address[active].astype(np.int64)
+    begin = _ordered(lives.address[active])
     order = np.argsort(begin, kind="stable")
     begin, size = begin[order], lives.size[active][order]
     place = np.searchsorted(low, begin, side="right") - 1
@@ -83,7 +83,7 @@ def unused_beside(memory: DeviceMemory, event: int) -> UnusedBeside:
     low, high, _ = _ranges(memory, event)
     lives = memory.lives
     rows = np.flatnonzero(lives.active_after(event))
-    begin = lives.address[rows].astype(np.int64)
+    begin = _ordered(lives.address[rows])
     place = np.searchsorted(low, begin, side="right") - 1
     inside = (place >= 0) & (begin < np.append(high, 0)[place])
     rows, place = rows[inside], place[inside]
@@ -94,13 +94,19 @@ def unused_beside(memory: DeviceMemory, event: int) -> UnusedBeside:
     return UnusedBeside(rows[chosen], np.maximum(high - low - used, 0)[place[chosen]])
 
 
+def _ordered(addresses: Array) -> Array:
+    """Addresses of 64 bits as signed numbers in the same order, the same distances apart."""
+    signed: Array = (addresses ^ np.uint64(1 << 63)).view(np.int64)
+    return signed
+
+
 def _ranges(memory: DeviceMemory, event: int) -> tuple[Array, Array, Array]:
     """What was held from the device then: where each piece began and stopped, in order, and whether in a private pool."""
     pieces = segment_lives(memory.events, memory.segments).filter(
         ~pl.col("expandable") & (pl.col("start") <= event) & (pl.col("end") > event)
     )
     growing = _mapped(memory, event)
-    low = np.concatenate((pieces["address"].to_numpy().astype(np.int64), growing[0]))
+    low = np.concatenate((_ordered(pieces["address"].to_numpy()), growing[0]))
     high = np.concatenate((low[: pieces.height] + pieces["total_bytes"].to_numpy(), growing[1]))
     alone = (pieces["pool"].fill_null(COMMON_POOL) != COMMON_POOL).to_numpy()
     private = np.concatenate((alone, growing[2]))
@@ -111,9 +117,9 @@ def _ranges(memory: DeviceMemory, event: int) -> tuple[Array, Array, Array]:
 def _mapped(memory: DeviceMemory, event: int) -> tuple[Array, Array, Array]:
     """The mapped ranges of expandable segments then: what is mapped at the end, without what was mapped later."""
     grown = memory.segments.filter("expandable")
-    begin = grown["address"].to_numpy().astype(np.int64)
+    begin = _ordered(grown["address"].to_numpy())
     later = memory.events[event + 1 :].filter(pl.col("action").cast(pl.String).is_in(list(_GROWS)))
-    where = later["address"].fill_null(0).to_numpy().astype(np.int64)
+    where = _ordered(later["address"].fill_null(0).to_numpy())
     sign = later["action"].cast(pl.String).replace_strict(_GROWS, default=0, return_dtype=pl.Int64).to_numpy()
     at = np.concatenate(
         (begin, begin + grown["total_bytes"].to_numpy(), where, where + later["size_bytes"].to_numpy())

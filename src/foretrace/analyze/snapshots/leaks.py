@@ -1,7 +1,8 @@
 """Leaks: memory that every step allocates at one source line and that stays.
 
-Not a leak: what is made once (a cache, the optimizer's state), what is replaced (gradients, batches fetched ahead) and what has
-a fixed length (the last ten losses). All of these stop growing.
+Not a leak: what is made once (a cache, the optimizer's state), what is replaced (gradients, batches fetched ahead), what has
+a fixed length (the last ten losses) and what is cleared now and then. The first three stop growing; of the last, earlier blocks
+were freed at an age that those held now have not reached.
 """
 
 from __future__ import annotations
@@ -13,10 +14,21 @@ import polars as pl
 
 from foretrace.analyze.concepts.trees.call_tree import Array
 from foretrace.analyze.snapshots.origins import Origins
-from foretrace.analyze.snapshots.steps import LEAST_STEPS, Steps
+from foretrace.analyze.snapshots.steps import LEAST_STEPS, Steps, since_first_ns
 from foretrace.sourced import JUDGEMENT, Bytes
 
 LEAST_BYTES = Bytes(4096, "growth per step at one line, below which nobody runs out of memory", JUDGEMENT)
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """A step in which a line's memory grew; its events are rows of the device's history."""
+
+    step: int
+    start_ns: int | None  # since the first event; None in a history without times
+    first_event: int
+    last_event: int
+    kept_bytes: int  # allocated there in the step and never freed
 
 
 @dataclass(frozen=True)
@@ -25,10 +37,14 @@ class Leak:
 
     where: str
     bytes_per_step: int
-    kept_bytes: int  # allocated there in the steps and never freed
-    steps: int  # in how many, one after the other up to the last
+    repetitions: tuple[Repetition, ...]  # one after the other up to the last step
     category: str  # what most of it held
     stack: int  # an example
+
+    @property
+    def kept_bytes(self) -> int:
+        """Allocated there in these steps and never freed."""
+        return sum(repetition.kept_bytes for repetition in self.repetitions)
 
 
 def find(origins: Origins, steps: Steps | None) -> list[Leak]:
@@ -37,45 +53,63 @@ def find(origins: Origins, steps: Steps | None) -> list[Leak]:
         return []
     memory = origins.memory
     lives, never = memory.lives, memory.events.height
+    kept = lives.asked == never
     rows = pl.DataFrame(
         {
             "where": origins.lines,
             "category": origins.categories,
             "stack": lives.stack,
             "size": lives.size,
-            "kept": lives.asked == never,
+            "kept": kept,
             "made": _step_of(lives.start, steps),
-            "gone": _step_of(np.where(lives.asked == never, -1, lives.asked), steps),
+            "gone": _step_of(np.where(kept, -1, lives.asked), steps),
+            "age": np.where(kept, len(steps), _reached(lives.asked, steps)) - _reached(lives.start, steps),
         }
     )
     changes = _changes(rows)
     leaks = []
-    for (where,), of_line in changes.group_by("where", maintain_order=True):
-        grown = of_line.sort("step")
+    for (where,), grown in changes.group_by("where", maintain_order=True):
         run = _trailing(grown["step"].to_list(), len(steps))
-        if run < LEAST_STEPS:
+        per_step = int(grown["growth"].tail(run).median() or 0)  # type: ignore[arg-type]
+        if run < LEAST_STEPS or per_step < LEAST_BYTES:
             continue
-        last = grown.tail(run)
-        kept = rows.filter((pl.col("where") == where) & pl.col("kept") & (pl.col("made") >= len(steps) - run))
-        per_step = int(last["growth"].median() or 0)  # type: ignore[arg-type]
-        if per_step < LEAST_BYTES:
+        of_line = rows.filter(pl.col("where") == where)
+        held = of_line.filter(pl.col("kept") & (pl.col("made") >= len(steps) - run))
+        if _cleared_at_that_age(held, of_line.filter(~pl.col("kept"))):
             continue
         most = (
-            kept.group_by("category", "stack")
+            held.group_by("category", "stack")
             .agg(pl.col("size").sum())
             .sort("size", "stack", descending=True)
         )
-        leaks.append(
-            Leak(
-                str(where),
-                per_step,
-                int(kept["size"].sum()),
-                run,
-                str(most["category"][0]),
-                int(most["stack"][0]),
-            )
-        )
+        repetitions = _repetitions(origins, steps, held)
+        leaks.append(Leak(str(where), per_step, repetitions, str(most["category"][0]), int(most["stack"][0])))
     return sorted(leaks, key=lambda leak: -leak.bytes_per_step)
+
+
+def _cleared_at_that_age(held: pl.DataFrame, freed: pl.DataFrame) -> bool:
+    """Whether blocks of the line that were freed had lived for as many steps as the oldest held now."""
+    longest = int(freed["age"].max() or 0)  # type: ignore[arg-type]
+    return longest > 1 and longest >= int(held["age"].max() or 0)  # type: ignore[arg-type]
+
+
+def _repetitions(origins: Origins, steps: Steps, held: pl.DataFrame) -> tuple[Repetition, ...]:
+    """The steps that keep these blocks, with what each keeps."""
+    by_step = held.group_by("made").agg(pl.col("size").sum()).sort("made")
+    places = by_step["made"].to_numpy()
+    starts = since_first_ns(origins.memory, steps.first[places])
+    return tuple(
+        Repetition(
+            int(steps.numbers[place]), start_ns, int(steps.first[place]), int(steps.stop[place]) - 1, size
+        )
+        for place, start_ns, size in zip(places, starts, by_step["size"], strict=True)
+    )
+
+
+def _reached(event: Array, steps: Steps) -> Array:
+    """How many steps had begun at each event."""
+    begun: Array = np.searchsorted(steps.first, event, side="right")
+    return begun
 
 
 def _step_of(event: Array, steps: Steps) -> Array:

@@ -63,9 +63,17 @@ class DeviceMemory:
     notes: tuple[str, ...]
 
     @cached_property
+    def timed(self) -> bool:
+        """Whether the history has times; that of an older torch has none."""
+        return self.events["time_ns"].null_count() < self.events.height
+
+    @cached_property
     def time_ns(self) -> Array:
-        """When each event happened."""
-        return self.events["time_ns"].to_numpy()
+        """When each event happened; without times (`timed`), the numbers of the events."""
+        if not self.timed:
+            return np.arange(self.events.height, dtype=np.int64)
+        times = self.events["time_ns"].fill_null(strategy="forward").fill_null(strategy="backward")
+        return times.to_numpy()
 
     @cached_property
     def baseline_bytes(self) -> int:
@@ -127,8 +135,8 @@ class DeviceMemory:
         return int(self.reserved[0]) - sign * int(first["size_bytes"])
 
     def at_ns(self, event: int) -> int | None:
-        """When an event happened; BEFORE is as late as the first one."""
-        return int(self.time_ns[max(event, 0)]) if len(self.time_ns) else None
+        """When an event happened, if that is known; BEFORE is as late as the first one."""
+        return int(self.time_ns[max(event, 0)]) if self.timed else None
 
     def _held(self, until: Array) -> Array:
         count = self.events.height

@@ -41,8 +41,8 @@ def backward_passes(memory: DeviceMemory, places: Places) -> Passes:
 
 
 def optimizer_steps(memory: DeviceMemory, places: Places) -> Passes:
-    """Runs of allocations in an optimizer's code."""
-    return _runs(memory, places, (OPTIMIZER,), (FORWARD, BACKWARD, RECOMPUTE))
+    """Runs of allocations in an optimizer's code; one where the backward pass updates parameter by parameter."""
+    return _runs(memory, places, (OPTIMIZER,), (FORWARD,))
 
 
 def _runs(memory: DeviceMemory, places: Places, inside: tuple[str, ...], between: tuple[str, ...]) -> Passes:

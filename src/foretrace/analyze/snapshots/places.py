@@ -34,6 +34,8 @@ _NATIVE_BACKWARD = re.compile(
     r"torch::autograd::(?:Engine|AccumulateGrad|generated::\w*Backward)|Backward\d*::apply"
 )
 _CALLS_FORWARD = ("forward", "_call_impl", "_wrapped_call_impl")
+# Makes one token after the other: what it keeps for the next is freed when it returns.
+_GENERATES = re.compile(r"(?:^|_)(?:generat(?:e|ion)|decod(?:e|ing)|sample|beam_search|greedy_search)(?:_|$)")
 _FUNCTIONAL = re.compile(r"(?:^|/)torch/nn/functional\.py$")
 _MODULES = re.compile(r"(?:^|/)torch/nn/modules/")
 _PARAMETER_CODE = re.compile(r"(?:^|/)torch/nn/parameter\.py$")
@@ -45,6 +47,7 @@ _PLACES_PARAMETERS = (
     "from_pretrained",
 )
 _GENERATED = re.compile(r"(?:^|/)torchinductor_|(?:^|/)torch_compile_debug/")  # code that the compiler wrote
+_NATIVE_FILE = re.compile(r"^(?:\?\?)?$|\.(?:c|cc|cpp|cu|cuh|h|hpp)$")
 _SITE = re.compile(r".*(?:site|dist)-packages/")
 
 
@@ -164,6 +167,28 @@ class Places:
     def stack(self, number: int) -> list[str]:
         """One stack in words, innermost first."""
         return [self.words[frame] for frame in self._stacks.filter(pl.col("stack") == number)["frame"]]
+
+    def loops_over_steps(self, stacks: Array) -> bool:
+        """Whether a loop over allocations with these stacks runs outside modules and generation, as a loop over steps does.
+
+        The loop is in a frame that all of them share, or in the function that they reach from there by several lines.
+        """
+        of_python = pl.Series([not _NATIVE_FILE.search(file) for file in self._files], dtype=pl.Boolean)
+        used = self._stacks.filter(
+            pl.col("stack").is_in(pl.Series(stacks).implode()) & of_python.gather(self._stacks["frame"])
+        )
+        outer_first = used.sort("stack", "position", descending=(False, True))
+        paths = outer_first.group_by("stack").agg("frame")["frame"].to_list()
+        for level in zip(*paths, strict=False):
+            functions = {(self._files[frame], self._functions[frame]) for frame in level}
+            if len(functions) > 1:
+                return True
+            ((_, function),) = functions
+            if function in _CALLS_FORWARD or _GENERATES.search(function):
+                return False
+            if len(set(level)) > 1:
+                return True
+        return True
 
     def _among(self, function: str) -> Array:
         """For each stack whether a function of that name is among its frames."""

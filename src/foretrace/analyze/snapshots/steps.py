@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from foretrace.analyze.concepts.trees.call_tree import Array
-from foretrace.analyze.snapshots.lifetimes import BEFORE
+from foretrace.analyze.snapshots.lifetimes import BEFORE, DeviceMemory
 from foretrace.analyze.snapshots.origins import Origins
 from foretrace.snapshot import Snapshot
 from foretrace.sourced import Count
@@ -44,21 +44,28 @@ def find(
     *,
     first_step: int = 0,
 ) -> Steps | None:
-    """The steps: those that are given as times, else annotated, else told by the optimizer, zero_grad or backward passes.
+    """The steps: those given as times, else annotated, else ended by the optimizer, zero_grad or backward passes.
 
-    Where none of these is there, as in inference, the program's rounds: from one run of an allocation that comes again to the next.
+    Without any of these, as in inference, the rounds of the program's loop: from one run of a repeated allocation to the next.
     """
     if given:
         spans = np.array(given, np.int64)
         numbers = first_step + np.arange(len(spans))
         return _timed(origins, spans[:, 0], spans[:, 1], numbers, "the times that were measured")
-    return (
-        _annotated(origins, snapshot)
-        or _after(origins, _optimizer_ends(origins, snapshot), "the optimizer's steps")
-        or _after(origins, _cleared(origins), "zero_grad, which frees the gradients")
-        or _after(origins, origins.backward.last, "backward passes")
-        or _rounds(origins)
-    )
+    if (annotated := _annotated(origins, snapshot)) is not None:
+        return annotated
+    optimizer = _distinct(_optimizer_ends(origins, snapshot))
+    ends = {
+        "the optimizer's steps": optimizer,
+        "zero_grad, which frees the gradients": _distinct(_cleared(origins)),
+        "backward passes": _of_whole_steps(_distinct(origins.backward.last), optimizer),
+    }
+    # An optimizer that works in place allocates in its first step only: several of what comes next say more than one of it.
+    for fewest in (2, 1):
+        for told_by, last in ends.items():
+            if len(last) >= fewest:
+                return Steps(np.arange(len(last)), np.append(0, last[:-1] + 1), last + 1, told_by)
+    return _rounds(origins)
 
 
 def levels(origins: Origins, steps: Steps) -> pl.DataFrame:
@@ -72,13 +79,20 @@ def levels(origins: Origins, steps: Steps) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "step": steps.numbers,
-            "start_ns": memory.time_ns[steps.first] - memory.time_ns[0],
-            "end_ns": memory.time_ns[steps.stop - 1] - memory.time_ns[0],
+            "start_ns": since_first_ns(memory, steps.first),
+            "end_ns": since_first_ns(memory, steps.stop - 1),
             "peak_bytes": peaks,
             "end_bytes": ends,
             "growth_bytes": np.append(ends[:1] * 0, np.diff(ends)),
         }
     )
+
+
+def since_first_ns(memory: DeviceMemory, events: Array) -> pl.Series:
+    """When events happened, counted from the first; null in a history without times."""
+    if not memory.timed:
+        return pl.Series([None] * len(events), dtype=pl.Int64)
+    return pl.Series(memory.time_ns[events] - memory.time_ns[0], dtype=pl.Int64)
 
 
 def _annotated(origins: Origins, snapshot: Snapshot) -> Steps | None:
@@ -99,6 +113,8 @@ def _annotated(origins: Origins, snapshot: Snapshot) -> Steps | None:
 
 def _timed(origins: Origins, start: Array, end: Array, numbers: Array, told_by: str) -> Steps | None:
     """Steps by time; those in which nothing happened on the device are left out."""
+    if not origins.memory.timed:
+        return None
     time = np.maximum.accumulate(origins.memory.time_ns)
     first, stop = np.searchsorted(time, start, side="left"), np.searchsorted(time, end, side="right")
     kept = stop > first
@@ -112,7 +128,7 @@ def _optimizer_ends(origins: Origins, snapshot: Snapshot) -> Array:
     named = snapshot.annotations.filter(
         (pl.col("stage") == "END") & pl.col("name").str.contains(_OPTIMIZER_MARK)
     )
-    if named.is_empty():
+    if named.is_empty() or not origins.memory.timed:
         return origins.optimizer.last
     ends = np.sort(named["time_ns"].to_numpy())
     time = np.maximum.accumulate(origins.memory.time_ns)
@@ -131,17 +147,23 @@ def _cleared(origins: Origins) -> Array:
     return ends
 
 
-def _after(origins: Origins, ends: Array, told_by: str) -> Steps | None:
-    """Steps that end with these events; what comes after the last is no whole step."""
-    ends = np.unique(ends[ends != BEFORE])
-    if len(ends) < 2:
-        return None
-    first = np.append(0, ends[:-1] + 1)
-    return Steps(np.arange(len(ends)), first, ends + 1, told_by)
+def _distinct(ends: Array) -> Array:
+    """The events that end a step, in order; what comes after the last is no whole step."""
+    return np.unique(ends[ends != BEFORE])
+
+
+def _of_whole_steps(backward: Array, optimizer: Array) -> Array:
+    """Backward passes as ends of steps: several before the first step of the optimizer belong to that one step."""
+    if not len(optimizer):
+        return backward
+    return np.append(optimizer[:1], backward[backward > optimizer[0]])
 
 
 def _rounds(origins: Origins) -> Steps | None:
-    """Rounds of a loop, by the allocation that begins one: of those that come again, the first that comes least often."""
+    """Rounds of the program's loop, by the allocation that begins one: of the repeated ones, the first of the rarest.
+
+    None where the rounds may be parts of one step: layers of a forward pass, tokens of one generation.
+    """
     memory, places = origins.memory, origins.places
     rows = np.flatnonzero((memory.events["action"] == "alloc").to_numpy())
     stack = memory.events["stack"].to_numpy()[rows]
@@ -154,6 +176,12 @@ def _rounds(origins: Origins) -> Steps | None:
         return None
     head = int(again["stack"][0])
     begins = runs.filter(pl.col("stack") == head)["row"].sort().to_numpy()
+    of_round = np.searchsorted(begins, rows, side="right")
+    usual = pl.DataFrame({"stack": stack, "round": of_round}).unique().group_by("stack").len()
+    # What only some of the rounds allocate lies between two passes over layers, for example.
+    usual = usual.filter((pl.col("stack") >= 0) & (2 * pl.col("len") > len(begins)))
+    if not places.loops_over_steps(usual["stack"].to_numpy()):
+        return None
     # The last round is whole where the history ends with its loop; nobody knows.
     return Steps(
         np.arange(len(begins) - 1), begins[:-1], begins[1:], f"rounds that begin at {places.lines[head]}"

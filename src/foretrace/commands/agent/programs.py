@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+from foretrace.capture import known_secrets
 from foretrace.commands.agent.roots import Roots
 from foretrace.commands.agent.tools import Tools
 from foretrace.errors import MissingDataError, UsageError
@@ -111,7 +112,8 @@ class Programs:
             complaints = _last(err)
             said = [*_last(out), *complaints][-_LAST_LINES:]
             out.seek(0)
-            return Ended(code, out.read().decode("utf-8", "replace"), tuple(said), tuple(complaints))
+            lines = [tuple(known_secrets.masked(some)) for some in (said, complaints)]
+            return Ended(code, out.read().decode("utf-8", "replace"), *lines)
 
 
 def _last(stream: IO[bytes]) -> list[str]:

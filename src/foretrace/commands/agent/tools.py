@@ -16,6 +16,7 @@ from foretrace import analyze
 from foretrace.analyze.result import Analysis, Result
 from foretrace.analyze.snapshots.findings import SnapshotFindings
 from foretrace.analyze.snapshots.opening import open_findings
+from foretrace.analyze.snapshots.steps import LEAST_STEPS
 from foretrace.commands import _output, _query
 from foretrace.commands import diagnose as diagnose_command
 from foretrace.commands import explain as explain_command
@@ -378,6 +379,18 @@ def _page(name: str) -> str | None:
     return inspect.getdoc(known[name].function) if name in known else None
 
 
+def _last_repetitions(leaks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The leaks with the last steps that show them, and how many do."""
+    return [
+        {
+            **leak,
+            "repetitions": leak["repetitions"][-LEAST_STEPS:],
+            "repetitions_count": len(leak["repetitions"]),
+        }
+        for leak in leaks
+    ]
+
+
 def _of_snapshot(found: SnapshotFindings, file: Path) -> Answer:
     first = found.devices[0]
     frame = memory_page.frame(first, "line", 0)
@@ -391,7 +404,7 @@ def _of_snapshot(found: SnapshotFindings, file: Path) -> Answer:
                 {name: row[name] for name in row}
                 for row in memory_page.frame(first, "category", 0).to_dicts()
             ],
-            **({"leaks": document["leaks"]} if document["leaks"] else {}),
+            **({"leaks": _last_repetitions(document["leaks"])} if document["leaks"] else {}),
             **({"out_of_memory": document["oom"]} if document["oom"] else {}),
             "fragmentation_pct": document["fragmentation_pct"],
         },

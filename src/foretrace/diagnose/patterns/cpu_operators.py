@@ -16,6 +16,7 @@ from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Place
 from foretrace.errors import MissingDataError
 from foretrace.ingest.processor import Processor
+from foretrace.intervals import Intervals
 from foretrace.predict.edits import Edit
 from foretrace.predict.numbers import ProgramTime
 from foretrace.sourced import JUDGEMENT, Count
@@ -124,6 +125,15 @@ def clock(case: Case, at_ns: NDArray[np.int64]) -> NDArray[np.int64]:
     marks = np.concatenate(([0], program.call_start_ns, [program.measured_host_ns]))
     found: NDArray[np.int64] = np.interp(at_ns, marks, passed).astype(np.int64)
     return found
+
+
+def named_times(case: Case, pattern: str) -> Intervals:
+    """When operators and annotations ran whose names match, on the program's clock."""
+    spans = case.trace.spans.filter(
+        pl.col("kind").is_in(("annotation", "op")) & pl.col("name").cast(pl.String).str.contains(pattern)
+    )
+    start = (spans["start_ns"] - case.program.start_ns).to_numpy()
+    return intervals.union(start, start + spans["dur_ns"].fill_null(0).to_numpy())
 
 
 def rows_and_size(shapes: str) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from foretrace.diagnose.case import Case
@@ -12,6 +12,7 @@ from foretrace.sourced import JUDGEMENT, Share
 if TYPE_CHECKING:  # most recordings are of one rank: all of `ranks` is loaded where there are more
     from foretrace.ranks.findings import RankFinding
     from foretrace.ranks.reduce import Ranks
+    from foretrace.ranks.unused import Unused
 
 COSTS = Share(
     0.01, "the job's step, that a cause is worth to count against what one rank's waits say", JUDGEMENT
@@ -19,13 +20,24 @@ COSTS = Share(
 OF_ONE_RANK = ("slow-rank", "late-input", "imbalance")
 
 
-def find(cases: Mapping[int, Case]) -> Ranks | None:
-    """The ranks on one clock; None where their recordings hold too little."""
+def find(cases: Mapping[int, Case], own: Case | None = None, unused: Sequence[Unused] = ()) -> Ranks | None:
+    """The ranks on one clock, those of the profiling cycle of `own`; None where their recordings hold too little.
+
+    `unused` are recordings of these ranks that were left out before.
+    """
+    from foretrace.ranks.cycles import Recording, choose
     from foretrace.ranks.reduce import reduce
     from foretrace.ranks.summarise import of_trace
 
     try:
-        return reduce([of_trace(case.trace, rank=rank) for rank, case in cases.items()])
+        recordings = [
+            Recording(str(case.trace.path), of_trace(case.trace, rank=rank)) for rank, case in cases.items()
+        ]
+        chosen = choose(recordings, own=str(own.trace.path) if own else None)
+        if len(chosen.recordings) < 2:
+            return None
+        summaries = [recording.summary for recording in chosen.recordings]
+        return reduce(summaries, unused=(*unused, *chosen.unused), cycle=chosen.cycle)
     except MissingDataError:
         return None
 

@@ -28,9 +28,11 @@ class Pace:
     """The input of a step: what making it takes, where, and what is left of the step without waiting for it."""
 
     loaded: Loaded
-    most: int | None  # workers that leave the main process a core; None where the cores are not known
+    most: int | None  # workers that leave the main process an idle core; None where the cores are not known
     rest_ns: float
     doubt: str = ""
+    threads: int | None = None  # of the main process, where it computes on the same cores
+    cores: int | None = None  # that other programs leave
 
     @property
     def workers(self) -> int | None:
@@ -56,10 +58,19 @@ class Pace:
         further = (needed - self.workers) / loading.LEAST_OF_A_CORE
         return max(min(ceil(self.workers + further), self.most), 1)
 
-    def after(self, case: Case, made_ns: float, workers: float) -> Edit:
-        """The waits gone, and what so many workers cannot deliver in time added to every step."""
+    def beside(self, workers: int) -> float:
+        """How much longer the rest of the step takes at worst, if workers take cores that its threads have now."""
+        if self.threads is None or self.cores is None or self.threads + workers <= self.cores:
+            return 1.0
+        return max(self.threads / max(self.cores - workers, 1), 1.0)
+
+    def after(self, case: Case, made_ns: float, workers: float, *, slower: float = 1.0) -> Edit:
+        """The waits gone, and what so many workers cannot deliver in time added to every step.
+
+        `slower` is how much longer the rest of the step takes beside them.
+        """
         taken = 0 if self.workers else loading.TAKEN_NS  # workers that are there hand over already
-        late = max(made_ns / workers - self.rest_ns, taken)
+        late = max(max(made_ns / workers, self.rest_ns * slower) - self.rest_ns, taken)
         calls = [int(call) for call in case.program.step_calls if call < len(case.program.kind)]
         added = Edit(added_host_ns=dict.fromkeys(calls, round(late)) if late > 0 else {})
         return edits.merge((self.loaded.waits.gone(), added))
@@ -70,9 +81,17 @@ def pace(case: Case) -> Pace | None:
     if case.loaded is None or case.timed is None:
         return None
     rest_ns = step_ns(edits.apply(case.program, case.loaded.waits.gone()))
-    cores = case.timed.cores
-    most = None if cores is None else max(int(cores) - 1, 1)
-    return Pace(case.loaded, most, rest_ns, _doubt(case.timed, case.loaded.workers))
+    cores, most = case.timed.free_cores, most_workers(case)
+    threads = case.processor.threads if case.on_cpu and case.processor is not None else None
+    return Pace(case.loaded, most, rest_ns, _doubt(case.timed, case.loaded.workers), threads, cores)
+
+
+def most_workers(case: Case) -> int | None:
+    """Workers that leave the main process an idle core: none on contended ones; None where the cores are not known."""
+    if case.timed is None or case.timed.free_cores is None:
+        return None
+    contended = case.timed.core_use is not None and case.timed.core_use.contended
+    return 0 if contended else max(case.timed.free_cores - 1, 0)
 
 
 def _doubt(timed: Timed, workers: int | None) -> str:
@@ -80,11 +99,13 @@ def _doubt(timed: Timed, workers: int | None) -> str:
     loader, cores = timed.loader, timed.cores
     if loader is None or (not workers and _waits_itself(loader)):
         return ""  # who waits for a disk needs no core
-    if cores is not None and loader.load_average is not None and loader.load_average > timed.machine_cores:
-        return f"{loader.load_average:.0f} processes or threads compete for {timed.machine_cores:g} cores already"
+    counted = timed.core_use is not None
+    load = None if counted else loader.load_average
+    if cores is not None and load is not None and load > timed.machine_cores:
+        return f"{load:.0f} processes or threads compete for {timed.machine_cores:g} cores already"
     if not workers:
         return ""
-    if cores is not None and workers >= max(int(cores) - 1, 1):
+    if cores is not None and workers >= int(cores) - 1:
         return f"{workers} workers have all of the {cores:g} cores already"
     if loader.made_ns and loader.made_cpu_ns is not None:
         share = loader.made_cpu_ns / loader.made_ns
@@ -143,10 +164,14 @@ def first_workers(
     fewest = 1 if loader and _waits_itself(loader) else fewest
     # That a batch takes a worker longest, and that workers count for fewest, seldom meet.
     ends = ((worst, workers), (likely, fewest), (made + sent, most))
+    beside = found.beside(workers)
     change = Change(
         f"data loaded by {workers} workers ({fewest} to {most})",
         found.after(case, likely, workers),
-        others=tuple(found.after(case, *end) for end in ends),
+        others=(
+            *(found.after(case, *end) for end in ends),
+            *([found.after(case, likely, workers, slower=beside)] if beside > 1 else []),
+        ),
         doubt=found.doubt,
     )
     return First(change, workers, sent)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foretrace.present.agent.tokens import token_count
+from foretrace.secret_formats import without_known_secrets
 from foretrace.units import shorten, visible
 
 MOST_TOKENS = 8_000
@@ -102,7 +103,8 @@ def _head(answer: Answer, most_tokens: int) -> list[str]:
 def _tail(answer: Answer, *, commands: bool) -> list[str]:
     if answer.next is None:
         return []
-    return [_line({"next": visible(answer.next.command if commands else answer.next.call)})]
+    following = answer.next.command if commands else answer.next.call
+    return [_line({"next": visible(without_known_secrets(following))})]
 
 
 def clean(value: Any, width: int = NAME_WIDTH) -> Any:
@@ -125,6 +127,7 @@ def clean(value: Any, width: int = NAME_WIDTH) -> Any:
 
 def _text(text: str, width: int) -> str:
     """Lines stay lines; every other character that could act or hide is spelled out."""
+    text = without_known_secrets(text)
     if len(text) > 8 * width:
         text = f"{text[: 4 * width]}…{text[-4 * width :]}"
     spelled = "\n".join(visible(line) for line in text.split("\n"))

@@ -19,6 +19,7 @@ from foretrace.present.text.code_lines import code_lines
 from foretrace.present.text.markup import code, code_block, escaped, paragraph
 from foretrace.present.text.summary_page import Line
 from foretrace.present.text.verdicts import verdict_word
+from foretrace.secret_formats import without_known_secrets
 from foretrace.trace import Trace
 from foretrace.units import format_value, shorten, visible
 
@@ -35,6 +36,10 @@ _OVERVIEW = (
 def headline(diagnosis: Diagnosis, times: StepTimes) -> str:
     """One sentence: the step now, and what it would be with the fixes that promise a gain."""
     now = format_value("_ns", times.used_ns)
+    if diagnosis.read_in_part:
+        now = f"{visible(diagnosis.read_in_part)}. {now}"
+    if diagnosis.contended:
+        return f"{diagnosis.contended}. {now} {times.of} beside them; no gain is promised: stop them and record again."
     if diagnosis.combined is None:
         why = diagnosis.not_promised
         return f"{now} {times.of}; " + (f"no gain is promised: {why}." if why else _NO_PROMISE)
@@ -159,7 +164,7 @@ def to_json(
         "schema": SCHEMA,
         "foretrace": __version__,
         "trace": {
-            "path": str(trace.path), "format": trace.format,
+            "path": without_known_secrets(str(trace.path)), "format": trace.format,
             "devices": [device.get("name") for device in trace.meta.get("devices", ())],
             "rank": trace.meta.get("rank"), "world_size": trace.meta.get("world_size"),
             "events": trace.meta.get("events"),
@@ -177,6 +182,7 @@ def to_json(
         "seen": [{"rule": each.rule, "says": each.says} for each in diagnosis.seen],
         "combined": None if combined is None else {k: to_dict(combined)[k] for k in ("after_ms", "speedup")},
         **({} if freed is None else {"freed_bytes": asdict(freed)}),
+        **({"read_in_part": diagnosis.read_in_part} if diagnosis.read_in_part else {}),
     }  # fmt: skip
 
 

@@ -112,9 +112,12 @@ def _curve(found: DeviceFindings, room: int) -> Iterator[Line]:
             format_value("_bytes", memory.peak_bytes) if number == 0 else "0" if number == _HEIGHT - 1 else ""
         )
         yield [(f"{label:>{_LABEL - 1}} ", "quiet"), (line, "bar")]
-    duration = format_value("_ns", int(memory.time_ns[-1] - memory.time_ns[0]))
-    at = int((memory.at_ns(memory.peak) or 0) - memory.time_ns[0])
-    said = f"{duration}; the peak is at {format_value('_ns', at)}"
+    at = int(memory.time_ns[max(memory.peak, 0)] - memory.time_ns[0])
+    if memory.timed:
+        duration = format_value("_ns", int(memory.time_ns[-1] - memory.time_ns[0]))
+        said = f"{duration}; the peak is at {format_value('_ns', at)}"
+    else:
+        said = f"{counted(memory.events.height, 'event')}; the peak is at event {at:,}"
     yield [(" " * _LABEL, ""), (said, "quiet")]
 
 
@@ -139,16 +142,56 @@ def _leaks(found: DeviceFindings, top: int, room: int) -> Iterator[Line]:
     yield from _table(table.head(top) if top else table, room)
     if 0 < top < table.height:
         yield [(f"{table.height - top:,} more; --top 0 prints all", "quiet")]
+    yield []
+    repetitions = repetitions_frame(found)
+    yield from _table(repetitions.tail(top) if top else repetitions, room)
+    if 0 < top < repetitions.height:
+        earlier = counted(repetitions.height - top, "earlier step")
+        yield [(f"{earlier}; --top 0 prints all", "quiet")]
     yield from _wrapped(memory_words.KEEPS, room, "quiet")
 
 
 def leaks_frame(found: DeviceFindings) -> pl.DataFrame:
     """The lines whose memory grows with every step."""
     rows = [
-        (leak.where, leak.bytes_per_step, leak.kept_bytes, leak.steps, leak.category) for leak in found.leaks
+        (leak.where, leak.bytes_per_step, leak.kept_bytes, len(leak.repetitions), leak.category)
+        for leak in found.leaks
     ]
     schema = {"where": pl.String, "per_step_bytes": pl.Int64, "kept_bytes": pl.Int64, "steps_count": pl.Int64}
     return pl.DataFrame(rows, schema={**schema, "category": pl.String}, orient="row")
+
+
+def repetitions_frame(found: DeviceFindings) -> pl.DataFrame:
+    """The steps that show the leaks, in order: when they were, and what the leaking lines allocated there for good."""
+    rows = [
+        (
+            repetition.step,
+            repetition.start_ns,
+            repetition.first_event,
+            repetition.last_event,
+            repetition.kept_bytes,
+        )
+        for leak in found.leaks
+        for repetition in leak.repetitions
+    ]
+    schema = {
+        "step": pl.Int64,
+        "start_ns": pl.Int64,
+        "first": pl.Int64,
+        "last": pl.Int64,
+        "kept_bytes": pl.Int64,
+    }
+    steps_of_leaks = (
+        pl.DataFrame(rows, schema=schema, orient="row")
+        .group_by("first")
+        .agg(pl.col("step", "start_ns", "last").first(), pl.col("kept_bytes").sum())
+    )
+    return steps_of_leaks.sort("first").select(
+        pl.col("step").cast(pl.String),
+        "start_ns",
+        pl.format("{} to {}", "first", "last").alias("events"),
+        "kept_bytes",
+    )
 
 
 def _unused(found: DeviceFindings, room: int) -> Iterator[Line]:
@@ -187,7 +230,8 @@ def markdown(found: SnapshotFindings, by: str, top: int) -> str:
     for device in found.devices:
         parts.append(f"{paragraph(device.name)}\n\n{tables.to_markdown(frame(device, by, top))}")
         parts += [
-            f"- leak: {paragraph(leak.where)}, {format_value('_bytes', leak.bytes_per_step)} per step\n"
+            f"- leak: {paragraph(leak.where)}, {format_value('_bytes', leak.bytes_per_step)} per step, "
+            f"steps {leak.repetitions[0].step} to {leak.repetitions[-1].step}\n"
             for leak in device.leaks
         ]
         if (says := memory_words.optimizer_says(device)) is not None:

@@ -52,7 +52,7 @@ def leaks_unchecked(found: DeviceFindings) -> str | None:
     known = found.steps
     if known is not None and len(known) >= LEAST_STEPS:
         return None
-    count = counted(len(known), "whole step") if known else "no step"
+    count = counted(len(known), "whole step") if known else "no repeated step"
     return f"not checked: {count} in the history, and {LEAST_STEPS} are needed"
 
 
@@ -60,10 +60,12 @@ def leaks_says(found: DeviceFindings) -> str:
     """How much each step keeps, or that it keeps nothing."""
     if (why := leaks_unchecked(found)) is not None or found.steps is None:
         return why or ""
-    told = f"{counted(len(found.steps), 'step')}, told by {found.steps.told_by}"
+    steps = f"{counted(len(found.steps), 'step')}, detected by {found.steps.told_by}"
     if not found.leaks:
-        return f"none in {told}"
-    return f"each step keeps {_bytes(sum(leak.bytes_per_step for leak in found.leaks))} more ({told})"
+        return f"none in {steps}"
+    longest = max((leak.repetitions for leak in found.leaks), key=len)
+    grows = _bytes(sum(leak.bytes_per_step for leak in found.leaks))
+    return f"each step keeps {grows} more, steps {longest[0].step} to {longest[-1].step} ({steps})"
 
 
 def unused_says(found: DeviceFindings) -> str:

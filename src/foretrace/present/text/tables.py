@@ -16,6 +16,7 @@ import polars.selectors as cs
 from foretrace._version import __version__
 from foretrace.analyze.result import Result
 from foretrace.present.text.markup import csv_text, escaped, paragraph
+from foretrace.secret_formats import without_known_secrets
 from foretrace.trace import Trace
 from foretrace.units import ABSENT, cells, format_value, heading, headings, shorten, suffix
 
@@ -55,7 +56,7 @@ def _document(result: Result) -> dict[str, Any]:
 
 def envelope(trace: Trace) -> dict[str, Any]:
     """The fields that every JSON document about a trace begins with."""
-    about = {"path": str(trace.path), "format": trace.format}
+    about = {"path": without_known_secrets(str(trace.path)), "format": trace.format}
     return {"schema": JSON_SCHEMA, "foretrace": __version__, "trace": about}
 
 

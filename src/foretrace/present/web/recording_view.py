@@ -25,6 +25,7 @@ from foretrace.ingest import totals
 from foretrace.ingest.run import pass_of
 from foretrace.predict.changes import Change
 from foretrace.present.web.kinds import device_kinds
+from foretrace.secret_formats import without_known_secrets
 
 Kept = TypeVar("Kept")
 _NOTHING = np.empty(0, np.int64)
@@ -195,4 +196,4 @@ def display_name(file: str) -> str:
 
 def as_text(name: str) -> str:
     """A file's name as text: on Linux it may be any bytes, and what is no UTF-8 of them shows as a question mark."""
-    return os.fsencode(name).decode("utf-8", "replace")
+    return without_known_secrets(os.fsencode(name).decode("utf-8", "replace"))

@@ -75,9 +75,8 @@ class Pool:
                         if tries < _TRIES:
                             waiting.appendleft((path, tries + 1))
                             continue
-                        outcome = Outcome(
-                            path, None, f"{path}: the process that read it was killed {tries} times"
-                        )
+                        says = f"{path}: the process that read it was killed {tries} times"
+                        outcome = Outcome(path, None, says, lost=True)
                     left -= 1
                     yield outcome
 

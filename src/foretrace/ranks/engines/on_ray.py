@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -56,14 +57,24 @@ def _connect(ray: Any, address: str | None) -> None:
 def _tasks(ray: Any, paths: Sequence[str]) -> Iterator[Outcome]:
     task = ray.remote(max_retries=_RETRIES, num_cpus=1)(_named_summary_of)
     ahead = max(_AHEAD * int(ray.cluster_resources().get("CPU", 1)), 1)
-    queue = iter(paths)
+    waiting = deque(paths)
     pending: dict[Any, str] = {}
-    for path in queue:
-        pending[task.remote(full(path))] = path
-        if len(pending) >= ahead:
-            yield from _done(ray, pending)
-    while pending:
-        yield from _done(ray, pending)
+    while waiting or pending:
+        try:
+            while waiting and len(pending) < ahead:
+                pending[task.remote(full(waiting[0]))] = waiting[0]
+                waiting.popleft()
+            outcomes = _done(ray, pending)
+        except (
+            Exception
+        ) as error:  # the node that this process is connected to died: Ray raises bare exceptions too
+            reason = f"the Ray cluster was lost while it was read: {_line(error)}"
+            outcomes = [
+                Outcome(path, None, f"{path}: {reason}", lost=True) for path in (*pending.values(), *waiting)
+            ]
+            pending.clear()
+            waiting.clear()
+        yield from outcomes
 
 
 def _named_summary_of(path: str) -> tuple[bytes | None, str]:
@@ -71,15 +82,25 @@ def _named_summary_of(path: str) -> tuple[bytes | None, str]:
     return outcome.summary, outcome.reason
 
 
-def _done(ray: Any, pending: dict[Any, str]) -> Iterator[Outcome]:
+def _done(ray: Any, pending: dict[Any, str]) -> list[Outcome]:
+    """The outcome of a task that ended, however it did."""
     ready, _ = ray.wait(list(pending), num_returns=1)
-    for each in ready:
-        path = pending.pop(each)
-        try:
-            summary, reason = ray.get(each)
-        except ray.exceptions.WorkerCrashedError:
-            summary, reason = None, f"{path}: the process that read it was killed {_RETRIES + 1} times"
-        except ray.exceptions.RayError as error:
-            says = " ".join(str(error).replace(full(path), path).split())[:300]
-            summary, reason = None, f"{path}: {says}"
-        yield Outcome(path, summary, reason)
+    return [_outcome(ray, reference, pending.pop(reference)) for reference in ready]
+
+
+def _outcome(ray: Any, reference: Any, path: str) -> Outcome:
+    try:
+        summary, reason = ray.get(reference)
+    except ray.exceptions.WorkerCrashedError:
+        says = f"{path}: the process that read it was killed {_RETRIES + 1} times"
+        return Outcome(path, None, says, lost=True)
+    except ray.exceptions.RayTaskError as error:
+        return Outcome(path, None, f"{path}: {_line(error).replace(full(path), path)}")
+    except ray.exceptions.RayError as error:
+        says = f"{path}: the Ray node that read it was lost: {_line(error).replace(full(path), path)}"
+        return Outcome(path, None, says, lost=True)
+    return Outcome(path, summary, reason)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

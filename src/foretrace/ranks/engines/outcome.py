@@ -17,6 +17,7 @@ class Outcome:
     path: str
     summary: bytes | None
     reason: str = ""
+    lost: bool = False  # who read it died: the recording itself may be sound
 
 
 def summary_of(path: str) -> Outcome:

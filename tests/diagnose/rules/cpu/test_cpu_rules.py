@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from foretrace.analyze.trust import judge
 from foretrace.diagnose import RULES
+from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import diagnose
+from foretrace.diagnose.promises import CONTENDED
 from foretrace.diagnose.rules.cpu.copied_tensors import copied_tensors
 from foretrace.diagnose.rules.cpu.crowded_threads import crowded_threads
 from foretrace.diagnose.rules.cpu.eager_operators import eager_operators
@@ -17,7 +20,11 @@ from foretrace.diagnose.rules.cpu.fp32_on_cpu import fp32_on_cpu
 from foretrace.diagnose.rules.cpu.needless_autograd import needless_autograd
 from foretrace.diagnose.rules.cpu.optimizer_loop import optimizer_loop
 from foretrace.diagnose.rules.cpu.python_stretches import python_stretches
+from foretrace.diagnose.step_times import step_times
+from foretrace.ingest.core_use import CoreUse
+from foretrace.ingest.timed import Timed
 from foretrace.predict.costs import cpu_overheads, cpu_products
+from foretrace.present.text.findings import headline
 from foretrace.trace import Trace
 from tests.builders import Recording
 from tests.diagnose.cpu_loops import FLOAT, ZEN4, cpu_case, cpu_loop, judged
@@ -104,17 +111,123 @@ def test_more_threads_than_cores_are_too_many(tmp_path: Path) -> None:
     assert judged(crowded_threads, products(tmp_path), step_us=10_000).findings == ()
 
 
-def test_idle_cores_are_found_but_not_promised_on_a_busy_machine(tmp_path: Path) -> None:
+def test_idle_cores_are_found(tmp_path: Path) -> None:
     """One of four cores computes 8 of 10 ms: three others take over 0.8 of three quarters of it."""
     idle = replace(ZEN4, threads=1, cores=4.0)
     (finding,) = judged(crowded_threads, products(tmp_path), step_us=10_000, processor=idle).findings
     assert finding.predicted
     assert finding.predicted.after_ns.point / 1e6 == pytest.approx(10 - 8 * 0.75 * 0.8, rel=0.01)
     assert finding.predicted.verdict == "gain"
-    busy = replace(idle, load_average=6.0)
-    (finding,) = judged(crowded_threads, products(tmp_path), step_us=10_000, processor=busy).findings
+
+
+def test_more_threads_are_not_advised_on_cores_that_others_use(tmp_path: Path) -> None:
+    """An older Run, which knows only the load of the machine, and a newer one, which counted: of four cores one is left."""
+    idle = replace(ZEN4, threads=1, cores=4.0)
+    found = judged(
+        crowded_threads, products(tmp_path), step_us=10_000, processor=replace(idle, load_average=6.0)
+    )
+    assert found.findings == ()
+    use = CoreUse(2e9, 4, own_ns=2e9, others_ns=6e9, waited_ns=0.1e9)
+    found = diagnose(cpu_case(products(tmp_path), 10_000, idle, use), (crowded_threads,))
+    assert found.findings == ()
+    assert [seen.rule for seen in found.seen] == ["crowded-threads"]
+
+
+def test_as_many_more_threads_as_others_leave_cores(tmp_path: Path) -> None:
+    """Others use two of four cores, and nothing waits: two threads, of which one takes over 0.8 of half of 8 ms."""
+    use = CoreUse(2e9, 4, own_ns=2e9, others_ns=4e9, waited_ns=0.0)
+    idle = replace(ZEN4, threads=1, cores=4.0, load_average=8.0)
+    (finding,) = diagnose(cpu_case(products(tmp_path), 10_000, idle, use), (crowded_threads,)).findings
+    assert "set_num_threads(2)" in finding.fix.code
+    assert finding.evidence["threads_wanted_count"] == 2
     assert finding.predicted
-    assert finding.predicted.verdict == "uncertain"
+    assert finding.predicted.after_ns.point / 1e6 == pytest.approx(10 - 8 * 0.5 * 0.8, rel=0.01)
+
+
+BESIDE_A_LOOP = CoreUse(2e9, 2, own_ns=2.7e9, others_ns=1.3e9, waited_ns=0.7e9)
+
+
+def test_on_contended_cores_fewer_threads_are_named_and_nothing_is_promised(tmp_path: Path) -> None:
+    """Two threads on two cores, of which a busy loop has 0.65: one is left."""
+    two = replace(ZEN4, threads=2, cores=2.0)
+    case = cpu_case(products(tmp_path), 10_000, two, BESIDE_A_LOOP)
+    assert case.contended
+    found = diagnose(case, RULES)
+    assert {"crowded-threads", "fp32-on-cpu"} <= {finding.rule for finding in found.findings}
+    assert found.promised == frozenset()
+    assert found.combined is None
+    threads = next(finding for finding in found.findings if finding.rule == "crowded-threads")
+    assert "set_num_threads(1)" in threads.fix.code
+    assert threads.predicted is None
+    bf16 = next(finding for finding in found.findings if finding.rule == "fp32-on-cpu")
+    assert bf16.predicted
+    assert (bf16.predicted.verdict, bf16.predicted.not_promised) == ("uncertain", CONTENDED)
+
+
+def test_contention_is_the_first_thing_that_is_said(tmp_path: Path) -> None:
+    two = replace(ZEN4, threads=2, cores=2.0)
+    case = cpu_case(products(tmp_path), 10_000, two, BESIDE_A_LOOP)
+    first = headline(diagnose(case, RULES), step_times(case))
+    assert first.startswith(
+        "Other programs used 0.7 of 2 cores while steps were timed; this one waited for a core 35 %"
+    )
+    assert "no gain is promised" in first
+    report = judge(case.whole)
+    assert (report.verdict, report.notes[0].code) == ("with care", "contended-cores")
+    alone = cpu_case(products(tmp_path), 10_000, two, replace(BESIDE_A_LOOP, others_ns=0.02e9))
+    assert not alone.contended
+    assert "Other programs" not in headline(diagnose(alone, RULES), step_times(alone))
+    assert "contended-cores" not in {note.code for note in judge(alone.whole).notes}
+
+
+GATHERED = {"Input Dims": [[512, 256], [512], [512, 256]], "Input type": ["float", "long int", "float"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "promised"),
+    [
+        ("aten::index_add_", GATHERED, False),
+        ("aten::lerp_", {"Input Dims": [[256], [256]], "Input type": ["float", "float"]}, False),
+        (
+            "aten::scatter_",
+            {"Input Dims": [[256], [256]], "Input type": ["float", "long int"]},
+            True,
+        ),  # of a number
+        ("aten::scatter_add_", {"Input Dims": [[256], [256]], "Input type": ["long int", "long int"]}, True),
+        ("aten::complex", {"Input Dims": [[256], [256]], "Input type": ["float", "float"]}, False),
+        ("aten::add_", {"Input Dims": [[256], [256]], "Input type": ["float", "float"]}, True),
+    ],
+)
+def test_bf16_is_not_promised_where_an_operator_then_raises(
+    tmp_path: Path, name: str, arguments: dict[str, object], promised: bool
+) -> None:
+    def body(recording: Recording, at: float) -> None:
+        recording.op("aten::mm", at, at + 8_000, **FLOAT)
+        recording.op(name, at + 8_100, at + 8_200, **arguments)
+
+    (finding,) = judged(fp32_on_cpu, cpu_loop(tmp_path, 10_000, body), step_us=10_000).findings
+    assert finding.predicted
+    assert finding.predicted.verdict == ("gain" if promised else "uncertain")
+    assert (name in finding.unless) is (name in finding.says) is not promised
+    assert (name in finding.predicted.basis) is not promised
+
+
+def test_types_agree_in_the_backward_pass_and_in_the_optimizer(tmp_path: Path) -> None:
+    """The gradient of a gather, Adam's lerp_, and a moving average without gradients get tensors of one type."""
+
+    def body(recording: Recording, at: float) -> None:
+        forward = {"Sequence number": 1, "Fwd thread id": 0}
+        recording.op("aten::mm", at, at + 6_000, **FLOAT, **forward)
+        recording.op("autograd::engine::evaluate_function: GatherBackward0", at + 6_100, at + 6_900,
+                     **{"Sequence number": 1, "Fwd thread id": 1})  # fmt: skip
+        recording.op("aten::scatter_add_", at + 6_200, at + 6_800, **GATHERED)
+        recording.annotation("Optimizer.step#Adam.step", at + 7_000, at + 8_000)
+        recording.op("aten::lerp_", at + 7_100, at + 7_200, **GATHERED)
+        recording.op("aten::lerp_", at + 8_100, at + 8_200, **GATHERED)
+
+    (finding,) = judged(fp32_on_cpu, cpu_loop(tmp_path, 10_000, body), step_us=10_000).findings
+    assert finding.predicted
+    assert finding.predicted.verdict == "gain"
 
 
 def nodes(folder: Path, *, sequence: bool) -> Trace:
@@ -172,6 +285,60 @@ def test_operators_between_two_products_become_one_loop(tmp_path: Path) -> None:
     (finding,) = judged(eager_operators, cpu_loop(tmp_path, 10_000, body), step_us=10_000).findings
     assert finding.predicted
     assert finding.predicted.after_ns.point / 1e6 == pytest.approx(8.003, rel=0.01)
+
+
+def dispersed(recording: Recording, at: float, *, within: str) -> None:
+    """Behind one of its own, 49 operators of 100 µs, 100 µs apart, which a module, autograd, an operator or the program calls."""
+    recording.op("aten::relu", at, at + 20)
+    if within == "module":
+        recording.python("nn.Module: Net_0", at + 200, at + 9_950)
+    if within == "operator":
+        recording.op("aten::outer", at + 200, at + 9_950)
+    for number in range(1, 50):
+        start = at + 200 * number
+        if within == "backward":
+            recording.op("autograd::engine::evaluate_function: MulBackward0", start, start + 110)
+        recording.op("aten::mul", start, start + 100)
+
+
+@pytest.mark.parametrize(
+    ("within", "around_ms"),
+    [
+        ("module", 48 * 0.1),
+        ("operator", 48 * 0.1 + 0.05),
+        ("backward", 49 * 0.01 + 48 * 0.09),  # in the nodes, and between them
+        ("program", 0.0),
+    ],
+)
+def test_python_of_the_program_itself_is_not_compiled_away(
+    tmp_path: Path, within: str, around_ms: float
+) -> None:
+    """Python of the program itself stays, and it is all that passes between its own operators."""
+    trace = cpu_loop(tmp_path, 10_000, lambda recording, at: dispersed(recording, at, within=within))
+    (finding,) = judged(eager_operators, trace, step_us=10_000).findings
+    assert finding.evidence["around_ns"] / 1e6 == pytest.approx(around_ms, abs=0.03)
+
+
+def test_the_rich_recording_tells_which_gaps_are_a_modules(tmp_path: Path) -> None:
+    """Of 48 gaps a step between operators of a light recording, a module makes the 24 between mul and tanh."""
+
+    def body(recording: Recording, at: float, *, frames: bool) -> None:
+        for number in range(24):
+            start = at + 400 * number
+            if frames:
+                recording.python("nn.Module: Net_0", start, start + 310)
+            recording.op("aten::mul", start, start + 100)
+            recording.op("aten::tanh", start + 200, start + 300)
+
+    (tmp_path / "light").mkdir()
+    light = cpu_loop(tmp_path / "light", 10_000, lambda recording, at: body(recording, at, frames=False))
+    rich = cpu_loop(tmp_path, 10_000, lambda recording, at: body(recording, at, frames=True))
+    timed = Timed(blocks_ns=(), processor=ZEN4)
+    case = Case(light, step_ns=10e6, timed=timed, open_rich=lambda: rich)
+    (finding,) = diagnose(case, (eager_operators,)).findings
+    assert finding.evidence["around_ns"] / 1e6 == pytest.approx(24 * 0.1, abs=0.06)
+    (finding,) = diagnose(Case(light, step_ns=10e6, timed=timed), (eager_operators,)).findings
+    assert finding.evidence["around_ns"] == 0
 
 
 def test_python_between_operators_is_found_but_not_promised(tmp_path: Path) -> None:

@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 
 from foretrace.diagnose.case import Case
-from foretrace.diagnose.diagnosis import diagnose
+from foretrace.diagnose.diagnosis import Diagnosis, diagnose
 from foretrace.diagnose.finding import Finding
 from foretrace.diagnose.rules.host.input_bound import input_bound
+from foretrace.ingest.core_use import CoreUse
 from foretrace.ingest.timed import LoaderTimes, Timed, named_workers
 from foretrace.predict.changes import Change
 from foretrace.predict.edits import Edit
 from foretrace.trace import Trace
+from foretrace.trial import candidates
 from tests.builders import Recording
+from tests.diagnose.cpu_loops import ZEN4, cpu_loop
 from tests.diagnose.loops import launches, loop
 
 SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -154,6 +157,117 @@ def test_a_slow_loader_in_the_main_process_gets_workers_by_its_pace(tmp_path: Pa
     assert "5 workers (2 to 5)" in finding.predicted.basis
     assert "num_workers=5" in finding.fix.code
     assert finding.predicted.after_ns.point / MS == pytest.approx(20.1, rel=0.03)
+
+
+BUSY = CoreUse(2e9, 2, own_ns=2.6e9, others_ns=1.4e9, waited_ns=0.6e9)
+
+
+@pytest.mark.parametrize(
+    "timed",
+    [
+        Timed((), IN_PROCESS, cores=1),
+        Timed((), IN_PROCESS, cores=1.5),  # as of a container: less than two whole cores
+        Timed((), IN_PROCESS, cores=2, core_use=BUSY),
+        Timed((), IN_PROCESS, cores=16, core_use=replace(BUSY, usable=16, own_ns=3e9, others_ns=28e9)),
+        Timed((), replace(IN_PROCESS, made_cpu_ns=4 * MS), cores=1),
+    ],
+)
+def test_workers_are_not_advised_where_no_core_is_idle(tmp_path: Path, timed: Timed) -> None:
+    trace = recorded(tmp_path, SINGLE, 40_000, 40_000, 40_000, length=60_000)
+    (finding,) = found(trace, timed, 60)
+    assert finding.predicted is None
+    assert "num_workers" not in finding.fix.code
+    assert finding.fix.says.startswith("Prepare less for each item")
+    assert finding.evidence["workers_wanted_count"] == 0
+    names = {
+        proposal.name
+        for proposal in candidates.propose(Diagnosis((finding,), (), (), None), None, numerics=False)
+    }
+    assert "workers" not in names
+
+
+@pytest.mark.parametrize(
+    ("timed", "fits"),
+    [
+        (Timed((), cores=1), False),
+        (Timed((), cores=2, core_use=BUSY), False),
+        (Timed((), cores=3), True),
+        # Longer waits than steps: the timing's mean says nothing of the median step.
+        (Timed((), replace(IN_PROCESS, mean_ns=90 * MS, waits_ns=(90.0 * MS,)), cores=1), False),
+    ],
+)
+def test_nor_where_the_waits_of_unprofiled_steps_tell_nothing(
+    tmp_path: Path, timed: Timed, fits: bool
+) -> None:
+    """Two idle cores besides the program's own take two workers."""
+    (finding,) = found(loop_on_cpu(tmp_path), timed, 60)
+    assert ("num_workers=2," in finding.fix.code) is fits
+    assert ("num_workers" in finding.fix.code) is fits
+    assert (finding.predicted is not None) is fits
+
+
+def test_cores_of_others_are_left_to_them(tmp_path: Path) -> None:
+    """Of 16 cores others use 12 all of the time, and no thread waits: three workers and the program itself fit."""
+    use = CoreUse(2e9, 16, own_ns=2e9, others_ns=24e9, waited_ns=0)
+    trace = recorded(tmp_path, SINGLE, 40_000, 40_000, 40_000, length=60_000)
+    (finding,) = found(trace, Timed((), IN_PROCESS, cores=16, core_use=use), 60)
+    assert "num_workers=3" in finding.fix.code
+
+
+def input_of_a_cpu_program(folder: Path, timed: Timed) -> Finding:
+    """Its steps wait for the main process's own loader."""
+    (finding,) = found(loop_on_cpu(folder), timed, 60)
+    return finding
+
+
+def test_a_worker_that_takes_a_core_from_two_threads_is_not_promised(tmp_path: Path) -> None:
+    """The rest, 20 ms on two cores, takes 40 on one at worst, as long as making the batch in the worker: 60 -> 41.5 or less."""
+    two = Timed((), IN_PROCESS, cores=2, processor=replace(ZEN4, threads=2, cores=2))
+    one = replace(two, processor=replace(ZEN4, threads=1, cores=2))
+    crowded, spare = (input_of_a_cpu_program(tmp_path, timed) for timed in (two, one))
+    for finding in (crowded, spare):
+        assert finding.predicted
+        assert "num_workers=1" in finding.fix.code
+        assert finding.predicted.after_ns.point / MS == pytest.approx(41.5, rel=0.03)
+    slow = Timed((), replace(IN_PROCESS, made_ns=21 * MS, mean_ns=21 * MS, waits_ns=(21.0 * MS,)), cores=2)
+    at_worst = [
+        input_of_a_cpu_program(
+            tmp_path, replace(slow, processor=replace(ZEN4, threads=threads, cores=2))
+        ).predicted
+        for threads in (2, 1)
+    ]
+    assert at_worst[0]
+    assert at_worst[1]
+    assert at_worst[0].after_ns.high > 1.3 * at_worst[1].after_ns.high
+
+
+def test_memory_is_pinned_only_for_a_gpu(tmp_path: Path) -> None:
+    on_cpu = input_of_a_cpu_program(tmp_path, Timed((), IN_PROCESS, cores=4))
+    assert "num_workers=" in on_cpu.fix.code
+    assert "pin_memory" not in on_cpu.fix.code
+    trace = recorded(tmp_path, SINGLE, 40_000, 40_000, 40_000, length=60_000)
+    (with_gpu,) = found(trace, Timed((), IN_PROCESS, cores=4), 60)
+    assert "pin_memory=True" in with_gpu.fix.code
+
+
+def test_a_plain_recording_of_a_cpu_program_promises_no_workers(tmp_path: Path) -> None:
+    """Its cores are not recorded: there may be one."""
+    made = diagnose(Case(loop_on_cpu(tmp_path), step_ns=None), (input_bound,))
+    (finding,) = made.findings
+    assert finding.predicted
+    assert finding.predicted.verdict == "uncertain"
+    assert "how many cores are idle is not recorded" in finding.predicted.basis
+    assert "pin_memory" not in finding.fix.code
+
+
+def loop_on_cpu(folder: Path) -> Trace:
+    """Steps of 60 ms, 40 of them waiting and 20 a product."""
+
+    def body(recording: Recording, at: float) -> None:
+        recording.annotation(SINGLE, at, at + 40_000)
+        recording.op("aten::mm", at + 40_000, at + 60_000)
+
+    return cpu_loop(folder, 60_000, body)
 
 
 def test_threads_of_the_main_process_are_one_in_a_worker(tmp_path: Path) -> None:

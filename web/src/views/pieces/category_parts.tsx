@@ -27,6 +27,11 @@ export function milliseconds(ns: number): string {
   return Math.abs(ns) < LONG_NS ? `${fixed(ns / 1e6, 2)} ms` : `${fixed(ns / 1e9, 3)} s`
 }
 
+/** How a moment of a history is written: as a time, or as the number of an event where there are no times. */
+export function momentOf(timed: boolean): (at: number) => string {
+  return timed ? milliseconds : (event) => `event ${Math.round(event)}`
+}
+
 export function totalAt(series: readonly Series[], point: number): number {
   return series.reduce((sum, category) => sum + (category.values[point] ?? 0), 0)
 }
@@ -46,6 +51,7 @@ interface PartsProps {
   readonly series: readonly Series[]
   readonly cursor: number
   readonly at: number
+  readonly moment?: (at: number) => string
   readonly peak: { readonly bytes: number; readonly parts: readonly { readonly label: string; readonly bytes: number; readonly pct: number }[] }
   readonly reserved?: { readonly at: number; readonly peak: number }
   readonly children?: ComponentChildren
@@ -60,7 +66,7 @@ export function CategoryParts(props: PartsProps): JSX.Element {
         <thead>
           <tr>
             <th scope="col">Category</th>
-            <th scope="col" class="number">{milliseconds(props.at)}</th>
+            <th scope="col" class="number">{(props.moment ?? milliseconds)(props.at)}</th>
             <th scope="col" class="number">Peak</th>
             <th scope="col" class="number">Share</th>
           </tr>

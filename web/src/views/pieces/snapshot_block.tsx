@@ -9,7 +9,7 @@ import { Segments } from "../../components/segments"
 import { DataTable } from "../../components/table/table"
 import "../memory.css"
 import { ArrangedTable } from "./arranged_table"
-import { CategoryParts, bytes, milliseconds, seriesOf } from "./category_parts"
+import { CategoryParts, bytes, momentOf, seriesOf } from "./category_parts"
 import { PageTop, type Total } from "./page_top"
 import { SnapshotCurvePart } from "./snapshot_curve"
 
@@ -73,7 +73,7 @@ function NoCurve(props: { readonly device: SnapshotDevice; readonly says: string
 
 function totalsOf(device: SnapshotDevice): readonly Total[] {
   const { peak } = device
-  const when = (ns: number): string => (device.history ? "" : ` at ${milliseconds(ns)}`)
+  const when = (ns: number): string => (device.history ? "" : ` at ${momentOf(device.timed)(ns)}`)
   const step = peak.step === null ? "" : `, step ${peak.step}`
   return [
     { heading: "Peak allocated", text: `${bytes(peak.bytes)}${when(peak.at_ns)}${step}`, says: "the most that tensors held at once, as torch.cuda.max_memory_allocated counts" },
@@ -139,6 +139,7 @@ function Leaks(props: { readonly device: SnapshotDevice }): JSX.Element {
           <StackPanel title="Where it is allocated" frames={leaks.stacks[row ?? 0] ?? []} hint="" />
         </div>
       )}
+      {leaks.repetitions && <DataTable id="repetition" table={leaks.repetitions} title="Steps that show it" unfiltered />}
       {leaks.hint && <p class="caption">{leaks.hint}</p>}
     </section>
   )

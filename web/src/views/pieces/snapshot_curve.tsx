@@ -9,7 +9,7 @@ import { Curve } from "../../components/curve/curve"
 import { type Series, pointAt } from "../../components/curve/stack"
 import { roundedStretch, within, zoomed } from "../../components/curve/zoom"
 import { LinkButton } from "../../components/parts"
-import { CategoryParts, bytes, formatTick, milliseconds, seriesOf, totalAt, untilOf } from "./category_parts"
+import { CategoryParts, bytes, formatTick, momentOf, seriesOf, totalAt, untilOf } from "./category_parts"
 
 interface CurvePartProps {
   readonly device: SnapshotDevice
@@ -34,21 +34,22 @@ export function SnapshotCurvePart(props: CurvePartProps): JSX.Element {
     select(null)
   }
   const at = curve.at_ns[cursor] ?? 0
+  const moment = momentOf(device.timed)
   return (
     <div class="curve-and-parts">
       <div>
         <Curve label="Memory over time" moments={curve.at_ns} until={untilOf(device.curve.at_ns)} series={series} line={reserved} marked={peak} cursor={cursor}
-          {...(shown ? { shown } : {})} words={`${milliseconds(at)}: ${bytes(totalAt(series, cursor))} allocated, ${bytes(curve.reserved[cursor] ?? 0)} reserved`}
-          selection={selection} formatX={formatTick} formatY={bytes} onCursor={(point) => keep({ curve, point })} opens="zooms into what is selected"
+          {...(shown ? { shown } : {})} words={`${moment(at)}: ${bytes(totalAt(series, cursor))} allocated, ${bytes(curve.reserved[cursor] ?? 0)} reserved`}
+          selection={selection} formatX={device.timed ? formatTick : moment} formatY={bytes} onCursor={(point) => keep({ curve, point })} opens="zooms into what is selected"
           onSelect={(area, growing) => (growing || area === null ? select(area) : zoom(within(area, whole)))} onOpen={open}
           onZoom={(step) => zoom(zoomed(shown ?? whole, whole, step))} />
         <p class="caption zoom-line">
-          {shown ? <LinkButton onClick={() => zoom(whole)}>Show all {milliseconds(whole.to - whole.from)}</LinkButton> : "Drag to zoom in; W, S, A, D and F as on the timeline."}
+          {shown ? <LinkButton onClick={() => zoom(whole)}>{device.timed ? `Show all ${moment(whole.to - whole.from)}` : "Show all events"}</LinkButton> : "Drag to zoom in; W, S, A, D and F as on the timeline."}
           {!curve.whole && " Of stretches with many events, the lowest and the highest levels are drawn."}
         </p>
       </div>
-      <CategoryParts series={series} cursor={cursor} at={at} peak={device.peak} reserved={{ at: curve.reserved[cursor] ?? 0, peak: device.peak.reserved_bytes }}>
-        {cursor === peak && <p class="caption">The peak is at {milliseconds(device.peak.at_ns)}.</p>}
+      <CategoryParts series={series} cursor={cursor} at={at} moment={moment} peak={device.peak} reserved={{ at: curve.reserved[cursor] ?? 0, peak: device.peak.reserved_bytes }}>
+        {cursor === peak && <p class="caption">The peak is at {moment(device.peak.at_ns)}.</p>}
       </CategoryParts>
     </div>
   )

@@ -7,10 +7,12 @@ import polars as pl
 from foretrace.analyze.concepts.device.device_time import names_like
 from foretrace.trace import Trace
 
-# Operators that only a program with a GPU calls: where they ran, the GPU was there and was not recorded.
-_OF_A_GPU = (
-    r"cudnn|miopen|cuda|_efficient_attention|_cudnn_attention|_flash_attention(_backward|_forward)?$|^nccl:"
-    r"|pin_memory"
+# Operators without a kernel for the CPU: where they ran, a GPU was there and was not recorded. Those that only ask whether a
+# GPU's library could be used (aten::cudnn_is_acceptable) run everywhere: RNNs call them on every processor.
+RUN_ON_A_GPU = (
+    r"^aten::_?(cudnn|miopen)_(convolution|depthwise|batch_norm|affine_grid|grid|ctc|rnn|init)"
+    r"|^aten::_(efficient|flash|cudnn)_attention_(forward|backward)"
+    r"|^aten::_scaled_dot_product_(cudnn|efficient|flash)_attention(_backward)?$|^aten::_pin_memory$|^nccl:"
 )
 
 
@@ -21,4 +23,4 @@ def computes_on_cpu(trace: Trace) -> bool:
     spans = trace.spans.select("kind", "name").filter(pl.col("kind").is_in(("runtime", "op")))
     if (spans["kind"] == "runtime").any():
         return False
-    return not spans["name"].is_in(names_like(spans, _OF_A_GPU)).any()
+    return not spans["name"].is_in(names_like(spans, RUN_ON_A_GPU)).any()

@@ -267,7 +267,9 @@ def recorded(evidence: Evidence) -> Iterator[Note]:
             continue
         asked = flag in flags
         how = f"were requested ({flag}=True) but not recorded" if asked else f"need {flag}=True"
-        yield Note(code, "info", f"{what} {how}: {cost}.", {"asked": asked})
+        # The host's time holds the cost of recording Python calls, which is then unknown.
+        severity: Severity = "care" if asked and code == "no-stacks" else "info"
+        yield Note(code, severity, f"{what} {how}: {cost}.", {"asked": asked})
     if "with_flops" in flags and ops.height and not ops["flops"].is_not_null().any():
         says = "FLOP counts were requested (with_flops=True), but torch does not write them: they are computed from shapes."
         yield Note("no-flops", "info", says, {"asked": True})

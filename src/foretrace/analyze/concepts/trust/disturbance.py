@@ -8,10 +8,10 @@ import numpy as np
 import polars as pl
 
 from foretrace.analyze.concepts.device.device_time import COMMUNICATION, names_like
+from foretrace.analyze.concepts.host import settled_steps
 from foretrace.analyze.concepts.names.named_spans import of_kind
-from foretrace.analyze.concepts.trust.evidence import SMALL_PCT, Evidence, Note, amount, some, weigh
+from foretrace.analyze.concepts.trust.evidence import Evidence, Note, amount, some, weigh
 from foretrace.analyze.result import Value
-from foretrace.schema import DEVICE_KINDS
 from foretrace.units import format_value
 
 # Judgement, based on the corpus: wide enough for ordinary host jitter over three steps.
@@ -23,66 +23,65 @@ _OVERHEAD_PCT = 5.0
 # Absolute times lie between 2001 and 2100; other values count from the machine's start.
 _EPOCH_NS = range(10**18, 41 * 10**17)
 # CUPTI's kinds of overhead, as Kineto names them. A full command buffer is not the profiler's doing.
-_BUFFER_REQUEST = "Activity Buffer Request"
 _LOADING = ("Lazy Function Loading", "Runtime Triggered Module Loading", "Driver Compiler")
 _QUEUE_FULL = "Command Buffer Full"
 
 
 def first_step(evidence: Evidence) -> Iterator[Note]:
-    """Whether the first recorded step stands out."""
-    for clock, times in evidence.clocks:
-        decides = clock == evidence.clocks[0][0]
-        # If the CPU is the limit, the GPU's list begins with the second step.
-        if (
-            not _slow_start(times)
-            or evidence.windows[0].number in evidence.cut
-            or (clock == "GPU" and not decides)
-        ):
-            continue
-        usual = int(np.median(times[1:]))
-        ratio = times[0] / max(usual, 1)
-        first, others = format_value("_ns", times[0]), format_value("_ns", usual)
-        yield Note(
-            "first-step-slow", "care" if decides else "info",
-            f"The first recorded step took {first} on the {clock} clock, {ratio:.2g} times the others' {others}: "
-            + ("it includes warm-up or profiler start-up; exclude it from averages." if decides
-               else "the GPU had work queued, so nothing was lost."),
-            {"clock": clock, "first_ns": times[0], "others_ns": usual, "share_pct": 100 * ratio},
-        )  # fmt: skip
-        return
+    """Whether the recording begins with warm-up."""
+    whole = evidence.whole
+    clocks = settled_steps.own_clocks_ns(evidence.trace, whole)
+    if count := settled_steps.warm_up_count(clocks):
+        yield _slow_start(evidence.clocks[0][0], clocks[0], count)
+    elif len(clocks) > 1 and (count := settled_steps.slow_count(clocks[1])):
+        yield _slow_start("host", clocks[1], count, hidden=True)
+
+
+def _slow_start(clock: str, times: list[int], count: int, *, hidden: bool = False) -> Note:
+    usual = int(np.median(times[count:]))
+    longest = max(times[:count])
+    ratio = longest / max(usual, 1)
+    began = "The first recorded step" if count == 1 else f"The longest of the first {count} steps"
+    return Note(
+        "first-step-slow", "info" if hidden else "care",
+        f"{began} took {format_value('_ns', longest)} on the {clock} clock, {ratio:.2g} times the others' "
+        f"{format_value('_ns', usual)}: "
+        + ("the GPU had work queued, so nothing was lost." if hidden
+           else f"warm-up or profiler start-up; averages, findings and estimates leave {'it' if count == 1 else 'them'} out."),
+        {"clock": clock, "steps_count": count, "first_ns": longest, "others_ns": usual, "share_pct": 100 * ratio},
+    )  # fmt: skip
 
 
 def spread(evidence: Evidence) -> Iterator[Note]:
-    """How much the steps differ, excluding a slow first one."""
+    """How much settled steps differ, apart from their waits for input."""
     parts: list[str] = []
     values: dict[str, Value] = {}
-    for clock, every in evidence.clocks:
-        times = every[1:] if _slow_start(every) else every
-        if len(times) < 2:
+    settled = [window for window in evidence.whole if window.averaged]
+    waits = settled_steps.input_wait_ns(evidence.trace, settled)
+    for clock, every in evidence.clocks_of(settled):
+        if len(every) < 2:
             continue
-        share = 100 * (max(times) - min(times)) / max(float(np.median(times)), 1.0)
-        shortest, longest = format_value("_ns", min(times)), format_value("_ns", max(times))
+        times = np.maximum(np.array(every, np.int64) - waits[len(settled) - len(every) :], 0)
+        shortest, longest, median = int(times.min()), int(times.max()), float(np.median(times))
+        share = 100 * (longest - shortest) / max(median, 1.0)
         parts.append(
-            f"{shortest} to {longest} on the {clock} clock ({format_value('_pct', share)} of the median)"
+            f"{format_value('_ns', shortest)} to {format_value('_ns', longest)} on the {clock} clock "
+            f"({format_value('_pct', share)} of the median)"
         )
         name = clock.lower()
         values.setdefault("share_pct", share)
-        values |= {f"{name}_min_ns": min(times), f"{name}_median_ns": int(np.median(times)),
-                   f"{name}_max_ns": max(times),
+        values |= {f"{name}_min_ns": shortest, f"{name}_median_ns": int(median), f"{name}_max_ns": longest,
                    f"{name}_variation_pct": 100 * float(np.std(times)) / max(float(np.mean(times)), 1.0)}  # fmt: skip
     if not parts:
         return
     share = float(values["share_pct"] or 0)
     wide = share > _SPREAD_PCT
-    limited = "GPU-limited" if evidence.clocks[0][0] == "GPU" else "CPU-limited"
+    decides = evidence.clocks[0][0]
+    limited = "GPU-limited" if decides == "GPU" else "CPU-limited"
     means = "steps are steady" if share <= _STEADY_PCT else "smaller gains cannot be told from noise"
-    says = f"Steps took {', '.join(parts)}. {limited}; {means}."
-    yield Note("step-spread", "care" if wide else "info", says, {"clock": evidence.clocks[0][0], **values})
-
-
-def _slow_start(times: list[int]) -> bool:
-    """Whether the first of several steps took clearly longer than the others."""
-    return len(times) > 1 and times[0] > (1 + _SPREAD_PCT / 100) * float(np.median(times[1:]))
+    took = "Without their waits for input, steps took" if waits.any() else "Steps took"
+    says = f"{took} {', '.join(parts)}. {limited}; {means}."
+    yield Note("step-spread", "care" if wide else "info", says, {"clock": decides, **values})
 
 
 def overhead(evidence: Evidence) -> Iterator[Note]:
@@ -91,7 +90,7 @@ def overhead(evidence: Evidence) -> Iterator[Note]:
     if not spans.height:
         return
     name = pl.col("name").cast(pl.String)
-    loading, request, full = name.is_in(_LOADING), name == _BUFFER_REQUEST, name == _QUEUE_FULL
+    loading, request, full = name.is_in(_LOADING), name == settled_steps.BUFFER_REQUEST, name == _QUEUE_FULL
     kinds = (
         ("activity-buffer-request", request, "was spent on allocating the profiler's buffers (Activity Buffer Request), "
          "which does not happen without a profiler"),
@@ -138,18 +137,7 @@ def _of_recording(values: dict[str, Value]) -> str:
 
 
 def durations(evidence: Evidence) -> Iterator[Note]:
-    """Impossible durations."""
-    spans = evidence.trace.spans
-    if spans["dur_ns"].null_count():
-        spans = spans.filter(pl.col("dur_ns").is_null())
-        on_gpu = spans.filter(pl.col("kind").is_in(DEVICE_KINDS)).height
-        share = 100 * spans.height / evidence.trace.spans.height
-        yield Note(
-            "impossible-durations", "care" if on_gpu or share >= SMALL_PCT else "info",
-            f"{some(spans.height, 'span')}, {on_gpu:,} of them on the GPU, have a missing, negative or absurd duration: "
-            "they are counted, but with zero time.",
-            {"affected_count": spans.height, "gpu_count": on_gpu, "share_pct": share},
-        )  # fmt: skip
+    """Kernels that overlap others of their stream."""
     overlaps, engulfing = _overlaps(evidence)
     if engulfing.height:
         values = amount(engulfing, evidence.gpu_ns)

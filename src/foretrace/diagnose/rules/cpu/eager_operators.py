@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -13,7 +13,15 @@ from foretrace.analyze.concepts.host.runtime_calls import DATA_LOADING
 from foretrace.analyze.concepts.work.work_models import MATRIX_FAMILIES
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix
-from foretrace.diagnose.patterns.cpu_operators import CpuOperators, clock, cpu_operators, innermost, together
+from foretrace.diagnose.patterns import model_gaps
+from foretrace.diagnose.patterns.cpu_operators import (
+    CpuOperators,
+    clock,
+    cpu_operators,
+    innermost,
+    named_times,
+    together,
+)
 from foretrace.diagnose.rule import CPU, headline, on, rule
 from foretrace.diagnose.seen import too_little
 from foretrace.intervals import Intervals
@@ -53,7 +61,9 @@ def eager_operators(case: Case) -> Iterator[Finding]:
     How the worth is predicted
     Of operators between two matrix products the one that takes longest stays, and the others ride along in its loop:
     a loop costs {COMPILED_NS} besides. Around the operators {LEFT_AROUND} of the time is left. Products, attention and the
-    optimizer stay as they are. The range is from half of what that saves to a quarter more.
+    optimizer stay as they are. The range is from half of what that saves to a quarter more. Time around operators counts
+    within operators, between nodes of the backward pass, and between operators that a module calls, as the rich recording of
+    a Run shows: Python that the program itself runs between them stays.
 
     When not
     Shapes change with every step, or the program ends before compiling (tens of seconds) has paid off.
@@ -61,11 +71,11 @@ def eager_operators(case: Case) -> Iterator[Finding]:
     if case.names.str.contains(_COMPILED).any():
         return
     model = _within_model(case)
-    fused, around = model.fused, model.around
-    around_ns = float(around["spent_ns"].sum()) / case.step_count
-    share = (fused.self_step_ns + around_ns) / max(case.step_ns, 1.0)
-    if fused.table.is_empty():
+    if model.fused.table.is_empty():
         return
+    if _share(case, model) >= LEAST_SHARE:  # only then is the rich recording worth opening
+        model = _reachable(case, model)
+    fused, around_ns, share = model.fused, model.around_ns(case), _share(case, model)
     if too_little(case, "operators that could be fused, and time around operators", share, LEAST_SHARE):
         return
     yield Finding(
@@ -97,10 +107,14 @@ class _Model:
     fused: CpuOperators
     around: pl.DataFrame  # start_ns, end_ns, spent_ns
 
+    def around_ns(self, case: Case) -> float:
+        """The time around operators, a step."""
+        return float(self.around["spent_ns"].sum()) / case.step_count
+
 
 def _within_model(case: Case) -> _Model:
     """The operators outside of loaders and optimizers."""
-    operators, outside = cpu_operators(case), _outside(case)
+    operators, outside = cpu_operators(case), named_times(case, _OUTSIDE)
     start = operators.table["start_ns"].to_numpy()
     inside = operators.where(pl.Series(intervals.covered_ns(outside, start, start + 1) == 0))
     products = innermost(inside.where(pl.col("family").is_in(MATRIX_FAMILIES)))
@@ -113,23 +127,29 @@ def _within_model(case: Case) -> _Model:
         np.concatenate((multiplying.end, _during(leaves).end, outside.end)),
     )
     free = intervals.gaps(busy, 0, case.program.measured_host_ns)
-    spent = clock(case, free.end) - clock(case, free.start)
-    around = pl.DataFrame({"start_ns": free.start, "end_ns": free.end, "spent_ns": spent})
     # What is long is no overhead of calling: a loop of Python's own, or a sleep, which compiling leaves as it is.
-    around = around.filter(pl.col("spent_ns") < QUIET_NS)
-    return _Model(products, leaves.where(pl.col("family").is_in(_FUSED)), around)
+    short = clock(case, free.end) - clock(case, free.start) < QUIET_NS
+    fused = leaves.where(pl.col("family").is_in(_FUSED))
+    return _Model(products, fused, _spent(case, Intervals(free.start[short], free.end[short])))
+
+
+def _reachable(case: Case, model: _Model) -> _Model:
+    """The same, with the time around operators that compiling can reach."""
+    around = Intervals(model.around["start_ns"].to_numpy(), model.around["end_ns"].to_numpy())
+    return replace(model, around=_spent(case, intervals.intersect(around, model_gaps.compilable(case))))
+
+
+def _spent(case: Case, free: Intervals) -> pl.DataFrame:
+    spent = clock(case, free.end) - clock(case, free.start)
+    return pl.DataFrame({"start_ns": free.start, "end_ns": free.end, "spent_ns": spent})
+
+
+def _share(case: Case, model: _Model) -> float:
+    return (model.fused.self_step_ns + model.around_ns(case)) / max(case.step_ns, 1.0)
 
 
 def _during(operators: CpuOperators) -> Intervals:
     return intervals.union(operators.table["start_ns"].to_numpy(), operators.table["end_ns"].to_numpy())
-
-
-def _outside(case: Case) -> Intervals:
-    spans = case.trace.spans.filter(
-        pl.col("kind").is_in(("annotation", "op")) & pl.col("name").cast(pl.String).str.contains(_OUTSIDE)
-    )
-    start = (spans["start_ns"] - case.program.start_ns).to_numpy()
-    return intervals.union(start, start + spans["dur_ns"].fill_null(0).to_numpy())
 
 
 def _compiled(case: Case, model: _Model, times: float) -> Edit:

@@ -18,6 +18,7 @@ from foretrace.diagnose.patterns.cpu_operators import (
     replaced,
     rows_and_size,
 )
+from foretrace.diagnose.patterns.mixed_types import refusing_bf16
 from foretrace.diagnose.rule import CPU, SHAPES, headline, needs, on, rule
 from foretrace.diagnose.seen import too_little
 from foretrace.predict.changes import Change
@@ -64,7 +65,8 @@ def fp32_on_cpu(case: Case) -> Iterator[Finding]:
     tensors take half of the memory. Where the program trains, casts of the products' inputs are added, for autocast makes them in every step;
     where it does not, the weights are taken to be in bf16. torch's fused attention is no faster in bf16 on a CPU, and its
     backward pass on short sequences is much slower: that is replayed too. With AMX nothing is promised, for its rate
-    was not measured.
+    was not measured. Nothing is promised either where the forward pass calls an operator that raises an error when autocast
+    gives it tensors of two types, such as index_add_, scatter_add_, index_put_ and lerp.
 
     When not
     The results need more than the 8 bits of precision that bf16 has: compare them. Training in bf16 without autocast needs
@@ -77,6 +79,7 @@ def fp32_on_cpu(case: Case) -> Iterator[Finding]:
     wide = products.where(pl.col("family") != "attention", pl.col("rows") >= costs.LEAST_ROWS)
     if too_little(case, "matrix products in fp32", wide.share, LEAST_SHARE):
         return
+    refusing = refusing_bf16(case)
     rate = costs.AMX if cpu.bf16 == "amx_bf16" else costs.AVX512
     change = Change(
         f"products in bf16, {rate:.3g} times as fast",
@@ -85,11 +88,12 @@ def fp32_on_cpu(case: Case) -> Iterator[Finding]:
             _in_bf16(case, products, 1 + (rate - 1) * _LEAST),
             _in_bf16(case, products, 1 + (rate - 1) * _MOST),
         ),
-        doubt="the rate of AMX was not measured" if cpu.bf16 == "amx_bf16" else "",
+        doubt=_doubt(cpu.bf16, refusing),
     )
     yield Finding(
         says=f"{wide.per_step_count:.0f} matrix products and convolutions a step run in fp32: {100 * wide.share:.0f} % of "
-        f"the step. This processor ({cpu.model}) has {cpu.bf16}.",
+        f"the step. This processor ({cpu.model}) has {cpu.bf16}."
+        + (f" But {_refuse(refusing)}." if refusing else ""),
         why="An instruction for bf16 multiplies at least twice as many pairs as one for fp32.",
         fix=Fix("Multiply in bf16.", _TRAINS if case.trains else _SERVES),
         evidence={
@@ -101,8 +105,20 @@ def fp32_on_cpu(case: Case) -> Iterator[Finding]:
         },
         where=case.places(wide.ids),
         change=change,
-        unless="the results need more than the 8 bits of precision that bf16 has: compare them.",
+        unless="the results need more than the 8 bits of precision that bf16 has: compare them."
+        + (f" {_refuse(refusing)}: convert what it is given with .to(out.dtype) first." if refusing else ""),
     )
+
+
+def _doubt(instructions: str, refusing: tuple[str, ...]) -> str:
+    """Why bf16 is not promised here."""
+    if refusing:
+        return _refuse(refusing)
+    return "the rate of AMX was not measured" if instructions == "amx_bf16" else ""
+
+
+def _refuse(operators: tuple[str, ...]) -> str:
+    return f"{', '.join(operators)} raise{'s' * (len(operators) == 1)} an error where a tensor is in bf16 and another in fp32"
 
 
 def _products(case: Case) -> CpuOperators:

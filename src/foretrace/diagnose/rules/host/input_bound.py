@@ -30,16 +30,17 @@ from foretrace.units import format_value
 LEAST_SHARE = Share(0.05, "the step", JUDGEMENT)
 _SOME = "Load in worker processes, ahead of the step."
 _MORE = "Use more workers, or prepare less."
-_LESS = (
-    "Prepare less for each item, or on the GPU: every core has a worker, and more would slow them all down."
-)
+_LESS = "Prepare less for each item: every core has a worker, and more would slow them all down."
 _CHEAP = "Make the batch cheaper, or leave it as it is: workers would make the program slower."
 _WHAT_IS_SLOW = (
     'cProfile.run("for i in range(100): loader.dataset[i]", sort="cumtime")  # what takes long in an item'
 )
 _WHY = "Nothing is launched until the batch is there."
+_MANY = 8  # workers to write where nobody knows how many fit
+_UNKNOWN_CORES = "how many cores are idle is not recorded"
+_NO_CORE = "Prepare less for each item: no core is idle, and a worker would take one from the step."
 _LOADER = (
-    "loader = DataLoader(dataset, num_workers=8, persistent_workers=True, pin_memory=True, prefetch_factor=4)"
+    "loader = DataLoader(dataset, num_workers={workers}, persistent_workers=True, {pinned}prefetch_factor=4)"
 )
 
 
@@ -90,6 +91,10 @@ def input_bound(case: Case) -> Iterator[Finding]:
     names them (`--num-workers 4`, `-j 4`) and nothing else does, that is how many there are. Nothing is promised where
     all cores have a worker, or where a processor works in less than {WORKS_SHARE} of the time that a batch takes.
 
+    Workers need idle cores. Those that other programs used while steps were timed are not counted, and where none is left
+    besides the program's own, workers are not advised. Where a program computes on the CPU and its threads use the cores that
+    workers would take, the range includes a step that is longer by as much as its threads have fewer cores.
+
     Input made in line is replayed in workers as above. Where most of that time is Python, the range includes a thread,
     which runs only while the main thread waits for the device. Where steps bring results to the host, nothing is promised:
     the next input may depend on them.
@@ -115,22 +120,24 @@ def _loaded(case: Case) -> Iterator[Finding]:
     share = host.total_ns / max(case.program.measured_host_ns, 1)
     if too_little(case, "the host waits for the DataLoader", share, LEAST_SHARE):
         return
-    change = _more_workers(case, host) if by_workers else _in_workers(case, host)
+    most = loader_pace.most_workers(case)
+    change = _more_workers(case, host) if by_workers else _in_workers(case, host, most)
     loader = "its workers are too slow" if by_workers else "the main process loads it"
     yield Finding(
         says=f"{100 * share:.0f} % of the host's time, {host.total_ns / case.step_count / 1e6:.3g} ms a step, is spent "
         f"waiting for the DataLoader: {loader}.",
         why=_WHY,
-        fix=Fix(_MORE if by_workers else _SOME, _LOADER),
+        fix=_fix(case, most, _MORE if by_workers else _SOME),
         evidence={
             "wait_ns": host.total_ns // case.step_count,
             "wait_pct": 100 * share,
             "loader": "by workers" if by_workers else "in the main process",
-            "workers_assumed": f"{FEWEST_WORKERS} to {MOST_WORKERS}",
+            **_assumed(most),
             "spans": waits["id"].head(SHOWN_SPANS).to_list(),
         },
         where=_callers(case, waits),
-        change=change,
+        change=None if most == 0 else change,
+        at_best=share if most == 0 else 0.0,
         unless="the machine has fewer cores than workers, or what limits loading is the disk.",
     )
 
@@ -157,6 +164,7 @@ def _timed(case: Case, waits: pl.DataFrame, found: Pace) -> Iterator[Finding]:
         },
         where=_callers(case, waits) if waits.height else (),
         change=change,
+        at_best=0.0 if change else share,
         unless=_unless(found),
     )
 
@@ -166,11 +174,13 @@ def _with_more(case: Case, found: Pace) -> tuple[Change, int | None, Fix]:
     change, wanted = loader_pace.more_workers(case, found), found.wanted
     if found.workers and found.most is not None and found.workers >= found.most:
         return change, None, Fix(_LESS, _WHAT_IS_SLOW)
-    return change, wanted, Fix(_MORE, _loader(wanted or 2 * (found.workers or WORKERS)))
+    return change, wanted, Fix(_MORE, _loader(case, wanted or 2 * (found.workers or WORKERS)))
 
 
-def _with_some(case: Case, waits: pl.DataFrame, found: Pace) -> tuple[Change, int, Fix]:
-    """Workers where the main process loads."""
+def _with_some(case: Case, waits: pl.DataFrame, found: Pace) -> tuple[Change | None, int, Fix]:
+    """Workers where the main process loads, and an idle core for each."""
+    if found.most == 0:
+        return None, 0, Fix(_NO_CORE, _WHAT_IS_SLOW)
     operators = _operators_share(case, case.during(waits))
     slower = (1 + (ONE_THREAD - 1) * operators, 1 + (ONE_THREAD_MOST - 1) * operators)
     first = loader_pace.first_workers(case, found, slower, (WORKERS, FEWEST_WORKERS, MOST_WORKERS))
@@ -179,14 +189,33 @@ def _with_some(case: Case, waits: pl.DataFrame, found: Pace) -> tuple[Change, in
         sent, there = (format_value("_ns", time) for time in (first.sent_ns, made))
         fix = Fix(f"{_CHEAP} Sending it from a worker takes about {sent}, making it {there}.", _WHAT_IS_SLOW)
         return first.change, first.workers, fix
-    return first.change, first.workers, Fix(_SOME, _loader(first.workers))
+    return first.change, first.workers, Fix(_SOME, _loader(case, first.workers))
 
 
-def _loader(workers: int) -> str:
-    return _LOADER.replace("num_workers=8", f"num_workers={workers}")
+def _fix(case: Case, most: int | None, says: str) -> Fix:
+    """Workers, as many as there are idle cores for."""
+    if most == 0:
+        return Fix(_NO_CORE, _WHAT_IS_SLOW)
+    return Fix(says, _loader(case, _MANY if most is None else min(most, _MANY)))
+
+
+def _assumed(most: int | None) -> dict[str, Any]:
+    """As evidence: how many workers there could be."""
+    return (
+        {"workers_assumed": f"{FEWEST_WORKERS} to {MOST_WORKERS}"}
+        if most is None
+        else {"workers_wanted_count": min(most, _MANY)}
+    )
+
+
+def _loader(case: Case, workers: int) -> str:
+    """The line to write; pinned memory is for copies to a GPU."""
+    return _LOADER.format(workers=workers, pinned="" if case.on_cpu else "pin_memory=True, ")
 
 
 def _unless(found: Pace) -> str:
+    if found.most == 0:
+        return "other programs leave a core idle later: then load in worker processes."
     if found.most is None:
         return "the machine has fewer cores than workers, or what limits loading is the disk."
     return (
@@ -207,9 +236,10 @@ def _made_in_line(case: Case) -> Iterator[Finding]:
         says=f"The host spends {host.total_ns / case.step_count / 1e6:.3g} ms of a step on input, right before it copies "
         "that to the device.",
         why=_WHY,
-        fix=Fix(
+        fix=_fix(
+            case,
+            loader_pace.most_workers(case),
             "Prepare the next batch in worker processes while the GPU computes; a thread shares Python with the step.",
-            _LOADER,
         ),
         evidence={
             "wait_ns": host.total_ns // case.step_count,
@@ -250,13 +280,17 @@ ONE_THREAD = Factor(2.0, "the time of torch's operators, in a worker", JUDGEMENT
 ONE_THREAD_MOST = Factor(3.0, "the time of torch's operators, in a worker at worst", JUDGEMENT)
 
 
-def _in_workers(case: Case, host: ProgramTime) -> Change:
+def _in_workers(case: Case, host: ProgramTime, most: int | None) -> Change:
     """The wait gone, and what the workers cannot deliver in time added to every step."""
     operators = _operators_share(case, host)
+    fewest, likely, many = (
+        min(int(count), most) if most else int(count) for count in (FEWEST_WORKERS, WORKERS, MOST_WORKERS)
+    )
     return Change(
-        f"data loaded by {WORKERS} workers ({FEWEST_WORKERS} to {MOST_WORKERS})",
-        _by_workers(case, host, operators, WORKERS, ONE_THREAD),
-        others=_fewest_and_most(case, host, operators),
+        doubt=_UNKNOWN_CORES if case.on_cpu and most is None else "",
+        says=f"data loaded by {likely} workers ({fewest} to {many})",
+        edit=_by_workers(case, host, operators, likely, ONE_THREAD),
+        others=_ends(case, host, operators, fewest, many),
     )
 
 
@@ -265,10 +299,10 @@ def _by_workers(case: Case, host: ProgramTime, operators: float, workers: int, s
     return host_work.beside(case, host, (1 + (slower - 1) * operators) / workers)
 
 
-def _fewest_and_most(case: Case, host: ProgramTime, operators: float) -> tuple[Edit, Edit]:
+def _ends(case: Case, host: ProgramTime, operators: float, fewest: int, most: int) -> tuple[Edit, Edit]:
     return (
-        _by_workers(case, host, operators, FEWEST_WORKERS, ONE_THREAD_MOST),
-        _by_workers(case, host, operators, MOST_WORKERS, 1.0),
+        _by_workers(case, host, operators, fewest, ONE_THREAD_MOST),
+        _by_workers(case, host, operators, most, 1.0),
     )
 
 
@@ -277,7 +311,7 @@ def _prepared_ahead(case: Case, host: ProgramTime, operators: float) -> Change:
     back = case.trace.copies.filter(
         (pl.col("direction") == "DtoH") & (pl.col("size_bytes") > host_work.NUMBER_BYTES)
     )
-    ends = _fewest_and_most(case, host, operators)
+    ends = _ends(case, host, operators, FEWEST_WORKERS, MOST_WORKERS)
     return Change(
         f"input prepared by {WORKERS} workers ({FEWEST_WORKERS} to {MOST_WORKERS})",
         _by_workers(case, host, operators, WORKERS, ONE_THREAD),
@@ -292,7 +326,12 @@ def _more_workers(case: Case, host: ProgramTime) -> Change:
     late = max(step_ns(case.program) / 2 - without, 0)
     calls = [int(call) for call in case.program.step_calls if call < len(case.program.kind)]
     twice = Edit(removed_host=host, added_host_ns=dict.fromkeys(calls, round(late)))
-    return Change("twice the workers", twice, others=(Edit(), Edit(removed_host=host)))
+    return Change(
+        "twice the workers",
+        twice,
+        others=(Edit(), Edit(removed_host=host)),
+        doubt=_UNKNOWN_CORES if case.on_cpu else "",
+    )
 
 
 def _operators_share(case: Case, host: ProgramTime) -> float:

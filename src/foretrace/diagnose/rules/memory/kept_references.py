@@ -71,7 +71,7 @@ def kept_references(case: Case) -> Iterator[Finding]:
         evidence={
             "per_step_bytes": per_step,
             "kept_bytes": sum(leak.kept_bytes for leak in device.leaks),
-            "steps_count": worst.steps,
+            "steps_count": len(worst.repetitions),
             "category": worst.category,
             "peak_bytes": memory.peak_bytes,
         },

@@ -66,7 +66,7 @@ def straggler(case: Case) -> Iterator[Finding]:
 
     Speaks if the same rank is the last in {MOST_STEPS} of the steps, and at least {LEAST_SHARE} of the step would be saved
     if it came with the last of the others. Waiting that computation hides does not count. With less than {LEAST_RANKS} of
-    the ranks recorded, nothing is said. The rank is the one that `foretrace ranks` names, by replay across all ranks; where
+    the ranks recorded, nothing is said; with any of them missing, it is never said that no rank is late. The rank is the one that `foretrace ranks` names, by replay across all ranks; where
     that names none, or finds the collectives not to match, nothing is said.
 
     Slow
@@ -107,9 +107,14 @@ def straggler(case: Case) -> Iterator[Finding]:
         raise MissingDataError(
             f"{case.trace.path.name}: the ranks have one step in common; record a few more"
         )
-    ranks = job_ranks.find(cases)
+    ranks = job_ranks.find(cases, case)
     worst = job_ranks.worthiest(ranks)
     if worst is None:
+        if matches.seen_count < matches.expected_count:
+            raise MissingDataError(
+                f"{case.trace.path.name}: no rank is late among the {matches.seen_count} of {matches.expected_count} that were "
+                "read; all of them may wait for one that was not"
+            )
         return
     late = late_ranks.find(case, cases, matches)
     if late is None or not job_ranks.names(ranks, late.rank) or job_ranks.names_other(ranks, late.rank):

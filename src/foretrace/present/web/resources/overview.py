@@ -245,6 +245,11 @@ def _without_gain(view: RecordingView) -> dict[str, str]:
             "says": without_file(view, view.not_replayed) + ".",
         }
     why = view.diagnosis.not_promised
+    if view.diagnosis.contended:
+        return {
+            "title": "Other programs use the cores: record again without them",
+            "says": f"{view.diagnosis.contended}.",
+        }
     if why:
         return {"title": "No gain is promised from this recording", "says": f"{why[:1].upper()}{why[1:]}."}
     return {"title": "No fix promises a gain of 10 % or more", "says": _busy(view)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,16 @@ import polars as pl
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.patterns import job_ranks
 from foretrace.errors import MissingDataError
+from foretrace.ingest.run import pass_of
 from foretrace.present.text import ranks as words
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources import rank_stack, table
 from foretrace.present.web.run_files import identity
 from foretrace.ranks import stacked
+from foretrace.ranks.cycles import Recording, choose
 from foretrace.ranks.reduce import Ranks
+from foretrace.ranks.summarise import of_trace
+from foretrace.ranks.unused import Unused
 from foretrace.units import counted, format_value
 
 _PARTS = {
@@ -38,7 +43,7 @@ _SAYS = {
 
 def ranks(view: RecordingView, peers: Sequence[RecordingView] = ()) -> dict[str, Any]:
     """This run's rank, with those of its peers: runs of the same group with other ranks."""
-    members = _members(view, peers)
+    members, unused = _members(view, peers)
     ordered = [members[number] for number in sorted(members)]
     shares = [_shares(each) for each in ordered]
     if not any(shares):
@@ -46,7 +51,7 @@ def ranks(view: RecordingView, peers: Sequence[RecordingView] = ()) -> dict[str,
             f"{view.trace.path.name}: no GPU work recorded; record with ProfilerActivity.CUDA"
         )
     frame = pl.DataFrame([_row(each) for each in ordered], infer_schema_length=None)
-    job, runs = _job(view, members)
+    job, runs = _job(view, members, unused)
     says = _says(view, ordered, job)
     return {
         "says": says,
@@ -55,27 +60,52 @@ def ranks(view: RecordingView, peers: Sequence[RecordingView] = ()) -> dict[str,
         "parts": list(_PARTS.values()),
         "share_pct": [share or [0.0] * len(_PARTS) for share in shares],
         "table": {"name": "ranks", "says": says, **table.of_frame(frame, _SAYS), "values": [],
-                  "notes": []},
+                  "notes": [each.says for each in job.unused] if job else []},
     }  # fmt: skip
 
 
 def stack(view: RecordingView, peers: Sequence[RecordingView], query: Mapping[str, str]) -> dict[str, Any]:
     """One step of several of these ranks on the common clock."""
-    job, _ = _job(view, _members(view, peers))
+    job, _ = _job(view, *_members(view, peers))
     if job is None:
         raise MissingDataError(f"{view.trace.path.name}: its ranks could not be put on one clock")
     return rank_stack.of_query(job, query)
 
 
-def _members(view: RecordingView, peers: Sequence[RecordingView]) -> dict[int, RecordingView]:
-    members: dict[int, RecordingView] = {_rank(view): view}
-    for peer in peers:
-        if peer.group == view.group:
-            members.setdefault(_rank(peer), peer)
-    return members
+def _members(
+    view: RecordingView, peers: Sequence[RecordingView]
+) -> tuple[dict[int, RecordingView], tuple[Unused, ...]]:
+    """The view of each rank, and recordings of the same ranks at other times, which are left out."""
+    of_group = [view, *(peer for peer in peers if peer.group == view.group and peer is not view)]
+    members = {_rank(each): each for each in reversed(of_group)}
+    if len(members) in (1, len(of_group)):
+        return members, ()
+    of_pass = _pass(view)
+    of_group = [each for each in of_group if _pass(each) == of_pass]
+    own, *others = [f"{place} {each.name}" for place, each in enumerate(of_group)]
+    views = dict(zip([own, *others], of_group, strict=True))
+    recordings = [Recording(name, of_trace(each.trace, rank=_rank(each))) for name, each in views.items()]
+    chosen = choose(recordings, own=own)
+    named = (
+        replace(
+            each,
+            path=views[each.path].name,
+            says=f"{views[each.path].name}: another recording of rank {each.rank}, not compared",
+        )
+        for each in chosen.unused
+    )
+    return {recording.rank: views[recording.path] for recording in chosen.recordings}, tuple(named)
 
 
-def _job(view: RecordingView, members: Mapping[int, RecordingView]) -> tuple[Ranks | None, dict[int, str]]:
+def _pass(view: RecordingView) -> str | None:
+    """Which pass of a Run a recording is; ranks are compared within one."""
+    made = pass_of(view.trace.path)
+    return made.kind if made else None
+
+
+def _job(
+    view: RecordingView, members: Mapping[int, RecordingView], unused: Sequence[Unused]
+) -> tuple[Ranks | None, dict[int, str]]:
     """The job and the id of each rank's run; kept, for every step that is looked at is asked for by itself."""
     kept: list[Any] = view.keep("job of ranks", list)
     of = [members[number] for number in sorted(members)]
@@ -83,7 +113,7 @@ def _job(view: RecordingView, members: Mapping[int, RecordingView]) -> tuple[Ran
         if len(refs) == len(of) and all(ref() is member for ref, member in zip(refs, of, strict=True)):
             return job, runs
     cases = _cases(view, members)
-    job = job_ranks.find(cases) if len(cases) > 1 else None
+    job = job_ranks.find(cases, view.case, unused) if len(cases) > 1 else None
     runs = {number: identity(case.trace.path) for number, case in cases.items()}
     runs |= {number: member.id for number, member in members.items()}
     kept[:] = [([weakref.ref(member) for member in of], job, runs)]

@@ -46,6 +46,7 @@ _SAYS = {
     "per_step_bytes": "growth in each step, the median",
     "kept_bytes": "allocated there in these steps and never freed",
     "steps_count": "in how many steps, one after the other",
+    "events": "rows of the device's history that the step covers",
     "held_then_by": "the line whose blocks were held when the request did not fit",
 }
 
@@ -128,6 +129,7 @@ def _device(found: DeviceFindings) -> dict[str, Any]:
             "reserved_at_ns": _reserved_at(memory),
             "parts": _parts(found),
         },
+        "timed": memory.timed,
         "curve": _curve(found, _POINTS, None),
         "tables": {by: _table(found, by) for by in ("line", "category", "phase", "module", "block", "step")},
         "layers": _layers(found),
@@ -195,7 +197,9 @@ def _table(found: DeviceFindings, by: str) -> dict[str, Any]:
         frame = frame.drop("stack")
     says = {
         "block": f"the largest of {counted(int(memory.lives.allocated_after(memory.peak).sum()), 'block')} at the peak",
-        "step": f"steps told by {found.steps.told_by}" if found.steps else "no step is known in this history",
+        "step": f"steps detected by {found.steps.told_by}"
+        if found.steps
+        else "no step is known in this history",
     }.get(by, f"{counted(frame.height, 'row')}, together all that was held at the peak")
     return _shown(by, frame, says)
 
@@ -234,6 +238,9 @@ def _leaks(found: DeviceFindings) -> dict[str, Any]:
         "mark": mark,
         "says": visible(says),
         "table": _shown("leaks", memory_page.leaks_frame(found), says) if found.leaks else None,
+        "repetitions": _shown("repetitions", memory_page.repetitions_frame(found), says)
+        if found.leaks
+        else None,
         "hint": memory_words.KEEPS if found.leaks else None,
         "stacks": [
             [visible(frame) for frame in found.origins.places.stack(leak.stack)] for leak in found.leaks
