@@ -16,6 +16,7 @@ from foretrace import analyze
 from foretrace.analyze.concepts.trust import (
     completeness,
     consistency,
+    contention,
     coverage,
     disturbance,
     graph_losses,
@@ -398,6 +399,7 @@ def emitted_codes() -> set[str]:
     for module in (
         completeness,
         consistency,
+        contention,
         coverage,
         disturbance,
         graph_losses,

@@ -175,4 +175,4 @@ def test_the_command_from_a_run_with_predictions_to_the_ledger(
     )
     document = json.loads(capsys.readouterr().out)
     assert [change["change"] for change in document["changes"]] == ["anomaly-off", "fused-optimizer"]
-    assert [kept.rule for kept in ledger.read(ledger.DEFAULT)] == ["anomaly-mode"]
+    assert [kept.rule for kept in ledger.read(ledger.DEFAULT).records] == ["anomaly-mode"]

@@ -38,7 +38,7 @@ def test_a_fix_that_brings_what_was_predicted_is_inside_and_kept(
     assert isinstance(after_ms, float)
     assert after_ms == pytest.approx(AFTER / 1e3, rel=0.05)
     assert told["speedup"]["point"] == pytest.approx(before_ms / after_ms)  # type: ignore[index]
-    (kept,) = ledger.read(ledger.DEFAULT)
+    (kept,) = ledger.read(ledger.DEFAULT).records
     assert (kept.rule, kept.by, kept.device, kept.inside) == ("host-sync", "verify", "NVIDIA H200", True)
     assert str(here) not in ledger.DEFAULT.read_text()
 
@@ -46,7 +46,7 @@ def test_a_fix_that_brings_what_was_predicted_is_inside_and_kept(
 def test_a_fix_that_brings_nothing_is_outside(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before, after = waiting(here), free(here, length=2_000)
     assert verify(str(before), str(after), capsys=capsys)["verdict"] == "outside"
-    assert [kept.inside for kept in ledger.read(ledger.DEFAULT)] == [False]
+    assert [kept.inside for kept in ledger.read(ledger.DEFAULT).records] == [False]
 
 
 def test_what_cannot_be_compared_is_said_and_not_kept(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -35,7 +35,7 @@ class Baseline(Struct, frozen=True):
     has_stacks: bool
     times_ns: tuple[Positive, ...]
     blocks_ns: tuple[Positive, ...]
-    parts: dict[str, dict[str, NotNegative]]
+    parts: dict[Literal["GPU", "wait", "host", "recording"], dict[str, NotNegative]]
     taken_in: dict[str, Amount]
     counts: dict[str, Amount]
     values: dict[str, Finite]
