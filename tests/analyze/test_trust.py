@@ -17,6 +17,7 @@ from foretrace import analyze
 from foretrace.analyze.concepts.trust import (
     completeness,
     consistency,
+    contention,
     coverage,
     disturbance,
     graph_losses,
@@ -400,6 +401,7 @@ def emitted_codes() -> set[str]:
     for module in (
         completeness,
         consistency,
+        contention,
         coverage,
         disturbance,
         graph_losses,

@@ -154,7 +154,15 @@ def test_wrong_input_is_one_line(
     (tmp_path / "text.txt").write_text("hello")
     (tmp_path / "empty").mkdir()
     (tmp_path / "nothing.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
-    (tmp_path / "bench.json").write_text('{"schema": "foretrace.bench/1", "kind": "matmul", "rows": []}')
+    benchmark = {
+        "schema": "foretrace.bench/1",
+        "kind": "matmul",
+        "device": "",
+        "torch": "",
+        "case": [],
+        "rows": [],
+    }
+    (tmp_path / "bench.json").write_text(json.dumps(benchmark))
     assert main(["compare", "--no-cache", *arguments]) == code
     said = capsys.readouterr().err
     assert says in said

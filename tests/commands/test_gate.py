@@ -102,7 +102,7 @@ def test_a_file_of_baselines_is_as_good_as_the_run(
     assert "did you mean main?" in capsys.readouterr().err
     file.write_text(file.read_text().replace('"main"', '"a"').replace('"times_ns"', '"times"'))
     assert main(["gate", str(file), slow, *STEP, "--markdown", str(tmp_path / "x.md")]) == 3
-    assert "damaged; save it anew" in (tmp_path / "x.md").read_text()
+    assert "save it again with --save-baseline" in (tmp_path / "x.md").read_text()
 
 
 def test_reports_are_written_whatever_happens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,12 +87,21 @@ def test_what_the_caller_names_comes_first(run_folder: Path, tmp_path: Path) -> 
     assert case.rich.whole.path == other
 
 
-@pytest.mark.parametrize("damaged", ["rank.json", "rich.json"])
-def test_a_recording_opens_beside_what_is_damaged(run_folder: Path, damaged: str) -> None:
+def test_a_recording_opens_beside_a_damaged_rich_pass(run_folder: Path) -> None:
     rank = run_folder / "rank0"
-    (rank / damaged).write_text("no")
+    (rank / "rich.json").write_text("no")
     case = open_case(rank / "light.json")
     assert (case.whole.path.name, case.rich) == ("light.json", None)
+
+
+def test_a_recording_opens_beside_damaged_facts(run_folder: Path) -> None:
+    """Both passes have their usual names; the measured step is not known."""
+    rank = run_folder / "rank0"
+    (rank / "rank.json").write_text("no")
+    case = open_case(rank / "light.json")
+    assert (case.whole.path.name, case.measured_step_ns) == ("light.json", None)
+    assert case.rich is not None
+    assert case.rich.whole.path.name == "rich.json"
 
 
 def test_the_other_ranks_come_along(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_a_folder_that_is_named_by_a_token_is_not_named(
     printed = capsys.readouterr()
     assert ISSUED["github"] not in printed.out + printed.err
     (entry,) = (tmp_path / "cache").glob("*/entry.json")
-    assert LEFT_OUT in json.loads(entry.read_text())["source"]
+    assert LEFT_OUT in json.loads(entry.read_text())[1]["source"]
     assert place_of(path, path)[0] == LEFT_OUT
     answer = Tools(Roots.of([tmp_path])).diagnose(str(path))
     assert ISSUED["github"] not in shown(answer).text

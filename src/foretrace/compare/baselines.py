@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -35,7 +35,7 @@ class Baseline(Struct, frozen=True):
     has_stacks: bool
     times_ns: tuple[Positive, ...]
     blocks_ns: tuple[Positive, ...]
-    parts: dict[str, dict[str, NotNegative]]
+    parts: dict[Literal["GPU", "wait", "host", "recording"], dict[str, NotNegative]]
     taken_in: dict[str, Amount]
     counts: dict[str, Amount]
     values: dict[str, Finite]
@@ -128,5 +128,7 @@ def _few(times: Sequence[float]) -> list[int]:
 
 def _side(name: str, saved: Baseline) -> Side:
     fields = {field: getattr(saved, field) for field in saved.__struct_fields__ if field != "parts"}
-    parts = {(kind, what): ns for kind, of_kind in saved.parts.items() for what, ns in of_kind.items()}
+    parts: dict[tuple[str, str], float] = {
+        (kind, what): ns for kind, of_kind in saved.parts.items() for what, ns in of_kind.items()
+    }
     return Side(name=name, parts=parts, **fields)

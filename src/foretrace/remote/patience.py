@@ -47,7 +47,8 @@ class Allowance:
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
-        self._bytes, self._waited_s, self._since = 0, 0.0, 0.0
+        self._bytes, self._waited_s = 0, 0.0
+        self._since: float | None = None  # when the wait under way began
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -56,7 +57,7 @@ class Allowance:
         try:
             yield
         finally:
-            self._waited_s += time.monotonic() - self._since
+            self._waited_s, self._since = self._so_far_s(), None
 
     def check(self, size_bytes: int | None) -> None:
         """Refuses a file that is too large before it is fetched."""
@@ -72,9 +73,12 @@ class Allowance:
             raise InputError(
                 f"{self._shown}: more than {limit_bytes():,} bytes came, and no end; FORETRACE_URL_LIMIT sets the limit"
             )
-        spent_s = self._waited_s + (time.monotonic() - self._since)
+        spent_s = self._so_far_s()
         if spent_s > _JUDGED_AFTER * patience_s() and self._bytes < _SLOWEST_BYTES_PER_S * spent_s:
             raise InputError(
                 f"{self._shown}: too slow: {self._bytes:,} bytes in {spent_s:.0f} s; copy the file first, or set "
                 "FORETRACE_URL_TIMEOUT to more seconds"
             )
+
+    def _so_far_s(self) -> float:
+        return self._waited_s + (0.0 if self._since is None else time.monotonic() - self._since)

@@ -252,8 +252,10 @@ class Stream(io.RawIOBase):
             return
         with ExitStack() as opened:
             copy = opened.enter_context(tempfile.TemporaryFile(prefix="foretrace-url-"))
-            from_start = Unranged(self._url, self.facts.size, Allowance(self.name))
+            allowance = Allowance(self.name)
+            from_start = Unranged(self._url, self.facts.size, allowance)
             opened.callback(from_start.close)
+            opened.enter_context(allowance.waiting())
             while piece := from_start.read_at(from_start.at, BLOCK_BYTES):
                 _check_disk(Path(tempfile.gettempdir()))
                 copy.write(piece)

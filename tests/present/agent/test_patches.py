@@ -93,10 +93,7 @@ def test_a_place_that_is_not_sure_gets_no_patch(folder: Path) -> None:
     assert patch(finding(place), [source_of(place, [folder])]) is None
 
 
-LOADER = Fix(
-    "Load in worker processes, ahead of the step.",
-    input_bound._LOADER.format(workers=4, pinned="pin_memory=True, "),
-)
+LOADER = Fix("Load in worker processes, ahead of the step.", input_bound._loader(4, pinned=True))
 FUSED = Fix("", "optimizer = torch.optim.AdamW(params, ..., fused=True)   # other arguments as they are")
 LOGGED = Fix(
     "Keep the value on the device, and read it where it is printed.",

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from foretrace.analyze.concepts.trust.evidence import Evidence, Note
 from foretrace.ingest.core_use import CoreUse
 
-CODE = "contended-cores"
-
 
 def contention(evidence: Evidence) -> Iterator[Note]:
     """Times on cores that others use are those of this program beside them; a GPU that is kept busy hides that."""
@@ -16,7 +14,7 @@ def contention(evidence: Evidence) -> Iterator[Note]:
     if not isinstance(use, CoreUse) or not use.contended:
         return
     yield Note(
-        CODE, "info" if evidence.gpu_bound else "care",
+        "contended-cores", "info" if evidence.gpu_bound else "care",
         f"{use.says()}: times are too long, and what more threads, workers or another type would bring cannot be told. "
         "Stop the other programs and record again.",
         {

@@ -36,7 +36,7 @@ _WHAT_IS_SLOW = (
     'cProfile.run("for i in range(100): loader.dataset[i]", sort="cumtime")  # what takes long in an item'
 )
 _WHY = "Nothing is launched until the batch is there."
-_MANY = 8  # workers to write where nobody knows how many fit
+_MANY = Count(8, "workers to write where nobody knows how many fit", JUDGEMENT)
 _UNKNOWN_CORES = "how many cores are idle is not recorded"
 _NO_CORE = "Prepare less for each item: no core is idle, and a worker would take one from the step."
 _LOADER = (
@@ -174,7 +174,11 @@ def _with_more(case: Case, found: Pace) -> tuple[Change, int | None, Fix]:
     change, wanted = loader_pace.more_workers(case, found), found.wanted
     if found.workers and found.most is not None and found.workers >= found.most:
         return change, None, Fix(_LESS, _WHAT_IS_SLOW)
-    return change, wanted, Fix(_MORE, _loader(case, wanted or 2 * (found.workers or WORKERS)))
+    return (
+        change,
+        wanted,
+        Fix(_MORE, _loader(wanted or 2 * (found.workers or WORKERS), pinned=not case.on_cpu)),
+    )
 
 
 def _with_some(case: Case, waits: pl.DataFrame, found: Pace) -> tuple[Change | None, int, Fix]:
@@ -189,14 +193,14 @@ def _with_some(case: Case, waits: pl.DataFrame, found: Pace) -> tuple[Change | N
         sent, there = (format_value("_ns", time) for time in (first.sent_ns, made))
         fix = Fix(f"{_CHEAP} Sending it from a worker takes about {sent}, making it {there}.", _WHAT_IS_SLOW)
         return first.change, first.workers, fix
-    return first.change, first.workers, Fix(_SOME, _loader(case, first.workers))
+    return first.change, first.workers, Fix(_SOME, _loader(first.workers, pinned=not case.on_cpu))
 
 
 def _fix(case: Case, most: int | None, says: str) -> Fix:
     """Workers, as many as there are idle cores for."""
     if most == 0:
         return Fix(_NO_CORE, _WHAT_IS_SLOW)
-    return Fix(says, _loader(case, _MANY if most is None else min(most, _MANY)))
+    return Fix(says, _loader(int(_MANY if most is None else min(most, _MANY)), pinned=not case.on_cpu))
 
 
 def _assumed(most: int | None) -> dict[str, Any]:
@@ -204,13 +208,13 @@ def _assumed(most: int | None) -> dict[str, Any]:
     return (
         {"workers_assumed": f"{FEWEST_WORKERS} to {MOST_WORKERS}"}
         if most is None
-        else {"workers_wanted_count": min(most, _MANY)}
+        else {"workers_wanted_count": int(min(most, _MANY))}
     )
 
 
-def _loader(case: Case, workers: int) -> str:
+def _loader(workers: int, *, pinned: bool) -> str:
     """The line to write; pinned memory is for copies to a GPU."""
-    return _LOADER.format(workers=workers, pinned="" if case.on_cpu else "pin_memory=True, ")
+    return _LOADER.format(workers=workers, pinned="pin_memory=True, " if pinned else "")
 
 
 def _unless(found: Pace) -> str:
