@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import foretrace
+from foretrace import zstd
 from foretrace.analyze.steps import step_windows
 from foretrace.analyze.trust import judge
 from foretrace.diagnose import RULES
@@ -30,7 +31,6 @@ from foretrace.diagnose.diagnosis import diagnose
 from foretrace.diagnose.step_times import step_times
 from foretrace.errors import ForetraceError
 from foretrace.predict.prediction import Prediction
-from foretrace.zstd import ZstdDecompressor
 
 Event = dict[str, Any]
 Damage = Callable[[list[Event]], list[Event]]
@@ -270,7 +270,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[Event]]:
     """The header of a recording, and its events."""
     packed = path.read_bytes()
     if path.suffix == ".zst":
-        packed = ZstdDecompressor().decompressobj().decompress(packed)
+        packed = zstd.decompress(packed)
     document = json.loads(gzip.decompress(packed) if path.suffix == ".gz" else packed)
     return document, document.pop("traceEvents")
 
