@@ -46,7 +46,10 @@ def test_no_damage_promises_more_than_the_undamaged_recording(name: str, tmp_pat
     path = tmp_path / "damaged.json"
     unnamed, broken = set(), []
     for says, made in ONE_CATEGORY.items():
-        damage.write(path, header, made([dict(event) for event in events]))
+        changed = made([dict(event) for event in events])
+        if changed == events:  # it has nothing of that category
+            continue
+        damage.write(path, header, changed)
         answer = damage.answer(path)
         broken += [f"{says}: {why}" for why in damage.violations(whole, answer)]
         promising = any(prediction.verdict == "gain" for prediction in answer.predictions.values())

@@ -24,8 +24,8 @@ _ROUNDING_NS = 2_000
 # The shortest kernels of the corpus take 560 ns, where times are finer than microseconds.
 _SHORTEST_KERNEL_NS = 300
 _SHORTEST_CALL_NS = 100
-# Twice NVLink-C2C between a Grace CPU and its GPU.
-_BYTES_PER_NS = 1_000
+# Faster copies cannot be: twice NVLink-C2C between a Grace CPU and its GPU, more than the fastest cache of any GPU.
+_MOST_BYTES_PER_NS = {"HtoD": 1_000, "DtoH": 1_000, "DtoD": 20_000}
 # A DeepSeek recording ends 2 % behind its profiler's window; a call of a damaged one 37 times as far.
 _BEYOND = 0.1
 # Judgement: in the corpus a wait for the device ends 4 µs after its work, on an MI300 up to 8 µs before.
@@ -225,7 +225,9 @@ def apart(evidence: Evidence) -> Iterator[Note]:
     far += [
         max(first - step.start_ns, step.end_ns - last)
         for step in steps
-        if last > first and (step.start_ns < first - slack or step.end_ns > last + slack)
+        if step.number not in evidence.cut  # which is said of it already
+        and last > first
+        and (step.start_ns < first - slack or step.end_ns > last + slack)
     ]
     # Two profilers may mark the same steps: then each lies in another one.
     nested = int(marks.get("nested_count") or 0)
@@ -233,8 +235,8 @@ def apart(evidence: Evidence) -> Iterator[Note]:
     if far or merged:
         yield Note(
             "steps-apart", "care",
-            f"{some(len(far) + merged, 'step')} lie up to {format_value('_ns', max(far, default=0))} away from where the step before "
-            "or the recording ends, although profiler.step() ends one and begins the next: marks are wrong, or the clock jumped.",
+            f"The marks of {some(len(far) + merged, 'step')} leave gaps or overlaps of up to {format_value('_ns', max(far, default=0))}, "
+            "although profiler.step() ends one step and begins the next: the marks are wrong, or the clock jumped.",
             {"affected_count": len(far) + merged, "steps_count": len(steps), "share_pct": 100 * len(far) / len(steps)},
         )  # fmt: skip
 
@@ -276,12 +278,11 @@ def lengths(evidence: Evidence) -> Iterator[Note]:
 
 
 def _too_fast(evidence: Evidence) -> int:
-    """How many copies between host and GPU are faster than any link between them."""
-    copies = evidence.trace.copies.filter(pl.col("direction").is_in(("HtoD", "DtoH"))).select(
-        "span_id", "size_bytes"
-    )
+    """How many copies are faster than any link or memory."""
+    copies = evidence.trace.copies.select("span_id", "size_bytes", "direction")
     dur_ns = evidence.trace.spans["dur_ns"].gather(copies["span_id"])
-    return int((copies["size_bytes"] > _BYTES_PER_NS * dur_ns).sum())
+    most = copies["direction"].replace_strict(_MOST_BYTES_PER_NS, default=None, return_dtype=pl.Int64)
+    return int((copies["size_bytes"] > most * dur_ns).sum())
 
 
 def _lost(kind: str, count: int, unknown: int, short: int, instant: int, *, rounded: bool) -> int:
