@@ -108,15 +108,14 @@ def check_serve(command: list[str], folder: Path, environment: dict[str, str]) -
             with browser.open(address[0], timeout=60) as answer:
                 page = answer.read().decode()
             expect("<title>Foretrace</title>" in page, f"serve: not the page: {page[:200]}")
-            origin = re.match(r"http://[^/]+", address[0])
-            assert origin
+            base = address[0].partition("?")[0]
             run = {"state": "loading"}
             while run["state"] in ("waiting", "loading"):
                 time.sleep(0.2)
-                with browser.open(f"{origin[0]}/api/runs", timeout=60) as answer:
+                with browser.open(f"{base}api/runs", timeout=60) as answer:
                     (run,) = json.load(answer)["runs"]
             expect(run["state"] == "ready", f"serve: the recording is not read: {run}")
-            with browser.open(f"{origin[0]}/api/runs/{run['id']}/overview", timeout=60) as answer:
+            with browser.open(f"{base}api/runs/{run['id']}/overview", timeout=60) as answer:
                 expect(HEADLINE in answer.read().decode(), "serve: the page's data has no diagnosis")
         finally:
             server.terminate()
