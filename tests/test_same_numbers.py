@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import foretrace
+from foretrace.analyze.concepts.host.input_waits import input_waits
 from foretrace.commands import diagnose as command
 from foretrace.commands import main, summary
 from foretrace.diagnose import RULES
@@ -56,6 +57,7 @@ class Views:
         self.page: dict[str, Any] = json.loads(json.dumps(answer))
         self.report: dict[str, Any] = json.loads(gzip.decompress(report._overview(view).packed))
         self.drawn_steps = timeline._steps(case.whole)
+        self.waits_for_input = bool(input_waits(case.whole).total_ns)
         self.terminal = self._terminal(case, found, printed)
         self.markdown = findings.to_markdown(found, step_times(case), case.whole.path.name)
 
@@ -101,6 +103,10 @@ def test_all_views_of_a_recording_give_the_same_numbers(
 
 def check_step_times(views: Views) -> None:
     known = views.json["overview"]
+    if known["step_known_by"] is None:
+        assert (known["recorded_step_ms"], known["step_count"]) == (None, 0)
+        assert "no step was recorded" in views.terminal
+        return
     used = known[f"{known['step_known_by']}_step_ms"]
     assert used == pytest.approx(known["step_ms"])
     assert views.page["headline"]["before_ms"] == pytest.approx(used)
@@ -121,7 +127,9 @@ def check_step_times(views: Views) -> None:
     )
     on_gpu, on_host = known["step_gpu_ns"], known["step_host_ns"]
     if known["recorded_step_ms"] is not None:
-        assert known["recorded_step_ms"] * 1e6 == pytest.approx(on_host if on_gpu is None else on_gpu)
+        recorded_ns, median_ns = known["recorded_step_ms"] * 1e6, on_host if on_gpu is None else on_gpu
+        waits_in_bursts = views.waits_for_input and recorded_ns > median_ns  # then they are averaged
+        assert waits_in_bursts or recorded_ns == pytest.approx(median_ns)
 
 
 def check_drawn_steps(views: Views) -> None:

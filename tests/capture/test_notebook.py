@@ -82,7 +82,7 @@ def test_the_diagnosis_comes_from_a_process_of_its_own(
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setenv("FORETRACE_CAPTURE", "{}")
     assert notebook._diagnosis(str(tmp_path)) == "foretrace: no such folder\n"
-    assert asked == [["-m", "foretrace", str(tmp_path)]]
+    assert asked == [["-P", "-m", "foretrace", str(tmp_path)]]
 
 
 @needs_torch

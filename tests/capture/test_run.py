@@ -565,6 +565,10 @@ def test_a_run_points_to_nothing_outside_itself(recorded_run: Path, tmp_path: Pa
     shutil.copy(SAMPLE, tmp_path / "other.json.gz")
     passes = [{"kind": "light", "file": "../../other.json.gz", "steps": 3}]
     RunFolder(recorded_run).write_rank(1, {"passes": passes, "status": "complete"})
+    found = find_recorded(recorded_run)
+    assert found is not None
+    assert found.path == recorded_run / "rank1" / "light.json.gz", "the one inside has the usual name"
+    found.path.unlink()
     with pytest.raises(InputError, match="recorded nothing"):
         find_recorded(recorded_run)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import foretrace
+from foretrace.analyze.trust import judge
 from foretrace.errors import MissingDataError
 from foretrace.predict.builder import build
 from foretrace.predict.calibrate import calibrate
@@ -161,8 +162,8 @@ def test_a_recording_replayed_takes_the_time_it_took() -> None:
     errors = {}
     for path in _recordings():
         trace = foretrace.open(path)
-        if not trace.has_device:
-            continue
+        if not trace.has_device or "activity-buffer-request" in {note.code for note in judge(trace).notes}:
+            continue  # the recorded step holds what the profiler allocated, which the program does without
         program = build(trace)
         errors[path.name] = replay(program).total_ns / program.measured_ns - 1
     assert len(errors) >= 70

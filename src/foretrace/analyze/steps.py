@@ -42,6 +42,7 @@ _COLLECTIVE_CALL = r"^(?:nccl|rccl|gloo|mpi|ucc|xccl):"
 _STEP_MARK = r"^ProfilerStep#\d+$"
 # The plugin's: a last step with less device work than this share of the one before was cut off.
 _CUT_OFF_BELOW = 0.8
+_WAITING = 0.05  # of the step: shorter waits for input are part of its normal spread
 _UNSETTLED = "warmed the program up, or waited for the profiler to allocate its buffers"
 _AT_ONCE = 1 << 17  # spans whose times are copied at once
 
@@ -142,16 +143,21 @@ def summary(windows: tuple[StepWindow, ...]) -> dict[str, Value]:
 
 @once_per_trace
 def recorded_step_ns(trace: Trace) -> float | None:
-    """The step that an estimate is compared with: the median of the settled ones, with the mean of waits for input.
+    """The recorded step: the median of the settled ones.
 
-    Those come in bursts, so that the median step may hold none of them.
+    Waits for input that come in bursts are averaged: the median step may hold none of them, or the longest.
     """
-    whole = [window for window in step_windows(trace) if window.averaged]
+    windows = step_windows(trace)
+    whole = [window for window in windows if window.averaged]
     if not whole:
         return None
     on_gpu = [window.gpu_ns for window in whole if window.gpu_ns is not None]
     times = np.array(on_gpu if len(on_gpu) == len(whole) else [window.host_ns for window in whole])
     waits = settled_steps.input_wait_ns(trace, whole)
+    waiting = waits > _WAITING * times
+    if waits.mean() < _WAITING * times.mean() or waiting.all():
+        median = summary(windows)["step_gpu_ns" if len(on_gpu) == len(whole) else "step_host_ns"]
+        return float(median) if isinstance(median, int) else None
     return max(float(np.median(np.maximum(times - waits, 0)) + waits.mean()), 1.0)
 
 
@@ -218,11 +224,11 @@ def _of_kinds(windows: tuple[StepWindow, ...]) -> dict[str, Value]:
 
 
 def measured_window(trace: Trace, windows: tuple[StepWindow, ...]) -> MeasuredPeriod:
-    """What utilisation is a share of: the settled steps, or without steps, the recording."""
-    settled = [window for window in windows if window.averaged]
-    if settled:
-        says = "the steps: from the start of the first to the end of the last settled one"
-        return MeasuredPeriod(settled[0].start_ns, settled[-1].end_ns, says)
+    """What utilisation is a share of: the complete steps, warm-up included, or without steps, the recording."""
+    whole = [window for window in windows if window.whole]
+    if whole:
+        says = "the steps: from the start of the first to the end of the last complete one"
+        return MeasuredPeriod(whole[0].start_ns, whole[-1].end_ns, says)
     work = device_time.device_work(trace).filter(~pl.col("orphan"))
     host = trace.spans.filter(pl.col("kind") == "op").select(
         "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns").fill_null(0)

@@ -70,6 +70,8 @@ class StepTimes:
 
     def known(self) -> str:
         """How the time is known, as part of a sentence."""
+        if self.marked and self.known_by is None:
+            return "no step was recorded completely, so its time is not known"
         recorded = "" if self.recorded_ns is None else format_value("_ns", self.recorded_ns)
         if not self.marked:
             return "the whole recording: no steps are marked in it"
