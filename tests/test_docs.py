@@ -299,7 +299,8 @@ def test_hooks_run_for_all_that_pages_are_made_from() -> None:
     shown: list[Any] = [*analyze.ANALYSES, *RULES]
     code = {inspect.getfile(inspect.unwrap(getattr(each, "function", each))) for each in shown}
     code |= {inspect.getfile(reader) for reader in (*ingest.READERS, schema, units, api)}
-    files = {Path(file).relative_to(ROOT).as_posix() for file in code}
+    package = Path(inspect.getfile(api)).parent  # of an installed wheel, or of this tree
+    files = {f"src/foretrace/{Path(file).relative_to(package).as_posix()}" for file in code}
     recordings = {"tests/traces/operators/cold.json.gz", "src/foretrace/samples/naive_attention.json.gz"}
     for hook, own in (
         ("reference", {"src/foretrace/capture/api.py", "scripts/make_reference.py", "docs/rules/README.md"}),
