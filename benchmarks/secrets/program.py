@@ -13,7 +13,7 @@ from torch.profiler import record_function
 ENDING = sys.argv[1]
 SECRETS = [*(os.environ[name] for name in ("DB_PASSWORD", "DATABASE_URL", "NOTE", "DATA_KEY")), *sys.argv[3:]]
 LATE = base64.b32decode(os.environ["CANARY_LATE"]).decode()
-# Each secret as it is, in an address, in base64 behind a user, and as Python shows it.
+# Each secret verbatim, URL-encoded, in base64 after a user name, and as Python prints it.
 NAMES = [
     *SECRETS,
     *(

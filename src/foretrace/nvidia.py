@@ -38,7 +38,7 @@ _REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as it is now; None is not known."""
+    """The present state of one GPU; None where unknown."""
 
     by: Literal["pynvml", "nvidia-smi"]
     index: int | None = None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin
 
@@ -76,11 +78,23 @@ def sections(
                 checked.append(item)
             except FormatError as error:
                 problems.append(str(error))
+                without = _without_damaged_object(item, str(error))
+                with suppress(FormatError):
+                    converted(without, item_kind, where)
+                    checked.append(without)
         if items is not None:
             intact[name] = checked
         elif checked:
             intact[name] = value
     return intact, problems
+
+
+def _without_damaged_object(section: object, problem: str) -> object:
+    """The section without the object in it that is damaged: what it says of one thing does not spoil the rest."""
+    field = re.search(r"`\$\.(\w+)\.", problem)
+    if not isinstance(section, dict) or not field or not isinstance(section.get(field[1]), dict):
+        return None
+    return {name: value for name, value in section.items() if name != field[1]}
 
 
 def _refuse(constant: str) -> NoReturn:

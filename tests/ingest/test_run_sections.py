@@ -69,6 +69,16 @@ def test_a_damaged_section_is_left_out_with_a_note(
     assert where in note
 
 
+def test_a_damaged_object_in_a_section_does_not_spoil_the_step_time(tmp_path: Path) -> None:
+    times = {**TIMES, "cores": {"wall_ns": "long"}}
+    folder = run(tmp_path, {**RANK, "unprofiled": times})
+    recorded = find_recorded(folder)
+    assert recorded is not None
+    assert recorded.step_ns == 900_000
+    (note,) = damaged_notes(folder)
+    assert "`$.cores.wall_ns`" in note
+
+
 def test_of_a_list_the_intact_items_are_used(tmp_path: Path) -> None:
     passes = [{"kind": 5, "file": "light.json"}, {"kind": "rich", "file": "rich.json"}]
     recorded = find_recorded(run(tmp_path, {**RANK, "passes": passes}))

@@ -45,7 +45,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 # Twenty and more without a break: digits alone, or letters with digits not only behind them.
 _UNBROKEN = re.compile(r"\d{20,}|(?<![A-Za-z0-9])(?=[A-Za-z]*\d+[A-Za-z])[A-Za-z0-9]{20,}")
 _RANDOM_CHARACTERS = 18
-MASKED_CHARACTERS = 8  # shorter texts stand in recordings by chance
+MASKED_CHARACTERS = 8  # shorter texts occur in recordings by chance
 
 
 def looks_random(text: str) -> bool:
