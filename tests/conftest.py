@@ -64,11 +64,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks every test slow that has a reason to be, beside those marked one by one, and the rest fast."""
+    """Gives each test that has no marker of its own its group: exhaustive, slow or fast."""
     for item in items:
-        if not item.get_closest_marker("slow"):
+        if reads_shared_files(item) and not item.get_closest_marker("exhaustive"):
+            item.add_marker("exhaustive")
+        if not any(item.get_closest_marker(name) for name in ("slow", "exhaustive")):
             in_slow_place = any(place in (item.path, *item.path.parents) for place in SLOW_PLACES)
-            slow = in_slow_place or reads_corpus(item) or tries_many_inputs(item)
+            slow = in_slow_place or reads_recordings(item, TRACES) or tries_many_inputs(item)
             item.add_marker("slow" if slow else "fast")
 
 
@@ -83,13 +85,16 @@ def tries_many_inputs(item: pytest.Item) -> bool:
     return bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
 
 
-def reads_corpus(item: pytest.Item) -> bool:
-    """Whether a test needs the shared recordings, or is given the path of one of them or of tests/traces."""
+def reads_shared_files(item: pytest.Item) -> bool:
+    """Whether a test needs files that lie beside the repository."""
+    skips = list(item.iter_markers("skipif"))
+    return needs_corpus.mark in skips or needs_accuracy.mark in skips or reads_recordings(item, CORPUS)
+
+
+def reads_recordings(item: pytest.Item, folder: Path) -> bool:
+    """Whether a parameter of a test is a path in the folder."""
     parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
-    paths = [value for value in parameters.values() if isinstance(value, Path)]
-    return any(
-        mark in item.iter_markers("skipif") for mark in (needs_corpus.mark, needs_accuracy.mark)
-    ) or any(path.is_relative_to(folder) for path in paths for folder in (CORPUS, TRACES))
+    return any(isinstance(value, Path) and value.is_relative_to(folder) for value in parameters.values())
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -48,6 +48,7 @@ def test_dir_names_what_is_public_and_nothing_else() -> None:
         assert callable(getattr(foretrace, name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first", ["import foretrace", "import foretrace.predict.replay, foretrace.diagnose.rules"]
 )
@@ -63,6 +64,7 @@ def test_folders_of_the_package_are_called_whoever_imported_them_first(first: st
     assert same == "True"
 
 
+@pytest.mark.slow
 def test_diagnose_is_what_the_command_says(capsys: pytest.CaptureFixture[str]) -> None:
     made = foretrace.diagnose(SAMPLE)
     assert isinstance(made, Diagnosis)
@@ -86,6 +88,7 @@ def test_predict_replays_changes_together(path: Path) -> None:
     assert foretrace.predict(str(path), "scale kernel:add 1", step_ms=0.2).step_ns == pytest.approx(200e3)
 
 
+@pytest.mark.slow
 def test_compare_is_what_the_command_says(capsys: pytest.CaptureFixture[str], path: Path) -> None:
     for recordings in ((SAMPLE, path), (foretrace.open(SAMPLE), foretrace.open(path))):
         made = foretrace.compare(*recordings)
@@ -99,6 +102,7 @@ def test_compare_is_what_the_command_says(capsys: pytest.CaptureFixture[str], pa
     assert made.operators.height > 0
 
 
+@pytest.mark.slow
 def test_sql_yields_a_frame(path: Path) -> None:
     query = "select name, count(*) as calls_count, sum(dur_ns) as total_ns from kernels group by name"
     expected = pl.DataFrame({"name": ["add"], "calls_count": [3], "total_ns": [180_000]})

@@ -123,6 +123,7 @@ def test_every_part_has_its_place() -> None:
     assert parts <= set(RANK), "add the new part to LAYERS, and to ARCHITECTURE.md"
 
 
+@pytest.mark.slow
 def test_imports_point_down_only() -> None:
     upward = []
     for path in (path for path in sources() if part_of(path) != "__init__"):
@@ -150,6 +151,7 @@ def test_confined_packages_stay_where_they_belong() -> None:
     assert escaped == []
 
 
+@pytest.mark.slow
 def test_only_commands_print() -> None:
     printing = [
         f"{relative(path)}:{node.lineno}"

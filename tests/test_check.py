@@ -94,6 +94,7 @@ def test_a_failed_stage_is_named_and_stops_only_what_needs_it(
     assert check.main() == 0
 
 
+@pytest.mark.slow
 def test_tests_that_fail_are_named_with_the_command_that_runs_them(
     check: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,6 +119,6 @@ def test_a_stage_brings_what_it_needs(check: ModuleType) -> None:
     def names(*asked: str, everything: bool = False) -> list[str]:
         return [stage.name for stage in check.chosen(asked, everything=everything)]
 
-    assert names("browser") == ["packages", "chromium", "build", "page", "browser"]
+    assert names("browser") == ["packages", "chromium", "build", "npm", "browser"]
     assert names(everything=True) == list(check.STAGES)
     assert set(check.STAGES) - set(names()) == {"docs", "wheel", "source"}

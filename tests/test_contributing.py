@@ -39,7 +39,7 @@ def run(checkout: Path, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_rule_and_an_analysis_from_nothing(checkout: Path) -> None:
     """Both in one copy, whose pages are generated once and whose checks run once."""
     guide = (checkout / "CONTRIBUTING.md").read_text(encoding="utf-8")

@@ -95,6 +95,7 @@ def by_page(check: Callable[[str], list[str]]) -> dict[str, list[str]]:
     return {page: wrong for page, wrong in faults.items() if wrong}
 
 
+@pytest.mark.slow
 def test_reference_is_what_the_code_says() -> None:
     script = ROOT / "scripts" / "make_reference.py"
     done = subprocess.run(
@@ -176,6 +177,7 @@ def test_nothing_that_exists_is_called_planned() -> None:
     assert by_page(lambda text: claims.planned_but_existing(text, names=names, packages=packages())) == {}
 
 
+@pytest.mark.slow
 def test_every_command_line_on_a_page_would_run() -> None:
     def faults(text: str) -> list[str]:
         lines = claims.command_lines(text)
@@ -317,6 +319,7 @@ def test_hooks_run_for_all_that_pages_are_made_from() -> None:
         assert [file for file in files | recordings | own if not re.search(patterns[hook], file)] == []
 
 
+@pytest.mark.slow
 def test_no_path_of_one_machine_in_the_tree() -> None:
     exempt = {Path(__file__), ROOT / "LICENSE"}
     found = [

@@ -22,7 +22,7 @@ import pytest
 from tests import claims
 from tests.compare.recorded import run_folder, steps
 
-yaml = pytest.importorskip("yaml", reason="PyYAML reads action.yml; it comes with ray, of the dev extra")
+yaml = pytest.importorskip("yaml", reason="PyYAML is not installed (extra dev)")
 
 ROOT = Path(__file__).parents[1]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
@@ -209,6 +209,7 @@ def recorded(folder: Path, slower: float = 1.0, device: str = "NVIDIA H200") -> 
 # --- what it does ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_main_leaves_a_baseline_and_a_pull_request_one_comment(tmp_path: Path, github: GitHub) -> None:
     """A job of main; then a pull request that is 1.8 times as slow, and again after its author has mended it."""
     kept = run_job(tmp_path, github, event="push", recording=recorded(tmp_path / "main"))
@@ -248,6 +249,7 @@ def test_main_leaves_a_baseline_and_a_pull_request_one_comment(tmp_path: Path, g
     assert (tokens, blobs) == ({True}, {False}), "the token goes to the API, and nowhere else"
 
 
+@pytest.mark.slow
 def test_a_fork_gets_the_summary_and_cannot_plant_a_baseline(tmp_path: Path, github: GitHub) -> None:
     github.writable = False
     github.add_artifact(b"{}", fork=True)
@@ -260,6 +262,7 @@ def test_a_fork_gets_the_summary_and_cannot_plant_a_baseline(tmp_path: Path, git
     assert github.comments == []
 
 
+@pytest.mark.slow
 def test_another_device_decides_nothing(tmp_path: Path, github: GitHub) -> None:
     """Half as fast, on another GPU: a warning, and no verdict."""
     before, after = recorded(tmp_path / "a"), recorded(tmp_path / "b", 2.0, device="NVIDIA A100-SXM4-80GB")
@@ -271,6 +274,7 @@ def test_another_device_decides_nothing(tmp_path: Path, github: GitHub) -> None:
     assert [path for method, path, _ in github.asked if "artifacts" in path] == [], "a baseline was named"
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_is_in_the_summary_and_fails(tmp_path: Path, github: GitHub) -> None:
     """The program fails; nothing in an input reaches a shell."""
     planted = f"touch {tmp_path}/pwned"

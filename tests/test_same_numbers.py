@@ -230,6 +230,7 @@ def check_together(views: Views) -> None:
         assert worth in text
 
 
+@pytest.mark.slow
 def test_a_report_holds_the_page_of_the_recording(tmp_path: Path) -> None:
     """The sample's report, written by the command, against the payload that the server would send."""
     out = tmp_path / "report.html"

@@ -106,6 +106,7 @@ def test_credentials_are_not_in_what_is_shown() -> None:
     assert full(path.parent / "rank.json") == "https://someone:hunter2@host/a/rank.json"
 
 
+@pytest.mark.slow
 def test_every_command_reads_a_url(
     store: dict[str, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,6 +178,7 @@ def test_runs_companions_and_folders(store: dict[str, bytes], tmp_path: Path) ->
         find_recording(named("memory://empty"))
 
 
+@pytest.mark.slow
 def test_more_than_a_thousand_files_are_listed(
     store: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

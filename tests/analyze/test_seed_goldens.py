@@ -413,6 +413,7 @@ def cs336_sections(cs336: foretrace.Trace) -> dict[str, dict[str, Any]]:
     return {found["section"]: found for found in table.iter_rows(named=True)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "total_ms"),
     [("FORWARD", FORWARD), ("BACKWARD", BACKWARD), ("OPTIMIZER", OPTIMIZER), ("FORWARD / MHA (total)", MHA)],

@@ -103,6 +103,7 @@ def test_runs_are_compared_by_their_unprofiled_times(
     assert delta == pytest.approx(found["after_ms"] - found["before_ms"], abs=1e-9)
 
 
+@pytest.mark.slow
 def test_several_become_a_trend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [
         str(steps([factor * gemm for gemm in STEADY]).write(tmp_path, f"{name}.json"))
@@ -118,6 +119,7 @@ def test_several_become_a_trend(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "three.json" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_folders_are_compared_by_file_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for folder, factor in (("a", 1.0), ("b", 0.5)):
         (tmp_path / folder).mkdir()
@@ -282,6 +284,7 @@ def _with_snapshots(runs: tuple[str, str], sizes: tuple[int, int]) -> None:
         (rank / "rank.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_runs_with_snapshots_are_compared_by_line_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -120,6 +120,7 @@ def parts(report: Path) -> dict[str, bytes]:
     return {name: gzip.decompress(packed) for name, packed in found.items()}
 
 
+@pytest.mark.slow
 def test_broken_views_cost_the_report_those_views_alone(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

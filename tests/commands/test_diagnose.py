@@ -75,6 +75,7 @@ def test_a_folder_of_other_recordings_still_asks_for_one(
     assert "2 recordings in this folder, name one: a.json, b.json" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_code_can_be_pasted_from_a_narrow_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

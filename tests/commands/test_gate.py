@@ -33,6 +33,7 @@ def decided(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
     return document
 
 
+@pytest.mark.slow
 def test_0_1_and_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One program four times: as it was, 1.8 times as long, with another torch, and on another GPU."""
     before, same, slow = (recorded(tmp_path / name, by) for name, by in (("a", 1.0), ("b", 1.0), ("c", 1.8)))

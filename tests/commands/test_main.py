@@ -49,6 +49,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"foretrace {foretrace.__version__}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
@@ -204,6 +205,7 @@ def test_a_recording_that_cannot_be_replayed_still_gets_its_page(
     assert main([str(path), "--format", "json"]) == 4
 
 
+@pytest.mark.slow
 def test_every_analysis_has_its_own_help(capsys: pytest.CaptureFixture[str]) -> None:
     for each in analyze.ANALYSES:
         assert main(["show", each.name, "--help"]) == 0
@@ -225,6 +227,7 @@ def test_what_is_no_recording_is_exit_3(
         assert (captured.out, captured.err.count("\n")) == ("", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [["summary", "PATH"], ["PATH"], ["show", "trust", "PATH"], ["sql", "PATH", "select 1"], ["demo"]],

@@ -119,6 +119,7 @@ def session(folder: Path) -> Iterator[Session]:
         yield made
 
 
+@pytest.mark.slow
 def test_the_list_of_tools_is_short_and_says_that_they_only_read(session: Session) -> None:
     tools = session.tools()
     assert [tool["name"] for tool in tools] == READING
@@ -138,6 +139,7 @@ QUESTIONS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["products.json", "hostile.json", "damaged.json"])
 def test_every_answer_is_trust_first_harmless_and_short(session: Session, name: str) -> None:
     """Of all three: lines of JSON, nothing in them that acts or hides, no more tokens than promised."""
@@ -395,6 +397,7 @@ def test_without_the_package_the_command_says_what_to_install(
     assert "pip install 'foretrace[mcp]'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_programs_are_started_only_where_that_was_allowed(folder: Path) -> None:
     """The list of the other server has `run` and `try`, said to change things; what goes wrong with a program is told."""
     from foretrace.commands.agent.programs import Programs

@@ -50,6 +50,7 @@ def test_counters_named_beside_a_recording(tmp_path: Path, capsys: pytest.Captur
     assert main(["show", "profiled", path, "--no-cache"]) == MissingDataError.exit_code
 
 
+@pytest.mark.slow
 def test_json_and_python_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = recording().write(tmp_path)
     assert main(["diagnose", str(path), "--no-cache", "--ncu", str(RAW), "--format", "json"]) == 0
@@ -66,6 +67,7 @@ def test_json_and_python_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "latency-bound-kernels" not in foretrace.diagnose(path, cache=False).checked
 
 
+@pytest.mark.slow
 def test_a_folder_is_one_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording().write(tmp_path)
     shutil.copy(RAW, tmp_path)

@@ -102,6 +102,7 @@ def test_cache_trouble_is_a_warning_on_stderr(
     assert capsys.readouterr().err.startswith("foretrace: warning: not kept in the cache: ")
 
 
+@pytest.mark.slow
 def test_demo_shows_the_sample_and_where_to_go(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo"]) == 0
     shown = capsys.readouterr().out

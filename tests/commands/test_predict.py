@@ -33,6 +33,7 @@ def predicted(capsys: pytest.CaptureFixture[str], path: Path, change: str) -> di
     return printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("short", "label"),
     [

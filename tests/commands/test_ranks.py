@@ -24,6 +24,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_json(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ranks", str(kept), "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)

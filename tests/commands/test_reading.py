@@ -68,6 +68,7 @@ def test_predictions_are_of_the_named_steps(halves: Path, capsys: pytest.Capture
     assert per_step[0] > 1.5 * per_step[1]  # ten half iterations instead of five
 
 
+@pytest.mark.slow
 def test_commands_that_write_a_file(halves: Path, tmp_path: Path) -> None:
     report, perfetto = tmp_path / "out.html", tmp_path / "out.json"
     assert main(["report", str(halves), "-o", str(report), "--no-cache", "--step", "third half"]) == 4
@@ -87,6 +88,7 @@ def test_a_name_that_is_not_there(halves: Path, capsys: pytest.CaptureFixture[st
     assert "ranges that repeat: first half (5), second half (5)" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_page_reads_what_was_asked_for(halves: Path, tmp_path: Path) -> None:
     merged = two_ranks().write(tmp_path, "merged.json")
     for path, reading, kernels in (
@@ -139,6 +141,7 @@ def captured(tmp_path: Path) -> tuple[Path, Path]:
     return replays.recording.write(tmp_path, "replays.json"), folder
 
 
+@pytest.mark.slow
 def test_capture_traces_of_every_command(
     captured: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,6 +199,7 @@ def test_libraries_are_loaded_without_threads_that_nothing_needs() -> None:
     assert told.stdout.split() == ["1", "True"]
 
 
+@pytest.mark.slow
 def test_settings_of_the_user_stand() -> None:
     program = "import os; from foretrace.commands import _input; _input._load_libraries(); print(os.environ['OPENBLAS_NUM_THREADS'])"
     told = subprocess.run(

@@ -23,6 +23,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(static_files, "_folder", lambda: folder)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("page")
 def test_a_report_is_written_once(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.html"
@@ -36,6 +37,7 @@ def test_a_report_is_written_once(path: str, tmp_path: Path, capsys: pytest.Capt
     assert main(["report", path, path, "-o", str(out), "--force", "--budget", "30 MB"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("page")
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),

@@ -42,6 +42,7 @@ def test_every_command_that_prints_json_has_a_schema() -> None:
     assert {schemas.name_of(command, None) for command in commands} <= set(schema.names())
 
 
+@pytest.mark.slow
 def test_every_schema_is_printed_listed_and_in_the_guide(capsys: pytest.CaptureFixture[str]) -> None:
     import jsonschema
 
@@ -143,6 +144,7 @@ def test_the_version_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert (told["foretrace"], told["python"]) == (foretrace.__version__, platform.python_version())
 
 
+@pytest.mark.slow
 def test_documents_of_every_quick_command(
     recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

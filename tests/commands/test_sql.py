@@ -180,6 +180,7 @@ def mixed(tmp_path: Path) -> str:
     )
 
 
+@pytest.mark.slow
 def test_kernels_have_names_times_streams_steps_and_operators(
     mixed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,6 +194,7 @@ def test_kernels_have_names_times_streams_steps_and_operators(
     assert second["start_ns"] - first["start_ns"] == 100_000  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_copies_are_joined_too_and_old_joins_still_work(
     mixed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

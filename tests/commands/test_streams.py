@@ -159,6 +159,7 @@ OUTPUTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "name"), OUTPUTS)
 def test_a_disk_that_fills_up_leaves_no_file(
     path: Path, command: str, name: str, capsys: pytest.CaptureFixture[str]
@@ -222,6 +223,7 @@ def test_a_link_that_leads_nowhere_is_not_followed_without_force(
     assert not elsewhere.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_a_full_device_says_so(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(path), "--no-cache", "-o", "/dev/full"]) == 2

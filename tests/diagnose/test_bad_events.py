@@ -123,6 +123,7 @@ DAMAGES = (
 VIEWS = ("timeline", "modules", "memory", "roofline", "ranks", "overview")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 def test_every_analysis_and_view_is_made_or_says_why_not(
     tmp_path: Path, damage: Callable[[Recording], None]

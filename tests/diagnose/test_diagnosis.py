@@ -218,6 +218,7 @@ def test_the_sample_is_diagnosed_and_its_fix_is_worth_what_was_measured(
     assert after["point"] == pytest.approx(16.5, rel=0.1)
 
 
+@pytest.mark.slow
 def test_markdown_and_table_name_the_finding(capsys: pytest.CaptureFixture[str]) -> None:
     for form in ("md", "table"):
         assert main(["diagnose", str(SAMPLE), "--format", form]) == 0

@@ -38,6 +38,7 @@ def calls_of_a_diagnosis(folder: Path, steps: int) -> int:
     return calls
 
 
+@pytest.mark.slow
 def test_work_grows_with_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the steps are at most twice the work. Steps that are compared in pairs would be up to four times the work."""
     monkeypatch.setattr(cases, "chosen_steps", lambda whole: whole.steps)

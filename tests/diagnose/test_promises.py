@@ -205,6 +205,7 @@ def test_no_rule_is_past_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.not_promised == WITHOUT_PROMISE["one-step"]
 
 
+@pytest.mark.slow
 def test_people_read_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(stalling(steps=1).write(tmp_path))
     for form in ("table", "md", "json"):

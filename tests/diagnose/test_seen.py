@@ -60,6 +60,7 @@ def test_slow_products_are_told_where_the_cpu_is_the_limit(
     assert seen.says.endswith("of the step: the CPU is the limit")
 
 
+@pytest.mark.slow
 def test_people_and_programs_read_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(waiting_for_the_host("ampere_sgemm_128x128_nn", "float").write(tmp_path))
     for form in ("table", "md"):

@@ -93,6 +93,7 @@ def test_renamed_calls_of_a_made_up_program(tmp_path: Path) -> None:
     assert {finding.rule: finding for finding in cuda.findings}["host-sync"].predicted.verdict == "gain"  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_a_copy_that_waits_in_one_call(tmp_path: Path) -> None:
     """1,510 µs become 1,058: after the kernel of 990, the copy and its wait no longer hold up 500 of launching."""
     recorded = json.loads(waiting_program().to_bytes())

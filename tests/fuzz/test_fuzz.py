@@ -12,7 +12,7 @@ from tests.fuzz import mutations, other_formats, own_files, run
 from tests.ingest import fuzz as scanners
 from tests.ingest.comparison import needs_native
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 READ, DIAGNOSED, REPORTED, COMPARED, COUNTED, NSYS, PAGES = (
     int(os.environ.get(f"FORETRACE_FUZZ_{name}", default))
     for name, default in (

@@ -102,6 +102,7 @@ def test_columns_in_files_are_the_same(tmp_path: Path, monkeypatch: pytest.Monke
             assert trace.table(table).equals(expected.table(table)), table
 
 
+@pytest.mark.slow
 def test_findings_and_predictions_are_the_same(twins: tuple[foretrace.Trace, foretrace.Trace]) -> None:
     kineto, nsys = (diagnose(Case(trace), RULES) for trace in twins)
     assert [found.rule for found in kineto.findings], "there is something to find"

@@ -122,6 +122,7 @@ def test_rewriting_keeps_the_digits() -> None:
     )
 
 
+@pytest.mark.slow
 @needs_native
 @pytest.mark.parametrize("path", RECORDINGS)
 def test_both_readers_agree(path: Path) -> None:
@@ -154,6 +155,7 @@ def test_the_layout_does_not_matter(path: Path, tmp_path: Path) -> None:
             assert_same_trace(changed, foretrace.open(copy, reader="python"))
 
 
+@pytest.mark.slow
 @needs_native
 def test_what_was_the_same_for_long_and_then_is_not() -> None:
     generator = random.Random(5)

@@ -87,6 +87,7 @@ def test_no_command_prints_them(
     assert [secret for secret in SECRETS if secret in captured.out + captured.err] == []
 
 
+@pytest.mark.slow
 def test_no_page_report_or_export_holds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     static = tmp_path / "static"
     static.mkdir()
@@ -105,6 +106,7 @@ def test_no_page_report_or_export_holds_them(tmp_path: Path, monkeypatch: pytest
         assert secret.encode() not in exported
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_named_by_a_token_is_not_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

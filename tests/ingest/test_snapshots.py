@@ -204,6 +204,7 @@ def outcome(scan: Callable[..., SnapshotColumns], *pieces: bytes) -> Any:
     return made.texts, groups, repr(made.settings), made.bare_list
 
 
+@pytest.mark.slow
 @both_readers
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 def test_cut_at_every_byte_it_is_refused(protocol: int, reader: str) -> None:
@@ -215,6 +216,7 @@ def test_cut_at_every_byte_it_is_refused(protocol: int, reader: str) -> None:
         assert outcome(scan, content[:length]) == (snapshot_python.BREAKS_OFF, length)
 
 
+@pytest.mark.slow
 @needs_native
 @pytest.mark.parametrize("protocol", range(6))
 def test_damaged_files_are_read_alike(protocol: int) -> None:

@@ -129,6 +129,7 @@ def _idle_longer(table: np.ndarray, step_ns: float = 12e6) -> set[int]:
     return {each.member for each in excess.slow_otherwise(table, late, _one_role(len(table)), step_ns)}
 
 
+@pytest.mark.slow
 def test_rare_pauses_are_nobodys_fault() -> None:
     """In 2 to 20 % of steps a host pauses, for 2 to 5 % of the step on average, and seldom for much longer."""
     flagged = 0

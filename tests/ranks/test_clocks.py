@@ -20,6 +20,7 @@ JOBS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "numbered"), [("3d", True), ("3d", False), ("ddp", True), ("far", False)])
 def test_clocks_and_waits_are_those_of_the_job(name: str, numbered: bool) -> None:
     simulated, ranks = made(JOBS[name], Style(numbered=numbered))
@@ -30,6 +31,7 @@ def test_clocks_and_waits_are_those_of_the_job(name: str, numbered: bool) -> Non
     assert len(errors.last_right) > 10
 
 
+@pytest.mark.slow
 def test_members_of_large_groups_come_from_the_header() -> None:
     """torch writes 30 of 36 members: the rest stands in pg_config only."""
     _, ranks = made(MANY)

@@ -14,6 +14,7 @@ from foretrace.ranks.summarise import summarise
 from tests.ranks.jobs import named, true_saving_us
 
 
+@pytest.mark.slow
 def test_a_rank_cut_off_before_its_marks_is_missing(tmp_path: Path) -> None:
     """Its steps are found by other marks than those of the others, or by none, and so have other numbers."""
     job = three_d(

@@ -47,6 +47,7 @@ def test_a_killed_worker_loses_no_rank(folder: Path) -> None:
     assert all(found.values())
 
 
+@pytest.mark.slow
 def test_summaries_are_kept_and_reused(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "kept"
     first = read_job([folder], out=out)
@@ -62,6 +63,7 @@ def test_summaries_are_kept_and_reused(folder: Path, tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in out.iterdir()} == kept
 
 
+@pytest.mark.slow
 def test_damaged_files_are_named_and_the_rest_is_read(folder: Path) -> None:
     whole = (folder / "rank3.json").read_bytes()
     (folder / "rank1.json").write_text("<!DOCTYPE html><html><body>404</body></html>")
@@ -112,7 +114,7 @@ def test_members_as_runs() -> None:
         assert expanded == members
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray")
 @pytest.mark.filterwarnings("ignore")
 def test_ray_makes_the_same_summaries_and_survives_a_killed_worker(

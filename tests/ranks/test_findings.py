@@ -72,6 +72,7 @@ JOBS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_planted_faults_are_named_and_no_others(name: str) -> None:
     job = JOBS[name]
@@ -87,6 +88,7 @@ def test_planted_faults_are_named_and_no_others(name: str) -> None:
 UNNUMBERED = Style(numbered=False, on_kernels=False, shuffled_names=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "style"),
     [
@@ -105,6 +107,7 @@ def test_nothing_is_found_in_a_healthy_job(job: Job, style: Style) -> None:
     assert ranks.matches.whole[ranks.matches.number][ranks.job.group >= 0].all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", [Style(launched=False, ends="both"), Style(numbered=False, ends="none")])
 def test_faults_are_named_whatever_the_recording_leaves_out(style: Style) -> None:
     """Without launches work is in the step that it starts in; messages are paired by both ends, or by their group of two."""
@@ -125,6 +128,7 @@ def test_buckets_behind_a_late_one_were_ready_before_it_ended() -> None:
     assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
 
 
+@pytest.mark.slow
 def test_faults_are_named_where_some_ranks_have_no_steps(tmp_path: Path) -> None:
     """Ranks that load no data have no marks of steps: the whole recording is one step, and messages still find each other."""
     faults = (Fault("slow-rank", 9, 1.3), Fault("slow-stage", 3, 1.25))
@@ -147,6 +151,7 @@ def test_faults_are_named_where_some_ranks_have_no_steps(tmp_path: Path) -> None
         assert finding.worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * total_us)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("job", "seed"), [(PIPELINE, 0), (DATA, 1), (DATA, 2)])
 def test_steps_that_scatter_are_no_slow_ranks(job: Job, seed: int) -> None:
     """Each rank's steps differ by 4 %: of a few steps and ranks some are last more often than others, by chance."""
@@ -154,6 +159,7 @@ def test_steps_that_scatter_are_no_slow_ranks(job: Job, seed: int) -> None:
     assert named(ranks) == set()
 
 
+@pytest.mark.slow
 def test_input_that_a_node_waits_for_is_one_finding() -> None:
     """Of four ranks that wait in the same steps none alone would save anything."""
     late = tuple(Fault("late-input", rank, late_us=9_000, steps=(1, 3)) for rank in (4, 5, 6, 7))
@@ -164,6 +170,7 @@ def test_input_that_a_node_waits_for_is_one_finding() -> None:
     assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
 
 
+@pytest.mark.slow
 def test_a_node_whose_ranks_all_compute_slowly_is_one_finding() -> None:
     """And a rank of it that is slower still is another."""
     faults = (Fault("hot-node", 2, 1.1), Fault("slow-rank", 9, 1.2))
@@ -175,6 +182,7 @@ def test_a_node_whose_ranks_all_compute_slowly_is_one_finding() -> None:
         assert finding.worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
 
 
+@pytest.mark.slow
 def test_missing_and_cut_off_ranks_are_rebuilt_from_their_neighbours(tmp_path: Path) -> None:
     """3 of 32: waiting for them would look like transfer, and worths fall to less than half."""
     job = JOBS["3d"]

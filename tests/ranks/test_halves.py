@@ -11,6 +11,7 @@ from benchmarks.ranks.simulate import Fault
 from tests.ranks.jobs import SMALL, made, named, simulate, true_saving_us
 
 
+@pytest.mark.slow
 def test_a_slow_node_is_measured_by_the_one_group_that_goes_around_it() -> None:
     """Two tensor groups, each over two nodes: the quarter between their times would be slower than the fast one."""
     job = three_d(tensor=4, pipeline=1, data=2, per_node=2, faults=(Fault("slow-node", 0, 3.0),), **SMALL)
@@ -20,6 +21,7 @@ def test_a_slow_node_is_measured_by_the_one_group_that_goes_around_it() -> None:
     assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
 
 
+@pytest.mark.slow
 def test_input_that_half_of_the_ranks_wait_for_in_every_step_counts_whole() -> None:
     """The median of all waits would be half of what the late ones wait."""
     late = tuple(Fault("late-input", rank, late_us=2_000, steps=(0, 1, 2, 3)) for rank in (4, 5, 6, 7))
@@ -30,6 +32,7 @@ def test_input_that_half_of_the_ranks_wait_for_in_every_step_counts_whole() -> N
     assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
 
 
+@pytest.mark.slow
 def test_a_node_is_named_though_none_of_its_ranks_is_beyond_chance_alone() -> None:
     """Each rank's steps differ by 1.5 %, in three that count: what eight ranks take longer together is not by chance."""
     job = three_d(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import polars as pl
+import pytest
 
 from foretrace.ranks.gathered import gather
 from foretrace.ranks.matching import RECV, match
@@ -32,6 +33,7 @@ def _unlisted(summary: Summary) -> Summary:
     return replace(summary, groups=groups, rows=rows)
 
 
+@pytest.mark.slow
 def test_ranks_that_use_a_group_of_one_name_are_its_members() -> None:
     told = summaries(PIPELINE)
     known = {group for group in gather(told).group_members if group}

@@ -40,6 +40,7 @@ def _nameless(summary: Summary, *, sizes: bool) -> Summary:
     return replace(summary, groups=groups, rows=rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [True, False])
 @pytest.mark.parametrize("name", JOBS)
 def test_communications_are_matched_as_if_members_were_told(name: str, sizes: bool) -> None:
@@ -52,6 +53,7 @@ def test_communications_are_matched_as_if_members_were_told(name: str, sizes: bo
     assert found.whole[found.number[rows]].all()
 
 
+@pytest.mark.slow
 def test_messages_that_were_launched_together_are_paired(tmp_path: Path) -> None:
     """Their recordings say "coalesced", and neither the direction nor the other end; the pipeline is still one of four stages."""
     job = JOBS["1f1b"]
@@ -68,6 +70,7 @@ def test_messages_that_were_launched_together_are_paired(tmp_path: Path) -> None
     assert ranks.findings == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [True, False])
 def test_all_to_alls_that_look_like_messages_are_of_their_group(sizes: bool) -> None:
     """Kernels of both are called SendRecv: of eight ranks that leave together none is the other end of another."""
@@ -90,6 +93,7 @@ def test_a_job_that_tells_its_groups_is_left_as_it_is() -> None:
     assert inferred(job) is job
 
 
+@pytest.mark.slow
 def test_faults_are_named_where_no_group_is_told() -> None:
     faults = (Fault("slow-rank", 9, 1.3), Fault("slow-stage", 3, 1.2))
     job = three_d(tensor=2, pipeline=4, data=2, per_node=4, faults=faults, **SMALL)
@@ -117,6 +121,7 @@ def test_moments_that_fit_no_layout_are_left_unmatched() -> None:
     assert (matches.count == 1).all()
 
 
+@pytest.mark.slow
 def test_where_messages_cannot_be_matched_worths_are_lower_bounds() -> None:
     """Messages of a pipeline on one stream, without their ends: the slow rank is named all the same, and a note says what is missing."""
     job = three_d(tensor=1, pipeline=4, data=4, per_node=4, faults=(Fault("slow-rank", 9, 1.3),), **SMALL)

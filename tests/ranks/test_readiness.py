@@ -9,6 +9,7 @@ from benchmarks.ranks.simulate import Fault
 from tests.ranks.jobs import made, named, true_saving_us
 
 
+@pytest.mark.slow
 def test_gradients_that_queue_are_ready_after_the_collective_of_their_layer() -> None:
     """Other ranks' gradients wait for the slow one's; they were ready once the tensor group's sum was, not before it."""
     job = three_d(

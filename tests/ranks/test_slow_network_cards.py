@@ -9,6 +9,7 @@ from benchmarks.ranks.simulate import Fault
 from tests.ranks.jobs import made, named, true_saving_us
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "number", "who"), [("slow-nic", 5, "rank 5"), ("slow-pair", 0, "nodes 0 and 1")]
 )
@@ -33,6 +34,7 @@ def test_a_slow_network_card_is_named_beside_fast_links_in_the_node(what: str, n
     assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
 
 
+@pytest.mark.slow
 def test_a_group_is_named_where_nothing_tells_its_members_apart() -> None:
     """Each replica group is the only one in which its ranks leave the node: any of the four may have the slow card."""
     job = sharded(

@@ -40,6 +40,7 @@ def true_us(rank: Rank) -> tuple[float, float, float]:
     return computing.sum(), (moving & ~computing).sum(), (coming & ~moving & ~computing).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 def test_stacked_ranks_are_those_of_the_job(job: Job) -> None:
     simulated, ranks = made(job)

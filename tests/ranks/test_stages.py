@@ -32,6 +32,7 @@ def _with_more_layers(job: Job, stage: int) -> Job:
     return replace(job, program=program)
 
 
+@pytest.mark.slow
 def test_more_layers_are_worth_their_collectives_too() -> None:
     simulated, ranks = made(_with_more_layers(EVEN, 2))
     assert named(ranks) == {("slow-stage", "stage 2")}
@@ -63,6 +64,7 @@ def test_a_step_that_ends_with_a_message_is_not_idle_for_it() -> None:
     assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
 
 
+@pytest.mark.slow
 def test_a_slow_node_that_holds_whole_stages_is_one_finding() -> None:
     """Of eight stages of two ranks the third and fourth are on one node: nobody of their roles is elsewhere."""
     job = three_d(

@@ -43,6 +43,7 @@ def test_of_communication_that_is_not_matched_nothing_is_told() -> None:
     assert document["exposed_transfer_ms"] is None
 
 
+@pytest.mark.slow
 def test_causes_that_hide_behind_each_other_say_so() -> None:
     """Two jobs that do not communicate, each with a slow rank: mending one saves nothing until the other is mended."""
     job = data_parallel(world=8, faults=(Fault("slow-rank", 3, 1.3),), **SMALL)

@@ -53,6 +53,7 @@ def test_summaries_are_the_same_bytes_and_kept(store: tuple[Any, Path], tmp_path
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == kept
 
 
+@pytest.mark.slow
 def test_what_changed_is_read_again_and_what_did_not_is_not(
     store: tuple[Any, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +77,7 @@ def test_what_changed_is_read_again_and_what_did_not_is_not(
     assert fetched == [0, 0]
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_is_one_line(
     store: tuple[Any, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_file_above_the_limit_is_not_fetched(
         assert served.sent_bytes < len(content) / 2
 
 
+@pytest.mark.slow
 def test_drop_by_drop_is_too_slow(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,6 +130,7 @@ def test_a_limit_is_a_number(text: str, monkeypatch: pytest.MonkeyPatch) -> None
         patience.limit_bytes()
 
 
+@pytest.mark.slow
 def test_a_large_plain_recording_is_streamed_and_kept_by_its_version() -> None:
     content = recording(260_000)
     assert len(content) > 24 << 20
@@ -143,6 +145,7 @@ def test_a_large_plain_recording_is_streamed_and_kept_by_its_version() -> None:
         assert "aten::mul" in foretrace.open(url).spans["name"].head(1).to_list()
 
 
+@pytest.mark.slow
 def test_without_a_version_nothing_is_kept() -> None:
     with serving(files={"/a.json": KINETO}, etags=False, times=False) as served:
         first = foretrace.open(f"{served.url}/a.json")
@@ -213,6 +216,7 @@ print(copy.file)
 """
 
 
+@pytest.mark.slow
 def test_folders_are_listed_by_the_pages_of_a_server(capsys: pytest.CaptureFixture[str]) -> None:
     files = {"/job/one/a.json": KINETO, "/job/.git/b.json": KINETO, "/other/c.json": KINETO}
     with serving(files=files) as served:
@@ -223,6 +227,7 @@ def test_folders_are_listed_by_the_pages_of_a_server(capsys: pytest.CaptureFixtu
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_whatever_goes_wrong_is_one_line_without_credentials(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,6 +276,7 @@ def test_whatever_goes_wrong_is_one_line_without_credentials(
     assert "its host is not known" in told("http://foretrace.invalid/a.json")
 
 
+@pytest.mark.slow
 def test_a_new_signature_of_one_file_is_the_same_recording() -> None:
     with serving(files={"/a.json": KINETO, "/get": KINETO}) as served:
         foretrace.diagnose(f"{served.url}/a.json?X-Amz-Signature=1&X-Amz-Date=2")

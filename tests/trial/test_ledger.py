@@ -162,6 +162,7 @@ def test_the_command_skips_damaged_lines_and_says_so(
     assert "no line could be read" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_diagnose_goes_on_beside_a_damaged_ledger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,6 +180,7 @@ def test_diagnose_goes_on_beside_a_damaged_ledger(
     assert "line 1" in printed.err
 
 
+@pytest.mark.slow
 def test_diagnose_quotes_it_once_there_are_five(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,6 +57,7 @@ def test_what_cannot_be_compared_is_said_and_not_kept(here: Path, capsys: pytest
     assert not ledger.DEFAULT.exists()
 
 
+@pytest.mark.slow
 def test_a_rule_that_finds_nothing_has_nothing_to_verify(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -71,6 +72,7 @@ def test_a_rule_that_finds_nothing_has_nothing_to_verify(
     assert not ledger.DEFAULT.exists()
 
 
+@pytest.mark.slow
 def test_the_measured_range_is_that_of_compare(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A measured Run, and the same with the times of a program that is a fifth faster."""
     packed = FROZEN / "lightning_sasrec.tar.xz"

@@ -180,6 +180,7 @@ def test_steps_and_overview_show_it(tmp_path: Path) -> None:
     assert "4,096,000 tokens/s, as recorded (token ids of the embedding" in caption
 
 
+@pytest.mark.slow
 def test_the_diagnosis_gives_it_at_the_time_that_predictions_start_from(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,6 +75,7 @@ def test_counters(tmp_path: Path) -> None:
     assert values["Launch queue, GPU 0 stream 7"] == [(1020.0, 1), (1050.125, 0), (2020.0, 1), (2050.125, 0)]
 
 
+@pytest.mark.slow
 def test_findings_of_the_sample_have_tracks() -> None:
     view = RecordingView(Case(open_trace(SAMPLE, cache=False)))
     own = ours(json.loads(b"".join(perfetto.chunks(view)))["traceEvents"])

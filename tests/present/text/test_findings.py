@@ -51,6 +51,7 @@ def test_markdown_says_it_too(judged: tuple[Case, Diagnosis]) -> None:
     assert "**kept-gradients** (frees 1.86 (1.77 to 1.96) GiB)" in text
 
 
+@pytest.mark.slow
 def test_the_json_has_it_where_there_is_something_to_free(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -133,6 +133,7 @@ def test_file_names_in_errors_are_shown_as_text(
     assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(error)
 
 
+@pytest.mark.slow
 def test_what_was_written_is_told_in_plain_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = Recording().step(1, 0, 100).op("aten::add", 5, 20).launch(10, "add", 30, 60).write(tmp_path)
     endings = {"perfetto": ".json", "report": ".html"}
@@ -142,6 +143,7 @@ def test_what_was_written_is_told_in_plain_text(tmp_path: Path, capsys: pytest.C
         assert "\x1b" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes there alone")
 def test_a_file_name_that_is_no_text_is_no_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

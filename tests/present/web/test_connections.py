@@ -130,12 +130,12 @@ def test_a_reader_who_takes_nothing_is_left(
 @pytest.mark.parametrize("script", [" " * LARGE_BYTES], ids=["large"])
 def test_a_slow_reader_gets_all(script: str, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes longer than headers may, and pauses, but not for as long as a reader may."""
-    monkeypatch.setattr(Watched, "headers_s", ENOUGH_S)
     with connected(browser) as sent:
         sent.sendall(
             f"GET {browser.folder}/app.js HTTP/1.1\r\nHost: {browser.host}\r\nCookie: {browser.cookie}\r\n\r\n".encode()
         )
         got = len(sent.recv(1 << 16))
+        monkeypatch.setattr(Watched, "headers_s", ENOUGH_S)  # the request has arrived, however long it took
         time.sleep(1.5 * ENOUGH_S)
         assert got + len(rest_of(sent)) > LARGE_BYTES
 

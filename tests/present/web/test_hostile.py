@@ -75,6 +75,7 @@ def resources(view: RecordingView) -> Iterator[tuple[str, Any]]:
             yield name, {"says": str(error)}
 
 
+@pytest.mark.slow
 def test_every_resource_is_data_that_a_browser_reads(view: RecordingView) -> None:
     seen = set()
     for name, made in resources(view):
@@ -107,6 +108,7 @@ class TestReport:
             (folder / name).write_text(content, encoding="utf-8")
         monkeypatch.setattr(static_files, "_folder", lambda: folder)
 
+    @pytest.mark.slow
     def test_the_file_has_no_element_of_the_recording(self, view: RecordingView) -> None:
         text = report.make([view]).text
         without_data = re.sub(
@@ -119,6 +121,7 @@ class TestReport:
         assert "<" not in title[1]
         assert "&lt;script&gt;" in title[1]
 
+    @pytest.mark.slow
     def test_and_its_data_are_the_strings(self, view: RecordingView) -> None:
         text = report.make([view]).text
         part = re.search(r'data-resource="1/table/kernels" data-part="0">([^<]*)<', text)

@@ -56,6 +56,7 @@ def test_kinds_have_the_page_s_numbers() -> None:
     assert listed("HOST_KINDS") == kinds.HOST_KINDS
 
 
+@pytest.mark.slow
 def test_the_overview_keeps_its_contract(sample: RecordingView) -> None:
     found = plain(sample, "overview")
     same_fields(found, "Overview")
@@ -465,6 +466,7 @@ def test_waiting_for_data_is_a_part_of_the_step(tmp_path: Path) -> None:
     assert parts["gemm"] == pytest.approx(150_000)
 
 
+@pytest.mark.slow
 def test_the_measured_step_is_weighed_against_the_recorded_one(tmp_path: Path) -> None:
     path = hostile(tmp_path).trace.path
     facts = {

@@ -42,6 +42,7 @@ def views(files: Iterable[Path]) -> list[RecordingView]:
     return [RecordingView(Case(open_trace(file)), run_id=str(file), group="job") for file in files]
 
 
+@pytest.mark.slow
 def test_the_page_compares_the_cycle_of_the_recording_that_is_looked_at(healthy: Path, slow: Path) -> None:
     """Peers lie in one list, those of the other cycle first: none of them is taken for a rank of this one."""
     first, second = (views(sorted(folder.iterdir())) for folder in (healthy, slow))
@@ -56,6 +57,7 @@ def test_the_page_compares_the_cycle_of_the_recording_that_is_looked_at(healthy:
     assert (found["steps"], found["findings"]) == ([3, 4, 5], [])
 
 
+@pytest.mark.slow
 def test_a_folder_with_a_rank_that_cannot_be_read_is_diagnosed_in_part(
     healthy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,6 +78,7 @@ def test_a_folder_with_a_rank_that_cannot_be_read_is_diagnosed_in_part(
     assert headline.startswith("Read in part: 3 of 4 ranks")
 
 
+@pytest.mark.slow
 def test_a_whole_folder_is_diagnosed_without_a_word_of_parts(
     healthy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

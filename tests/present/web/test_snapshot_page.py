@@ -325,6 +325,7 @@ def test_two_runs_are_compared_by_their_snapshots_too(tmp_path: Path) -> None:
     assert compare(views[0], alone)["memory"] is None
 
 
+@pytest.mark.slow
 def test_a_report_compares_two_runs_of_one_program(tmp_path: Path) -> None:
     runs = [run_folder(tmp_path / name, steps((1_700.0,) * 3), (1.9,) * 7) for name in ("monday", "tuesday")]
     output = tmp_path / "report.html"
