@@ -81,6 +81,7 @@ def test_diagnose_is_what_the_command_says(capsys: pytest.CaptureFixture[str]) -
     assert {finding.predicted.step_ns for finding in slower.findings if finding.predicted} == {60e6}
 
 
+@pytest.mark.slow
 def test_predict_replays_changes_together(path: Path) -> None:
     host = foretrace.predict(path, "scale host 0.1")  # then the kernels are the limit
     both = foretrace.predict(foretrace.open(path), "scale host 0.1", "scale kernel:add 0.5")

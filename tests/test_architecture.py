@@ -139,6 +139,7 @@ def test_imports_point_down_only() -> None:
     assert upward == []
 
 
+@pytest.mark.slow
 def test_confined_packages_stay_where_they_belong() -> None:
     escaped = [
         f"{relative(path)} imports {name}: {package} belongs to {', '.join(places)}"
@@ -253,6 +254,7 @@ def samples() -> list[foretrace.Trace]:
     return [ingest.open_trace(path, cache=False) for path in sorted(found)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", analyze.ANALYSES, ids=lambda each: each.name)
 def test_every_measure_has_its_unit(chosen: Analysis, samples: list[foretrace.Trace]) -> None:
     ran, columns = 0, set[str]()

@@ -167,11 +167,13 @@ def test_links_lead_somewhere() -> None:
     assert broken == []
 
 
+@pytest.mark.slow
 def test_every_path_that_a_page_names_exists() -> None:
     tree = claims.repository(path.relative_to(ROOT).as_posix() for path in repository_files())
     assert by_page(lambda text: claims.missing_paths(text, tree, elsewhere=NOT_IN_THE_REPOSITORY)) == {}
 
 
+@pytest.mark.slow
 def test_nothing_that_exists_is_called_planned() -> None:
     names = claims.existing_names()
     assert by_page(lambda text: claims.planned_but_existing(text, names=names, packages=packages())) == {}
@@ -186,6 +188,7 @@ def test_every_command_line_on_a_page_would_run() -> None:
     assert by_page(faults) == {}
 
 
+@pytest.mark.slow
 def test_every_option_in_the_readme_and_guide_exists() -> None:
     known = claims.all_flags() | OTHER_PROGRAMS_OPTIONS
     for page in [README, *(ROOT / "docs" / "guide").glob("*.md")]:

@@ -57,6 +57,7 @@ def test_a_change_of_three_percent_is_found(factor: float, verdict: measured.Ver
     assert found.count(verdict) >= 0.95 * len(found)
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_true_median() -> None:
     """At least as often as they say, less what drawing again from twenty samples misses."""
     random = np.random.default_rng(4)

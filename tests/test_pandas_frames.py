@@ -74,6 +74,7 @@ def pandas(monkeypatch: pytest.MonkeyPatch) -> Any:
     return found
 
 
+@pytest.mark.slow
 def test_values_and_types_survive(pandas: Any) -> None:
     made = to_pandas(FRAME)
     assert made["id"].tolist() == [1, 2]

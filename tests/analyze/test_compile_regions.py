@@ -86,6 +86,7 @@ def test_without_compiled_code_it_says_so(tmp_path: Path) -> None:
         compiled(Recording().op("aten::mm", 0, 1).open(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["recompile", "recompile_cpu"])
 def test_a_changed_shape_recompiles_the_frame_in_that_step(name: str) -> None:
     trace = foretrace.open(TRACES / f"{name}.json.gz", cache=False)

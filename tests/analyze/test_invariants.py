@@ -22,15 +22,15 @@ from foretrace.analyze.result import Result
 from foretrace.analyze.steps import ROLES as STEP_ROLES
 from foretrace.errors import MissingDataError
 from tests.builders import Recording
-from tests.corpus import CORPUS, needs_corpus
+from tests.corpus import CORPUS, needs_corpus, unlike
 
 NO_TRACES = {"rocprof", "memory", "ncu", "proton", "nsys", "nsys_synthetic"}
 
 
 def recordings() -> list[Path]:
-    """Every recording of torch.profiler in the corpus."""
+    """The recordings of torch.profiler in the corpus."""
     found = [*CORPUS.rglob("*.json"), *CORPUS.rglob("*.json.gz")]
-    return sorted(path for path in found if "truth" not in path.name and path.parent.name not in NO_TRACES)
+    return unlike(path for path in found if "truth" not in path.name and path.parent.name not in NO_TRACES)
 
 
 def label(path: Path) -> str:

@@ -139,6 +139,7 @@ def test_curve(tmp_path: Path) -> None:
     assert table["reserved_bytes"].unique().to_list() == [10_000]
 
 
+@pytest.mark.slow
 def test_without_addresses_only_the_curve_is_known(tmp_path: Path) -> None:
     memory = Memory().op("aten::mm", 0, 10)
     memory.change(1, 100, None).change(2, 50, None).change(3, -100, None)

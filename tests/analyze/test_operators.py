@@ -335,6 +335,7 @@ def test_zero_time_has_no_shares(tmp_path: Path) -> None:
     assert (only["host_self_ns"], only["host_self_pct"]) == (0, None)
 
 
+@pytest.mark.slow
 def test_errors(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match="ProfilerActivity"):
         operators(Recording().open(tmp_path))

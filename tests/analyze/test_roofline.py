@@ -135,6 +135,7 @@ def test_far_from_both_roofs_is_latency_or_too_small(tmp_path: Path) -> None:
     assert [row["bound"] for row in rows(run(recording, tmp_path))] == ["latency", "too small"]
 
 
+@pytest.mark.slow
 def test_a_group_adds_up_its_calls(tmp_path: Path) -> None:
     same = addmm("c10::BFloat16", 4096, 4096, 4096)
     other = addmm("c10::BFloat16", 4096, 4096, 8192)

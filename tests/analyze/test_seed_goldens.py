@@ -308,6 +308,7 @@ def small_matmul(folder: Path, host_us: float, gpu_us: float, steps: int = 3) ->
     return writer.recording.open(folder)
 
 
+@pytest.mark.slow
 def test_s1_overhead_bound(tmp_path: Path) -> None:
     """23.104 us of CUDA in 2.314 ms of CPU: 1.0 %, so the GPU waits for the host."""
     trace = small_matmul(tmp_path, 2_314, 23.104)
@@ -425,6 +426,7 @@ def test_s4_sections(cs336_sections: dict[str, dict[str, Any]], name: str, total
     assert found["calls_count"] == STEPS
 
 
+@pytest.mark.slow
 def test_s4_attention(cs336_sections: dict[str, dict[str, Any]]) -> None:
     """Seven parts make 769.150 ms of 780.154: a residual of 11.004 (1.41 %); linear 280.222 (35.9 %)."""
     attention = cs336_sections["FORWARD / MHA (total)"]

@@ -58,6 +58,7 @@ def test_sequences_stay_on_their_stream(tmp_path: Path) -> None:
     assert sequences(recording.open(tmp_path)).table.is_empty()
 
 
+@pytest.mark.slow
 def test_counts_agree_with_a_search_by_hand(tmp_path: Path) -> None:
     for seed in range(5):
         letters = random.Random(seed).choices("abc", k=60)

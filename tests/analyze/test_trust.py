@@ -322,6 +322,7 @@ def test_a_graph_replay_has_no_operators(tmp_path: Path) -> None:
     assert "no-shapes" not in found
 
 
+@pytest.mark.slow
 def test_host_only(tmp_path: Path) -> None:
     made = Recording().op("aten::add", 1, 6)
     assert notes(made, tmp_path)["cpu-only"].severity == "info"

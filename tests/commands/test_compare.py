@@ -31,6 +31,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
     return document
 
 
+@pytest.mark.slow
 def test_json_is_what_the_guide_promises(pair: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     """The GPU is done 1.2 ms after a step began (90 + 10 us, the product, one addition of 100), then waits for the next."""
     found = printed(capsys, *pair)
@@ -171,6 +172,7 @@ def test_wrong_input_is_one_line(
     assert said.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_gates_and_their_reports(
     pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -202,6 +204,7 @@ def test_json_stays_a_document_beside_annotations(
     assert "::error" in streams.err
 
 
+@pytest.mark.slow
 def test_noise_fails_only_where_it_is_asked_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two steps that take twice as long prove nothing: exit code 0, and 1 with --strict."""
     before, after = (
@@ -214,6 +217,7 @@ def test_noise_fails_only_where_it_is_asked_to(tmp_path: Path, capsys: pytest.Ca
     assert main([*arguments, "--strict"]) == 1
 
 
+@pytest.mark.slow
 def test_what_a_recording_is_called_cannot_act(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A name with a line break must not become another annotation."""
     folder = tmp_path / "x\n::error::pwned"
@@ -231,6 +235,7 @@ def snapshot(path: Path, size: int) -> Path:
     return made.write(path)
 
 
+@pytest.mark.slow
 def test_two_snapshots_are_compared_by_line_and_gated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

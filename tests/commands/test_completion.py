@@ -44,6 +44,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
+@pytest.mark.slow
 def test_every_script_names_commands_analyses_and_rules(scripts: dict[str, Path]) -> None:
     for shell, script in scripts.items():
         text = script.read_text()

@@ -54,6 +54,7 @@ def break_analysis(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> N
     monkeypatch.setattr(analyze, "ANALYSES", tuple(others))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "name", "form"),
     [
@@ -87,6 +88,7 @@ def test_asking_for_the_broken_table_itself_is_an_internal_error(
     assert "overview" in said
 
 
+@pytest.mark.slow
 def test_a_broken_rule_is_not_checked(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +138,7 @@ def test_broken_views_cost_the_report_those_views_alone(
     assert sum(SAYS in reason for reason in left_out) == len(names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part", ["trust", "headline", "waterfall", "step_time", "checked", "one_step", "next"]
 )

@@ -97,6 +97,7 @@ SQUARE = [[4_096, 4_096], [4_096, 4_096]]
 PRODUCT = Op("aten::mm", "ampere_sgemm_128x128_tn", 2_700, shapes=SQUARE, dtypes=["float", "float"])
 
 
+@pytest.mark.slow
 def test_agents_get_trust_findings_and_the_next_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -208,6 +208,7 @@ def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.shared_memory_check(tmp_path / "absent").status == "missing"
 
 
+@pytest.mark.slow
 def test_doctor_needs_none_of_the_packages_that_it_looks_for(tmp_path: Path) -> None:
     """As on a machine with torch alone: nothing but the standard library is found."""
     (tmp_path / "foretrace").symlink_to(Path(machine.__file__).parents[1])  # without what lies beside it

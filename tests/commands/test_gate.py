@@ -56,6 +56,7 @@ def test_0_1_and_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "peak_bytes was not recorded" in missing["gates"][0]["says"]
 
 
+@pytest.mark.slow
 def test_two_times_pass_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two steps that look faster: they could as well be slower."""
     before, after = (
@@ -66,6 +67,7 @@ def test_two_times_pass_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "2 steps and 2 steps are too few" in found["gates"][0]["says"]
 
 
+@pytest.mark.slow
 def test_another_processor_decides_only_without_a_gpu(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,6 +90,7 @@ def test_another_processor_decides_only_without_a_gpu(
     assert [each["what"] for each in found["environments"]] == ["processor"]
 
 
+@pytest.mark.slow
 def test_a_file_of_baselines_is_as_good_as_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,6 +109,7 @@ def test_a_file_of_baselines_is_as_good_as_the_run(
     assert "save it again with --save-baseline" in (tmp_path / "x.md").read_text()
 
 
+@pytest.mark.slow
 def test_reports_are_written_whatever_happens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, files = recorded(tmp_path / "a|b"), (tmp_path / "c.md", tmp_path / "g.xml")
     written = ["--markdown", str(files[0]), "--junit", str(files[1]), "--github", "--force"]

@@ -184,6 +184,7 @@ def test_any_output_encoding_works(
     assert "?" not in shown
 
 
+@pytest.mark.slow
 def test_bare_path_is_the_diagnosis(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(recording)]) == 0
     bare = capsys.readouterr().out

@@ -188,6 +188,7 @@ def check_harmless(text: str) -> None:
     assert acting == set()
 
 
+@pytest.mark.slow
 def test_rows_are_cut_by_tokens_and_the_link_has_all(session: Session) -> None:
     """Of 261 kernels of long names only some fit; the whole table is one read away."""
     asked = session.ask("show", path="hostile.json", analysis="kernels", limit=1_000)
@@ -226,6 +227,7 @@ def test_compare_says_by_how_much_and_why(session: Session) -> None:
     assert causes == pytest.approx(rows[-1][-1], rel=0.01), "causes sum to the difference"
 
 
+@pytest.mark.slow
 def test_a_finding_is_asked_for_by_rule_or_id(session: Session) -> None:
     listed = session.ask("diagnose", path="products.json")
     first = next(line for line in listed.lines if "rule" in line)
@@ -279,6 +281,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_told_in_one_line(session: Session) -> None:
     for tool, arguments, says in BAD:
         asked = session.ask(tool, **arguments)

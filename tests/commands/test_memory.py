@@ -117,6 +117,7 @@ def test_rows_beyond_the_top_are_one_row(healthy: Path, capsys: pytest.CaptureFi
     assert sum(int(line.split(",")[2]) for line in short[1:]) == PEAK
 
 
+@pytest.mark.slow
 def test_other_tables_and_markdown(healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     steps = json.loads(printed(capsys, healthy, "--by", "step", "--format", "json"))["rows"]
     assert [row["step"] for row in steps] == [0, 1, 2, 3, 4]
@@ -127,6 +128,7 @@ def test_other_tables_and_markdown(healthy: Path, capsys: pytest.CaptureFixture[
     assert block["devices"][0]["composition"][0]["bytes"] == STATE
 
 
+@pytest.mark.slow
 def test_two_snapshots_are_compared(
     healthy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,6 +152,7 @@ def test_two_snapshots_are_compared(
     assert "16.0 MiB more" in printed(capsys, healthy, after)
 
 
+@pytest.mark.slow
 def test_a_run_knows_its_steps_and_what_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rank = tmp_path / "rank0"
     rank.mkdir()

@@ -39,6 +39,7 @@ def test_each_analysis_of_counters_alone(
     assert len(document["rows"]) >= 8
 
 
+@pytest.mark.slow
 def test_counters_named_beside_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(recording().write(tmp_path))
     assert main(["diagnose", path, "--no-cache", "--ncu", str(RAW), "--ncu", str(DETAILS)]) == 0

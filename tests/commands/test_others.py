@@ -24,6 +24,7 @@ def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, 
     return found
 
 
+@pytest.mark.slow
 def test_sql_joins_tables(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     query = (
         "select upper(s.name) as name, s.dur_ns, l.name as launch from spans s join kernels k on k.span_id = s.id "
@@ -35,6 +36,7 @@ def test_sql_joins_tables(path: str, capsys: pytest.CaptureFixture[str]) -> None
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "query",
     [
@@ -118,6 +120,7 @@ def test_summary_as_json(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert document["missing"] == {}
 
 
+@pytest.mark.slow
 def test_summary_without_gpu_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = Recording().op("aten::add", 0, 10).write(tmp_path)
     assert main(["summary", str(path), "--format", "json"]) == 0

@@ -18,6 +18,7 @@ def path(tmp_path: Path) -> Path:
     return Recording().step(1, 0, 100).launch(10, "add_kernel", 30, 60).write(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["out.json", "out.json.gz"])
 def test_a_file_is_written_once(
     name: str, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -49,6 +50,7 @@ def test_the_recording_itself_is_never_overwritten(path: Path, capsys: pytest.Ca
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_run_has_its_findings_beside_its_events(tmp_path: Path) -> None:
     """2.7 of 3 ms a step are a product in fp32: the track says what changing that is worth, by the unprofiled step."""
     square = [[4_096, 4_096], [4_096, 4_096]]

@@ -50,6 +50,7 @@ def test_compile_is_a_fix_of_the_rule(
     assert whole["speedup"]["point"] > 2
 
 
+@pytest.mark.slow
 def test_a_level_that_is_not_there_is_a_usage_error(
     recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,7 @@ def test_json(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 < finding["worth_ms"] == document["combined_ms"] < document["step_ms"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["clocks", "collectives", "waits", "late", "links", "path", "held"])
 def test_tables(table: str, kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ranks", str(kept), "--table", table, "--format", "json"]) == 0

@@ -60,6 +60,7 @@ def test_commands_that_tell_the_steps(
     assert steps(json.loads(capsys.readouterr().out)) == 5  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_predictions_are_of_the_named_steps(halves: Path, capsys: pytest.CaptureFixture[str]) -> None:
     per_step = []
     for name in ("second half", "~half"):
@@ -77,6 +78,7 @@ def test_commands_that_write_a_file(halves: Path, tmp_path: Path) -> None:
     assert "Step 4" in {event.get("name") for event in json.loads(perfetto.read_bytes())["traceEvents"]}
 
 
+@pytest.mark.slow
 def test_sql(halves: Path, capsys: pytest.CaptureFixture[str]) -> None:
     query = "select count(*) as found from spans where step = 4"
     assert main(["sql", str(halves), query, "--no-cache", "--format", "csv", "--step", "second half"]) == 0
@@ -184,6 +186,7 @@ def test_a_capture_trace_that_cannot_be_read(
     assert says in line
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at threads as Linux shows them")
 def test_libraries_are_loaded_without_threads_that_nothing_needs() -> None:
     """On a processor of many cores each would spin for nothing. Programs that are started later inherit nothing of it."""

@@ -91,6 +91,7 @@ def test_a_schema_notices_what_is_wrong(recording: Path, capsys: pytest.CaptureF
         assert schemas.problems(changed, "show"), changed
 
 
+@pytest.mark.slow
 def test_errors_are_documents_where_json_is_asked_for(
     recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -221,6 +221,7 @@ def test_describe(query: str, mixed: str, capsys: pytest.CaptureFixture[str]) ->
     assert {"name", "dur_ns", "operator"} <= set(columns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "says"),
     [

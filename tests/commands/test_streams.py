@@ -50,6 +50,7 @@ def fed(fifo: Path, data: bytes) -> threading.Thread:
     return writer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_a_pipe_is_read_to_its_end(tmp_path: Path, reader: str) -> None:
     writer = fed(tmp_path / "fifo", recording(2_000).to_bytes())
@@ -59,6 +60,7 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path, reader: str) -> None:
     assert trace.path.name == "fifo"
 
 
+@pytest.mark.slow
 def test_a_command_reads_a_pipe_as_often_as_it_needs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,6 +70,7 @@ def test_a_command_reads_a_pipe_as_often_as_it_needs(
     assert "aten::add" in out.read_text()
 
 
+@pytest.mark.slow
 def test_a_pipe_that_nobody_writes_to_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -181,6 +184,7 @@ def test_a_disk_that_fills_up_leaves_no_file(
     assert sorted(path.parent.iterdir()) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "name"), OUTPUTS)
 def test_what_was_there_stays_where_the_new_cannot_be_written(
     path: Path, command: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -51,6 +51,7 @@ def test_of_many_steps_the_median_stays(tmp_path: Path) -> None:
     assert loaded.recorded_ns == pytest.approx(side.recorded_ns, abs=1)
 
 
+@pytest.mark.slow
 def test_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_bad_file_is_one_line(
     assert said.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -127,6 +129,7 @@ def test_a_damaged_baseline_names_its_field_and_harms_no_other(
     assert main([*compare, "other"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1" + "0" * 5000])
 def test_what_is_no_number_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], number: str

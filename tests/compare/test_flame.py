@@ -64,6 +64,7 @@ def test_names_stay_names(tmp_path: Path) -> None:
     assert "default-src 'none'" in to_html(found)
 
 
+@pytest.mark.slow
 def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [str(steps((gemm,) * 3).write(tmp_path, f"{gemm:.0f}.json")) for gemm in (1_000.0, 400.0)]
     for name in ("out.svg", "out.html"):

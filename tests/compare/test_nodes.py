@@ -55,6 +55,7 @@ def test_the_parts_of_a_step_in_order(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_aligned_by_type_and_name(tmp_path: Path) -> None:
     """The second is 60 µs longer in one layer, and lacks the other."""
     a = recorded(tmp_path / "a.json")

@@ -53,6 +53,7 @@ def test_per_step_with_shapes(tmp_path: Path) -> None:
     assert found["shapes"].null_count() == 0
 
 
+@pytest.mark.slow
 def test_two_devices_are_compared_by_operator_not_by_kernel(tmp_path: Path) -> None:
     def made(device: str, kernel: str, length: float) -> Recording:
         recording = Recording(deviceProperties=[{"id": 0, "name": device}])

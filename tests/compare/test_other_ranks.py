@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.ranks.layouts import data_parallel
 from benchmarks.ranks.recordings import write
 from benchmarks.ranks.simulate import Fault, simulate
@@ -11,6 +13,7 @@ from foretrace.compare.traces import compare
 from foretrace.ingest import open_trace
 
 
+@pytest.mark.slow
 def test_a_slower_rank_that_is_not_compared_is_pointed_to(tmp_path: Path) -> None:
     """Rank 1 gets slow, rank 0 waits for it: its communication grows, and nothing in its own recording says why."""
     traces = []

@@ -45,6 +45,7 @@ def test_a_recording_and_itself_do_not_differ(tmp_path: Path) -> None:
     assert found.notes == ()
 
 
+@pytest.mark.slow
 def test_times_are_per_step_whatever_the_number_of_steps(tmp_path: Path) -> None:
     short, long = recorded(tmp_path / "a.json", steps=2), recorded(tmp_path / "b.json", steps=6)
     found = compare(short, long)
@@ -77,6 +78,7 @@ def test_what_does_not_compare_is_said(tmp_path: Path) -> None:
     assert any("no steps" in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_the_page_s_waterfall_sums_to_both_steps(tmp_path: Path) -> None:
     runs = [
         RecordingView(Case(recorded(tmp_path / f"{name}.json", gemm=gemm)), run_id=name)

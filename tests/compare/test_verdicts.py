@@ -18,6 +18,7 @@ def drawn(
     return before.tolist(), after.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [3, 5, 10])
 def test_equal_sets_are_hardly_ever_different(count: int) -> None:
     """At most 1 % false alarms, also of so few times that the rank test can never tell."""

@@ -143,6 +143,7 @@ def test_every_analysis_and_view_is_made_or_says_why_not(
             assert payload.resource(view, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 def test_it_is_diagnosed(
     tmp_path: Path, damage: Callable[[Recording], None], capsys: pytest.CaptureFixture[str]

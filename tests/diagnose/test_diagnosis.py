@@ -59,6 +59,7 @@ def _rule(name: str, *findings: Finding) -> Rule:
     return Rule(name, lambda case: iter(findings), title="", topic="", see="")
 
 
+@pytest.mark.slow
 def test_findings_come_in_order_of_what_they_save(sample: foretrace.Trace) -> None:
     case = Case(sample)
     dur = case.program.task_dur_ns
@@ -74,6 +75,7 @@ def test_findings_come_in_order_of_what_they_save(sample: foretrace.Trace) -> No
     assert found.findings[0].predicted.speedup.point == pytest.approx(2, rel=0.05)
 
 
+@pytest.mark.slow
 def test_all_gains_together_are_replayed_together(sample: foretrace.Trace) -> None:
     """Two rules that shorten the same kernels to the same length gain once."""
     case = Case(sample)
@@ -192,6 +194,7 @@ def test_a_rule_that_cannot_look_is_unchecked_and_one_that_finds_nothing_is_chec
     assert found.checked == ("content",)
 
 
+@pytest.mark.slow
 def test_json_is_the_documented_contract(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", str(SAMPLE), "--step-ms", "50.5", "--format", "json"]) == 0
     printed = json.loads(capsys.readouterr().out)
@@ -206,6 +209,7 @@ def test_json_is_the_documented_contract(capsys: pytest.CaptureFixture[str]) -> 
     assert {each["severity"] for each in printed["findings"]} <= {"high", "medium", "low", "unchecked"}
 
 
+@pytest.mark.slow
 def test_the_sample_is_diagnosed_and_its_fix_is_worth_what_was_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -300,6 +304,7 @@ def test_a_recording_that_is_not_trusted_is_promised_nothing() -> None:
     assert found.combined is None
 
 
+@pytest.mark.slow
 def test_no_trust_takes_a_promise_back(sample: foretrace.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(sample)
     (trusted, *_) = diagnose(case, RULES).findings

@@ -87,6 +87,7 @@ def test_an_excerpt_is_the_recording_of_these_steps(trace: Trace) -> None:
     assert set(cut.trace.kernels["span_id"]) == set(work["id"])
 
 
+@pytest.mark.slow
 def test_findings_of_a_long_recording_name_its_own_spans(
     trace: Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,7 @@ def input_bound_steps(waits_us: list[float]) -> Recording:
     return recording
 
 
+@pytest.mark.slow
 def test_steps_that_differ_by_their_waits_carry_the_promise_to_remove_them(tmp_path: Path) -> None:
     """Waits as in a real recording (ms): their mean is 200, the work 10. Six workers bring a batch every 200 / 6 = 33.3 ms."""
     waits = [0, 0, 0, 0, 209_000, 748_000, 460_000, 5_000, 0, 578_000]

@@ -31,6 +31,7 @@ def found_in(trace: foretrace.Trace) -> dict[str, Finding]:
     return {found.rule: found for found in diagnose(Case(trace), RULES).findings}
 
 
+@pytest.mark.slow
 @needs_corpus
 def test_what_nsys_analyze_reports_is_found() -> None:
     found = found_in(foretrace.open(FOLDER / "synthetic.sqlite", cache=False))
@@ -69,6 +70,7 @@ def two_streams() -> Export:
     return export
 
 
+@pytest.mark.slow
 def test_an_idle_gpu_with_two_streams_is_found(tmp_path: Path) -> None:
     trace = foretrace.open(two_streams().write(tmp_path / "streams.sqlite"), cache=False)
     kernel_ns = sum(trace.kernel_spans["dur_ns"])

@@ -105,6 +105,7 @@ def test_a_recording_that_cannot_carry_a_promise_makes_none(
     assert f"Not promised: {predicted.not_promised}." in predicted.basis
 
 
+@pytest.mark.slow
 def test_a_stated_step_far_from_the_recorded_one_is_said_and_not_promised_from(tmp_path: Path) -> None:
     """470 ms stated, 3 ms recorded."""
     trace = stalling().open(tmp_path)
@@ -195,6 +196,7 @@ def test_each_note_takes_the_promise(tmp_path: Path, code: str, monkeypatch: pyt
     assert why_not(case) == WITHOUT_PROMISE[code] == (found.predicted and found.predicted.not_promised)
 
 
+@pytest.mark.slow
 def test_no_rule_is_past_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path(foretrace.__file__).parent / "samples" / "naive_attention.json.gz"
     case = noted(Case(foretrace.open(path, cache=False)), "one-step", monkeypatch)
@@ -235,6 +237,7 @@ def verdicts(traces: list[Trace]) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_ranks_that_all_gain_are_all_promised_it(tmp_path: Path) -> None:
     assert verdicts(ranks(tmp_path, 1_976.0, 1_900.0)) == [("gain", ""), ("gain", "")]
 
@@ -246,6 +249,7 @@ def test_what_one_rank_would_not_gain_none_is_promised(tmp_path: Path) -> None:
     assert second[0] != "gain"
 
 
+@pytest.mark.slow
 def test_costs_hold_less_on_other_gpus(tmp_path: Path) -> None:
     """The same program on an H200, on a GPU of another architecture, and on one that hardware.py does not know."""
     ranges = []

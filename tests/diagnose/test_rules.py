@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import foretrace
 from foretrace.diagnose import RULES
 from foretrace.diagnose.rule import SECTIONS
@@ -69,6 +71,7 @@ def _counts_dimensions(node: ast.Compare) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_no_bare_number_in_a_rule() -> None:
     bare = [
         f"{path.relative_to(FOLDER)}:{line}: {number:g}: declare it as a Share, Count, Nanoseconds, Bytes or Factor with its source"
@@ -118,6 +121,7 @@ def test_every_number_has_a_source() -> None:
             assert limit.source, f"{rule.name}: {name}"
 
 
+@pytest.mark.slow
 def test_no_rule_imports_a_rule() -> None:
     importing = [
         f"{path.relative_to(FOLDER)} imports {name}"

@@ -74,6 +74,7 @@ def test_people_and_programs_read_it(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "no-tensor-cores" not in printed["checked"]
 
 
+@pytest.mark.slow
 def test_the_page_shows_it(tmp_path: Path) -> None:
     from foretrace.present.web.recording_view import RecordingView
     from foretrace.present.web.resources.overview import checked

@@ -85,6 +85,7 @@ def waiting_program() -> Recording:
     return recording
 
 
+@pytest.mark.slow
 def test_renamed_calls_of_a_made_up_program(tmp_path: Path) -> None:
     recorded = json.loads(waiting_program().to_bytes())
     cuda = diagnosed(recorded, tmp_path / "cuda.json", 1.51e6)

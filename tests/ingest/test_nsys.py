@@ -87,6 +87,7 @@ def test_the_tables_are_the_same(twins: tuple[foretrace.Trace, foretrace.Trace])
         assert nsys.table(table).schema == kineto.table(table).schema, table
 
 
+@pytest.mark.slow
 def test_columns_in_files_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a large export: some rows at a time, columns mapped, device work of another process left out."""
     exports = [of_recording(training()), two_processes()]
@@ -102,6 +103,7 @@ def test_columns_in_files_are_the_same(tmp_path: Path, monkeypatch: pytest.Monke
             assert trace.table(table).equals(expected.table(table)), table
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_findings_and_predictions_are_the_same(twins: tuple[foretrace.Trace, foretrace.Trace]) -> None:
     kineto, nsys = (diagnose(Case(trace), RULES) for trace in twins)
@@ -122,6 +124,7 @@ def test_analyses_are_the_same(twins: tuple[foretrace.Trace, foretrace.Trace], a
     assert nsys.table.equals(kineto.table)
 
 
+@pytest.mark.slow
 def test_a_folder_of_tables_is_the_same(tmp_path: Path) -> None:
     export = of_recording(training())
     whole = spans_of(foretrace.open(export.write(tmp_path / "trace.sqlite"), cache=False))

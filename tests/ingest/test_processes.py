@@ -113,6 +113,7 @@ def test_a_pid_that_is_not_there(tmp_path: Path) -> None:
         foretrace.open(two_ranks().write(tmp_path), cache=False, pid=300)
 
 
+@pytest.mark.slow
 def test_the_cache_keeps_processes_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORETRACE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("foretrace.cache.MIN_SPANS", 0)

@@ -133,6 +133,7 @@ def test_capitals_do_not_matter(tmp_path: Path) -> None:
     assert open_trace(tmp_path / "out_kernel_trace.csv", cache=False).kernels["registers"].to_list() == [128]
 
 
+@pytest.mark.slow
 def test_statistics_are_sums_without_a_timeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     header = csv_tables()[f"{PROCESS}_kernel_stats.csv"].split("\n", 1)[0]
     path = tmp_path / "kernel_stats.csv"
@@ -269,6 +270,7 @@ def test_a_real_recording_of_an_mi350x() -> None:
     assert max(trace.kernels["occupancy_pct"]) <= 100
 
 
+@pytest.mark.slow
 def test_a_folder_compares_with_a_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, database = csv_folder(tmp_path / "out"), rocpd_file(tmp_path / "x.db")
     assert main(["compare", str(folder), str(database), "--no-cache"]) == 0

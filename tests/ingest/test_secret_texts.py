@@ -71,6 +71,7 @@ def test_a_recording_without_secrets_says_so(tmp_path: Path) -> None:
     assert open_trace(path, cache=False).meta["masked_texts"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [["show", "sections"], ["show", "stacks"], ["show", "operators"], ["summary"], ["diagnose"],

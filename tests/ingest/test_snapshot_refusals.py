@@ -85,6 +85,7 @@ def bomb() -> bytes:
 REFUSED = refused()
 
 
+@pytest.mark.slow
 @both_readers
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_malicious_file_is_refused(

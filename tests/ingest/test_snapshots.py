@@ -277,6 +277,7 @@ def test_numbers_and_texts_are_read_alike() -> None:
         assert read["reals"] == settings["reals"]
 
 
+@pytest.mark.slow
 @needs_native
 def test_both_readers_have_the_same_limits() -> None:
     """What a file of plain values may hold, to the value."""

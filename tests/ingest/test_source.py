@@ -164,6 +164,7 @@ def test_packed_nothing(data: bytes, tmp_path: Path) -> None:
         foretrace.open(path)
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_early_leaves_no_thread(tmp_path: Path) -> None:
     import threading
 

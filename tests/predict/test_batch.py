@@ -168,6 +168,7 @@ def test_copies_between_host_and_device_grow(tmp_path: Path, name: str, size: in
     assert factors(step_with(tmp_path, "gpu_memcpy", name, bytes=size)) == [factor]
 
 
+@pytest.mark.slow
 def test_collectives_of_gradients_stay_and_items_passed_on_grow(tmp_path: Path) -> None:
     assert factors(step_with(tmp_path, "kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL")) == [1.0]
     assert factors(step_with(tmp_path, "kernel", "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL")) == [1.0]
@@ -235,6 +236,7 @@ def test_one_times_the_items_is_exactly_no_gain(tmp_path: Path) -> None:
     assert (result.speedup.point, result.speedup.low, result.speedup.high) == (1.0, 1.0, 1.0)
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_time_per_item(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = device_bound(tmp_path, [relu(69.9)]).path
     assert main(["predict", str(path), "--change", "scale batch 2", "--no-cache"]) == 0

@@ -144,6 +144,7 @@ def test_a_name_that_is_not_there_is_said_to_be_missing(recording: Path) -> None
         parse("scale kernel:flash 0.5", trace, build(trace))
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_contract(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", str(recording), "--change", "scale kernel:gemm 0.5", "--format", "json"]) == 0
     printed = json.loads(capsys.readouterr().out)

@@ -28,6 +28,7 @@ def test_the_scatter_of_few_steps_is_not_told_too_small(steps: int) -> None:
     assert chance.scatter(table) == pytest.approx(7.0, rel=0.25)
 
 
+@pytest.mark.slow
 def test_input_that_scatters_is_not_late() -> None:
     """Loading takes each rank 3 ms +- 10 % of a 12 ms step, or only the first step waits for it: no rank is late."""
     flagged = 0
@@ -60,6 +61,7 @@ def _one_role(ranks: int) -> Roles:
     return Roles(same, 1, same, np.arange(ranks) // 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "steps"), [(4, 3), (16, 8)])
 def test_pauses_of_hosts_that_are_seldom_long_make_no_rank_slow(ranks: int, steps: int) -> None:
     """Pauses of 4 % of the step on average, most shorter and a few much longer; a rank that always pauses for half a step is told."""
@@ -77,6 +79,7 @@ def test_pauses_of_hosts_that_are_seldom_long_make_no_rank_slow(ranks: int, step
     assert told >= 98
 
 
+@pytest.mark.slow
 def test_input_that_takes_some_ranks_many_times_as_long_is_not_late() -> None:
     """Loading takes half as long as often as twice as long: of 100 waits one or two are four times as long as the median."""
     flagged = 0

@@ -21,6 +21,7 @@ JOBS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 @pytest.mark.parametrize("lacked", ["first", "last"])
 def test_savings_are_those_of_the_steps_that_all_ranks_recorded(

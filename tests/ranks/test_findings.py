@@ -119,6 +119,7 @@ def test_faults_are_named_whatever_the_recording_leaves_out(style: Style) -> Non
         assert finding.worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
 
 
+@pytest.mark.slow
 def test_buckets_behind_a_late_one_were_ready_before_it_ended() -> None:
     """Without launches the others' buckets seem to be ready after the whole backward pass; the late rank's own tell better."""
     late = Fault("late-input", 6, late_us=9_000, steps=tuple(range(4)))
@@ -214,6 +215,7 @@ def test_missing_and_cut_off_ranks_are_rebuilt_from_their_neighbours(tmp_path: P
     agrees(reduce([cut.get(each.rank, each) for each in whole], ranks_per_node=job.per_node))
 
 
+@pytest.mark.slow
 def test_missing_ranks_make_worths_lower_bounds() -> None:
     job: Job = JOBS["overlapped buckets"]
     _, ranks = made(job, missing=(1, 4))
@@ -225,6 +227,7 @@ def test_missing_ranks_make_worths_lower_bounds() -> None:
     assert ("slow-rank", "rank 3") in named(ranks)
 
 
+@pytest.mark.slow
 def test_the_document_has_the_documented_members() -> None:
     _, ranks = made(JOBS["sharded"])
     document = ranks.to_dict()
@@ -238,6 +241,7 @@ def test_the_document_has_the_documented_members() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_stages_are_known_around_missing_ranks() -> None:
     """A pipeline of which a rank is missing still has its stages: no rank is compared with those of another."""
     _, ranks = made(PIPELINE, missing=(2, 9))

@@ -20,6 +20,7 @@ from tests.ranks.jobs import made, named
 OPTIONS = {"world": 4, "steps": 4, "buckets": 2, "kernels": 1}
 
 
+@pytest.mark.slow
 def test_input_of_all_ranks_has_its_number() -> None:
     """Every rank loads for 8 ms in each step before it computes for 10.5 ms: nobody is late, and 8 ms are lost."""
     simulated, ranks = made(data_parallel(input_us=8_000.0, **OPTIONS))
@@ -42,6 +43,7 @@ def test_input_of_all_ranks_has_its_number() -> None:
     assert sums["computation"] / 1e3 == pytest.approx(computed_us, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_healthy_job_loses_nothing_by_turns() -> None:
     _, ranks = made(data_parallel(**OPTIONS))
     assert words.headline(ranks).endswith("holds the others up")
@@ -49,6 +51,7 @@ def test_a_healthy_job_loses_nothing_by_turns() -> None:
     assert ranks.judged.pauses_ns < 0.02 * ranks.step_ns
 
 
+@pytest.mark.slow
 def test_pauses_that_hit_one_rank_after_the_other_have_their_number(tmp_path: Path) -> None:
     """Each rank stands still for 6 ms in one step, each in another, and all others wait: a pause in each step, nobody late twice."""
     healthy = simulate(data_parallel(**OPTIONS))

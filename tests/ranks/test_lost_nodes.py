@@ -83,6 +83,7 @@ def test_what_was_read_before_the_cluster_was_lost_is_kept(read: int) -> None:
     assert all(outcome.lost and "head node went away" in outcome.reason for outcome in outcomes[read:])
 
 
+@pytest.mark.slow
 def test_a_job_that_lost_ranks_is_not_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

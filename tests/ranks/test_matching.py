@@ -42,6 +42,7 @@ def test_ranks_that_use_a_group_of_one_name_are_its_members() -> None:
     assert _all_whole(unlisted)
 
 
+@pytest.mark.slow
 def test_messages_that_start_in_the_step_before_are_matched_by_their_order() -> None:
     """Stage 1 waits for the first message of each step before its own step begins."""
     shifted = []

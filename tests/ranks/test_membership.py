@@ -105,6 +105,7 @@ def test_faults_are_named_where_no_group_is_told() -> None:
         assert finding.worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
 
 
+@pytest.mark.slow
 def test_moments_that_fit_no_layout_are_left_unmatched() -> None:
     """Each rank leaves when it likes: these are no collectives of a group, whatever their name and size."""
     random = np.random.default_rng(3)

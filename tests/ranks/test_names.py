@@ -41,6 +41,7 @@ def test_the_name_tells_the_rank(name: str, nameless: dict[int, str], tmp_path: 
     assert summarise(tmp_path / name.format(2)).rank == 2
 
 
+@pytest.mark.slow
 def test_a_job_whose_ranks_only_names_tell_is_read(nameless: dict[int, str], tmp_path: Path) -> None:
     for rank, text in nameless.items():
         (tmp_path / NAMES[0].format(rank)).write_text(text)

@@ -72,6 +72,7 @@ def numbered(summaries: Sequence[Summary], name: str = "rank") -> list[Recording
     return [Recording(f"{name}{summary.rank}", summary) for summary in summaries]
 
 
+@pytest.mark.slow
 def test_the_latest_whole_cycle_is_compared_and_the_other_one_listed(
     healthy: list[Summary], slow: list[Summary], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

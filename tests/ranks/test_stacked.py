@@ -95,6 +95,7 @@ def _shown_as_chosen(simulated: Simulated, ranks: Ranks) -> None:
             rank_stack.of_query(ranks, query)
 
 
+@pytest.mark.slow
 def test_of_many_ranks_few_are_stacked() -> None:
     _, ranks = made(MANY)
     step = stacked.worst_step(ranks)

@@ -40,6 +40,7 @@ def test_more_layers_are_worth_their_collectives_too() -> None:
     assert ranks.findings[0].worth_ns / 1e3 == pytest.approx(true_us, abs=0.005 * simulated.step_us)
 
 
+@pytest.mark.slow
 def test_a_step_that_ends_with_a_message_is_not_idle_for_it() -> None:
     """Gradients for a slow rank of the stage before queue up, and the last is sent long after the sender has computed."""
     job = three_d(

@@ -18,6 +18,7 @@ from tests.ranks.jobs import SMALL, made, named, simulate, summaries
 MIB = 1 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bucket_mib", "is_named"), [(128, False), (256, True)])
 def test_communication_that_nothing_hides_is_told_and_named_where_it_takes_most(
     bucket_mib: int, *, is_named: bool

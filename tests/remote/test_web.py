@@ -56,6 +56,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_tables_are_the_same_whatever_the_server_can_do(way: str, tmp_path: Path) -> None:
     packed = io.BytesIO()
@@ -153,6 +154,7 @@ def test_without_a_version_nothing_is_kept() -> None:
         assert not foretrace.open(f"{served.url}/a.json").spans.equals(first.spans)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_ranges", [True, False])
 def test_a_connection_that_always_breaks_is_truncated_told_and_not_kept(with_ranges: bool) -> None:
     content = recording(60_000)

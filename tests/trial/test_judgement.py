@@ -46,6 +46,7 @@ def test_a_difference_within_the_scatter_is_none_however_alike_the_blocks_are() 
     assert judgement.measure([run(), run()], [run(1.001)]).verdict == "same"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bases", "own"), [(2, 1), (3, 1), (5, 1), (4, 2), (5, 3)])
 def test_the_range_holds_the_truth_in_19_of_20_cases(bases: int, own: int) -> None:
     """Processes scatter by 3 %, and the change is worth a factor of 1.2."""

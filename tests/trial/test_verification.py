@@ -27,6 +27,7 @@ def verify(*arguments: str, capsys: pytest.CaptureFixture[str], rule: str = "hos
     return document
 
 
+@pytest.mark.slow
 def test_a_fix_that_brings_what_was_predicted_is_inside_and_kept(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -43,12 +44,14 @@ def test_a_fix_that_brings_what_was_predicted_is_inside_and_kept(
     assert str(here) not in ledger.DEFAULT.read_text()
 
 
+@pytest.mark.slow
 def test_a_fix_that_brings_nothing_is_outside(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before, after = waiting(here), free(here, length=2_000)
     assert verify(str(before), str(after), capsys=capsys)["verdict"] == "outside"
     assert [kept.inside for kept in ledger.read(ledger.DEFAULT).records] == [False]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compared_is_said_and_not_kept(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before, after = waiting(here), free(here, device="NVIDIA A100")
     told = verify(str(before), str(after), capsys=capsys)

@@ -174,6 +174,7 @@ def captured(kernels: int, replays: int, lost: Callable[[int], Sequence[int]]) -
     return program.made
 
 
+@pytest.mark.slow
 def test_a_capture_says_how_many_kernels_a_graph_has(tmp_path: Path) -> None:
     """All four replays lack the same ten of 100 kernels: their gaps have room for them."""
     lost = notes(captured(100, 4, lambda _: range(40, 80, 4)), tmp_path)["graph-work-lost"]

@@ -149,6 +149,7 @@ EDITS: list[tuple[str, Fix, str, str, str | None]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_fix_of_one_call_is_made_and_anything_else_is_a_comment(tmp_path: Path) -> None:
     """Every patch applies; what it makes of the file is what somebody would have typed, or the fix as a comment."""
     for rule, fix, program, at, expected in EDITS:

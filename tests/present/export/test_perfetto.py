@@ -50,6 +50,7 @@ def test_the_recording_stays_as_it_is(tmp_path: Path) -> None:
     assert made["schemaVersion"] == 1
 
 
+@pytest.mark.slow
 def test_steps_stand_on_the_clock_of_the_recording(tmp_path: Path) -> None:
     own = ours(written(training().write(tmp_path))["traceEvents"])
     assert {
@@ -279,6 +280,7 @@ def test_a_recording_without_events(tmp_path: Path) -> None:
     assert [event["name"] for event in made["traceEvents"]] == ["process_name", "process_sort_index"]
 
 
+@pytest.mark.slow
 def test_no_nanosecond_is_lost(tmp_path: Path) -> None:
     def late(match: re.Match[bytes]) -> bytes:
         return b'"ts": %s,' % str(Decimal("3848947630725.981") + Decimal(match[1].decode())).encode()

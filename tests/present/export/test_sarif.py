@@ -178,6 +178,7 @@ def test_every_rule_can_be_described(root: Path) -> None:
     assert "\n\n**Slow**\n\n    if x.max().item() > limit:\n" in page
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_log(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

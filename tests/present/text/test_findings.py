@@ -34,6 +34,7 @@ def test_freed_bytes_share_a_unit() -> None:
     assert freed_text(Span(0.0, 0.0, 0.0)) == "nothing"
 
 
+@pytest.mark.slow
 def test_the_terminal_says_what_is_freed_alone_and_together(judged: tuple[Case, Diagnosis]) -> None:
     case, found = judged
     lines = ["".join(text for text, _ in line) for line in finding_lines(found, step_times(case), 90)]
@@ -65,6 +66,7 @@ def test_the_json_has_it_where_there_is_something_to_free(
     assert told["freed_bytes"]["point"] == 4e9
 
 
+@pytest.mark.slow
 def test_the_page_has_it(judged: tuple[Case, Diagnosis]) -> None:
     case, found = judged
     findings = document(RecordingView(case), "overview")["findings"]

@@ -94,6 +94,7 @@ def test_a_diagnosis_in_markdown_shows_names_as_text() -> None:
     assert f"   - at ``a`.py:3 in {visible(ESCAPE)}``" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["table", "csv", "md", "json"])
 @pytest.mark.parametrize("command", [["show", "kernels"], ["show", "operators"], ["summary"], []], ids=str)
 def test_no_command_prints_what_acts_on_a_terminal(

@@ -130,6 +130,7 @@ class TestReport:
         assert any(SCRIPT in column for column in table["data"])
 
 
+@pytest.mark.slow
 def test_perfetto_gets_them_as_strings(view: RecordingView) -> None:
     names = {event.get("name") for event in json.loads(b"".join(perfetto.chunks(view)))["traceEvents"]}
     assert SCRIPT in names

@@ -41,6 +41,7 @@ def facts(detail: dict[str, Any]) -> dict[str, str]:
     return {fact["label"]: fact["value"] for fact in detail["facts"]}
 
 
+@pytest.mark.slow
 def test_each_gap_stands_in_a_lane_below_the_streams(tmp_path: Path) -> None:
     view = view_of(waits(), tmp_path)
     header, columns = decoded(payload.resource(view, "timeline"))
@@ -116,6 +117,7 @@ def test_without_a_gpu_there_is_no_lane_and_the_page_says_why(tmp_path: Path) ->
         payload.resource(view, "waiting")
 
 
+@pytest.mark.slow
 def test_a_report_holds_the_details_of_gaps(tmp_path: Path) -> None:
     view = view_of(waits(), tmp_path)
     assert view.trace.spans.height in report._detailed(view)

@@ -60,6 +60,7 @@ def attention() -> RecordingView:
     return RecordingView(Case(open_trace(path, cache=False)))
 
 
+@pytest.mark.slow
 def test_attention_occurs_once_per_layer_and_step(attention: RecordingView) -> None:
     """The sample has twelve layers and three steps."""
     found = payload.resource(attention, "finding/1")
@@ -71,6 +72,7 @@ def test_attention_occurs_once_per_layer_and_step(attention: RecordingView) -> N
     assert set(found["span"]) <= set(found["spans"])
 
 
+@pytest.mark.slow
 def test_what_is_shown_first_lies_in_a_middle_step_and_in_view(attention: RecordingView) -> None:
     overview = payload.resource(attention, "overview")
     assert isinstance(overview, dict)
@@ -95,6 +97,7 @@ def test_a_finding_that_is_not_there_is_refused(attention: RecordingView) -> Non
             payload.resource(attention, f"finding/{number}")
 
 
+@pytest.mark.slow
 def test_times_of_a_finding_are_of_a_step_only_where_steps_are_marked(tmp_path: Path) -> None:
     """Ten times a wait behind a short kernel, with and without marks around them."""
     views = []

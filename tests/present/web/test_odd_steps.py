@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from foretrace.diagnose.case import Case
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources.step_time import step_time
@@ -53,6 +55,7 @@ def test_a_short_step_is_odd_too(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_even_steps_and_steps_that_always_scatter_are_not(tmp_path: Path) -> None:
     assert made(steps([10, 10.2, 9.9, 10.1]), tmp_path)["odd"] == []
     assert made(steps([8, 13, 10, 16, 11, 14]), tmp_path)["odd"] == []

@@ -77,6 +77,7 @@ def test_the_overview_keeps_its_contract(sample: RecordingView) -> None:
     assert len(fitting) < len(RULES), "rules for CPU programs stay silent"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "type_name"),
     [("waiting", "Waiting"), ("modules", "Trees"), ("sections", "Sections"), ("memory", "Memory"), ("roofline", "Roofline"), ("ranks", "Ranks"),
@@ -90,6 +91,7 @@ def test_other_resources_keep_their_contract(sample: RecordingView, name: str, t
     same_fields(found, type_name)
 
 
+@pytest.mark.slow
 def test_sections_have_the_breakdown_of_the_run(tmp_path: Path) -> None:
     """The same rows as `show sections --breakdown`; a recording whose only ranges are steps has none."""
     recording = Recording()
@@ -244,6 +246,7 @@ def test_each_row_of_the_waterfall_is_replayed_with_those_above(sample: Recordin
         assert found["together_ms"] == found["rows"][-1]["after_ms"]
 
 
+@pytest.mark.slow
 def test_ticked_findings_give_the_same_answer_ready_or_live(sample: RecordingView) -> None:
     ready = plain(sample, "whatif")
     for key, answer in ready["combinations"].items():
@@ -255,6 +258,7 @@ def test_ticked_findings_give_the_same_answer_ready_or_live(sample: RecordingVie
             assert live["predicted"]["after_ms"]["point"] == pytest.approx(after)
 
 
+@pytest.mark.slow
 def test_a_finding_ticked_alone_promises_what_it_says() -> None:
     """Also where the fix leaves the GPU little but products, which then slow down."""
     run = view(ROOT / "tests/accuracy/j/inflow_ensemble.slow.lite.json.zst")
@@ -402,6 +406,7 @@ def hostile(tmp_path: Path) -> RecordingView:
     return RecordingView(Case(open_trace(recording.write(tmp_path, "hostile.json"), cache=False)))
 
 
+@pytest.mark.slow
 def test_hostile_strings_pass_through_as_text(tmp_path: Path) -> None:
     run = hostile(tmp_path)
     kernels = plain(run, "table/kernels")

@@ -64,6 +64,7 @@ def rows_of(header: Mapping[str, Any]) -> list[tuple[str, slice]]:
     ]
 
 
+@pytest.mark.slow
 def test_every_span_is_there_once_as_recorded(sample: RecordingView) -> None:
     header, columns = decoded(payload.resource(sample, "timeline"))
     same_fields(header, "Timeline")
@@ -268,6 +269,7 @@ def test_kernels_that_overlap_on_a_stream_get_rows_of_their_own(tmp_path: Path) 
     assert counts["stream 8"] == [1]
 
 
+@pytest.mark.slow
 def test_gpu_work_is_projected_on_modules(tmp_path: Path) -> None:
     recording = Recording(with_stack=1)
     recording.step(1, 0, 1_000)

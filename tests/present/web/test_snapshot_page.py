@@ -172,6 +172,7 @@ def test_without_a_history_the_page_says_so(tmp_path: Path) -> None:
     assert device["tables"]["step"]["says"] == "no step is known in this history"
 
 
+@pytest.mark.slow
 def test_two_snapshots_differ_by_line(tmp_path: Path) -> None:
     first = SnapshotView(leaking(tmp_path / "a.pickle"), run_id="1")
     second = SnapshotView(on_two_devices(tmp_path / "b.pickle"), run_id="2")
@@ -212,6 +213,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(static_files, "_folder", lambda: folder)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("page")
 def test_a_report_holds_snapshots_and_their_difference(tmp_path: Path) -> None:
     files = [leaking(tmp_path / f"{name}.pickle") for name in ("before", "after")]
@@ -224,6 +226,7 @@ def test_a_report_holds_snapshots_and_their_difference(tmp_path: Path) -> None:
     assert held["1/snapshot"] == told(files[0])
 
 
+@pytest.mark.slow
 def test_serve_lists_snapshots_and_answers_for_them(tmp_path: Path) -> None:
     file = leaking(tmp_path / "job.snapshot.pickle")
     for named in (file, tmp_path):
@@ -235,6 +238,7 @@ def test_serve_lists_snapshots_and_answers_for_them(tmp_path: Path) -> None:
         }
 
 
+@pytest.mark.slow
 def test_a_run_shows_its_snapshot_on_the_memory_page(tmp_path: Path) -> None:
     run = a_run(tmp_path)
     view = RecordingView(open_case(run))
@@ -305,6 +309,7 @@ def test_a_run_that_recorded_only_memory_is_its_snapshot(tmp_path: Path) -> None
     assert set(resources_of(tmp_path / "x.html")) == {"runs", "1/snapshot"}
 
 
+@pytest.mark.slow
 def test_two_runs_are_compared_by_their_snapshots_too(tmp_path: Path) -> None:
     views = []
     for name, size in (("before", 20), ("after", 22)):

@@ -56,6 +56,7 @@ def test_few_or_large_copies_are_no_finding(tmp_path: Path, count: int, size: in
     assert findings(tiny_copies, loop(tmp_path, 4_000, body), step_us=4_000) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("maker", "saved"), [("aten::arange", 9 * 300), ("aten::sort", 9 * 100)])
 def test_constants_are_made_once(tmp_path: Path, maker: str, saved: float) -> None:
     """Before each copy the host works for 100 µs; on a constant, that need not be done again.
@@ -102,6 +103,7 @@ def test_numbers_need_no_tensor_and_no_stack(tmp_path: Path) -> None:
     assert found.predicted.speedup.low < 4_800 / 3_800
 
 
+@pytest.mark.slow
 def test_what_is_stacked_behind_its_copies_is_copied_once(tmp_path: Path) -> None:
     """Ten copies of 200 µs, then 100 µs of torch.stack: one copy stays, and nine operators of 100 µs pack the others.
 

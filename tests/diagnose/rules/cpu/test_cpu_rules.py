@@ -164,6 +164,7 @@ def test_on_contended_cores_fewer_threads_are_named_and_nothing_is_promised(tmp_
     assert (bf16.predicted.verdict, bf16.predicted.not_promised) == ("uncertain", CONTENDED)
 
 
+@pytest.mark.slow
 def test_contention_is_the_first_thing_that_is_said(tmp_path: Path) -> None:
     two = replace(ZEN4, threads=2, cores=2.0)
     case = cpu_case(products(tmp_path), 10_000, two, BESIDE_A_LOOP)
@@ -319,6 +320,7 @@ def test_python_of_the_program_itself_is_not_compiled_away(
     assert finding.evidence["around_ns"] / 1e6 == pytest.approx(around_ms, abs=0.03)
 
 
+@pytest.mark.slow
 def test_the_rich_recording_tells_which_gaps_are_a_modules(tmp_path: Path) -> None:
     """Of 48 gaps a step between operators of a light recording, a module makes the 24 between mul and tanh."""
 
@@ -371,6 +373,7 @@ def test_rules_about_a_gpu_are_silent_and_nobody_advises_to_record_cuda(tmp_path
     assert not any("CUDA" in each.why for each in found.unchecked)
 
 
+@pytest.mark.slow
 def test_rules_about_a_cpu_are_silent_where_a_gpu_computes(tmp_path: Path) -> None:
     recording = Recording(deviceProperties=[{"id": 0, "name": "NVIDIA H200"}])
     for number in range(3):

@@ -12,6 +12,7 @@ from tests.builders import Recording
 from tests.diagnose.loops import findings, launches, loop
 
 
+@pytest.mark.slow
 def test_parts_of_a_batch_before_one_update(tmp_path: Path) -> None:
     """Four times 200 µs forward and backward, then 100 µs of update: of the four one stays."""
 

@@ -63,6 +63,7 @@ def test_it_is_about_programs_with_counters(tmp_path: Path) -> None:
     assert latency_bound_kernels.fits(Case(measured(tmp_path, 1, 12, 20)))
 
 
+@pytest.mark.slow
 def test_a_change_beyond_the_measured_limit_is_not_promised(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -120,6 +120,7 @@ def test_plain_sgd_by_hand_over_many_tensors_is_one_finding(tmp_path: Path) -> N
     assert findings(parameter_loop, trace, step_us=1_410) == []
 
 
+@pytest.mark.slow
 def test_sums_of_other_tensors_are_no_update(tmp_path: Path) -> None:
     assert findings(loop_optimizer, plain_sgd(tmp_path, ("aten::add_",), WEIGHTS[:6]), step_us=470) == []
     alike = ([650, 650],) * 10  # one tensor added to ten times, as likely

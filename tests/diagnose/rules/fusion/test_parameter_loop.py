@@ -33,6 +33,7 @@ def by_hand(folder: Path, ops: tuple[str, ...] = OPS, *, backward: bool = True) 
     return loop(folder, FORWARD + EVERY + PARAMETERS * len(OPS) * EVERY, body)
 
 
+@pytest.mark.slow
 def test_an_update_written_by_hand_keeps_its_operators(tmp_path: Path) -> None:
     """Four operators over 40 tensors: 4 x 40 µs for the tensors and 4 x 10 for the launches are left of 1,600."""
     trace = by_hand(tmp_path)
@@ -45,6 +46,7 @@ def test_an_update_written_by_hand_keeps_its_operators(tmp_path: Path) -> None:
     assert "_foreach_" in found.fix.code
 
 
+@pytest.mark.slow
 def test_other_work_after_the_backward_is_no_update(tmp_path: Path) -> None:
     assert findings(parameter_loop, by_hand(tmp_path, backward=False), step_us=2010) == []
     products = ("aten::mm", "aten::softmax", "aten::bmm", "aten::sum")
@@ -94,6 +96,7 @@ def test_samples_of_different_length_are_no_parameters(tmp_path: Path) -> None:
     assert findings(parameter_loop, trace, step_us=1_600) == []
 
 
+@pytest.mark.slow
 def test_a_few_tensors_with_many_operators_are_no_loop_over_tensors(tmp_path: Path) -> None:
     """As of a loss at several scales: one operator comes often, but for few tensors."""
     others = ("aten::exp", "aten::log", "aten::abs", "aten::sqrt", "aten::sigmoid", "aten::tanh", "aten::neg")
@@ -113,6 +116,7 @@ def test_products_between_them_are_no_loop_over_tensors(tmp_path: Path) -> None:
     assert findings(parameter_loop, trace, step_us=1_600) == []
 
 
+@pytest.mark.slow
 def test_an_optimizer_class_of_ones_own_has_no_fused_form(tmp_path: Path) -> None:
     """The same launches as of AdamW, but each of the four operators is left, over all tensors at once."""
 

@@ -13,6 +13,7 @@ from tests.diagnose.loops import findings, loop
 from tests.diagnose.parameters import EVERY, FORWARD, SHAPES, products
 
 
+@pytest.mark.slow
 def test_a_penalty_goes_with_its_backward(tmp_path: Path) -> None:
     """pow and sum of 40 parameters, 800 µs, and as much in the backward pass; at worst they stay, over all at once."""
 

@@ -185,6 +185,7 @@ def test_what_no_fused_kernel_does(tmp_path: Path, ops: list[Op]) -> None:
     assert findings(unfused_attention, device_bound(tmp_path, ops), step_us=sum(op.dur for op in ops)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [[4, 16, LENGTH, WIDTH], Q], ids=["heads apart", "heads and batch as one"])
 def test_queries_scaled_beforehand_need_not_be(tmp_path: Path, shape: list[int]) -> None:
     """The fused kernel scales the scores. A product of two tensors of that shape is something else."""
@@ -237,6 +238,7 @@ def test_a_mask_from_elsewhere_is_passed_on_and_may_be_causal(tmp_path: Path) ->
     assert found.predicted.verdict == "gain"
 
 
+@pytest.mark.slow
 def test_only_a_triangle_that_the_step_cuts_is_causal_for_certain(tmp_path: Path) -> None:
     def cut(diagonal: str) -> Op:
         return Op("aten::triu", ADD, 200, [MASK, []], ["bool", "Scalar"], inputs=["", diagonal])
@@ -290,6 +292,7 @@ def test_what_a_fused_kernel_does_not_compute_is_not_promised(
     assert says in found.predicted.basis
 
 
+@pytest.mark.slow
 def test_a_soft_cap_is_advised_flex_attention(tmp_path: Path) -> None:
     capped = pieces(before=[Op("aten::tanh", ADD, 1_000, [S4], [BF16])])
     assert "flex_attention" in advice(tmp_path, capped).fix.code

@@ -166,6 +166,7 @@ def test_graphs_are_alternatives_where_only_the_compiled_step_follows_the_host(t
     assert [other.label for other in found.alternatives] == ["reduce-overhead", "whole-step"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["transformers", "site-packages/transformers"])
 def test_transformers_makes_masks_where_it_is_compiled(tmp_path: Path, version: str) -> None:
     """8,192 tokens, causal: 340 µs without a mask, and 3.5 times that with one."""

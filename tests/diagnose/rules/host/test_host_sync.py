@@ -220,6 +220,7 @@ def exchange(recording: Recording, at: float) -> None:
     recording.launch(at + 2, name, at + 5, at + 8, stream=20)
 
 
+@pytest.mark.slow
 def test_split_sizes_of_a_collective_are_not_promised_away(tmp_path: Path) -> None:
     """The same wait with and without an exchange behind it: only without one is its worth promised."""
 
@@ -294,6 +295,7 @@ def test_the_result_of_inference_is_not_promised_away(
     assert ("brings the result, which the program returns" in found.why) == (verdict == "uncertain")
 
 
+@pytest.mark.slow
 def test_tokens_that_a_loop_reads_are_not_promised_away(tmp_path: Path) -> None:
     """Four tokens a step, each chosen by argmax and read; what is read otherwise could go."""
 

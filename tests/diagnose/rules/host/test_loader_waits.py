@@ -206,6 +206,7 @@ def test_nor_where_the_waits_of_unprofiled_steps_tell_nothing(
     assert (finding.predicted is not None) is fits
 
 
+@pytest.mark.slow
 def test_cores_of_others_are_left_to_them(tmp_path: Path) -> None:
     """Of 16 cores others use 12 all of the time, and no thread waits: three workers and the program itself fit."""
     use = CoreUse(2e9, 16, own_ns=2e9, others_ns=24e9, waited_ns=0)
@@ -220,6 +221,7 @@ def input_of_a_cpu_program(folder: Path, timed: Timed) -> Finding:
     return finding
 
 
+@pytest.mark.slow
 def test_a_worker_that_takes_a_core_from_two_threads_is_not_promised(tmp_path: Path) -> None:
     """The rest, 20 ms on two cores, takes 40 on one at worst, as long as making the batch in the worker: 60 -> 41.5 or less."""
     two = Timed((), IN_PROCESS, cores=2, processor=replace(ZEN4, threads=2, cores=2))
@@ -241,6 +243,7 @@ def test_a_worker_that_takes_a_core_from_two_threads_is_not_promised(tmp_path: P
     assert at_worst[0].after_ns.high > 1.3 * at_worst[1].after_ns.high
 
 
+@pytest.mark.slow
 def test_memory_is_pinned_only_for_a_gpu(tmp_path: Path) -> None:
     on_cpu = input_of_a_cpu_program(tmp_path, Timed((), IN_PROCESS, cores=4))
     assert "num_workers=" in on_cpu.fix.code
@@ -270,6 +273,7 @@ def loop_on_cpu(folder: Path) -> Trace:
     return cpu_loop(folder, 60_000, body)
 
 
+@pytest.mark.slow
 def test_threads_of_the_main_process_are_one_in_a_worker(tmp_path: Path) -> None:
     """Four cores were busy for 40 ms, part of it waiting for one another: one needs 40 to 160, and 80 is taken.
 
@@ -283,6 +287,7 @@ def test_threads_of_the_main_process_are_one_in_a_worker(tmp_path: Path) -> None
     assert finding.predicted.after_ns.high / MS >= 161.5 / 3
 
 
+@pytest.mark.slow
 def test_items_that_cost_less_than_sending_them_stay(tmp_path: Path) -> None:
     """A batch of 64 MiB that is there in 2 ms takes a worker 63 ms: one worker would make the step of 22 ms three times as long."""
     trace = recorded(tmp_path, SINGLE, 2_000, 2_000, 2_000, length=22_000)

@@ -56,6 +56,7 @@ def test_a_loop_that_is_better_done_at_once_is_found_once(tmp_path: Path) -> Non
     assert found.checked == (), "launch-bound is explained, not free of an issue"
 
 
+@pytest.mark.slow
 def test_of_many_frames_the_last_operator_tells_the_shape(tmp_path: Path) -> None:
     trace = loop(tmp_path, 810, lambda recording, at: pieces(recording, at, FRAMES, [4, 100], 40))
     (found,) = findings(serial_loop, trace, step_us=810)
@@ -78,6 +79,7 @@ def test_where_no_graph_can_be_made_a_loop_is_done_at_once_without_a_promise(tmp
     assert found.predicted.speedup.point == pytest.approx(360 / 60, rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_loop_whose_passes_need_each_other_is_a_graph(tmp_path: Path) -> None:
     """What a pass makes has the shape of what it begins with: 49 kernels in one graph."""
     trace = loop(tmp_path, 490, lambda recording, at: pieces(recording, at, CELLS, [4, 100]))

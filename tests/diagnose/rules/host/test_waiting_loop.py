@@ -58,6 +58,7 @@ def test_a_loop_with_products_keeps_its_passes(tmp_path: Path) -> None:
     assert found.predicted.speedup.point == pytest.approx(1_500 / 1_100, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_wait_in_a_loop_is_found_once(tmp_path: Path) -> None:
     """The loop's rule claims the waits: host-sync, which runs after it, has none left."""
     trace = loop(tmp_path, 1_500, lambda recording, at: passes(recording, at, "aten::eq"))
@@ -91,6 +92,7 @@ def experts(recording: Recording, at: float, stacked: int) -> None:
     launches(recording, at + 900, 90)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stacked", "left"), [(8, 2 * (10 + 30)), (5, 16 * (10 + 30))])
 def test_experts_whose_weights_lie_together_are_a_batched_product(
     tmp_path: Path, stacked: int, left: float

@@ -56,6 +56,7 @@ def test_casts_around_an_operator_that_computes_in_fp32_inside(tmp_path: Path) -
     assert found.predicted.after_ns.point / 1e3 == pytest.approx(0.85 * 400 + 400, rel=0.02)
 
 
+@pytest.mark.slow
 def test_what_autograd_casts_around_the_same_operator_goes_where_the_program_asked_for_it(
     tmp_path: Path,
 ) -> None:
@@ -85,6 +86,7 @@ def test_without_shapes_it_could_not_look(tmp_path: Path) -> None:
         list(dtype_casts(Case(device_bound(tmp_path, [Op("aten::copy_", CAST, 100)]))))
 
 
+@pytest.mark.slow
 def test_casts_that_cost_only_the_host_are_found_where_the_step_follows_it(tmp_path: Path) -> None:
     """Of 15 µs on the GPU two casts take 0.2, but 40 of 60 µs on the host."""
     there = Op("aten::copy_", CAST, 0.1, [[1024], [1024], []], [BF16, FP32, "Scalar"], ("aten::to",))

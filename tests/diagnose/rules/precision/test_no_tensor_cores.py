@@ -90,6 +90,7 @@ def test_tf32_that_waits_for_the_host_gets_longer_under_autocast(tmp_path: Path)
     assert kept.predicted.verdict == "no gain"
 
 
+@pytest.mark.slow
 def test_products_on_the_cuda_cores_beside_tf32_may_be_told_of_tf32(tmp_path: Path) -> None:
     """Fifty of 3,000 µs are too few to be counted; 120, which TF32 cannot make shorter, are told of as an alternative."""
     few = device_bound(tmp_path, [product(SGEMM, 50), product(TF32, 2950)])
@@ -245,6 +246,7 @@ def test_groups_of_few_channels_stay_on_the_cuda_cores(tmp_path: Path, channels:
         assert found.predicted is None
 
 
+@pytest.mark.slow
 def test_a_model_that_is_only_served_is_best_kept_in_bf16(tmp_path: Path) -> None:
     """The product at bf16's rate, half the bytes for the rest, no casts. In training, that is said but does not lead."""
     ops = [product(SGEMM, 2600), Op("aten::add", ADD, 600, [[1 << 26]], ["float"])]
@@ -285,6 +287,7 @@ def test_a_step_that_waits_for_the_host_becomes_longer_under_autocast(tmp_path: 
     assert found.label == "tf32"
 
 
+@pytest.mark.slow
 def test_convolutions_that_may_run_in_tf32_are_not_promised_it(tmp_path: Path) -> None:
     """One runs on the tensor cores: TF32 is allowed, and the other stays on the CUDA cores for another reason."""
     shapes = [[8, 64, 128, 128], [64, 64, 3, 3], *([[]] * 7)]

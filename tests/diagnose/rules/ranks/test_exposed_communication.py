@@ -78,6 +78,7 @@ def first(trace: Trace, step_us: float) -> Finding:
     return diagnose(Case(trace, step_ns=step_us * 1_000), RULES).findings[0]
 
 
+@pytest.mark.slow
 def test_most_of_a_step_exposed_comes_first(tmp_path: Path) -> None:
     """62 % is communication: the 380 µs of computation could hide as much of it, half of which is likely."""
     found = first(ahead(tmp_path, 380, 619), 1_000)
@@ -93,6 +94,7 @@ def test_most_of_a_step_exposed_comes_first(tmp_path: Path) -> None:
     assert "hide at most 38 % of the step, an upper bound" in found.says
 
 
+@pytest.mark.slow
 def test_what_could_be_hidden_is_ranked_where_nothing_can_be_replayed(tmp_path: Path) -> None:
     """The computation follows 40 µs after the message: whether it waited for it is not recorded."""
     found = first(ahead(tmp_path, 380, 580, pause=40), 1_000)
@@ -114,6 +116,7 @@ def test_gradients_in_bf16_and_faster_links_are_alternatives(tmp_path: Path) -> 
     assert found.label != "link"  # nobody can just take a faster link
 
 
+@pytest.mark.slow
 def test_many_small_messages_as_a_few_large_ones(tmp_path: Path) -> None:
     """Of 1,600 µs, 1,000 are 100 messages of 4 KiB. As one, they take 10 µs as each did, and 10 more at the large one's speed."""
     recording = Recording(deviceProperties=[H200])

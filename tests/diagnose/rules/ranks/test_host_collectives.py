@@ -61,6 +61,7 @@ def test_ranks_that_may_share_a_gpu_get_no_prediction_for_nccl(tmp_path: Path) -
     assert 5_000 / 4_000 <= found.predicted.speedup.point <= 5_000 / 3_750
 
 
+@pytest.mark.slow
 def test_no_larger_buckets_are_advised(tmp_path: Path) -> None:
     found = diagnose(Case(sending(tmp_path, devices=8), step_ns=5e6), RULES)
     about = [

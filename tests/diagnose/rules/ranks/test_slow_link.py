@@ -59,12 +59,14 @@ def test_one_fast_message_shows_that_the_link_is_sound(tmp_path: Path) -> None:
     assert findings(slow_link, sending(tmp_path, 22_300, 22_300, 1_000, 22_300), step_us=20_000) == []
 
 
+@pytest.mark.slow
 def test_too_few_or_small_messages_tell_nothing(tmp_path: Path) -> None:
     assert findings(slow_link, sending(tmp_path, 22_300, 22_300), step_us=25_001) == []
     small = sending(tmp_path, *[2_000] * 4, mib=0)
     assert findings(slow_link, small, step_us=4_701) == []
 
 
+@pytest.mark.slow
 def test_a_device_that_is_not_known(tmp_path: Path) -> None:
     """Even PCIe 3 moves 15.8 GB/s; a tenth of that is more than 1.4 GiB/s."""
     (found,) = findings(slow_link, sending(tmp_path, *[22_300] * 4, deviceProperties=[]), step_us=25_001)

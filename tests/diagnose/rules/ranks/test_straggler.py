@@ -112,10 +112,12 @@ def test_a_program_on_its_own_waits_for_nobody(tmp_path: Path) -> None:
     assert diagnose(Case(trace, open_ranks=unwanted), (straggler,)).checked == ("straggler",)
 
 
+@pytest.mark.slow
 def test_ranks_that_arrive_together_are_no_finding(tmp_path: Path) -> None:
     assert found(job(tmp_path, [[0.0] * 3] * 4)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 2])
 def test_the_late_rank_is_named_whichever_is_diagnosed(tmp_path: Path, number: int) -> None:
     """It comes 300 µs after all others; three quarters of that off a step of 1 ms leave 775 µs."""
@@ -138,6 +140,7 @@ def test_the_late_rank_is_named_whichever_is_diagnosed(tmp_path: Path, number: i
     assert finding.predicted.speedup.high >= 1_000 / 700
 
 
+@pytest.mark.slow
 def test_clocks_need_not_agree(tmp_path: Path) -> None:
     """The late rank's clock is behind by more than it is late, and another is a minute ahead."""
     traces = [
@@ -148,6 +151,7 @@ def test_clocks_need_not_agree(tmp_path: Path) -> None:
     assert (finding.evidence["late_rank"], finding.evidence["late_ns"]) == (2, 300_000)
 
 
+@pytest.mark.slow
 def test_what_would_be_saved_ends_where_the_next_rank_comes(tmp_path: Path) -> None:
     late = [[0.0] * 3, [180.0] * 3, [300.0] * 3, [0.0] * 3]
     (finding,) = found(job(tmp_path, late))
@@ -155,6 +159,7 @@ def test_what_would_be_saved_ends_where_the_next_rank_comes(tmp_path: Path) -> N
     assert finding.evidence["excess_ns"] == 120_000
 
 
+@pytest.mark.slow
 def test_ranks_that_are_late_in_turn_are_no_finding(tmp_path: Path) -> None:
     late = [[300.0 * (step % 4 == number) for step in range(8)] for number in range(4)]
     assert found(job(tmp_path, late)) == []
@@ -162,15 +167,18 @@ def test_ranks_that_are_late_in_turn_are_no_finding(tmp_path: Path) -> None:
     assert found(job(tmp_path, two)) == []
 
 
+@pytest.mark.slow
 def test_two_ranks_that_are_late_together_are_no_straggler(tmp_path: Path) -> None:
     assert found(job(tmp_path, [[0.0] * 3, [300.0] * 3, [300.0] * 3])) == []
 
 
+@pytest.mark.slow
 def test_less_than_three_percent_is_no_finding(tmp_path: Path) -> None:
     assert found(job(tmp_path, [[0.0] * 3, [25.0] * 3])) == []
     assert found(job(tmp_path, [[0.0] * 3, [35.0] * 3]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_slower_gpu_shows_in_the_same_kernels(tmp_path: Path, number: int) -> None:
     """Its 100 µs of computation take 400; the 530 µs behind the collective are the same."""
@@ -182,6 +190,7 @@ def test_a_slower_gpu_shows_in_the_same_kernels(tmp_path: Path, number: int) -> 
     assert finding.predicted.speedup.point == pytest.approx(1_000 / 775, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_rank_that_waits_for_its_data(tmp_path: Path, number: int) -> None:
     (finding,) = found(job(tmp_path, [[0.0] * 3, [300.0] * 3, [0.0] * 3], why="input"), number)
@@ -191,6 +200,7 @@ def test_a_rank_that_waits_for_its_data(tmp_path: Path, number: int) -> None:
     assert finding.predicted.speedup.point == pytest.approx(1_000 / 775, rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_line_is_the_late_ranks(tmp_path: Path) -> None:
     (finding,) = found(job(tmp_path, LATE, why="stack"))
     assert [(place.file, place.line, place.function) for place in finding.where] == [
@@ -198,6 +208,7 @@ def test_the_line_is_the_late_ranks(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_steps_with_another_number_of_collectives_are_left_out(tmp_path: Path) -> None:
     traces = [rank(tmp_path, number, LATE, without=(2,) if number == 1 else ()) for number in range(4)]
     (finding,) = found(traces)
@@ -205,6 +216,7 @@ def test_steps_with_another_number_of_collectives_are_left_out(tmp_path: Path) -
     assert finding.evidence["late_ns"] == 300_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seq", "steps"), [(True, 3), (False, 2)])
 def test_with_numbers_a_collective_that_is_missing_costs_only_itself(
     tmp_path: Path, seq: bool, steps: int
@@ -218,12 +230,14 @@ def test_with_numbers_a_collective_that_is_missing_costs_only_itself(
     assert finding.evidence["late_ns"] == 300_000
 
 
+@pytest.mark.slow
 def test_collectives_of_other_sizes_are_not_the_same(tmp_path: Path) -> None:
     traces = [rank(tmp_path, number, LATE, size=1_000 + number) for number in range(4)]
     (unchecked,) = diagnosed(traces).unchecked
     assert "0 of 12 collectives in the recordings of ranks 0, 1, 2, 3 match" in unchecked.why
 
 
+@pytest.mark.slow
 def test_nothing_is_promised_where_a_rank_was_not_recorded(tmp_path: Path) -> None:
     (finding,) = found([rank(tmp_path, number, LATE) for number in (0, 2, 3)])
     assert finding.evidence["late_rank"] == 2
@@ -234,11 +248,13 @@ def test_nothing_is_promised_where_a_rank_was_not_recorded(tmp_path: Path) -> No
     assert "1 of 4 ranks were not recorded" in finding.predicted.basis
 
 
+@pytest.mark.slow
 def test_few_ranks_of_many_say_nothing(tmp_path: Path) -> None:
     (unchecked,) = diagnosed([rank(tmp_path, number, LATE, world=128) for number in range(4)]).unchecked
     assert "4 of 128 ranks' recordings" in unchecked.why
 
 
+@pytest.mark.slow
 def test_a_rank_that_takes_no_part_is_not_waited_for(tmp_path: Path) -> None:
     traces = [rank(tmp_path, number, LATE, without=range(3) if number == 3 else ()) for number in range(4)]
     (finding,) = found(traces)
@@ -246,6 +262,7 @@ def test_a_rank_that_takes_no_part_is_not_waited_for(tmp_path: Path) -> None:
     assert finding.evidence["recorded_ranks_count"] == 3
 
 
+@pytest.mark.slow
 def test_only_its_own_group_waits_for_a_rank(tmp_path: Path) -> None:
     pairs = ((0, 1), (0, 1), (2, 3), (2, 3))
     traces = [rank(tmp_path, number, LATE, members=pairs[number]) for number in range(4)]
@@ -256,6 +273,7 @@ def test_only_its_own_group_waits_for_a_rank(tmp_path: Path) -> None:
     assert finding.predicted.speedup.point == pytest.approx(1_000 / 775, rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_ranks_of_another_group_have_nothing_to_gain(tmp_path: Path) -> None:
     pairs = ((0, 1), (0, 1), (2, 3), (2, 3))
     traces = [rank(tmp_path, number, LATE, members=pairs[number]) for number in range(4)]
@@ -320,6 +338,7 @@ def beside(folder: Path, number: int, *, events: bool) -> Trace:
     return recording.open(folder, f"rank{number}.json")
 
 
+@pytest.mark.slow
 def test_collectives_beside_the_backward_are_late_once(tmp_path: Path) -> None:
     """Without the 300 µs the step of 1,400 µs would take 1,100; three quarters of that leave 1,175."""
     traces = [beside(tmp_path, number, events=True) for number in range(2)]
@@ -331,6 +350,7 @@ def test_collectives_beside_the_backward_are_late_once(tmp_path: Path) -> None:
     assert finding.predicted.speedup.high >= 1_400 / 1_100
 
 
+@pytest.mark.slow
 def test_nothing_is_replayed_where_what_waits_is_not_known(tmp_path: Path) -> None:
     traces = [beside(tmp_path, number, events=False) for number in range(2)]
     (finding,) = diagnosed(traces, step_us=1_400).findings
@@ -339,6 +359,7 @@ def test_nothing_is_replayed_where_what_waits_is_not_known(tmp_path: Path) -> No
     assert "Not replayed: the recording does not tell what waits" in finding.why
 
 
+@pytest.mark.slow
 def test_collectives_in_a_row_are_late_once(tmp_path: Path) -> None:
     """Transfers side by side on host threads, each 300 µs longer than the late rank's: that is 300 µs, not 600."""
 
