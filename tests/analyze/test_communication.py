@@ -119,6 +119,7 @@ def test_none_is_an_answer_but_nothing_is_not(tmp_path: Path) -> None:
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20), st.integers(0, 1)), max_size=8)
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(collectives=spans, computing=spans)
 def test_overlap_counts_each_microsecond_once(

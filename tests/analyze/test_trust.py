@@ -381,6 +381,7 @@ ODD: tuple[object, ...] = (
 )
 
 
+@pytest.mark.exhaustive
 @given(
     st.lists(st.tuples(st.integers(0, 93), st.sampled_from(FIELDS), st.sampled_from(ODD)), max_size=12),
     st.sets(st.sampled_from(("cpu_op", "cuda_runtime", "kernel", "user_annotation")), max_size=3),

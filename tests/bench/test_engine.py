@@ -118,7 +118,7 @@ def test_one_slow_sample_in_many_moves_neither_the_median_nor_the_rule() -> None
     assert taken.percentile_ms(99) == pytest.approx(19.9)  # a hundredth of the way from 10 to 1000
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_rule_holds_the_truth_as_often_as_it_says() -> None:
     """Stopping at a narrow interval favours lucky samples: still at least 97 of 100 intervals hold the median."""
     held = 0

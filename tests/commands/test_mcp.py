@@ -324,7 +324,7 @@ def test_memory_tells_who_holds_it(session: Session, folder: Path) -> None:
     assert asked.field("values")["peak_bytes"] == 1_536
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_of_a_large_recording_an_answer_is_as_short(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,6 +73,7 @@ def damage(events: list[dict[str, Any]], chance: random.Random) -> None:
             events.append(copy.deepcopy(event))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_no_rule_fails_on_damage(tmp_path: Path, program: str) -> None:
     text = b"".join(open_source(RECORDINGS / f"{program}.slow.lite.json.zst").chunks())

@@ -37,7 +37,7 @@ ONE_CATEGORY = {
 NOT_DAMAGE = {"overhead gone", "ac2g gone"}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_no_damage_promises_more_than_the_undamaged_recording(name: str, tmp_path: Path) -> None:
     (recording,) = FROZEN.glob(f"{name}.slow.lite.json.*")

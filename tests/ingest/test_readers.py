@@ -217,7 +217,7 @@ def test_pieces_of_a_real_recording(size: int) -> None:
     assert fuzz.plain(pushed(data, size)) == fuzz.plain(whole(data))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @needs_native
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_truncation_point(seed: str) -> None:

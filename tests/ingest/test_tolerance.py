@@ -353,7 +353,7 @@ PATHOLOGICAL: dict[str, Callable[[int], bytes]] = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", PATHOLOGICAL)
 @pytest.mark.parametrize("reader", READERS)
 def test_nothing_hangs(case: str, reader: str, tmp_path: Path) -> None:
@@ -370,7 +370,7 @@ def test_nothing_hangs(case: str, reader: str, tmp_path: Path) -> None:
     assert time.process_time() - began < GUARD_S
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_sample_with_every_byte_doubled(read: Open) -> None:
     for at in range(0, len(samples.COMPACT), 13):
         data = samples.COMPACT[:at] + samples.COMPACT[at : at + 1] + samples.COMPACT[at:]
