@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from foretrace.ranks.gathered import gather
-from foretrace.ranks.matching import RECV, match
+from foretrace.ranks.matching import RECV, match, partners
 from foretrace.ranks.summary import STEP, Summary
 from tests.ranks.jobs import PIPELINE, summaries
 
@@ -40,6 +40,20 @@ def test_ranks_that_use_a_group_of_one_name_are_its_members() -> None:
     unlisted = [_unlisted(each) for each in told]
     assert set(gather(unlisted).group_members) == known
     assert _all_whole(unlisted)
+
+
+def test_a_collective_that_lacks_a_member_is_not_whole() -> None:
+    """Rank 0 was not read: collectives of its groups are incomplete, and all others are whole."""
+    complete = [summary for summary in summaries(PIPELINE) if summary.rank != 0]
+    job = gather(complete)
+    whole = match(job).whole[match(job).number]
+    members = [
+        job.group_members[job.group_key[group]] if peer < 0 <= group else ()
+        for group, peer in zip(job.group, partners(job), strict=True)
+    ]
+    collectives = [row for row, ranks in enumerate(members) if len(ranks) > 1]
+    assert {0 in members[row] for row in collectives} == {True, False}
+    assert [bool(whole[row]) for row in collectives] == [0 not in members[row] for row in collectives]
 
 
 @pytest.mark.slow
