@@ -1,7 +1,8 @@
 """Whether a recording can have happened: what lies outside of it, overlaps, is missing or takes no time, as notes.
 
 Complete recordings of the corpus break none of these rules beyond the rounding of their clocks: calls of a thread nest, all
-happens while the profiler runs, a launch lies in its operator, and a wait for the device ends after its work.
+happens while the profiler runs, a launch lies in its operator, a stream runs its work in the order of the launches, and a wait
+for the device ends after its work.
 """
 
 from __future__ import annotations
@@ -210,6 +211,30 @@ def idle_while_queued(evidence: Evidence) -> Iterator[Note]:
         )  # fmt: skip
 
 
+def out_of_order(evidence: Evidence) -> Iterator[Note]:
+    """Work that began before other work, launched earlier, of its stream. Calls of several threads may overlap."""
+    linked = evidence.serial.filter(pl.col("launch_id").is_not_null())
+    spans = evidence.trace.spans
+    returned_ns = pl.col("launch_ns") + spans["dur_ns"].gather(linked["launch_id"]).fill_null(0)
+    count = furthest_ns = 0
+    for work in linked.with_columns(returned_ns=returned_ns).partition_by("track_id"):
+        start, launch, returned = (work[name].to_numpy() for name in ("start_ns", "launch_ns", "returned_ns"))
+        order = np.argsort(returned, kind="stable")
+        begun = np.maximum.accumulate(start[order])
+        place = np.searchsorted(returned[order], launch, "right") - 1
+        early = np.where(place >= 0, begun[np.maximum(place, 0)] - start, 0)
+        count += int(np.count_nonzero(early > _ROUNDING_NS))
+        furthest_ns = max(furthest_ns, int(early.max()))
+    if count:
+        share = 100 * count / linked.height
+        yield Note(
+            "work-out-of-order", "no" if share > MOST_PCT else "care",
+            f"{some(count, 'GPU task')} began before work that was launched earlier on the same stream, by up to "
+            f"{format_value('_ns', furthest_ns)}, although a stream runs in the order of launches: times of GPU work are wrong.",
+            {"affected_count": count, "share_pct": share},
+        )  # fmt: skip
+
+
 def apart(evidence: Evidence) -> Iterator[Note]:
     """Steps of torch.profiler that do not follow one another: its step() ends one and begins the next."""
     steps, marks = evidence.trace.steps, evidence.trace.meta.get("step_marks") or {}
@@ -291,7 +316,5 @@ def _lost(kind: str, count: int, unknown: int, short: int, instant: int, *, roun
         # In whole microseconds short kernels are rounded to nothing, though never most of them.
         return unknown + (0 if rounded and 2 * short < count else short)
     # Some calls are as short, and more in whole microseconds; where most are, durations are wrong.
-    most = (
-        kind == "runtime" and count >= _MANY and (instant == count or (2 * instant > count and not rounded))
-    )
+    most = kind in _CALLS and count >= _MANY and (instant == count or (2 * instant > count and not rounded))
     return unknown + (instant if most else 0)
