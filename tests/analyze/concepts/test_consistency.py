@@ -104,6 +104,10 @@ def test_a_sound_recording_breaks_no_rule(tmp_path: Path) -> None:
         pytest.param(lambda: changed(sound(), "cpu_op", dur=lambda dur: 1e5 * dur), "events-outside", 50, id="operators times 1e5"),
         # The last step, which begins late and ends behind the recording.
         pytest.param(lambda: late(sound()), "steps-apart", 200 / 3, id="the clock jumps between steps"),
+        # Of 61 operators and calls one begins in an operator, behind its launch, and lasts for half a millisecond of three.
+        pytest.param(
+            lambda: sound().runtime("cudaEventRecord", 1_020, 1_520), "calls-overlap", 100 / 6, id="a call that outlasts its operator"
+        ),
         # Every launch begins behind its operator, which ends after 0.29 µs.
         pytest.param(
             lambda: changed(sound(), "cpu_op", dur=lambda dur: dur / 100), "calls-overlap", 100, id="operators too short"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from foretrace.analyze.concepts.names.named_spans import of_kind
 from foretrace.analyze.concepts.trust.evidence import MOST_PCT, Evidence, Note, amount, some, weigh
+from foretrace.ingest.nesting import TAKES_PART, nested
 from foretrace.runtime_names import Effect, calls_that
 from foretrace.schema import DEVICE_KINDS
 from foretrace.units import format_value
@@ -116,32 +117,26 @@ def _window(evidence: Evidence) -> tuple[int, int]:
 def overlapping(evidence: Evidence) -> Iterator[Note]:
     """Calls of one thread that overlap without one being inside the other, and launches outside of their operators."""
     trace = evidence.trace
-    calls = trace.spans.select("track_id", "start_ns", "dur_ns")[
-        np.flatnonzero(of_kind(trace, _ON_HOST))
-    ].drop_nulls()
-    if not calls.height:
+    hosts, calls = (
+        trace.spans.select("track_id", "start_ns", "dur_ns")[
+            np.flatnonzero(of_kind(trace, kinds))
+        ].drop_nulls()
+        for kinds in (_ON_HOST, _CALLS)
+    )
+    if not hosts.height:
         return
-    order = np.argsort(calls["track_id"].to_numpy(), kind="stable")  # they are in order of start already
-    track, start, dur = (calls[name].to_numpy()[order] for name in ("track_id", "start_ns", "dur_ns"))
-    end = start + dur
-    crosses = (
-        (track[1:] == track[:-1])
-        & (start[1:] < end[:-1] - _ROUNDING_NS)
-        & (end[1:] > end[:-1] + _ROUNDING_NS)
-    )
-    crossing = int(np.count_nonzero(crosses))
+    # The return of a Python call may be lost, so operators and calls of the runtime are looked at without them too.
+    beside = [_crossing(hosts, hosts["track_id"].to_numpy()), _crossing(calls, _siblings(calls))]
+    crossing = max(count for count, _ in beside)
     # One call that lasts too long spoils as much as the time that it covers.
-    spoilt_ns = (
-        int((end[1:] - start[1:])[crosses].max(initial=0)),
-        int((end[:-1] - start[:-1])[crosses].max(initial=0)),
-    )
+    spoilt_ns = max(spoilt for _, spoilt in beside)
     astray = int(np.count_nonzero(_astray(evidence)))
     if not crossing and not astray:
         return
     share = max(
-        100 * crossing / calls.height,
+        100 * crossing / hosts.height,
         100 * astray / max(evidence.linked.height, 1),
-        min(100 * max(spoilt_ns) / evidence.window_ns, MOST_PCT),
+        min(100 * spoilt_ns / evidence.window_ns, MOST_PCT),
     )
     yield Note(
         "calls-overlap", weigh(share),
@@ -149,6 +144,29 @@ def overlapping(evidence: Evidence) -> Iterator[Note]:
         f"{some(astray, 'launch')} lie outside of the operator they belong to: durations of host events are wrong.",
         {"affected_count": crossing + astray, "share_pct": share},
     )  # fmt: skip
+
+
+def _crossing(calls: pl.DataFrame, group: NDArray[np.int64]) -> tuple[int, int]:
+    """How many calls begin in the one before of their group and end after it, and the longest time that one goes on alone."""
+    order = np.argsort(group, kind="stable")  # they are in order of start already
+    group, start, dur = group[order], *(calls[name].to_numpy()[order] for name in ("start_ns", "dur_ns"))
+    end = start + dur
+    crosses = (
+        (group[1:] == group[:-1])
+        & (start[1:] < end[:-1] - _ROUNDING_NS)
+        & (end[1:] > end[:-1] + _ROUNDING_NS)
+    )
+    alone = np.maximum(end[1:] - start[1:], end[:-1] - start[:-1])
+    return int(np.count_nonzero(crosses)), int(alone[crosses].max(initial=0))
+
+
+def _siblings(calls: pl.DataFrame) -> NDArray[np.int64]:
+    """For each call the number of the group that its thread and the innermost call around it make: none of them may overlap."""
+    track, start, dur = (calls[name].to_numpy() for name in ("track_id", "start_ns", "dur_ns"))
+    everything = (slice(0, len(track)),)
+    roles = np.full(len(track), TAKES_PART, np.uint8)
+    around = [parent for _, _, parent, _ in nested(track, start, dur, role=roles, blocks=everything)]
+    return track.astype(np.int64) << 32 | np.concatenate(around)
 
 
 def _astray(evidence: Evidence) -> NDArray[np.bool_]:
