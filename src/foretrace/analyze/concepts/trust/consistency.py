@@ -162,11 +162,14 @@ def _crossing(calls: pl.DataFrame, group: NDArray[np.int64]) -> tuple[int, int]:
 
 def _siblings(calls: pl.DataFrame) -> NDArray[np.int64]:
     """For each call the number of the group that its thread and the innermost call around it make: none of them may overlap."""
+    if not calls.height:
+        return np.empty(0, np.int64)
     track, start, dur = (calls[name].to_numpy() for name in ("track_id", "start_ns", "dur_ns"))
     everything = (slice(0, len(track)),)
     roles = np.full(len(track), TAKES_PART, np.uint8)
-    around = [parent for _, _, parent, _ in nested(track, start, dur, role=roles, blocks=everything)]
-    return track.astype(np.int64) << 32 | np.concatenate(around)
+    ((_, _, around, _),) = nested(track, start, dur, role=roles, blocks=everything)
+    siblings: NDArray[np.int64] = track.astype(np.int64) << 32 | around
+    return siblings
 
 
 def _astray(evidence: Evidence) -> NDArray[np.bool_]:
