@@ -109,3 +109,20 @@ def test_a_kernel_whose_launch_is_lost_delays_no_other(tmp_path: Path) -> None:
     assert len(program.task_span) == 29
     assert program.task_gap_ns.min() >= 0
     assert program.stream_free_ns.max() == 0
+
+
+def test_a_kernel_that_others_overtake_delays_none_of_them(tmp_path: Path) -> None:
+    """A launch every 10 µs, each of a kernel of 1 µs that runs after 2 µs: no kernel ever waits for the one before it.
+
+    That one of them is recorded 15 µs late, behind the next, tells nothing of how closely kernels follow one another.
+    """
+    recording = Recording(deviceProperties=[H200])
+    for number in range(3):
+        recording.step(number, 1_000.0 * number, 1_000.0 * (number + 1))
+        launches(recording, 1_000.0 * number, 100)
+    whole = Case(recording.open(tmp_path))
+    next(event for event in recording.events if event["ts"] == 1_060 and event["cat"] == "kernel")["ts"] += 15
+    late = Case(recording.open(tmp_path))
+    assert late.program.task_gap_ns.tolist() == whole.program.task_gap_ns.tolist()
+    assert (late.step_ns, late.recorded_ns) == (whole.step_ns, whole.recorded_ns)
+    assert (damaged(whole), "another order than it was launched in" in damaged(late)) == ("", True)

@@ -34,6 +34,7 @@ _CONSISTENT = (
     consistency.overlapping,
     consistency.returned_early,
     consistency.idle_while_queued,
+    consistency.out_of_order,
     consistency.apart,
     consistency.lengths,
 )

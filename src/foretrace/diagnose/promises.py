@@ -44,6 +44,7 @@ DAMAGED: Mapping[str, str] = {
     "calls-overlap": "calls of one thread overlap, so durations of host events are wrong",
     "waits-too-short": "waits for the GPU end before its work, so durations or clocks are wrong",
     "idle-while-queued": "GPU work that was launched did not run on an idle GPU, so its times are wrong",
+    "work-out-of-order": "GPU work ran in another order than it was launched in, so its times are wrong",
     "clocks-apart": "the clocks of host and GPU disagree",
     "steps-apart": "steps do not follow one another, so their marks or the clock are wrong",
     "no-stacks": "the Python calls whose recording slowed the host down are missing",

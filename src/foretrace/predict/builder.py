@@ -194,8 +194,8 @@ class _Builder:
         return np.sort(ends[ends > 0])
 
     def _previous(self) -> Times:
-        """For each task, the end of the work before it on its stream; far in the past if there is none."""
-        order = np.lexsort((self.task_start, self.stream_of))
+        """For each task, the end of the work launched before it on its stream; far in the past if there is none."""
+        order = np.argsort(self.stream_of, kind="stable")
         previous = np.full(len(order), -(1 << 60), np.int64)
         stream = self.stream_of[order]
         same = stream[1:] == stream[:-1]
@@ -211,6 +211,14 @@ class _Builder:
         previous[heads[used]] = free[self.stream_of[heads[used]]]
         return previous
 
+    def _overtakes(self) -> NDArray[np.bool_]:
+        """Tasks that began before one launched earlier on their stream, which cannot be: their times tell no gap."""
+        overtakes = np.zeros(len(self.task_start), bool)
+        for stream in range(len(self.streams)):
+            tasks = np.flatnonzero(self.stream_of == stream)
+            overtakes[tasks] = self.task_start[tasks] < np.maximum.accumulate(self.task_start[tasks])
+        return overtakes
+
     def _task_delays(self) -> tuple[Times, Times]:
         """Latency from the call and gap from the task before, each as observed where it was what held the task back."""
         if not len(self.task_start):
@@ -222,11 +230,12 @@ class _Builder:
         first[1:] = self.call_of[1:] != self.call_of[:-1]
         drained = (previous <= called) & first
         usual_latency = int(np.median(latency[drained])) if drained.any() else _LONGEST_FREE_LAUNCH_NS
-        limited = previous >= called + usual_latency
+        overtakes = self._overtakes()
+        limited = (previous >= called + usual_latency) & ~overtakes
         usual_gap = int(np.median(gap[limited])) if limited.any() else 1_200
         return (
             np.where(drained, latency, np.minimum(latency, usual_latency)),
-            np.where(limited | ~first, gap, np.minimum(gap, usual_gap)),
+            np.where(overtakes, usual_gap, np.where(limited | ~first, gap, np.minimum(gap, usual_gap))),
         )
 
     def _awaited(self, gap: Times) -> tuple[Numbers, Times]:

@@ -71,13 +71,19 @@ def spread_out(recording: Recording) -> Recording:
     return recording
 
 
+def delayed(recording: Recording, by: float) -> Recording:
+    """The fourth kernel of the second step begins later."""
+    [event for event in recording.events if event["cat"] == "kernel"][13]["ts"] += by
+    return recording
+
+
 def notes(recording: Recording, folder: Path) -> dict[str, Note]:
     return {note.code: note for note in judge(recording.open(folder)).notes}
 
 
 CODES = {
     "launches-missing", "copies-lost", "events-outside", "calls-overlap", "waits-too-short", "idle-while-queued", "steps-apart",
-    "impossible-durations",
+    "impossible-durations", "work-out-of-order",
 }  # fmt: skip
 
 
@@ -93,15 +99,22 @@ def test_a_sound_recording_breaks_no_rule(tmp_path: Path) -> None:
         pytest.param(lambda: changed(sound(), "kernel", dur=lambda _: 0.0), "impossible-durations", 100, id="kernels of zero"),
         pytest.param(lambda: changed(sound(), "kernel", dur=lambda dur: -dur), "impossible-durations", 100, id="negative kernels"),
         pytest.param(lambda: changed(sound(), "cuda_runtime", dur=lambda _: 0.0), "impossible-durations", 100, id="calls of zero"),
+        pytest.param(lambda: changed(sound(), "cpu_op", dur=lambda _: 0.0), "impossible-durations", 100, id="operators of zero"),
         # Of 60 operators and calls, 30 outlast the recording.
         pytest.param(lambda: changed(sound(), "cpu_op", dur=lambda dur: 1e5 * dur), "events-outside", 50, id="operators times 1e5"),
         # The last step, which begins late and ends behind the recording.
         pytest.param(lambda: late(sound()), "steps-apart", 200 / 3, id="the clock jumps between steps"),
+        # Of 61 operators and calls one begins in an operator, behind its launch, and lasts for half a millisecond of three.
+        pytest.param(
+            lambda: sound().runtime("cudaEventRecord", 1_020, 1_520), "calls-overlap", 100 / 6, id="a call that outlasts its operator"
+        ),
         # Every launch begins behind its operator, which ends after 0.29 µs.
         pytest.param(
             lambda: changed(sound(), "cpu_op", dur=lambda dur: dur / 100), "calls-overlap", 100, id="operators too short"
         ),
         pytest.param(lambda: short_wait(sound()), "waits-too-short", 100, id="a wait that ends before the work"),
+        # The 14th of 30 kernels begins at 2,970 µs, when all of the 16 that were launched after it have begun.
+        pytest.param(lambda: delayed(sound(), 1_650), "work-out-of-order", 100 * 16 / 30, id="a kernel begins last"),
         # 99 of 100 µs, less 8 for the way to the GPU.
         pytest.param(lambda: spread_out(sound()), "idle-while-queued", 96, id="queued kernels do not run"),
     ],
@@ -119,6 +132,14 @@ def test_a_clock_that_jumps_leaves_events_outside(tmp_path: Path) -> None:
     found = notes(late(sound()), tmp_path)["events-outside"]
     assert "60.0 s" in found.says
     assert found.values["share_pct"] == pytest.approx(100 / 3)
+
+
+def test_launches_of_two_threads_at_once_have_no_order(tmp_path: Path) -> None:
+    """Both calls take 50 µs at the same time: either may reach the stream first."""
+    recording = sound()
+    recording.launch(2_910, "second", 2_985, 2_990, call=50)
+    recording.launch(2_915, "first", 2_975, 2_980, call=50, thread=101)
+    assert "work-out-of-order" not in notes(recording, tmp_path)
 
 
 def test_memory_filled_with_zero_bytes_is_no_lost_copy(tmp_path: Path) -> None:

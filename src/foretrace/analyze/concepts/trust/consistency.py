@@ -1,7 +1,8 @@
 """Whether a recording can have happened: what lies outside of it, overlaps, is missing or takes no time, as notes.
 
 Complete recordings of the corpus break none of these rules beyond the rounding of their clocks: calls of a thread nest, all
-happens while the profiler runs, a launch lies in its operator, and a wait for the device ends after its work.
+happens while the profiler runs, a launch lies in its operator, a stream runs its work in the order of the launches, and a wait
+for the device ends after its work.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from foretrace.analyze.concepts.names.named_spans import of_kind
 from foretrace.analyze.concepts.trust.evidence import MOST_PCT, Evidence, Note, amount, some, weigh
+from foretrace.ingest.nesting import TAKES_PART, nested
 from foretrace.runtime_names import Effect, calls_that
 from foretrace.schema import DEVICE_KINDS
 from foretrace.units import format_value
@@ -115,32 +117,26 @@ def _window(evidence: Evidence) -> tuple[int, int]:
 def overlapping(evidence: Evidence) -> Iterator[Note]:
     """Calls of one thread that overlap without one being inside the other, and launches outside of their operators."""
     trace = evidence.trace
-    calls = trace.spans.select("track_id", "start_ns", "dur_ns")[
-        np.flatnonzero(of_kind(trace, _ON_HOST))
-    ].drop_nulls()
-    if not calls.height:
+    hosts, calls = (
+        trace.spans.select("track_id", "start_ns", "dur_ns")[
+            np.flatnonzero(of_kind(trace, kinds))
+        ].drop_nulls()
+        for kinds in (_ON_HOST, _CALLS)
+    )
+    if not hosts.height:
         return
-    order = np.argsort(calls["track_id"].to_numpy(), kind="stable")  # they are in order of start already
-    track, start, dur = (calls[name].to_numpy()[order] for name in ("track_id", "start_ns", "dur_ns"))
-    end = start + dur
-    crosses = (
-        (track[1:] == track[:-1])
-        & (start[1:] < end[:-1] - _ROUNDING_NS)
-        & (end[1:] > end[:-1] + _ROUNDING_NS)
-    )
-    crossing = int(np.count_nonzero(crosses))
+    # The return of a Python call may be lost, so operators and calls of the runtime are looked at without them too.
+    beside = [_crossing(hosts, hosts["track_id"].to_numpy()), _crossing(calls, _siblings(calls))]
+    crossing = max(count for count, _ in beside)
     # One call that lasts too long spoils as much as the time that it covers.
-    spoilt_ns = (
-        int((end[1:] - start[1:])[crosses].max(initial=0)),
-        int((end[:-1] - start[:-1])[crosses].max(initial=0)),
-    )
+    spoilt_ns = max(spoilt for _, spoilt in beside)
     astray = int(np.count_nonzero(_astray(evidence)))
     if not crossing and not astray:
         return
     share = max(
-        100 * crossing / calls.height,
+        100 * crossing / hosts.height,
         100 * astray / max(evidence.linked.height, 1),
-        min(100 * max(spoilt_ns) / evidence.window_ns, MOST_PCT),
+        min(100 * spoilt_ns / evidence.window_ns, MOST_PCT),
     )
     yield Note(
         "calls-overlap", weigh(share),
@@ -148,6 +144,32 @@ def overlapping(evidence: Evidence) -> Iterator[Note]:
         f"{some(astray, 'launch')} lie outside of the operator they belong to: durations of host events are wrong.",
         {"affected_count": crossing + astray, "share_pct": share},
     )  # fmt: skip
+
+
+def _crossing(calls: pl.DataFrame, group: NDArray[np.int64]) -> tuple[int, int]:
+    """How many calls begin in the one before of their group and end after it, and the longest time that one goes on alone."""
+    order = np.argsort(group, kind="stable")  # they are in order of start already
+    group, start, dur = group[order], *(calls[name].to_numpy()[order] for name in ("start_ns", "dur_ns"))
+    end = start + dur
+    crosses = (
+        (group[1:] == group[:-1])
+        & (start[1:] < end[:-1] - _ROUNDING_NS)
+        & (end[1:] > end[:-1] + _ROUNDING_NS)
+    )
+    alone = np.maximum(end[1:] - start[1:], end[:-1] - start[:-1])
+    return int(np.count_nonzero(crosses)), int(alone[crosses].max(initial=0))
+
+
+def _siblings(calls: pl.DataFrame) -> NDArray[np.int64]:
+    """For each call the number of the group that its thread and the innermost call around it make: none of them may overlap."""
+    if not calls.height:
+        return np.empty(0, np.int64)
+    track, start, dur = (calls[name].to_numpy() for name in ("track_id", "start_ns", "dur_ns"))
+    everything = (slice(0, len(track)),)
+    roles = np.full(len(track), TAKES_PART, np.uint8)
+    ((_, _, around, _),) = nested(track, start, dur, role=roles, blocks=everything)
+    siblings: NDArray[np.int64] = track.astype(np.int64) << 32 | around
+    return siblings
 
 
 def _astray(evidence: Evidence) -> NDArray[np.bool_]:
@@ -207,6 +229,30 @@ def idle_while_queued(evidence: Evidence) -> Iterator[Note]:
             f"GPUs were idle for {format_value('_ns', idle_ns)} ({share:.0f} % of the time) although their next work had been "
             "launched: durations or times of GPU work are wrong, or another process used the GPU.",
             {"affected_ns": idle_ns, "share_pct": share},
+        )  # fmt: skip
+
+
+def out_of_order(evidence: Evidence) -> Iterator[Note]:
+    """Work that began before other work, launched earlier, of its stream. Calls of several threads may overlap."""
+    linked = evidence.serial.filter(pl.col("launch_id").is_not_null())
+    spans = evidence.trace.spans
+    returned_ns = pl.col("launch_ns") + spans["dur_ns"].gather(linked["launch_id"]).fill_null(0)
+    count = furthest_ns = 0
+    for work in linked.with_columns(returned_ns=returned_ns).partition_by("track_id"):
+        start, launch, returned = (work[name].to_numpy() for name in ("start_ns", "launch_ns", "returned_ns"))
+        order = np.argsort(returned, kind="stable")
+        begun = np.maximum.accumulate(start[order])
+        place = np.searchsorted(returned[order], launch, "right") - 1
+        early = np.where(place >= 0, begun[np.maximum(place, 0)] - start, 0)
+        count += int(np.count_nonzero(early > _ROUNDING_NS))
+        furthest_ns = max(furthest_ns, int(early.max()))
+    if count:
+        share = 100 * count / linked.height
+        yield Note(
+            "work-out-of-order", "no" if share > MOST_PCT else "care",
+            f"{some(count, 'GPU task')} began before work that was launched earlier on the same stream, by up to "
+            f"{format_value('_ns', furthest_ns)}, although a stream runs in the order of launches: times of GPU work are wrong.",
+            {"affected_count": count, "share_pct": share},
         )  # fmt: skip
 
 
@@ -291,7 +337,5 @@ def _lost(kind: str, count: int, unknown: int, short: int, instant: int, *, roun
         # In whole microseconds short kernels are rounded to nothing, though never most of them.
         return unknown + (0 if rounded and 2 * short < count else short)
     # Some calls are as short, and more in whole microseconds; where most are, durations are wrong.
-    most = (
-        kind == "runtime" and count >= _MANY and (instant == count or (2 * instant > count and not rounded))
-    )
+    most = kind in _CALLS and count >= _MANY and (instant == count or (2 * instant > count and not rounded))
     return unknown + (instant if most else 0)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from foretrace.analyze.concepts.device.device_time import COMMUNICATION, names_like
 from foretrace.analyze.concepts.host import settled_steps
 from foretrace.analyze.concepts.names.named_spans import of_kind
 from foretrace.analyze.concepts.trust.evidence import Evidence, Note, amount, some, weigh
@@ -162,16 +161,7 @@ def durations(evidence: Evidence) -> Iterator[Note]:
 
 def _overlaps(evidence: Evidence) -> tuple[pl.DataFrame, pl.DataFrame]:
     """GPU work that starts before the previous one of its stream ends, and work that covers the next two completely."""
-    graphs = evidence.trace.kernels.filter(pl.col("graph_id").is_not_null()).select(
-        pl.col("span_id").alias("id")
-    )
-    # Branches of a CUDA graph, and collectives of queues that ROCm shows as one, do run in parallel.
-    talks = pl.col("name").is_in(names_like(evidence.device, COMMUNICATION))
-    work = evidence.device.filter(~talks).select(
-        "id", "track_id", "start_ns", "end_ns", "dur_ns", "launch_id"
-    )
-    if graphs.height:
-        work = work.join(graphs, on="id", how="anti", maintain_order="left")
+    work = evidence.serial.select("id", "track_id", "start_ns", "end_ns", "dur_ns", "launch_id")
     # Sorted by stream, so the rows beside one are of its stream or at its end: much faster than a window for each stream.
     work = work[np.lexsort([work["id"], work["start_ns"], work["track_id"]])]
     track, launch = pl.col("track_id"), pl.col("launch_id")

@@ -13,7 +13,7 @@ from typing import Literal
 
 import polars as pl
 
-from foretrace.analyze.concepts.device.device_time import ORPHAN
+from foretrace.analyze.concepts.device.device_time import COMMUNICATION, ORPHAN, names_like
 from foretrace.analyze.concepts.host import cut_steps
 from foretrace.analyze.concepts.host.device_feed import fed_pct, gpu_bound
 from foretrace.analyze.result import Value
@@ -57,6 +57,16 @@ class Evidence:
     def linked(self) -> pl.DataFrame:
         """GPU work whose launch was recorded."""
         return self.device.filter(pl.col("launch_id").is_not_null())
+
+    @cached_property
+    def serial(self) -> pl.DataFrame:
+        """GPU work that its stream runs one after another.
+
+        Branches of a CUDA graph, and collectives of queues that ROCm shows as one, do run in parallel.
+        """
+        work = self.device.filter(~pl.col("name").is_in(names_like(self.device, COMMUNICATION)))
+        graphs = self.trace.kernels.filter(pl.col("graph_id").is_not_null()).select(id="span_id")
+        return work.join(graphs, on="id", how="anti", maintain_order="left") if graphs.height else work
 
     @cached_property
     def orphans(self) -> pl.DataFrame:
