@@ -86,3 +86,30 @@ def test_one_missing_figure_leaves_the_others() -> None:
     use = read_core_use({**FACTS, "others_cpu_ns": "many", "load_average": None})
     assert use is not None
     assert (use.others_ns, use.own_ns, use.load_average) == (None, 3 * S, None)
+
+
+def test_programs_that_came_after_the_timing_count_too() -> None:
+    """Steps were timed on idle cores; while the light pass recorded, others used half of a core and a thread waited."""
+    calm = {**FACTS, "others_cpu_ns": 0, "longest_wait_ns": 0}
+    limits = {"limits": {"usable_cpu_count": 2}}
+
+    def use(timed: dict[str, Any], *passes: tuple[str, dict[str, Any]]) -> CoreUse | None:
+        listed = [{"kind": kind, "file": f"{kind}.json", "cores": cores} for kind, cores in passes]
+        return read_timed({"unprofiled": {"cores": timed}, "passes": listed}, limits).core_use
+
+    late = use(calm, ("light", FACTS), ("rich", calm))
+    assert late is not None
+    assert late.contended
+    assert late.says().startswith(
+        "Other programs used 0.5 of 2 cores while steps were recorded; this one waited"
+    )
+    for alone in (
+        use(calm, ("light", calm), ("rich", FACTS)),
+        use(calm, ("light", FACTS), ("light", calm)),
+        use(calm),
+    ):
+        assert alone is not None
+        assert not alone.contended
+    early = use(FACTS, ("light", calm))
+    assert early is not None
+    assert "while steps were timed" in early.says()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from foretrace.capture import external
+from foretrace.capture.core_use import CoreUse
 from foretrace.capture.device_pass import DeviceTime, device_time
 from foretrace.capture.hidden_files import hidden_file
 from foretrace.capture.labels import ModuleLabels
@@ -62,6 +63,8 @@ class Pass(ABC):
         self._first_step = 0
         self._steps_open = 0  # steps between its opening and its end, the lead included
         self.device_time: DeviceTime | None = None
+        self._core_use = CoreUse()
+        self._cores: dict[str, Any] | None = None
 
     def warmed(self, count: int) -> bool:
         """Whether the warm-up is over; a pass that began late warms up all the same."""
@@ -81,6 +84,7 @@ class Pass(ABC):
         synchronize()
         self._first_step = count + self._lead + 1
         self._steps_open = self._lead
+        self._core_use.begin()
         self._open(count)
         self.recording = True
         self._opened_ns = time.perf_counter_ns()
@@ -102,6 +106,7 @@ class Pass(ABC):
         """Ends recording and writes the file; whether one stays."""
         synchronize()  # so that its length is the device's too
         self._closed_ns = time.perf_counter_ns()
+        self._cores = self._core_use.facts()
         self._unlabel()
         return self._close()
 
@@ -135,6 +140,7 @@ class Pass(ABC):
             "write_s": round(self._write_s, 4),
             "file_bytes": self.path.stat().st_size if self.path.exists() else 0,
             "peak_host_bytes": peak_host_bytes(),
+            "cores": self._cores,
         }
 
     def _switches(self) -> dict[str, Any]:

@@ -278,7 +278,7 @@ class Case:
 
     @property
     def contended(self) -> bool:
-        """Whether other programs took the cores on which this one computes, while its steps were timed."""
+        """Whether other programs took the cores on which this one computes, while its steps were timed or recorded."""
         return self.on_cpu and self.core_use is not None and self.core_use.contended
 
     def require_replay(self) -> None:

@@ -49,9 +49,7 @@ DAMAGED: Mapping[str, str] = {
     "steps-apart": "steps do not follow one another, so their marks or the clock are wrong",
     "no-stacks": "the Python calls whose recording slowed the host down are missing",
 }
-CONTENDED = (
-    "other programs used the cores while steps were timed, so what a change brings on idle ones is not known"
-)
+CONTENDED = "other programs used the cores, so what a change brings on idle ones is not known"
 _NOT_TRUSTED = "this recording is not to be trusted"
 _EVENTS = ("op", "runtime", *DEVICE_KINDS)
 

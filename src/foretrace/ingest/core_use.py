@@ -1,4 +1,4 @@
-"""The CoreUse: what a Run knows of the processor's cores while its steps were timed, and whether other programs took them.
+"""The CoreUse: what a Run knows of the processor's cores while its steps were timed or recorded, and whether others took them.
 
 Threads, workers and child processes of the program itself are no neighbours: where they alone wait for each other, the cores
 are crowded, not contended.
@@ -27,7 +27,7 @@ _LEAST_S = 0.2  # Linux counts in hundredths of a second: shorter times tell not
 
 @dataclass(frozen=True)
 class CoreUse:
-    """Figures of the timed steps; None where the system did not count one."""
+    """Figures of the timed steps, or of the recorded ones; None where the system did not count one."""
 
     wall_ns: float
     usable: float | None  # cores that the program may use
@@ -38,6 +38,7 @@ class CoreUse:
     load_average: float | None = None  # when timing ended
     quota: float | None = None  # cores' worth of time that a container gives the program
     ranks: int = 1  # that share the cores
+    steps: str = "timed"  # or recorded
 
     @property
     def others(self) -> float | None:
@@ -94,15 +95,17 @@ class CoreUse:
         parts = []
         if self.others is not None and self.usable:
             parts.append(
-                f"Other programs used {self.others:.1f} of {counted(int(self.usable), 'core')} while steps were timed"
+                f"Other programs used {self.others:.1f} of {counted(int(self.usable), 'core')} while steps were {self.steps}"
             )
         if self.waited is not None:
             parts.append(f"this one waited for a core {100 * self.waited:.0f} % of the time")
-        return "; ".join(parts) or "Other programs used the cores while steps were timed"
+        return "; ".join(parts) or f"Other programs used the cores while steps were {self.steps}"
 
 
-def read_core_use(facts: object, *, quota: object = None, ranks: int = 1) -> CoreUse | None:
-    """From the `cores` of a timing in rank.json; what is missing or makes no sense is not known."""
+def read_core_use(
+    facts: object, *, quota: object = None, ranks: int = 1, steps: str = "timed"
+) -> CoreUse | None:
+    """From the `cores` of a timing or a pass in rank.json; what is missing or makes no sense is not known."""
     if not isinstance(facts, Mapping):
         return None
     wall_ns = _number(facts.get("wall_ns"))
@@ -119,6 +122,7 @@ def read_core_use(facts: object, *, quota: object = None, ranks: int = 1) -> Cor
         load_average=_number(load[-1]) if isinstance(load, list) and load else None,
         quota=_number(quota),
         ranks=ranks,
+        steps=steps,
     )
 
 

@@ -12,7 +12,7 @@ FileName = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class Cores(Struct):
-    """Who used the processor's cores during a timing."""
+    """Who used the processor's cores during a timing or a pass."""
 
     wall_ns: NotNegative | None = None
     usable_cpu_count: Amount | None = None
@@ -118,6 +118,7 @@ class Pass(Struct):
     file_bytes: Count | None = None
     step_times: list[StepTime] | None = None
     devices: list[DeviceMemory] | None = None
+    cores: Cores | None = None
 
 
 class StackFrame(Struct):

@@ -128,10 +128,20 @@ def read_timed(rank: Mapping[str, Any], run: Mapping[str, Any]) -> Timed:
         host=_host(times),
         device=_device(_mapping(rank.get("device_time"))),
         processor=read_processor(rank.get("processor"), cores),
-        core_use=read_core_use(
-            times.get("cores"), quota=_mapping(run.get("limits")).get("quota_cpu_count"), ranks=ranks
-        ),
+        core_use=_core_use(rank, _mapping(run.get("limits")).get("quota_cpu_count"), ranks),
     )
+
+
+def _core_use(rank: Mapping[str, Any], quota: object, ranks: int) -> CoreUse | None:
+    """Of the timed steps; of the recorded ones where only those were beside other programs."""
+    timed = read_core_use(_mapping(rank.get("unprofiled")).get("cores"), quota=quota, ranks=ranks)
+    if timed is not None and timed.contended:
+        return timed
+    passes = rank.get("passes")
+    last_first = map(_mapping, reversed(passes) if isinstance(passes, list) else ())
+    cores = next((done.get("cores") for done in last_first if done.get("kind") == "light"), None)
+    recorded = read_core_use(cores, quota=quota, ranks=ranks, steps="recorded")
+    return recorded if recorded is not None and recorded.contended else timed
 
 
 def bursty_step_ns(facts: Mapping[str, Any], least_share: float) -> float | None:

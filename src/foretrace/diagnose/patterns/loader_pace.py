@@ -64,6 +64,12 @@ class Pace:
             return 1.0
         return max(self.threads / max(self.cores - workers, 1), 1.0)
 
+    def shared(self, workers: int) -> float:
+        """How much longer a worker needs for a batch at worst: threads that wait for each other spin, on its core too."""
+        if self.threads is None or self.cores is None:
+            return 1.0
+        return max((self.threads + workers) / max(self.cores, 1), 1.0)
+
     def after(self, case: Case, made_ns: float, workers: float, *, slower: float = 1.0) -> Edit:
         """The waits gone, and what so many workers cannot deliver in time added to every step.
 
@@ -129,10 +135,15 @@ def more_workers(case: Case, found: Pace) -> Change:
             doubt=found.doubt or "the workers' pace would do: batches of uneven length are waited for",
         )
     least = now + (wanted - now) * loading.LEAST_OF_A_CORE
+    beside, shared = (take(wanted) / take(now) for take in (found.beside, found.shared))
     return Change(
         f"{wanted} workers in place of {now}",
         found.after(case, made, wanted),
-        others=(found.after(case, made, least), gone),
+        others=(
+            found.after(case, made, least),
+            gone,
+            *([found.after(case, made * shared, wanted, slower=beside)] if beside > 1 else []),
+        ),
         doubt=found.doubt,
     )
 
@@ -170,7 +181,11 @@ def first_workers(
         found.after(case, likely, workers),
         others=(
             *(found.after(case, *end) for end in ends),
-            *([found.after(case, likely, workers, slower=beside)] if beside > 1 else []),
+            *(
+                [found.after(case, likely * found.shared(workers), workers, slower=beside)]
+                if beside > 1
+                else []
+            ),
         ),
         doubt=found.doubt,
     )

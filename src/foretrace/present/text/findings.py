@@ -39,7 +39,7 @@ def headline(diagnosis: Diagnosis, times: StepTimes) -> str:
     if diagnosis.read_in_part:
         now = f"{visible(diagnosis.read_in_part)}. {now}"
     if diagnosis.contended:
-        return f"{diagnosis.contended}. {now} {times.of} beside them; no gain is promised: stop them and record again."
+        return f"{diagnosis.contended}. {now} {times.of}; no gain is promised: stop them and record again."
     if diagnosis.combined is None:
         why = diagnosis.not_promised
         return f"{now} {times.of}; " + (f"no gain is promised: {why}." if why else _NO_PROMISE)

@@ -13,6 +13,7 @@ from foretrace.diagnose import RULES
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.diagnosis import diagnose
 from foretrace.diagnose.promises import CONTENDED
+from foretrace.diagnose.rule import CPU
 from foretrace.diagnose.rules.cpu.copied_tensors import copied_tensors
 from foretrace.diagnose.rules.cpu.crowded_threads import crowded_threads
 from foretrace.diagnose.rules.cpu.eager_operators import eager_operators
@@ -210,6 +211,8 @@ def test_bf16_is_not_promised_where_an_operator_then_raises(
     assert finding.predicted
     assert finding.predicted.verdict == ("gain" if promised else "uncertain")
     assert (name in finding.unless) is (name in finding.says) is not promised
+    converted = f"before {name.removeprefix('aten::')}, in the model: x = x.float()" in finding.fix.code
+    assert converted is not promised
     assert (name in finding.predicted.basis) is not promised
 
 
@@ -354,6 +357,18 @@ def test_python_between_operators_is_found_but_not_promised(tmp_path: Path) -> N
     assert finding.predicted.verdict == "uncertain"
 
 
+def test_python_goes_to_other_processes_only_where_a_core_is_idle(tmp_path: Path) -> None:
+    def body(recording: Recording, at: float) -> None:
+        recording.op("aten::mm", at + 3_000, at + 10_000, **FLOAT)
+
+    trace = cpu_loop(tmp_path, 10_000, body)
+    for cores, contended, pool in ((1, False, False), (2, True, False), (2, False, True)):
+        timed = Timed((), cores=cores, core_use=BESIDE_A_LOOP if contended else None)
+        (finding,) = diagnose(Case(trace, step_ns=10e6, timed=timed), (python_stretches,)).findings
+        assert ("ProcessPoolExecutor" in finding.fix.code) is pool
+        assert ("no core is idle" in finding.fix.says) is not pool
+
+
 def test_copies_are_found_but_not_promised(tmp_path: Path) -> None:
     (finding,) = judged(copied_tensors, products(tmp_path, "aten::copy_"), step_us=10_000).findings
     assert finding.evidence["copies_pct"] == pytest.approx(80, abs=1)
@@ -371,6 +386,13 @@ def test_rules_about_a_gpu_are_silent_and_nobody_advises_to_record_cuda(tmp_path
     }
     assert "launch-bound" not in named
     assert not any("CUDA" in each.why for each in found.unchecked)
+
+
+def test_titles_of_rules_about_a_cpu_name_no_gpu() -> None:
+    rules = [rule for rule in RULES if CPU in rule.on]
+    assert len(rules) >= 7
+    for rule in rules:
+        assert "GPU" not in f"{rule.title} {rule.headline} {rule.topic}", rule.name
 
 
 @pytest.mark.slow

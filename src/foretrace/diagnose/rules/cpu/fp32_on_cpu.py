@@ -95,7 +95,7 @@ def fp32_on_cpu(case: Case) -> Iterator[Finding]:
         f"the step. This processor ({cpu.model}) has {cpu.bf16}."
         + (f" But {_refuse(refusing)}." if refusing else ""),
         why="An instruction for bf16 multiplies at least twice as many pairs as one for fp32.",
-        fix=Fix("Multiply in bf16.", _TRAINS if case.trains else _SERVES),
+        fix=_fix(case.trains, refusing),
         evidence={
             "products_pct": 100 * wide.share,
             "products_per_step_count": wide.per_step_count,
@@ -106,8 +106,23 @@ def fp32_on_cpu(case: Case) -> Iterator[Finding]:
         where=case.places(wide.ids),
         change=change,
         unless="the results need more than the 8 bits of precision that bf16 has: compare them."
-        + (f" {_refuse(refusing)}: convert what it is given with .to(out.dtype) first." if refusing else ""),
+        + (f" {_refuse(refusing)}: convert what it is given with .float() first." if refusing else ""),
     )
+
+
+def _fix(trains: bool, refusing: tuple[str, ...]) -> Fix:
+    """What to write, as it runs: operators that refuse two types get one."""
+    code = _TRAINS if trains else _SERVES
+    if not refusing:
+        return Fix("Multiply in bf16.", code)
+    return Fix(
+        f"Multiply in bf16, and convert what {_called(refusing)} {'are' if len(refusing) > 1 else 'is'} given, or an error is raised.",
+        f"{code}\n# before {_called(refusing)}, in the model: x = x.float()",
+    )
+
+
+def _called(operators: tuple[str, ...]) -> str:
+    return ", ".join(operators).replace("aten::", "")
 
 
 def _doubt(instructions: str, refusing: tuple[str, ...]) -> str:

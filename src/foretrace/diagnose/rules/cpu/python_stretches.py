@@ -12,6 +12,7 @@ from foretrace.analyze.concepts.host.runtime_calls import DATA_LOADING
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.finding import Finding, Fix, Place
 from foretrace.diagnose.operators import calling_threads
+from foretrace.diagnose.patterns import loader_pace
 from foretrace.diagnose.patterns.cpu_operators import clock, together
 from foretrace.diagnose.rule import CPU, headline, on, rule
 from foretrace.diagnose.seen import too_little
@@ -63,10 +64,7 @@ def python_stretches(case: Case) -> Iterator[Finding]:
         says=f"Of a step, {spent / 1e6:.3g} ms ({100 * spent / case.step_ns:.0f} %) are Python or waiting, in which no "
         "operator runs.",
         why="Nothing is computed meanwhile.",
-        fix=Fix(
-            "Do it ahead in other processes, do it less often, or make it cheaper.",
-            "with ProcessPoolExecutor() as pool:\n    for item in pool.map(prepare, items, chunksize=64):\n        model(item)",
-        ),
+        fix=_fix(case),
         evidence={"python_pct": 100 * spent / case.step_ns, "python_ns": round(spent)},
         where=_frames(case, quiet),
         change=Change(
@@ -76,6 +74,20 @@ def python_stretches(case: Case) -> Iterator[Finding]:
         ),
         unless="it works on what the step has just computed.",
     )  # fmt: skip
+
+
+def _fix(case: Case) -> Fix:
+    """Other processes only where a core is idle for them."""
+    if loader_pace.most_workers(case) == 0:
+        return Fix(
+            "Make it cheaper, with tensors or numpy for example, or do it less often: no core is idle for another process.",
+            'cProfile.run("step()", sort="tottime")  # what takes long in a step',
+        )
+    return Fix(
+        "Make it cheaper, with tensors or numpy for example, do it less often, or, where it needs no result of the step, do it "
+        "ahead in other processes.",
+        "with ProcessPoolExecutor() as pool:\n    for item in pool.map(prepare, items, chunksize=64):\n        model(item)",
+    )
 
 
 def _stretches(case: Case) -> ProgramTime:

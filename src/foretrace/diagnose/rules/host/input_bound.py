@@ -35,7 +35,7 @@ _CHEAP = "Make the batch cheaper, or leave it as it is: workers would make the p
 _WHAT_IS_SLOW = (
     'cProfile.run("for i in range(100): loader.dataset[i]", sort="cumtime")  # what takes long in an item'
 )
-_WHY = "Nothing is launched until the batch is there."
+_WHY = "A step cannot begin until its batch is there."
 _MANY = Count(8, "workers to write where nobody knows how many fit", JUDGEMENT)
 _UNKNOWN_CORES = "how many cores are idle is not recorded"
 _NO_CORE = "Prepare less for each item: no core is idle, and a worker would take one from the step."
@@ -54,7 +54,7 @@ def _no_issue(values: Mapping[str, Any]) -> str | None:
 @on(GPU, CPU)
 @headline("{wait_pct:.0f} % of every step is spent waiting for data")
 @healthy("input", _no_issue)
-@rule("The GPU waits for its input", "Input", see="input")
+@rule("Steps wait for their input", "Input", see="input")
 def input_bound(case: Case) -> Iterator[Finding]:
     """Steps wait for their input, from a DataLoader or made in line, while the GPU has nothing to do.
 
@@ -93,7 +93,8 @@ def input_bound(case: Case) -> Iterator[Finding]:
 
     Workers need idle cores. Those that other programs used while steps were timed are not counted, and where none is left
     besides the program's own, workers are not advised. Where a program computes on the CPU and its threads use the cores that
-    workers would take, the range includes a step that is longer by as much as its threads have fewer cores.
+    workers would take, the range includes a step that is longer by as much as its threads have fewer cores, and batches that
+    take longer by as much as threads and workers together exceed the cores, for threads spin while they wait.
 
     Input made in line is replayed in workers as above. Where most of that time is Python, the range includes a thread,
     which runs only while the main thread waits for the device. Where steps bring results to the host, nothing is promised:
@@ -219,7 +220,7 @@ def _loader(workers: int, *, pinned: bool) -> str:
 
 def _unless(found: Pace) -> str:
     if found.most == 0:
-        return "other programs leave a core idle later: then load in worker processes."
+        return "a core is idle later: then load in worker processes."
     if found.most is None:
         return "the machine has fewer cores than workers, or what limits loading is the disk."
     return (
