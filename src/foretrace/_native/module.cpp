@@ -1255,15 +1255,15 @@ PyObject* lines_now(PyObject*, PyObject* code_type) {
   if (!line_reader(code_type, reader)) return nullptr;
   const auto* const own = reinterpret_cast<const char*>(PyThreadState_Get());
   std::vector<FrameReader::Frame> frames;
+  const char* next = nullptr;
+  uint64_t id = 0;
   errno = 0;
-  if (!reader->walk(own, frames)) {
+  if (!reader->look(own, next, id) || !reader->walk(own, frames)) {
     const std::string why = errno ? std::strerror(errno) : "the frames change while they are read";
     PyErr_SetString(PyExc_RuntimeError, ("its frames cannot be read: " + why).c_str());
     return nullptr;
   }
   bool is_listed = false;
-  const char* next = nullptr;
-  uint64_t id = 0;
   for (const char* thread = reader->first_thread(); thread && !is_listed && reader->look(thread, next, id); thread = next) {
     is_listed = thread == own && id == uint64_t(syscall(SYS_gettid));
   }

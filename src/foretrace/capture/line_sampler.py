@@ -39,6 +39,9 @@ def start(folder: str) -> None:
     why_off = _start("started")
     if why_off is None and not _hooked:
         _hooked = True
+        import atexit
+
+        atexit.register(stop)
         os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
 
 
@@ -71,13 +74,14 @@ def _start(kind: str) -> str | None:
     version = ".".join(map(str, sys.version_info[:3]))
     header = (
         f'{{"schema": 1, "pid": {_pid}, "parent": {os.getppid()}, "kind": "{kind}", "python": "{version}",'
-        f' "prefixes": {_json_list(sys.prefix, sys.base_prefix)}}}'
+        f' "prefixes": {_json_list(sys.prefix, sys.base_prefix)}, "package": {_json_list(_package())}}}'
     )
     path = os.path.join(_folder, f"{_pid}.jsonl")
+    if not os.path.isdir(_folder):  # the Run has ended without this process, which goes on
+        return "its folder is gone"
     try:
-        os.makedirs(_folder, exist_ok=True)
         _native().lines_start(_code_type(), path, header, PERIOD_NS, WRITE_EVERY_NS, MOST_COST)
-    except (OSError, RuntimeError) as error:
+    except RuntimeError as error:
         return str(error)
     return None
 
@@ -135,6 +139,10 @@ def _compared(native: ModuleType) -> str | None:
     return None if listed else "self-test failed: this thread is not in the interpreter's list"
 
 
+def _package() -> str:
+    return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
 def _code_type() -> type[CodeType]:
     return type(_compared.__code__)
 
@@ -146,7 +154,7 @@ def _native() -> ModuleType:
         return sys.modules[name]
     from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
 
-    beside = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "_scan")
+    beside = os.path.join(_package(), "_scan")
     path = next((beside + suffix for suffix in EXTENSION_SUFFIXES if os.path.exists(beside + suffix)), None)
     if path is None:
         raise ImportError("it was not built for this Python")
