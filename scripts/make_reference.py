@@ -22,7 +22,7 @@ import polars as pl
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from foretrace import analyze, ingest, schema  # noqa: E402
+from foretrace import analyze, ingest, line_samples, schema  # noqa: E402
 from foretrace.analyze.result import Analysis, Result  # noqa: E402
 from foretrace.commands._sql_tables import JOINED  # noqa: E402
 from foretrace.diagnose import RULES  # noqa: E402
@@ -77,6 +77,17 @@ def tables_page() -> str:
     for name, columns in schema.TABLES.items():
         about = inspect.getdoc(getattr(Trace, name)) or ""
         lines += [f"## {name}", "", about, "", "| column | type | what it holds |", "|---|---|---|"]
+        for column_name, column in columns.items():
+            mark = "?" if column.nullable else ""
+            lines.append(f"| `{column_name}` | {type_name(column)}{mark} | {escape(column.says)} |")
+        lines.append("")
+    lines += [
+        "## Lines of a Run", "",
+        "What the sampler of `foretrace run` saw: `foretrace.ingest.line_samples.lines_of(trace)` has these frames. They are no "
+        "tables of SQL. Their times are nanoseconds since 1970.", "",
+    ]  # fmt: skip
+    for name, columns in line_samples.TABLES.items():
+        lines += [f"### {name}", "", "| column | type | what it holds |", "|---|---|---|"]
         for column_name, column in columns.items():
             mark = "?" if column.nullable else ""
             lines.append(f"| `{column_name}` | {type_name(column)}{mark} | {escape(column.says)} |")

@@ -50,7 +50,7 @@ LAYERS = (
         "runtime_names",
         "kernel_profile",
     ),
-    ("trace", "snapshot", "measured"),
+    ("trace", "snapshot", "measured", "line_samples"),
     ("cache",),
     ("ingest", "capture", "bench"),
     ("analyze",),

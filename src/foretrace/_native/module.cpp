@@ -19,6 +19,7 @@
 #endif
 
 #include "arrow.hpp"
+#include "lines.hpp"
 #include "linker.hpp"
 #include "nesting.hpp"
 #include "pickle.hpp"
@@ -1227,7 +1228,130 @@ PyType_Slot arrow_slots[] = {{Py_tp_new, reinterpret_cast<void*>(arrow_new)},
                              {0, nullptr}};
 PyType_Spec arrow_spec = {"foretrace._scan.ArrowColumn", sizeof(ArrowObject), 0, Py_TPFLAGS_DEFAULT, arrow_slots};
 
+// --- the line sampler: see capture/line_sampler.py --------------------------------------------------------------------------
+
+#ifdef FORETRACE_LINES
+LineSampler* line_sampler = nullptr;  // never destroyed: its thread may outlive what ends a process, and children of forks copy it
+
+bool line_reader(PyObject* code_type, std::unique_ptr<FrameReader>& out) {
+  FrameLayout layout;
+  std::string why;
+  if (!find_layout(int(Py_Version >> 16 & 0xff), layout, why)) {
+    PyErr_SetString(PyExc_RuntimeError, why.c_str());
+    return false;
+  }
+  out = std::make_unique<FrameReader>(layout, PyInterpreterState_Get(), code_type);
+  return true;
+}
+
+PyObject* text_of(const std::u32string& text) {
+  const uint16_t one = 1;
+  int order = *reinterpret_cast<const uint8_t*>(&one) ? -1 : 1;
+  return PyUnicode_DecodeUTF32(reinterpret_cast<const char*>(text.data()), Py_ssize_t(text.size() * 4), "surrogatepass", &order);
+}
+
+PyObject* lines_now(PyObject*, PyObject* code_type) {
+  std::unique_ptr<FrameReader> reader;
+  if (!line_reader(code_type, reader)) return nullptr;
+  const auto* const own = reinterpret_cast<const char*>(PyThreadState_Get());
+  std::vector<FrameReader::Frame> frames;
+  const char* next = nullptr;
+  uint64_t id = 0;
+  errno = 0;
+  if (!reader->look(own, next, id) || !reader->walk(own, frames)) {
+    const std::string why = errno ? std::strerror(errno) : "the frames change while they are read";
+    PyErr_SetString(PyExc_RuntimeError, ("its frames cannot be read: " + why).c_str());
+    return nullptr;
+  }
+  bool is_listed = false;
+  for (const char* thread = reader->first_thread(); thread && !is_listed && reader->look(thread, next, id); thread = next) {
+    is_listed = thread == own && id == uint64_t(syscall(SYS_gettid));
+  }
+  PyObject* list = PyList_New(0);
+  for (const auto& frame : frames) {
+    const auto* code = reader->code_at(frame.code, 0);
+    const int64_t unit = code ? reader->unit_of(frame, *code) : -1;
+    const Position position = unit < 0 ? Position{} : position_of(code->table, code->first_line, unit);
+    PyObject* row = !list ? nullptr
+                    : unit < 0 ? Py_BuildValue("(OOii)", Py_None, Py_None, 0, 0)
+                               : Py_BuildValue("(NNii)", text_of(code->file), text_of(code->function), position.line, position.column);
+    const bool added = row && !PyList_Append(list, row);
+    Py_XDECREF(row);
+    if (!added) {
+      Py_XDECREF(list);
+      return nullptr;
+    }
+  }
+  return Py_BuildValue("(NNN)", list, PyBool_FromLong(reader->holder() == own), PyBool_FromLong(is_listed));
+}
+
+PyObject* lines_start(PyObject*, PyObject* args) {
+  PyObject* code_type;
+  const char *path, *header;
+  long long period, write;
+  double most_cost;
+  if (!PyArg_ParseTuple(args, "OssLLd", &code_type, &path, &header, &period, &write, &most_cost)) return nullptr;
+  if (line_sampler) {
+    PyErr_SetString(PyExc_RuntimeError, "a line sampler runs already");
+    return nullptr;
+  }
+  std::unique_ptr<FrameReader> reader;
+  if (!line_reader(code_type, reader)) return nullptr;
+  try {
+    auto* sampler = new LineSampler(*reader, {path, header, period, write, most_cost});
+    sampler->start();
+    line_sampler = sampler;
+  } catch (const std::exception& error) {  // no thread can be started
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+// Returns what `lines_facts` said last.
+PyObject* lines_stop(PyObject*, PyObject*) {
+  if (!line_sampler) Py_RETURN_NONE;
+  LineSampler* sampler = line_sampler;
+  line_sampler = nullptr;
+  Py_BEGIN_ALLOW_THREADS sampler->stop();
+  Py_END_ALLOW_THREADS
+  const std::string facts = sampler->facts();
+  delete sampler;
+  return PyUnicode_FromStringAndSize(facts.data(), Py_ssize_t(facts.size()));
+}
+
+PyObject* lines_facts(PyObject*, PyObject*) {
+  if (!line_sampler) Py_RETURN_NONE;
+  const std::string facts = line_sampler->facts();
+  return PyUnicode_FromStringAndSize(facts.data(), Py_ssize_t(facts.size()));
+}
+
+PyObject* lines_hold(PyObject*, PyObject*) {
+  if (line_sampler) line_sampler->hold();
+  Py_RETURN_NONE;
+}
+
+PyObject* lines_let_go(PyObject*, PyObject*) {
+  if (line_sampler) line_sampler->let_go();
+  Py_RETURN_NONE;
+}
+
+PyObject* lines_forget(PyObject*, PyObject*) {
+  line_sampler = nullptr;
+  Py_RETURN_NONE;
+}
+#endif
+
 PyMethodDef module_methods[] = {{"replay", replay, METH_VARARGS, "Runs a program; see predict/replay.py."},
+#ifdef FORETRACE_LINES
+                                {"lines_now", lines_now, METH_O, "The caller's stack as the sampler reads it, whether it holds the GIL and is listed."},
+                                {"lines_start", lines_start, METH_VARARGS, "Starts the sampler's thread."},
+                                {"lines_stop", lines_stop, METH_NOARGS, "Ends it, and writes what is left."},
+                                {"lines_facts", lines_facts, METH_NOARGS, "Its counts so far, as JSON."},
+                                {"lines_hold", lines_hold, METH_NOARGS, "Before a fork: what the child copies is whole."},
+                                {"lines_let_go", lines_let_go, METH_NOARGS, "After a fork, in the parent."},
+                                {"lines_forget", lines_forget, METH_NOARGS, "After a fork, in the child, where the thread is not."},
+#endif
                                 {nullptr, nullptr, 0, nullptr}};
 
 int module_exec(PyObject* module) {

@@ -206,6 +206,7 @@ class profile:
         _guarded(lambda: self._begin(source))
 
     def _begin(self, source: str) -> None:
+        from foretrace.capture import line_files
         from foretrace.capture.out_of_memory import OutOfMemory
         from foretrace.capture.recorder import Recorder
 
@@ -222,6 +223,8 @@ class profile:
             "notes": ["recorded from inside the program, by foretrace.profile"],
         }
         self._write_run()
+        if options.lines:
+            line_files.start(self._folder.path)
         if options.memory:
             self._oom = OutOfMemory(options, self._folder)
             self._oom.install()
@@ -245,10 +248,19 @@ class profile:
         if self._oom is not None:
             self._oom.close()
             self._oom = None
+        if self._options.lines:
+            _guarded(self._end_lines)
         self._facts["ended_at"] = _now()
         _guarded(self._write_run)
         if self._writes_run:
             _say(f"recorded into {self._folder.path}; what it says: foretrace {self._folder.path}")
+
+    def _end_lines(self) -> None:
+        from foretrace.capture import line_files, line_sampler
+
+        assert self._folder is not None
+        line_sampler.stop()
+        line_files.publish(self._folder, line_files.own_folder_of(self._folder.path))
 
     def _write_run(self) -> None:
         if self._writes_run and self._folder is not None:

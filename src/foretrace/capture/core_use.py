@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from foretrace.capture import environment
+from foretrace.capture import environment, line_sampler
 from foretrace.capture.timing import StepTimes
 
 _PROC = Path("/proc")
@@ -143,9 +143,10 @@ def _children(process: Path) -> list[int] | None:
 
 
 def _thread_waits_ns() -> dict[int, int] | None:
-    """How long each thread of this process was ready to run and had no core, since it began."""
+    """How long each thread of this process was ready to run and had no core, since it began; without the sampler's own."""
     waits = {}
-    for task in _tasks(_PROC / "self"):
+    sampler = str(line_sampler.thread_id())
+    for task in (task for task in _tasks(_PROC / "self") if task.name != sampler):
         fields = (_text(task / "schedstat") or "").split()
         if len(fields) >= 2:
             waits[int(task.name)] = int(fields[1])

@@ -36,6 +36,11 @@ class EarlyPasses:
         self._facts, self._save = facts, save
         self._recording: Recording | None = None
 
+    @property
+    def open_kind(self) -> str | None:
+        """Of the pass that warms up or records."""
+        return self._recording.open_kind if self._recording is not None else None
+
     def due(self, count: int, timing: FirstTiming) -> bool:
         """Whether to begin at this boundary: the program has no GPU, and is not timed yet."""
         options = self._options

@@ -13,8 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from foretrace.capture import line_files, line_sampler
 from foretrace.capture.hidden_files import remove_leftovers
-from foretrace.capture.options import VARIABLE, CaptureOptions
+from foretrace.capture.options import LIGHT, MEMORY, RICH, VARIABLE, CaptureOptions
 from foretrace.capture.run_folder import RunFolder
 from foretrace.errors import UsageError
 
@@ -29,15 +30,30 @@ def start(
     variables = {**os.environ, **(environment or {}), VARIABLE: options.to_json()}
     paths = [str(BOOTSTRAP), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables["PYTHONPATH"] = os.pathsep.join(paths)
+    variables.pop(line_sampler.VARIABLE, None)  # of a `foretrace run` around this one
+    if options.lines and {LIGHT, RICH, MEMORY}.issuperset(options.passes):
+        lines = line_files.folder_of(Path(options.output).absolute())
+        lines.mkdir(parents=True, exist_ok=True)
+        variables[line_sampler.VARIABLE] = str(lines)
     if options.launch_blocking:
         variables["CUDA_LAUNCH_BLOCKING"] = "1"
     try:
         program = subprocess.Popen(command, env=variables, preexec_fn=_ends_with_this_process())
+        with _signals_to(program):
+            code = program.wait()
     except OSError as error:
         raise UsageError(f"cannot start {command[0]}: {error.strerror or error}") from error
-    with _signals_to(program):
-        code = program.wait()
+    finally:
+        _publish_lines(RunFolder(options.output))
     return 128 - code if code < 0 else code
+
+
+def _publish_lines(run: RunFolder) -> None:
+    """The sampler's files, where there is room for them: the recordings matter more."""
+    try:
+        line_files.publish(run)
+    except OSError as error:
+        sys.stderr.write(f"foretrace: the sampled lines could not be written: {error}\n")
 
 
 def _ends_with_this_process() -> Callable[[], None] | None:

@@ -55,6 +55,7 @@ class CaptureOptions:
     memory: bool = (
         False  # the history of CUDA's allocator over whole steps, and a snapshot where memory runs out
     )
+    lines: bool = True  # samples the lines of all threads, from the program's start to its end
     stop_after_capture: bool = False
     on_demand: bool = False  # begin at SIGUSR2 or when the trigger file appears, not at once
     trigger: str | None = None  # a file whose appearance begins a capture

@@ -32,6 +32,7 @@ class ProfileOptions(TypedDict, total=False):
     memory: Annotated[
         bool, "the history of CUDA's allocator over whole steps, and a snapshot where memory runs out"
     ]
+    lines: Annotated[bool, "sample the lines of all Python threads; on by default, on Linux"]
     stop_after_capture: Annotated[bool, "end the program once everything is recorded"]
     on_demand: Annotated[bool, "begin at SIGUSR2 or when the trigger file appears, not at once"]
     trigger: Annotated[str | None, "a file whose appearance begins a capture"]

@@ -22,6 +22,7 @@ from foretrace.capture import environment, process_groups
 from foretrace.capture.early import EarlyPasses
 from foretrace.capture.first_timing import FirstTiming
 from foretrace.capture.kept_passes import KeptPasses
+from foretrace.capture.line_marks import LineMarks
 from foretrace.capture.options import RICH, CaptureOptions
 from foretrace.capture.out_of_memory import OutOfMemory
 from foretrace.capture.passes import peak_host_bytes
@@ -90,6 +91,8 @@ class Recorder:
         )
         self._timings = self._recording.timings
         self._cost_ns = 0
+        self._lines = LineMarks(wanted=options.lines)
+        self._closed = False
         self._foreign: Callable[[], bool] = bool
         self._foreign_steps = 0  # steps in which the program's own profiler ran
         self._phase: Callable[[], None] = self._time
@@ -123,6 +126,7 @@ class Recorder:
         if here != self._thread:
             return
         began = time.perf_counter_ns()
+        self._lines.boundary()
         self._count += 1
         try:
             if not self._foreign():
@@ -131,6 +135,7 @@ class Recorder:
                 self._stand_back()
         except Exception as error:
             self._fail(error)
+        self._lines.passed(self._recording.open_kind or self._early.open_kind)
         self._cost_ns += time.perf_counter_ns() - began
         self._stop_the_program()
 
@@ -153,6 +158,7 @@ class Recorder:
 
     def close(self, reason: str = "") -> None:
         """Ends the capture and writes what there is."""
+        self._closed = True
         if self.finished:
             self._end_watch(reason)
             return
@@ -374,6 +380,7 @@ class Recorder:
             **self._timings.to_dict(),
             "device_time": device_time.to_dict() if device_time else None,
             "passes": self._kept.passes,
+            "lines": self._lines.facts(over=self.finished and not self._closed),
             "out_of_memory": self._oom.facts if self._oom else None,
             "cost_s": round(
                 self._cost_ns / 1e9 + self._recording.slowed_s, 3

@@ -7,11 +7,12 @@ import os
 import shutil
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from foretrace.capture import api, environment, known_secrets, loader_waits
+from foretrace.capture import api, environment, known_secrets, line_files, loader_waits
 from foretrace.capture.memory_pass import SetUpStacks
 from foretrace.capture.on_demand import Trigger
 from foretrace.capture.options import VARIABLE, CaptureOptions
@@ -86,6 +87,8 @@ class Session:
             self._leave_note("no capture was asked for")
         else:
             self._leave_note("no step was found")
+        with suppress(OSError):  # the launcher masks what it knows of
+            line_files.mask(line_files.folder_of(self._folder.path))
 
     def _forked(self) -> None:
         # A copy of a recorded process is not recorded again; one that took no step yet may be the one to record.

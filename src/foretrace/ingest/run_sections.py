@@ -169,6 +169,18 @@ class Limits(Struct):
     quota_cpu_count: Amount | None = None
 
 
+class Lines(Struct):
+    """The sampler of lines: whether it ran, and what the moments of its samples were."""
+
+    pid: Count | None = None
+    why_off: str | None = None
+    thread: Count | None = None
+    steps: Count | None = None
+    first_ns: Integer | None = None
+    last_ns: Integer | None = None
+    profiled_ns: list[tuple[Integer, Integer]] | None = None
+
+
 RANK: dict[str, Any] = {
     "schema": int,
     "rank": Count,
@@ -186,6 +198,7 @@ RANK: dict[str, Any] = {
     "loader": Loader,
     "device_time": DeviceTime,
     "passes": list[Pass],
+    "lines": Lines,
     "out_of_memory": OutOfMemory,
     "status": str,
     "reason": str,

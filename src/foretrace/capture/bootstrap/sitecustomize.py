@@ -54,11 +54,31 @@ def _arm() -> None:
         sys.stderr.write(f"foretrace: nothing will be recorded: {type(error).__name__}: {error}\n")
 
 
+def _sample_lines(folder: str) -> None:
+    """From here on: the package is not loaded, since every Python that the program starts would pay for it."""
+    from importlib.machinery import ModuleSpec, SourceFileLoader
+
+    name = "foretrace.capture.line_sampler"
+    path = os.path.join(os.path.dirname(_FOLDER), "line_sampler.py")
+    try:
+        loader = SourceFileLoader(name, path)
+        sys.modules[name] = module = type(sys)(name)
+        module.__spec__, module.__file__ = ModuleSpec(name, loader, origin=path), path
+        loader.exec_module(module)
+        module.start(folder)
+    except Exception as error:
+        sys.modules.pop(name, None)
+        sys.stderr.write(f"foretrace: no lines will be sampled: {type(error).__name__}: {error}\n")
+
+
 def _load_package() -> None:
     """The foretrace that started the program, where its own Python has none (or another one)."""
     from importlib.util import module_from_spec, spec_from_file_location
 
-    for name in [each for each in sys.modules if each.partition(".")[0] == "foretrace"]:
+    running = ("foretrace.capture.line_sampler", "foretrace._scan")  # of this package, for the lines
+    for name in [
+        each for each in sys.modules if each.partition(".")[0] == "foretrace" and each not in running
+    ]:
         del sys.modules[name]
     package = os.path.dirname(os.path.dirname(_FOLDER))
     spec = spec_from_file_location(
@@ -83,6 +103,8 @@ def _run_the_other_one() -> None:
     spec.loader.exec_module(module)
 
 
+if os.environ.get("FORETRACE_LINES"):
+    _sample_lines(os.environ["FORETRACE_LINES"])
 if os.environ.get("FORETRACE_CAPTURE") or os.environ.get("FORETRACE_TRIAL"):
     sys.meta_path.insert(0, _AfterImport())
 # The program sees the path it would have seen without Foretrace.
