@@ -36,6 +36,8 @@ LAYERS = (
         "zstd",
         "nvidia",
         "whole_files",
+        "source_calls",
+        "user_files",
     ),
     ("units", "secret_formats", "own_files", "scratch_folders"),
     ("remote",),

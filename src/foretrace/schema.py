@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import polars as pl
 
 # Part of the cache key: raise it whenever a table, a column or the meaning of a value changes.
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 KINDS = ("op", "python", "annotation", "runtime", "kernel", "copy", "set", "sync", "overhead")
 DEVICE_KINDS = ("kernel", "copy", "set")
@@ -20,6 +20,7 @@ DIRECTIONS = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "set")
 
 KIND = pl.Enum(KINDS)
 DIRECTION = pl.Enum(DIRECTIONS)
+LINE_BY = pl.Enum(("entry", "ran"))
 TEXT = pl.Categorical
 
 
@@ -136,8 +137,23 @@ TABLES: Mapping[str, Mapping[str, Column]] = {
         "id": Column(pl.UInt32, "row number; a stack is a frame and its callers"),
         "parent_id": _maybe(pl.UInt32, "the caller"),
         "file": _maybe(pl.String, "source file; null for built-in functions"),
-        "line": _maybe(pl.Int32, "first line of the function, as the profiler records it"),
+        "line": _maybe(pl.Int32, "what `line_by` says; null where the profiler recorded neither"),
+        "line_by": _maybe(
+            LINE_BY,
+            "entry: the line at which calls began, mostly the function's first; ran: the line that ran",
+        ),
+        "start_line": _maybe(
+            pl.Int32,
+            "of a function that ran when recording began: the line of that moment, which says no more than which function it is",
+        ),
         "function": Column(pl.String, "function name"),
+    },
+    "callers": {
+        "span_id": Column(pl.UInt32, "an operator or Python call of a Run"),
+        "file": Column(TEXT, "the user's file that called it"),
+        "function": Column(TEXT, "the user's function that called it"),
+        "line": _maybe(pl.Int32, "the line of the call; null where only the function is known"),
+        "last_line": _maybe(pl.Int32, "the last line that it may have been, where that is not `line`"),
     },
     "modules": {
         "id": Column(pl.UInt32, "row number"),

@@ -114,6 +114,11 @@ class Trace:
         return self.table("stacks")
 
     @property
+    def callers(self) -> pl.DataFrame:
+        """The user's lines that called operators and Python functions, where the recorder wrote them down."""
+        return self.table("callers")
+
+    @property
     def modules(self) -> pl.DataFrame:
         """The tree of nn.Modules."""
         return self.table("modules")

@@ -95,7 +95,7 @@ def test_without_modules_the_forward_functions_stand_for_them(tmp_path: Path) ->
     recording.op("aten::mm", 20, 30).launch(21, "gemm", 30, 70)
     result = run(recording.open(tmp_path), "modules")
     assert result.values["source"] == "stacks"
-    assert result.table["path"].to_list()[:2] == ["zoo/net.py(5)", "zoo/net.py(5)/layer.py(7)"]
+    assert result.table["path"].to_list()[:2] == ["zoo/net.py", "zoo/net.py/layer.py"]
     assert result.table["device_self_ns"].to_list()[:2] == [0, 40_000]
     assert result.table["host_self_ns"].to_list()[:2] == [20_000, 30_000]
 

@@ -224,7 +224,7 @@ def test_python_functions_can_be_left_out(tmp_path: Path) -> None:
 def by_hand() -> Recording:
     made = Recording()
     made.step(3, 0, 100).annotation("forward", 10, 60)
-    made.python("model.py(5): forward", 11, 59)
+    made.python("run.py(1): <module>", 0, 1).python("model.py(5): forward", 11, 59)
     made.op("aten::linear", 12, 52, **{"Input Dims": [[4, 8], [[1], [2]], []], "External id": 1})
     made.op("aten::addmm", 14, 44, **{"External id": 2})
     made.launch(20, "gemm", 30, 70, call=6)

@@ -34,7 +34,7 @@ def test_an_item_is_told_by_its_operator_and_line(tmp_path: Path) -> None:
     recording = item().launch(50, "relu", 56, 60, call=2)
     (row,) = rows(recording, tmp_path)
     assert (row["call"], row["reason"], row["op"]) == ("cudaStreamSynchronize", "item", "aten::item")
-    assert row["where"] == "train.py(8): loop"
+    assert row["where"] == "train.py: loop"
     assert (row["calls_count"], row["per_step_count"], row["wait_pct"]) == (1, 1, 26)
     # Blocked for 26, of which the device ran until 32; then idle until the next kernel at 56.
     assert (row["wait_ns"], row["pending_ns"], row["idle_after_ns"]) == (26 * US, 22 * US, 24 * US)

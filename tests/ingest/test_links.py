@@ -224,10 +224,11 @@ def test_stacks(read: Open) -> None:
     recording.op("mm", 20, 30).python("model.py(34): forward", 50, 60).op("add", 52, 53)
     recording.python("<built-in method apply>", 70, 80).op("relu", 72, 73).op("outside", 200, 201)
     trace = read(recording)
+    # main ran when recording began, at line 12; forward is called again later: 34 is where it begins.
     assert trace.stacks.rows() == [
-        (0, None, "train.py", 12, "main"),
-        (1, 0, "model.py", 34, "forward"),
-        (2, 0, None, None, "<built-in method apply>"),
+        (0, None, "train.py", None, None, 12, "main"),
+        (1, 0, "model.py", 34, "entry", None, "forward"),
+        (2, 0, None, None, None, None, "<built-in method apply>"),
     ]
     assert trace.ops["stack_id"].to_list() == [1, 1, 2, None]
     assert trace.python["stack_id"].to_list() == [0, 1, 1, 2]
@@ -240,10 +241,26 @@ def test_call_stack_of_the_old_schema(read: Open) -> None:
     frames = trace.stacks.rows_by_key("id", unique=True)
 
     def path(stack: int | None) -> list[str]:
-        return [] if stack is None else [*path(frames[stack][0]), frames[stack][3]]
+        return [] if stack is None else [*path(frames[stack][0]), frames[stack][-1]]
 
     assert [path(stack) for stack in trace.ops["stack_id"]] == [["outer", "inner"], ["outer"], []]
     assert trace.stacks.height == 2
+    assert trace.stacks["line_by"].unique().to_list() == ["ran"]
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_first_lines_and_lines_of_the_moment(read: Open, again: bool) -> None:
+    """main and loop ran when recording began; step is the first call then, and known to begin at 5 where it is called again."""
+    recording = Recording().python("t.py(50): main", 0, 100).python("t.py(30): loop", 1, 99)
+    recording.python("torch/profiler/profiler.py(9): start", 2, 10)
+    recording.python("t.py(5): step", 20, 40).python("m.py(7): forward", 22, 30)
+    recording.python("w.py(3): work", 0, 50, thread=200).python("m.py(7): forward", 10, 20, thread=200)
+    if again:
+        recording.python("w.py(3): work", 60, 70, thread=200)
+    frames = {(file, function): line for _, _, file, line, _, _, function in read(recording).stacks.rows()}
+    assert (frames["t.py", "main"], frames["t.py", "loop"]) == (None, None)
+    assert (frames["t.py", "step"], frames["m.py", "forward"]) == (5, 7)
+    assert frames["w.py", "work"] == (3 if again else None)
 
 
 def test_modules(read: Open) -> None:

@@ -34,12 +34,12 @@ test("a finding to paste shows names as text", () => {
   const hostile = "a | `c` <img src=x> [l](javascript:x) **d** https://evil.example \u001b[31m"
   const finding: Finding = {
     number: 1, rule: "launch-bound", severity: "low", title: hostile, says: hostile, why: "", unless: "", bars: [], label: "", alternatives: [],
-    where: [{ file: "a`.py", line: 3, function: "\u202ef" }], facts: [{ label: "name", value: hostile }], fix: { says: hostile, code: "x\n```\n<b>" },
+    where: [{ file: "a`.py", line: 3, function: "\u202ef", text: "a`.py:3 in \u202ef" }], facts: [{ label: "name", value: hostile }], fix: { says: hostile, code: "x\n```\n<b>" },
     predicted: null, confidence: "Low", spans: [], from_ns: null, to_ns: null, manual: "",
   } as unknown as Finding
   const text = findingMarkdown(finding)
   const shown = "a \\| \\`c\\` \\<img src=x\\> \\[l\\](javascript:x) \\*\\*d\\*\\* https\\://evil.example \\\\x1b\\[31m"
   assert.equal(text.split(shown).length - 1, 4)
-  assert.ok(text.includes("Where: ``a`.py:3 \\u202ef``"))
+  assert.ok(text.includes("Where: ``a`.py:3 in \\u202ef``"))
   assert.ok(text.includes("````\nx\n```\n<b>\n````"))
 })

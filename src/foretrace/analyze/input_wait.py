@@ -172,5 +172,5 @@ def _notes(trace: Trace, waits: pl.DataFrame) -> tuple[str, ...]:
     if not trace.steps:
         notes.append("no steps recorded: shares are not known")
     if not trace.has_device:
-        notes.append("no GPU work recorded: whether the GPU was idle is not known")
+        notes.append("no GPU work recorded")
     return tuple(notes)

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
+from foretrace.analyze.concepts.names.line_text import line_text
 from foretrace.analyze.concepts.trees import attribution, stack_tree
 from foretrace.analyze.concepts.trees.attribution import Attribution
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
@@ -37,6 +38,7 @@ def stacks(trace: Trace, *, frames: Literal["user", "all"] = "user") -> Result:
     """Source lines by the GPU and host time spent in them, self and total.
 
     A row is a function: its file and its first line, as the profiler records it (torch before 2.0: the line that ran).
+    The line is empty for a function that already ran when recording began, whose first line is not recorded.
     With frames="user", time in built-in functions, torch and the standard library counts as self time of the user
     function that called them; frames="all" gives each frame its own row.
 
@@ -190,9 +192,10 @@ def _says(table: pl.DataFrame, values: dict[str, Value]) -> str:
     if named.is_empty() or not named[by][0]:
         return f"no {on} time is attributed to a source line"
     top = named.row(0, named=True)
-    where = f"{top['file']}:{top['line']} " if top["file"] else ""
+    lines = None if top["line"] is None else (top["line"], None)
+    where = line_text(top["file"], top["function"], lines=lines)
     share = top[by.replace("_ns", "_pct")]
-    return f"{where}{top['function']} has the largest self time: {format_value('_ns', top[by])} of {on} time, {share:.1f} %"
+    return f"{where} has the largest self time: {format_value('_ns', top[by])} of {on} time, {share:.1f} %"
 
 
 def _notes(trace: Trace) -> tuple[str, ...]:

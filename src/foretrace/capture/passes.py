@@ -15,7 +15,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from foretrace.capture import external
+from foretrace.capture import callers, external
 from foretrace.capture.core_use import CoreUse
 from foretrace.capture.device_pass import DeviceTime, device_time
 from foretrace.capture.hidden_files import hidden_file
@@ -65,6 +65,7 @@ class Pass(ABC):
         self.device_time: DeviceTime | None = None
         self._core_use = CoreUse()
         self._cores: dict[str, Any] | None = None
+        self.note: str | None = None  # what its file does not hold
 
     def warmed(self, count: int) -> bool:
         """Whether the warm-up is over; a pass that began late warms up all the same."""
@@ -238,6 +239,8 @@ class ProfilerPass(Pass):
         profiler, self._profiler = self._profiler, None
         profiler.export_chrome_trace(str(path))
         check_end(path, b"}")  # where a disk is full, Kineto says nothing
+        if self._chosen.with_stack:
+            self.note = callers.add_to(path, profiler)
 
     def _abandon(self) -> None:
         with _Ours():

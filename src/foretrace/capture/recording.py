@@ -220,6 +220,8 @@ class Recording:
         self.kept.keep(done, facts, nearest_to_ns=nearest_to_ns)
         if done.planned.anew:
             self.timings.recorded_settled()
+        if done.note:
+            self._notes.append(done.note)
         large = too_large(facts, self._options.file_bytes)
         if large:
             self._notes.append(large)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -30,7 +29,7 @@ from foretrace.diagnose.excerpt import Excerpt, chosen_steps, excerpt
 from foretrace.diagnose.finding import Place
 from foretrace.diagnose.promises import guarded
 from foretrace.diagnose.seen import Seen
-from foretrace.diagnose.source_lines import exact_line, of_library, with_forward_stack
+from foretrace.diagnose.source_lines import SourceLines
 from foretrace.errors import ForetraceError, MissingDataError
 from foretrace.hardware import Device
 from foretrace.ingest import totals
@@ -58,7 +57,6 @@ REPLAYED_LONGER = Factor(
 LONGEST_WALK = 64  # operators around an operator
 _ARGUMENTS = ("shapes", "dtypes", "strides", "inputs")
 _NO_CODE = 2**32 - 1  # more than there are texts
-_NAMED_OPS = 2_000  # enough to tell which line of a function called them
 # About the recording as it began, or at its fullest: not to be told from some of its steps.
 _OF_THE_WHOLE = ("cold-start", "memory", "memory-fit", "saved-activations")
 
@@ -123,7 +121,6 @@ class Case:
         self._results: dict[str, Result] = {}
         self._kept: dict[str, Any] = {}
         self._callers: dict[int, list[int]] = {}
-        self._user_frames: dict[int, Place] = {}
         self._claimed: set[int] = set()
         self._predicted: tuple[tuple[Change, ...], Prediction] | None = None  # the last one
         self.seen: list[Seen] = []  # by the rule at work
@@ -468,51 +465,39 @@ class Case:
         """The source lines behind operators, most frequent first; their names where no stack was recorded."""
         if not len(op_ids):
             return ()
-        rows = self._op_rows[np.fromiter(op_ids, np.int64)]
-        ops = self.trace.ops.select("span_id", "forward_id", "stack_id")[np.unique(rows[rows >= 0])]
-        forward = self.trace.ops["stack_id"].gather(self._rows_of(ops["forward_id"]))
-        ops = with_forward_stack(ops, forward)
-        stacks = self.trace.stacks
-        known = ops.drop_nulls("stack_id")
-        if known.is_empty() or stacks.is_empty():
-            counted = self.op_names(list(op_ids)).value_counts(sort=True)
-            return tuple(Place(None, None, name) for name in counted["name"].head(limit))
-        times: Counter[Place] = Counter()
-        for stack, count in known["stack_id"].value_counts(sort=True).iter_rows():
-            times[self.user_frame(stack)] += count
-        asked: dict[Place, Counter[str]] = {place: Counter() for place in times}
-        names = self.trace.spans["name"]
-        for stack, op in known.select("stack_id", "asked_id").head(_NAMED_OPS).iter_rows():
-            asked[self.user_frame(stack)][str(names[self.callers(op)[-1]])] += 1
-        return tuple(self.exact(place, asked[place]) for place, _ in times.most_common(limit))
+        ids = np.unique(np.fromiter(op_ids, np.int64))
+        places = self._places_of(ids[self._op_rows[ids] >= 0], limit)
+        if places:
+            return places
+        counted = self.op_names(list(op_ids)).value_counts(sort=True)
+        return tuple(Place(None, None, name) for name in counted["name"].head(limit))
 
-    def exact(self, place: Place, operators: Mapping[str, int]) -> Place:
-        """The place with the line that called these operators, where the source is beside the recording or here."""
-        # A server is not asked for files that a recording names.
-        beside = () if is_url(self.trace.path) else (self.trace.path.parent,)
-        return exact_line(place, operators, (Path.cwd(), *beside))
+    def places_of_calls(self, spans: NDArray[np.int64], *, limit: int = 3) -> tuple[Place, ...]:
+        """The source lines behind calls of any kind; empty where no stack was recorded."""
+        return self._places_of(spans, limit)
+
+    def _places_of(self, spans: NDArray[np.int64], limit: int) -> tuple[Place, ...]:
+        if self.trace.stacks.is_empty() and self.trace.callers.is_empty():
+            return ()
+        return self.source_lines.places(
+            spans, lambda span: self.name(self.callers(span)[-1]), by_time=self.on_cpu, limit=limit
+        )
 
     @cached_property
-    def _frames(self) -> list[tuple[int | None, str | None, int | None, str]]:
-        return list(self.whole.stacks.select("parent_id", "file", "line", "function").iter_rows())
+    def source_lines(self) -> SourceLines:
+        """The user's lines behind the spans of `trace`, with the source beside the recording or here."""
+        return SourceLines(self.trace, self.source_folders)
+
+    @property
+    def source_folders(self) -> tuple[Path, ...]:
+        """Where the program's source may lie."""
+        # A server is not asked for files that a recording names.
+        beside = () if is_url(self.whole.path) else (self.whole.path.parent,)
+        return (Path.cwd(), *beside)
 
     def user_frame(self, stack: int) -> Place:
-        """The innermost frame of a stack outside libraries, else the innermost with a file."""
-        if stack not in self._user_frames:
-            self._user_frames[stack] = self._find_user_frame(stack)
-        return self._user_frames[stack]
-
-    def _find_user_frame(self, stack: int) -> Place:
-        innermost: Place | None = None
-        node: int | None = stack
-        while node is not None:
-            parent, file, line, function = self._frames[node]
-            if file is not None:
-                innermost = innermost or Place(file, line, function)
-                if not of_library(file):
-                    return Place(file, line, function)
-            node = parent
-        return innermost or Place(None, None, "unknown")
+        """The user's innermost function of a stack, else the innermost with a file."""
+        return self.source_lines.of_stack(stack)
 
     @cached_property
     def _python(self) -> pl.DataFrame:
@@ -526,5 +511,4 @@ class Case:
         around = self._python.filter(
             (pl.col("start_ns") <= at_ns) & (pl.col("start_ns") + pl.col("dur_ns") > at_ns)
         ).sort("depth")
-        stack = around["stack_id"][-1] if around.height else None
-        return None if stack is None else self.user_frame(stack)
+        return self.source_lines.of_span(int(around["id"][-1])) if around.height else None

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
+from foretrace.analyze.concepts.names.line_text import line_text
 from foretrace.diagnose.freed import Freed
 from foretrace.predict.changes import Change
 from foretrace.predict.numbers import NO_CALLS, Calls
 from foretrace.predict.prediction import Prediction, Span
+
+# caller: torch kept the line of the call. recorded: the profiler recorded the line that ran. source: the only line of the function
+# that calls such a thing. range: it is one of `lines`. entry: the function is entered at the first of `lines`. function: no more than
+# the function is known.
+LineBy = Literal["caller", "recorded", "source", "range", "entry", "function"]
 
 
 @dataclass(frozen=True)
@@ -17,8 +23,22 @@ class Place:
     """A line of the user's source, or a module or operator where no stack was recorded."""
 
     file: str | None
-    line: int | None
+    line: int | None  # None where the recording does not prove one
     function: str
+    lines: tuple[int, int | None] | None = (
+        None  # where the line must be among them; from the first, if the last is not known
+    )
+    line_by: LineBy | None = field(default=None, compare=False)
+
+    @property
+    def first_line(self) -> int | None:
+        """Its line, or the first of those that it may be."""
+        return self.line if self.lines is None else self.lines[0]
+
+    @property
+    def text(self) -> str:
+        """model.py:12 in forward; without a stack, the operator or module alone."""
+        return line_text(self.file, self.function, line=self.line, lines=self.lines)
 
 
 @dataclass(frozen=True)

@@ -1,155 +1,268 @@
-"""The line within a function, from its source where that lies on this machine.
+"""The user's lines behind spans: exact where the recording proves them, else the function and which of its lines they may be.
 
-torch records the first line of a function, not the line that called an operator. Where the file is at hand and the
-function still begins on that line, what its lines call tells which of them it was.
+What proves a line, in this order: the caller that the recorder wrote down, a stack with the lines that ran, and the source where it
+lies on this machine and has one line that calls such a thing. torch itself records where a function was entered, and of a function
+that ran when recording began the line of that moment, which proves no more than the function.
 """
 
 from __future__ import annotations
 
-import ast
 import re
-import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
+from foretrace.analyze.concepts.trees import attribution
+from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array
 from foretrace.diagnose.finding import Place
+from foretrace.source_calls import MOST_BYTES, Function, function_at, functions_of
+from foretrace.trace import Trace
+from foretrace.user_files import Owner, owner
 
-_LIBRARY = re.compile(
-    r"site-packages|dist-packages|/torch/|lib/python|^torch/|<frozen|<string>|(?:^|/)foretrace/capture/"
-)
-
-
-def of_library(file: str) -> bool:
-    """Whether a frame's file is torch's, an installed package's or Python's own: the line to change is the user's.
-
-    torch records files relative to where modules are found, so that `selectors.py` is Python's.
-    """
-    top = file.partition("/")[0].removesuffix(".py")
-    return bool(_LIBRARY.search(file)) or top in sys.stdlib_module_names
+# <built-in method matmul of type object at 0x7f>, <built-in function linear>, <method 'sum' of 'torch._C.TensorBase' objects>
+_BUILT_IN = re.compile(r"<(?:built-in (?:method|function) |method ')(\w+)")
+_PASSED_ON = re.compile(
+    r"(?:.*/)?torch/_tensor\.py:wrapped$"
+)  # runs the operator whose name its caller wrote
+_MOST_SPANS = 100  # of one stack: enough to tell which line of a function called them
 
 
-Functions = dict[tuple[int, str], dict[str, tuple[int, ...]]]
+@dataclass(frozen=True)
+class Frame:
+    """A row of `stacks`."""
 
-_MOST_BYTES = 4 << 20
-_SYNTAX: Mapping[type[ast.AST], str] = {
-    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.MatMult: "matmul", ast.Pow: "pow",
-    ast.Mod: "remainder", ast.FloorDiv: "floor_divide", ast.BitAnd: "bitwise_and", ast.BitOr: "bitwise_or",
-    ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne", ast.USub: "neg",
-    ast.Invert: "bitwise_not",
-}  # fmt: skip
-_BUILTINS = ("float", "int", "bool")  # of Python: another thing than a tensor's method
-# What else an operator is called in a program.
-_ALSO: Mapping[str, tuple[str, ...]] = {
-    "to": ("float", "half", "bfloat16", "double", "int", "long", "bool", "cuda", "cpu", "type", "type_as", "tensor"),
-    "item": ("float()", "int()", "bool()", "tolist", "is_nonzero"),
-    "is_nonzero": ("if", "bool()"),
-    "matmul": ("mm", "bmm", "einsum"),
-    "bmm": ("matmul", "einsum"),
-    "rsub": ("sub",),
-    "cat": ("concat", "concatenate"),
-    "reshape": ("flatten", "view"),
-    "nonzero": ("where", "argwhere"),
-    "index": ("[]", "masked_select"),
-    "select": ("[]",),
-    "slice": ("[]",),
-    "index_put": ("[]=",),
-    "copy": ("[]=", "copy_"),
-    "lift_fresh": ("tensor", "as_tensor"),
-}  # fmt: skip
+    parent: int | None
+    file: str | None
+    function: str
+    line: int | None
+    line_by: str | None
+    start_line: int | None
 
 
-def exact_line(place: Place, operators: Mapping[str, int], folders: Sequence[Path]) -> Place:
-    """The place with the line that calls most of these operators; as it is where the source cannot tell."""
-    if place.file is None or place.line is None:
-        return place
-    for path in (folder / place.file for folder in folders):
-        called = _functions(path).get((place.line, place.function))
-        line = _line(called, operators) if called else None
-        if line is not None:
-            return replace(place, line=line)
-    return place
+class SourceLines:
+    """The user's places behind the spans of a trace."""
+
+    def __init__(self, trace: Trace, folders: Sequence[Path]) -> None:
+        self._trace, self._folders = trace, folders
+        self._user_frames: dict[int, tuple[int | None, str]] = {}
+
+    def places(
+        self,
+        spans: Sequence[int] | NDArray[np.int64],
+        name_of: Callable[[int], str],
+        *,
+        by_time: bool,
+        limit: int,
+    ) -> tuple[Place, ...]:
+        """Where operators or calls come from: the user's files first, then by their number, or `by_time`."""
+        ids = np.asarray(spans, np.int64)
+        weight = np.ones(len(ids))
+        if by_time:
+            weight += self._trace.spans["dur_ns"].gather(ids).fill_null(0).to_numpy()
+        near, stack = self._origins(ids)
+        exact: Counter[Place] = Counter()
+        in_functions: dict[int, Counter[str]] = {}
+        order = np.lexsort((ids, stack, near))
+        groups = np.flatnonzero((np.diff(near[order]) != 0) | (np.diff(stack[order]) != 0)) + 1
+        for rows in np.split(order, groups) if len(order) else ():
+            total = float(weight[rows].sum())
+            recorded = self._caller(int(near[rows[0]]))
+            if recorded is not None:
+                exact[recorded] += total  # type: ignore[assignment]
+                continue
+            if stack[rows[0]] == NOBODY:
+                continue
+            node, called = self._user_frame(int(stack[rows[0]]))
+            if node is None:
+                continue
+            counted = in_functions.setdefault(node, Counter())
+            for row in rows[:_MOST_SPANS].tolist():
+                counted[called or name_of(int(ids[row]))] += total / min(len(rows), _MOST_SPANS)  # type: ignore[assignment]
+        for node, counted in in_functions.items():
+            exact[self._in_function(self._frames[node], counted)] += counted.total()
+        ranked = sorted(exact.items(), key=lambda item: (_rank(item[0]), -item[1]))
+        return tuple(place for place, _ in ranked[:limit])
+
+    def of_stack(self, stack: int) -> Place:
+        """The user's innermost function of a stack, without a line that is not proven."""
+        node, called = self._user_frame(stack)
+        if node is None:
+            return Place(None, None, "unknown")
+        return self._in_function(self._frames[node], {called: 1} if called else {})
+
+    def of_span(self, span: int, name: str = "") -> Place | None:
+        """The place of one span; None where nothing is recorded of it."""
+        return next(iter(self.places([span], lambda _: name, by_time=False, limit=1)), None)
+
+    def _origins(self, ids: NDArray[np.int64]) -> tuple[Array, Array]:
+        """For each span the nearest span around it that says where it is from, and the stack; of backward work its forward's."""
+        asked = ids.copy()
+        near = self._nearest[asked] if len(ids) else asked
+        backward = np.flatnonzero(near != NOBODY)
+        backward = backward[self._forward[near[backward]] != NOBODY]
+        asked[backward] = self._forward[near[backward]]
+        near = self._nearest[asked] if len(ids) else asked
+        described = self._described[asked] if len(ids) else asked
+        stack = np.where(described == NOBODY, NOBODY, self._stack[described])
+        return near, stack
+
+    @cached_property
+    def _forward(self) -> Array:
+        """For each span, the forward operator that it is the backward of; NOBODY where it is of none."""
+        forward = np.full(self._trace.spans.height, NOBODY, np.int64)
+        linked = self._trace.ops.select("span_id", "forward_id").drop_nulls()
+        forward[linked["span_id"].to_numpy()] = linked["forward_id"].to_numpy()
+        stacked = self._stack[forward[linked["span_id"].to_numpy()]] != NOBODY if linked.height else []
+        named = self._caller_row[forward[linked["span_id"].to_numpy()]] != NOBODY if linked.height else []
+        unknown = linked["span_id"].to_numpy()[~(np.asarray(stacked, bool) | np.asarray(named, bool))]
+        forward[unknown] = NOBODY
+        return forward
+
+    @cached_property
+    def _stack(self) -> Array:
+        """For each operator and Python call its stack, or NOBODY."""
+        stack = np.full(self._trace.spans.height, NOBODY, np.int64)
+        for table in (self._trace.ops, self._trace.python):
+            known = table.select("span_id", "stack_id").drop_nulls()
+            stack[known["span_id"].to_numpy()] = known["stack_id"].to_numpy()
+        return stack
+
+    @cached_property
+    def _caller_row(self) -> Array:
+        rows = np.full(self._trace.spans.height, NOBODY, np.int64)
+        rows[self._trace.callers["span_id"].to_numpy()] = np.arange(self._trace.callers.height)
+        return rows
+
+    @cached_property
+    def _own_call(self) -> NDArray[np.bool_]:
+        """For each span whether it is a call of a user's function: what runs in it has no line of a caller."""
+        files = self._trace.stacks["file"]
+        users = [file for file in files.unique().drop_nulls() if owner(file) == "user"]
+        by_stack = files.is_in(users).fill_null(value=False).to_numpy()
+        own = np.zeros(self._trace.spans.height, bool)
+        calls = self._trace.python.select("span_id", "stack_id").drop_nulls()
+        own[calls["span_id"].to_numpy()] = by_stack[calls["stack_id"].to_numpy()] if calls.height else False
+        return own
+
+    @cached_property
+    def _nearest(self) -> Array:
+        marked = (self._caller_row != NOBODY) | (self._forward != NOBODY) | self._own_call
+        return attribution.nearest(attribution.parents(self._trace), marked)
+
+    @cached_property
+    def _described(self) -> Array:
+        """For each span the nearest around it that has a stack."""
+        return attribution.nearest(attribution.parents(self._trace), self._stack != NOBODY)
+
+    @cached_property
+    def _callers(self) -> list[Place]:
+        columns = self._trace.callers.select(pl.col("file", "function").cast(pl.String), "line", "last_line")
+        places = []
+        for file, function, line, last in columns.iter_rows():
+            if line is None:
+                places.append(Place(file, None, function, line_by="function"))
+            elif last is not None:
+                places.append(Place(file, None, function, (line, last), "range"))
+            else:
+                places.append(Place(file, line, function, line_by="caller"))
+        return places
+
+    def _caller(self, span: int) -> Place | None:
+        """The place that the recorder wrote down for a span, unless that is a user's function of its own."""
+        row = NOBODY if span == NOBODY or self._own_call[span] else int(self._caller_row[span])
+        return None if row == NOBODY else self._callers[row]
+
+    @cached_property
+    def _frames(self) -> list[Frame]:
+        columns = self._trace.stacks.select("parent_id", "file", "function", "line", "line_by", "start_line")
+        return [Frame(*row) for row in columns.iter_rows()]
+
+    def _user_frame(self, stack: int) -> tuple[int | None, str]:
+        """The innermost frame that is the user's, else an installed package's, else any with a file; and what that calls."""
+        if stack not in self._user_frames:
+            self._user_frames[stack] = self._find_user_frame(stack)
+        return self._user_frames[stack]
+
+    def _find_user_frame(self, stack: int) -> tuple[int | None, str]:
+        best: dict[Owner, tuple[int, str]] = {}
+        node: int | None = stack
+        called = ""
+        while node is not None:
+            frame = self._frames[node]
+            if frame.file is not None:
+                whose = owner(frame.file)
+                best.setdefault(whose, (node, called))
+                if whose == "user":
+                    break
+            built_in = _BUILT_IN.match(frame.function)
+            called = built_in[1] if built_in else frame.function
+            if _PASSED_ON.match(f"{frame.file}:{called}"):
+                called = ""
+            node = frame.parent
+        return best.get("user") or best.get("package") or best.get("library") or (None, "")
+
+    def _in_function(self, frame: Frame, called: Mapping[str, float]) -> Place:
+        place = Place(frame.file, None, frame.function, line_by="function")
+        if frame.line is not None and frame.line_by == "ran":
+            return replace(place, line=frame.line, line_by="recorded")
+        function = source_function(frame, self._folders)
+        if function is None:
+            if frame.line is None or frame.function == "<module>":
+                return place
+            return replace(place, lines=(frame.line, None), line_by="entry")
+        return in_source(place, function, called)
 
 
-def _line(called: Mapping[str, tuple[int, ...]], operators: Mapping[str, int]) -> int | None:
-    score: Counter[int] = Counter()
-    for operator, count in operators.items():
-        name = operator.rpartition("::")[2].strip("_")
-        lines = {line for each in (name, *_ALSO.get(name, ())) for line in called.get(each, ())}
-        for line in sorted(lines):
-            score[line] += count / len(lines)  # type: ignore[assignment]
-    return score.most_common(1)[0][0] if score else None
+def in_source(place: Place, function: Function, called: Mapping[str, float]) -> Place:
+    """The place with the only line of its function that makes most of these calls; else the lines that may."""
+    lines = {name: function.lines_of(name) for name in called}
+    sure: Counter[int] = Counter()
+    for name, count in called.items():
+        if len(lines[name]) == 1:
+            sure[lines[name][0]] += count  # type: ignore[assignment]
+    if sure and 2 * sure.most_common(1)[0][1] >= sum(called.values()):
+        return replace(place, line=sure.most_common(1)[0][0], lines=None, line_by="source")
+    possible = sorted({line for those in lines.values() for line in those}) if all(lines.values()) else []
+    if not possible and function.name == "<module>":
+        return place  # all of a file says nothing
+    first, last = (possible[0], possible[-1]) if possible else (function.first, function.last)
+    return replace(place, lines=(first, last), line_by="range")
 
 
-def _functions(path: Path) -> Functions:
-    """For each function of a file, by its first line and name: what it calls, and on which lines."""
+def source_function(frame: Frame, folders: Sequence[Path]) -> Function | None:
+    """The function of a frame in its source, where that lies in one of the folders and still has it there."""
+    line = frame.start_line if frame.line is None else frame.line
+    if frame.file is None or line is None:
+        return None
+    for folder in folders:
+        functions = _functions(folder / frame.file)
+        function = function_at(functions, frame.function, line, begins=False)
+        if function is not None:
+            return function
+    return None
+
+
+def _rank(place: Place) -> int:
+    return 3 if place.file is None else ("user", "package", "library").index(owner(place.file))
+
+
+def _functions(path: Path) -> tuple[Function, ...]:
     try:
         facts = path.stat()
     except (OSError, ValueError):  # a name that is too long, or holds a zero byte
-        return {}
+        return ()
     return _parsed(path, facts.st_size, facts.st_mtime_ns)
 
 
 @lru_cache(maxsize=256)
-def _parsed(path: Path, size: int, _changed_ns: int) -> Functions:
+def _parsed(path: Path, size: int, _changed_ns: int) -> tuple[Function, ...]:
     try:
-        if not path.is_file() or size > _MOST_BYTES:
-            return {}
-        tree = ast.parse(path.read_bytes())
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return {}  # the function's own line is what remains
-    found = {(1, "<module>"): _called(tree)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            decorators = [] if isinstance(node, ast.Lambda) else [each.lineno for each in node.decorator_list]
-            name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
-            found[min([node.lineno, *decorators]), name] = _called(node)
-    return found
-
-
-def _called(function: ast.AST) -> dict[str, tuple[int, ...]]:
-    lines: dict[str, list[int]] = {}
-    for node in _own(function):
-        for name, line in _names(node):
-            lines.setdefault(name, []).append(line)
-    return {name: tuple(sorted(set(found))) for name, found in lines.items()}
-
-
-def _own(function: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a function without those of functions within it."""
-    for node in ast.iter_child_nodes(function):
-        yield node
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            yield from _own(node)
-
-
-def _names(node: ast.AST) -> Iterator[tuple[str, int]]:
-    """What operators a node may call, by the names that torch gives them, without underscores around."""
-    if isinstance(node, ast.Call):
-        function = node.func
-        if isinstance(function, ast.Attribute):
-            yield function.attr.strip("_"), function.end_lineno or node.lineno
-        elif isinstance(function, ast.Name):
-            builtin = function.id in _BUILTINS
-            yield f"{function.id}()" if builtin else function.id.strip("_"), node.lineno
-    elif isinstance(node, ast.BinOp | ast.AugAssign | ast.UnaryOp) and type(node.op) in _SYNTAX:
-        yield _SYNTAX[type(node.op)], node.lineno
-    elif isinstance(node, ast.Compare):
-        yield from ((_SYNTAX[type(each)], node.lineno) for each in node.ops if type(each) in _SYNTAX)
-    elif isinstance(node, ast.Subscript):
-        yield ("[]=" if isinstance(node.ctx, ast.Store) else "[]"), node.lineno
-    elif isinstance(node, ast.If | ast.While | ast.IfExp):
-        yield "if", node.test.lineno
-
-
-def with_forward_stack(ops: pl.DataFrame, forward: pl.Series) -> pl.DataFrame:
-    """Operators with their stack, or that of the forward operator (`asked_id`): autograd's thread runs no Python."""
-    own = pl.col("stack_id").is_not_null()
-    return ops.with_columns(
-        asked_id=pl.when(own).then("span_id").otherwise("forward_id"),
-        stack_id=pl.coalesce("stack_id", forward),
-    )
+        return functions_of(path.read_bytes()) if path.is_file() and size <= MOST_BYTES else ()
+    except OSError:
+        return ()  # the function's name is what remains

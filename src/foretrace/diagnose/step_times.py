@@ -22,6 +22,7 @@ from foretrace.units import format_value
 
 FAR = Share(0.02, "the recorded step, by which an estimate differs before a reason is given", JUDGEMENT)
 _IN_A_LOOP = "in a loop the host prepares a step while the GPU works on the one before"
+_ALL_COUNT = "it counts every recorded step, and they take unlike times"
 _SLOWED = "recording slows the host down"
 
 
@@ -133,4 +134,6 @@ def _why(case: Case, recorded_ns: float | None, estimated_ns: float | None) -> s
         return ""
     followed_ns = steady_step_ns(case.keep("built", lambda: build(case.trace)))
     by_following = abs(recorded_ns - followed_ns)
-    return _IN_A_LOOP if by_following > abs(followed_ns - estimated_ns) else _SLOWED
+    if by_following <= abs(followed_ns - estimated_ns):
+        return _SLOWED
+    return _ALL_COUNT if case.on_cpu else _IN_A_LOOP

@@ -34,6 +34,7 @@ _SPAN_IDS = {
     "collectives": ("span_id",),
     "ops": ("span_id", "forward_id"),
     "python": ("span_id", "caller_id"),
+    "callers": ("span_id",),
     "allocations": ("op_id",),
     "args": ("span_id",),
 }
@@ -95,7 +96,7 @@ class _Replays:
         """The recording with the added spans."""
         frames = {name: self._renumbered(name) for name in schema.TABLES}
         modules = _Grown(frames["modules"], ("name",))
-        stacks = _Grown(frames["stacks"], ("file", "line", "function"))
+        stacks = _Grown(frames["stacks"], ("file", "line", "line_by", "start_line", "function"))
         parts = [self._part(template, modules, stacks) for template in self.templates]
         frames["modules"], frames["stacks"] = modules.frame(), stacks.frame()
         frames["spans"] = frames["spans"].with_columns(self._ops_of_nodes(frames["spans"]["op_id"]))

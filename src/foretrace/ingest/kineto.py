@@ -13,6 +13,7 @@ import polars as pl
 from foretrace import schema
 from foretrace.errors import FormatError, InputError, UsageError, unknown
 from foretrace.ingest import (
+    callers,
     hip_geometry,
     kineto_native,
     kineto_python,
@@ -89,9 +90,11 @@ def read(
         where = columns.repairs[lost[0]][1]
         raise InputError(f"{name}: no event can be read: {REPAIRS[lost[0]]} (byte {where})")
     _check_pid(columns, pid, name)
+    named_by = columns.header.pop(callers.MEMBER, None)
     meta = {**_meta(columns, source), "masked_texts": masked}
     _drop_counters_of_others(columns)
     frames = kineto_tables.build(columns)
+    frames["callers"] = callers.table(named_by, frames["spans"], meta["epoch_ns"])
     if any(name.startswith("hip") for name in columns.names):
         frames = hip_geometry.completed(frames, meta["devices"])
     # The header of a merged file is that of one of its ranks, and does not say of which.

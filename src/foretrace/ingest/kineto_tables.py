@@ -51,7 +51,7 @@ def build(columns: Columns) -> dict[str, pl.DataFrame]:
         }
 
     def of_spans() -> dict[str, pl.DataFrame]:
-        stacks, extra = _stacks(columns)
+        stacks, extra = _stacks(columns, _running_at_start(groups["spans"], groups["python"]))
         return {
             "spans": _spans(groups.pop("spans"), names),
             "kernels": _kernels(groups.pop("kernels")),
@@ -66,6 +66,9 @@ def build(columns: Columns) -> dict[str, pl.DataFrame]:
     numbers = pl.int_range(frames["spans"].height, dtype=pl.UInt32, eager=True)
     frames["spans"] = frames["spans"].insert_column(0, numbers.alias("id"))
     frames["copies"] = _copies(groups.pop("copies"), frames["spans"])
+    frames["callers"] = pl.DataFrame(
+        schema=schema.polars_schema("callers")
+    )  # the recorder's, which the reader adds
     return {
         table: frames[table].select(
             pl.col(name).cast(dtype) for name, dtype in schema.polars_schema(table).items()
@@ -244,11 +247,37 @@ def _frame(name: str) -> tuple[str | None, int | None, str]:
     return match["file"], line if line < 2**31 else None, match["function"]
 
 
-def _stacks(columns: Columns) -> tuple[pl.DataFrame, dict[int, int]]:
+def _running_at_start(spans: dict[str, Array], python: dict[str, Array]) -> Array:
+    """The stacks of functions that ran when recording began, one within the other: the first calls of each thread.
+
+    Of those torch writes the line of that moment, of all others the line at which the call began. A function that is called for the
+    first time right then may be among them, and costs a line that would have been known.
+    """
+    rows = python["span"].astype(np.int64)
+    track, start = spans["track"][rows].astype(np.int64), spans["start"][rows]
+    end = start + np.where(spans["dur"][rows] == NULL_I64, 0, spans["dur"][rows])
+    order = np.lexsort((-end, start, track))
+    running = np.zeros(len(rows), bool)
+    for first in np.flatnonzero(np.diff(track[order], prepend=-1)):
+        at = int(first)
+        running[order[at]] = True
+        while at + 1 < len(order) and track[order[at + 1]] == track[order[at]]:
+            if start[order[at + 1]] >= end[order[at]]:
+                break
+            at += 1
+            running[order[at]] = True
+    entered = python["stack"][~running]
+    return np.setdiff1d(python["stack"][running], entered)
+
+
+def _stacks(columns: Columns, at_start: Array) -> tuple[pl.DataFrame, dict[int, int]]:
     """The frames table, and for each recorded "Call stack" text its stack."""
     group = columns.groups.pop("stacks")
     parents: list[int | None] = nullable(group["parent"]).to_list()
     frames = [_frame(columns.names[code]) for code in group["name"]]
+    entered, stale = len(frames), set(at_start.tolist())
+    called = {group["name"][row] for row in range(entered) if row not in stale}
+    stale -= {row for row in stale if group["name"][row] in called}  # the function does begin there
     nodes: dict[tuple[int | None, tuple[str | None, int | None, str]], int] = {}
     of_text: dict[int, int] = {}
     recorded = columns.groups["ops"]["call_stack"]
@@ -270,7 +299,12 @@ def _stacks(columns: Columns) -> tuple[pl.DataFrame, dict[int, int]]:
             "id": range(len(frames)),
             "parent_id": parents,
             "file": [frame[0] for frame in frames],
-            "line": [frame[1] for frame in frames],
+            "line": [None if row in stale else frame[1] for row, frame in enumerate(frames)],
+            "line_by": [
+                None if frame[1] is None or row in stale else "entry" if row < entered else "ran"
+                for row, frame in enumerate(frames)
+            ],
+            "start_line": [frame[1] if row in stale else None for row, frame in enumerate(frames)],
             "function": [frame[2] for frame in frames],
         },
         schema=schema.polars_schema("stacks"),

@@ -94,7 +94,7 @@ export interface Finding {
   readonly says: string
   readonly why: string
   readonly unless: string
-  readonly where: readonly { readonly file: string | null; readonly line: number | null; readonly function: string }[]
+  readonly where: readonly { readonly file: string | null; readonly line: number | null; readonly function: string; readonly text: string }[]
   readonly of: string // what its times are of: "per step", or "for the recording" where no steps are marked
   readonly bars: readonly { readonly label: string; readonly kind: Kind | HostKind; readonly ns: number }[] // evidence, drawn
   readonly facts: readonly { readonly label: string; readonly value: string }[] // evidence, written

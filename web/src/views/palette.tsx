@@ -151,7 +151,7 @@ function useRecorded(): readonly Entry[] {
     ...namesIn(operators, "name").map((name) => ({ group: "operator", title: name, open: () => find("operators", name) })),
     ...lines.map(({ finding, place }) => ({
       group: `line, finding ${finding}`,
-      title: `${place.file ?? ""}${place.line === null ? "" : `:${place.line}`} ${place.function}`.trim(),
+      title: place.text,
       open: () => go({ view: "findings", rest: { finding: String(finding) } }),
     })),
   ]

@@ -14,7 +14,6 @@ import polars as pl
 
 from foretrace.analyze.concepts.device.phases import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, UNKNOWN
 from foretrace.analyze.concepts.trees.call_tree import Array
-from foretrace.analyze.concepts.trees.source_places import LIBRARY
 from foretrace.snapshot import Snapshot
 
 OTHER = "other"
@@ -22,7 +21,10 @@ PHASES = (FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER, UNKNOWN)
 NO_LINE, NO_MODULE = "(no source line)", "(outside modules)"
 NO_PYTHON = "(backward, no source line)"
 
-_OF_LIBRARY = re.compile(LIBRARY)
+# Frames of torch and of Python's own library say how, not where in the program.
+_OF_LIBRARY = re.compile(
+    r"(?:^|/)torch/|(?:^|/)foretrace/capture/|site-packages|dist-packages|/lib/python\d|^<|^(?:contextlib|threading|functools)\.py$"
+)
 _OF_TORCH = re.compile(r"(?:^|/)torch/|/lib/python\d[^/]*/[^/]+\.py$|^<")
 _OPTIM = re.compile(r"(?:^|/)optim(?:izers?)?/|(?:^|/)optimizers?\.py$")
 _STEPS = ("step", "_step", "_init_group")  # of an optimizer in the program's own files

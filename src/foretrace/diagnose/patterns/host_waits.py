@@ -6,8 +6,6 @@ reads, and operators that compute on the host what was copied there.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -17,7 +15,6 @@ import polars as pl
 
 from foretrace import intervals
 from foretrace.analyze.concepts.host.runtime_calls import NOBODY
-from foretrace.analyze.concepts.trees.source_places import Places
 from foretrace.analyze.concepts.work.tensor_shapes import tensor_shapes
 from foretrace.diagnose.case import Case
 from foretrace.diagnose.device_work import SHOWN_SPANS
@@ -46,7 +43,6 @@ _READS = (
     r"|masked_select|index|index_put_?|_index_put_impl_|_?unique\w*|unique_consecutive|repeat_interleave|bincount|histc"
     r"|one_hot|tensor_split)$"
 )
-_LINE = re.compile(r"(?:backward of )?(.+)\((\d+)\): (.+)")
 
 
 @dataclass(frozen=True)
@@ -244,17 +240,5 @@ def evidence(case: Case, waits: HostWaits) -> dict[str, Any]:
 
 def lines(case: Case, waits: HostWaits) -> tuple[Place, ...]:
     """The source lines behind the waits, most frequent first; what waits where no stack was recorded."""
-    names = case.op_names(waits.readers)
-    recorded = Places(case.trace, case.host).lines(case.program.call_span[waits.calls].astype(np.int64))
-    counted = recorded.drop_nulls().value_counts(sort=True)
-    if counted.is_empty():
-        return tuple(Place(None, None, name) for name in reader_names(case, waits)[:3])
-    waiting: dict[str, Counter[str]] = {}
-    for line, name in zip(recorded, names, strict=True):
-        waiting.setdefault(line, Counter())[name] += 1
-    return tuple(case.exact(_place(text), waiting[text]) for text in counted.to_series(0)[:3])
-
-
-def _place(text: str) -> Place:
-    match = _LINE.fullmatch(text)
-    return Place(match[1], int(match[2]), match[3]) if match else Place(None, None, text)
+    places = case.places_of_calls(waits.readers.astype(np.int64))
+    return places or tuple(Place(None, None, name) for name in reader_names(case, waits)[:3])

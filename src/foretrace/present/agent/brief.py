@@ -121,7 +121,9 @@ def told(finding: Finding, number: int, diagnosis: Diagnosis, folders: Sequence[
 
 
 def _place(place: Place, source: Source | None) -> dict[str, Any]:
-    line = {} if place.file is None else {"file": place.file, "line": place.line}
+    line: dict[str, Any] = {} if place.file is None else {"file": place.file, "line": place.line}
+    if place.line is None and place.lines is not None:
+        line["lines"] = list(place.lines)
     return {**line, "function": place.function, "confidence": confidence(place, source)}
 
 

@@ -18,7 +18,7 @@ from foretrace.present.agent import code_edits
 from foretrace.present.agent.answer import CODE_WIDTH, clean
 
 # high: the file at hand has the function around this line. medium: the stack names it, and the file is not at hand.
-# low: the file at hand has no such function there, so it was changed. none: no stack was recorded.
+# low: the file at hand has no such function there, so it was changed. none: no line is known.
 Confidence = Literal["high", "medium", "low", "none"]
 _MOST_BYTES = 4 << 20
 _AROUND = 3  # lines of context, as diff has them
@@ -66,7 +66,7 @@ def source_of(place: Place, folders: Sequence[Path]) -> Source | None:
 
 def confidence(place: Place, source: Source | None) -> Confidence:
     """How sure the line is."""
-    if place.file is None or place.line is None:
+    if place.file is None or place.first_line is None:
         return "none"
     if source is None:
         return "medium"
@@ -75,7 +75,7 @@ def confidence(place: Place, source: Source | None) -> Confidence:
 
 def _is_inside(place: Place, source: Source) -> bool:
     """Whether the nearest function that begins at or above the line is the one that the stack names."""
-    line = place.line or 0
+    line = place.first_line or 0
     if not 1 <= line <= len(source.lines):
         return False
     if place.function in ("<module>", "<lambda>"):
@@ -106,14 +106,14 @@ def patch(finding: Finding, sources: Sequence[Source | None]) -> Patch | None:
         if source is not None and confidence(place, source) == "high"
     ]
     for place, source in sure:
-        changed = code_edits.edited(finding, source.text, place.line or 0)
+        changed = code_edits.edited(finding, source.text, place.first_line or 0)
         made = None if changed is None else _patch(source, changed, "edit")
         if made is not None:
             return made
     if not sure or sure[0][0] is not finding.where[0]:
         return None
     place, source = sure[0]
-    commented = _commented(finding, source, place.line or 0)
+    commented = _commented(finding, source, place.first_line or 0)
     return None if commented is None else _patch(source, commented, "comment")
 
 

@@ -33,7 +33,8 @@ class Frame:
     @property
     def label(self) -> str:
         """Name and place in one text without the separators of folded stacks."""
-        place = f" ({self.file}:{self.line})" if self.file else ""
+        line = "" if self.line is None else f":{self.line}"
+        place = f" ({self.file}{line})" if self.file else ""
         return " ".join(f"{self.name}{place}".replace(";", ",").split())
 
 

@@ -24,7 +24,7 @@ from foretrace.errors import InputError
 from foretrace.ingest.source import open_source
 from foretrace.intervals import union
 from foretrace.present.export import track_rows
-from foretrace.present.text.findings import place_text, worths
+from foretrace.present.text.findings import worths
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.trace import Step, Trace
 
@@ -170,7 +170,7 @@ def _told(number: int, finding: Finding) -> dict[str, object]:
         "rule": finding.rule,
         "worth": worths(finding),
         "fix": finding.fix.says,
-        "at": ", ".join(place_text(place) for place in finding.where[:3]),
+        "at": ", ".join(place.text for place in finding.where[:3]),
     }
     return {name: value for name, value in told.items() if value}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 from urllib.parse import quote
@@ -23,7 +23,7 @@ from foretrace.diagnose.rule import SECTIONS, Rule
 from foretrace.predict.prediction import to_dict
 from foretrace.present.agent.brief import finding_ids
 from foretrace.present.agent.patches import confidence, source_of
-from foretrace.present.text.findings import place_text, worths
+from foretrace.present.text.findings import worths
 from foretrace.units import shorten, visible
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"  # GitHub asks for it; nothing here fetches it
@@ -54,13 +54,14 @@ class Repository:
 
     def find(self, place: Place) -> _Line | None:
         """The place as a line of the repository; None where it names no line, or of no file there."""
-        if place.file is None or place.line is None or place.line < 1:
+        line = place.first_line
+        if place.file is None or line is None or line < 1:
             return None
         for path in self._candidates(place.file):
-            named = Place(path, place.line, place.function)
+            named = replace(place, file=path)
             source = source_of(named, (self.root,))
-            if source is not None and place.line <= len(source.lines):
-                return _Line(path, place.line, place, confidence(named, source) == "low")
+            if source is not None and line <= len(source.lines):
+                return _Line(path, line, place, confidence(named, source) == "low")
         return None
 
     def _candidates(self, file: str) -> list[str]:
@@ -194,7 +195,7 @@ def _result(finding: Finding, identity: str, lines: Sequence[_Line], rule: int) 
         "ruleId": finding.rule,
         "ruleIndex": rule,
         "level": _level(finding),
-        "message": {"text": _message(finding) + moved},
+        "message": {"text": _message(finding) + _plain(_known_lines(first.place)) + moved},
         "locations": [_location(first)],
         "relatedLocations": [
             {"id": number, **_location(line), "message": {"text": _plain(f"also in {line.place.function}")}}
@@ -205,8 +206,18 @@ def _result(finding: Finding, identity: str, lines: Sequence[_Line], rule: int) 
     }
 
 
+def _known_lines(place: Place) -> str:
+    """What the location says, where it is no proven line."""
+    if place.lines is None:
+        return ""
+    first, last = place.lines
+    if last is None:
+        return f" In {place.function}, which begins at line {first}; the recording does not prove which of its lines."
+    return f" In {place.function}, on one of the lines {first} to {last}."
+
+
 def _notification(finding: Finding, rule: int) -> dict[str, Any]:
-    where = ", ".join(place_text(place) for place in finding.where[:3])
+    where = ", ".join(place.text for place in finding.where[:3])
     at = f" At {where}: no line of this repository." if where else ""
     return {
         "level": _level(finding),
@@ -233,10 +244,12 @@ def _plain(text: str) -> str:
 
 
 def _location(line: _Line) -> Mapping[str, Any]:
+    lines = line.place.lines or (line.line, None)
+    region = {"startLine": line.line} if lines[1] is None else {"startLine": line.line, "endLine": lines[1]}
     return {
         "physicalLocation": {
             "artifactLocation": {"uri": quote(line.path), "uriBaseId": _ROOT_ID},
-            "region": {"startLine": line.line},
+            "region": region,
         },
         "logicalLocations": [{"name": visible(line.place.function), "kind": "function"}],
     }

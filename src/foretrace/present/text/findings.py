@@ -96,7 +96,7 @@ def _one(number: int, finding: Finding, width: int) -> Iterator[Line]:
         for line in tables.wrap(f"Not promised: {visible(finding.predicted.not_promised)}.", width - 2):
             yield [("  ", ""), (line, "")]
     for place in finding.where[:2]:
-        yield [("  at ", "quiet"), (shorten(visible(place_text(place)), width - 5), "accent")]
+        yield [("  at ", "quiet"), (shorten(visible(place.text), width - 5), "accent")]
     for line in tables.wrap(visible(finding.fix.says), width - 2):
         yield [("  ", ""), (line, "quiet")]
     for line in code_lines(finding.fix.code, width - 4):
@@ -150,11 +150,6 @@ def _wrapped(text: str, width: int) -> Iterator[Line]:
         yield [(line, "quiet")]
 
 
-def place_text(place: Place) -> str:
-    """model.py:12 in forward; without a stack, the operator or module alone."""
-    return f"{place.file}:{place.line} in {place.function}" if place.file else place.function
-
-
 def to_json(
     trace: Trace, trust: dict[str, Any], overview: Result, diagnosis: Diagnosis, facts: dict[str, Any]
 ) -> dict[str, Any]:
@@ -199,11 +194,22 @@ def _beside(trace: Trace) -> dict[str, Any]:
     return {"recordings": told, "profiled": {"launches_count": trace.profile.height, **shares}}
 
 
+def place_dict(place: Place) -> dict[str, Any]:
+    """A place as the contract has it: its line where one is proven, else the lines that it may be."""
+    return {
+        "file": place.file,
+        "line": place.line,
+        "function": place.function,
+        "lines": None if place.lines is None else list(place.lines),
+        "line_by": place.line_by,
+    }
+
+
 def finding_dict(finding: Finding) -> dict[str, Any]:
     """One finding as the contract has it."""
     return {
         "rule": finding.rule, "severity": finding.severity, "says": finding.says, "why": finding.why,
-        "where": [{"file": each.file, "line": each.line, "function": each.function} for each in finding.where],
+        "where": [place_dict(place) for place in finding.where],
         "evidence": dict(finding.evidence),
         "fix": {"says": finding.fix.says, "code": finding.fix.code},
         "unless": finding.unless,
@@ -231,7 +237,7 @@ def to_markdown(diagnosis: Diagnosis, times: StepTimes, name: str) -> str:
         lines += [f"{number}. **{finding.rule}** ({worth}): {escaped(finding.says)}"]
         if finding.predicted and finding.predicted.not_promised:
             lines += [f"   - Not promised: {escaped(finding.predicted.not_promised)}."]
-        lines += [f"   - at {code(place_text(place))}" for place in finding.where[:3]]
+        lines += [f"   - at {code(place.text)}" for place in finding.where[:3]]
         lines += [f"   - {paragraph(finding.fix.says)}", ""]
         lines += [f"   {line}" for line in code_block(finding.fix.code)]
         lines += [""]

@@ -174,5 +174,5 @@ export function shownTreeRows(tree: Tree, open: ReadonlySet<number>): readonly T
 /** What sort of frame it is, for its tint: trees of modules hold nothing else. */
 export function frameSort(tree: Tree, name: string): "module" | "function" | "work" {
   if (name.startsWith("nn.Module: ") || tree.title.startsWith("Modules")) return "module"
-  return /\(\S+:\d+\)$/.test(name) || name.startsWith("<built-in") ? "function" : "work"
+  return /\((?:\S+:\d+|\S+\.py)\)$/.test(name) || name.startsWith("<built-in") ? "function" : "work"
 }

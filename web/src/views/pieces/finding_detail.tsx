@@ -129,6 +129,5 @@ export function Where(props: { readonly finding: Finding }): JSX.Element {
 }
 
 export function placeText(place: Finding["where"][number]): string {
-  const file = place.file === null ? "" : `${place.file.split("/").pop()}${place.line === null ? "" : `:${place.line}`}`
-  return `${file} ${place.function}`.trim()
+  return place.file === null ? place.text : place.text.slice(place.file.lastIndexOf("/") + 1)
 }

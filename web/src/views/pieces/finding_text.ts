@@ -34,7 +34,7 @@ export function alternativeText(other: Alternative): string {
 
 export function findingMarkdown(finding: Finding): string {
   const { predicted, fix } = finding
-  const where = finding.where.map((place) => `${place.file ?? ""}${place.line === null ? "" : `:${place.line}`} ${place.function}`.trim())
+  const where = finding.where.map((place) => place.text)
   const worth = predicted ? `Predicted: ${savingText(predicted)} of ${timeScale(predicted.step_ms).text(predicted.step_ms)} ${timeScale(predicted.step_ms).unit} ${finding.of} (${formatSpeedup(predicted.speedup)}, verdict: ${verdictText(predicted.verdict)}); ${escaped(predicted.basis)}` : "Not predicted."
   const lines = [
     `### ${finding.number}. ${escaped(finding.title)} (${finding.rule})`,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from foretrace.analyze.concepts.names.line_text import function_text
 from foretrace.analyze.concepts.trees.call_tree import NOBODY, Array, CallTree
 from foretrace.trace import Trace
 
@@ -97,15 +98,13 @@ def _forward_stack(trace: Trace, tree: CallTree, stacks: Array, backward: Array)
 def _texts(trace: Trace, stacks: Array, depth: int) -> dict[int, str | None]:
     """For each stack, its innermost frames as torch writes them."""
     parents = trace.stacks["parent_id"].to_list()
-    files, lines = trace.stacks["file"].to_list(), trace.stacks["line"].to_list()
-    functions = trace.stacks["function"].to_list()
+    words = trace.stacks.select(function_text()).to_series().to_list()
     texts: dict[int, str | None] = {NOBODY: None}
     for stack in stacks.tolist():
         frames: list[str] = []
         node = stack if stack != NOBODY else None
         while node is not None and len(frames) < depth:
-            file = files[node]
-            frame = functions[node] if file is None else f"{file}({lines[node]}): {functions[node]}"
+            frame = words[node]
             if not any(where in frame and what in frame for where, what in _LEFT_OUT):
                 frames.append(frame)
             node = parents[node]

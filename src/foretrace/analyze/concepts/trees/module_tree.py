@@ -141,7 +141,8 @@ def _from_stacks(trace: Trace) -> ModuleTree | None:
         return None
     rows = stacks[frames]
     names = [
-        f"{_INSTALLED.sub('', file)}({line})" for file, line in zip(rows["file"], rows["line"], strict=True)
+        _INSTALLED.sub("", file) + (f"({line})" if line is not None else "")
+        for file, line in zip(rows["file"], rows["line"], strict=True)
     ]
     return ModuleTree("stacks", names, number[outer], carried, calls)
 

@@ -1,6 +1,6 @@
-"""Where in the program something happened: the source line and the module of a span.
+"""Where in the program something happened: the function and the module of a span.
 
-The profiler records the first line of a function, not the line within it.
+The profiler records the line at which a function was entered, not the line within it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import numpy as np
 import polars as pl
 
 from foretrace.analyze.concepts.host.runtime_calls import NOBODY, Flags, HostSpans, Ids
+from foretrace.analyze.concepts.names.line_text import function_text
 from foretrace.trace import Trace
-
-# Frames of torch and of Python's own library say how, not where in the program.
-LIBRARY = r"(?:^|/)torch/|(?:^|/)foretrace/capture/|site-packages|dist-packages|/lib/python\d|^<|^(?:contextlib|threading|functools)\.py$"
+from foretrace.user_files import owner
 
 
 class Places:
@@ -47,14 +46,17 @@ class Places:
 
     @cached_property
     def _program_frame(self) -> Ids:
-        """For each stack, its innermost frame that is the program's own, else its innermost with a file."""
+        """For each stack, its innermost frame that is the user's, else an installed package's, else its innermost with a file."""
         stacks = self._trace.stacks
         parent = stacks["parent_id"].cast(pl.Int64).fill_null(NOBODY).to_numpy()
         has_file = stacks["file"].is_not_null()
-        own = (has_file & ~stacks["file"].str.contains(LIBRARY)).fill_null(value=False).to_numpy()
-        frame = _innermost(parent, own)
-        any_file = _innermost(parent, has_file.to_numpy())
-        return np.where(frame == NOBODY, any_file, frame)
+        files = stacks["file"].unique().drop_nulls().to_list()
+        frame = np.full(len(parent), NOBODY)
+        for whose in ("user", "package", "library"):
+            owned = stacks["file"].is_in([file for file in files if owner(file) == whose])
+            innermost = _innermost(parent, (has_file & owned).fill_null(value=False).to_numpy())
+            frame = np.where(frame == NOBODY, innermost, frame)
+        return frame
 
     def frames(self, ids: Ids) -> Ids:
         """For each span a number for the program's innermost frame, which `text` spells; NOBODY where none is known.
@@ -75,14 +77,10 @@ class Places:
         return frames
 
     def text(self, frames: pl.Series) -> pl.Series:
-        """The frames of `frames` in words, "train.py(12): step"; null for NOBODY."""
+        """The frames of `frames` in words, "train.py(12): step", with the function's first line; null for NOBODY."""
         count = self._trace.stacks.height
         known = frames.replace(NOBODY, None)
-        words = self._trace.stacks.select(
-            pl.when(pl.col("file").is_null())
-            .then(pl.col("function"))
-            .otherwise(pl.format("{}({}): {}", "file", pl.col("line").fill_null(0), "function"))
-        ).to_series()
+        words = self._trace.stacks.select(function_text()).to_series()
         named = words.gather(known % max(count, 1))
         return pl.select(
             pl.when(known >= count).then(pl.lit("backward of ") + named).otherwise(named)

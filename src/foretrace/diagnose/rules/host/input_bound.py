@@ -35,7 +35,7 @@ _CHEAP = "Make the batch cheaper, or leave it as it is: workers would make the p
 _WHAT_IS_SLOW = (
     'cProfile.run("for i in range(100): loader.dataset[i]", sort="cumtime")  # what takes long in an item'
 )
-_WHY = "A step cannot begin until its batch is there."
+_WHY = "The step computes nothing until the batch is there."
 _MANY = Count(8, "workers to write where nobody knows how many fit", JUDGEMENT)
 _UNKNOWN_CORES = "how many cores are idle is not recorded"
 _NO_CORE = "Prepare less for each item: no core is idle, and a worker would take one from the step."
@@ -54,9 +54,9 @@ def _no_issue(values: Mapping[str, Any]) -> str | None:
 @on(GPU, CPU)
 @headline("{wait_pct:.0f} % of every step is spent waiting for data")
 @healthy("input", _no_issue)
-@rule("Steps wait for their input", "Input", see="input")
+@rule("The program waits for its input", "Input", see="input")
 def input_bound(case: Case) -> Iterator[Finding]:
-    """Steps wait for their input, from a DataLoader or made in line, while the GPU has nothing to do.
+    """Steps wait for their input, from a DataLoader or made in line, and compute nothing meanwhile.
 
     Finds waits for a DataLoader or DataPipe of at least {LEAST_SHARE} of the step. Beside a loader or without one, it looks
     for stretches of Python or operators on the host, as host-stall does, right before a copy to the device, unless they
@@ -66,11 +66,11 @@ def input_bound(case: Case) -> Iterator[Finding]:
         loader = DataLoader(dataset)
 
     Fast
-        loader = DataLoader(dataset, num_workers=8, persistent_workers=True, pin_memory=True)
+        loader = DataLoader(dataset, num_workers=8, persistent_workers=True)
 
     Why
-    Nothing is launched until the batch is there. Worker processes prepare the next batches while the GPU computes; cheaper
-    preparation helps as well.
+    The step computes nothing until the batch is there. Worker processes prepare the next batches while a step computes;
+    cheaper preparation helps as well.
 
     How the worth is predicted
     Loading in the main process is replayed in workers: a step then takes the longer of the rest and load · t / W, for

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import foretrace.diagnose as diagnose
 from foretrace.diagnose.finding import Alternative, Finding
 from foretrace.predict.prediction import Prediction, to_dict
-from foretrace.present.text.findings import freed_text
+from foretrace.present.text.findings import freed_text, place_dict
 from foretrace.present.web import kinds
 from foretrace.present.web.recording_view import RecordingView
 from foretrace.present.web.resources.occurrences import in_middle_step, occurring
@@ -42,7 +42,7 @@ def finding(view: RecordingView, number: int) -> dict[str, Any]:
         "says": each.says,
         "why": each.why,
         "unless": each.unless,
-        "where": [{"file": at.file, "line": at.line, "function": at.function} for at in each.where],
+        "where": [{**place_dict(place), "text": place.text} for place in each.where],
         "of": view.step_times.of,
         "bars": _bars(view, each, spans),
         "facts": facts(each.evidence),

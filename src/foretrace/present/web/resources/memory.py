@@ -139,5 +139,4 @@ def _largest(view: RecordingView, curve: Curve, blocks: pl.DataFrame) -> dict[st
 def _where(view: RecordingView, stack: int | None) -> str | None:
     if stack is None:
         return None
-    place = view.case.user_frame(stack)
-    return f"{place.file}:{place.line} {place.function}" if place.file else place.function
+    return view.case.user_frame(stack).text

@@ -8,6 +8,8 @@ from typing import Any
 import polars as pl
 
 from foretrace.analyze.concepts.names.kernel_names import decode
+from foretrace.analyze.concepts.names.line_text import line_text
+from foretrace.diagnose.source_lines import SourceLines
 from foretrace.errors import UsageError
 from foretrace.present.web.idle_gaps import first_id, idle_gaps
 from foretrace.present.web.kinds import LABELS, kernel_kind
@@ -111,15 +113,10 @@ def _operator(view: RecordingView, row: dict[str, Any], shown: _Facts) -> None:
         shown.add("Scalars", _scalars(known["inputs"]), code=True)
         shown.add("FLOPs", None if not known["flops"] else format_value("_flops", known["flops"]))
         shown.add("Sequence", known["sequence"])
-    stack = known["stack_id"]
-    route = ""
-    if stack is None and known["forward_id"] is not None:
-        forward = trace.ops.filter(pl.col("span_id") == known["forward_id"])
-        stack = forward["stack_id"].item() if forward.height else None
-        route = ", through its forward operator"
-    if stack is not None:
-        place = view.case.user_frame(stack)
-        shown.add("Source", f"{place.file}:{place.line} {place.function}{route}", code=True)
+    place = SourceLines(trace, view.case.source_folders).of_span(op, str(trace.spans["name"][op]))
+    if place is not None:
+        route = ", through its forward operator" if known["forward_id"] is not None else ""
+        shown.add("Source", place.text + route, code=True)
     if known["module_id"] is not None:
         shown.add("Module", trace.modules["name"][known["module_id"]], code=True)
 
@@ -128,8 +125,9 @@ def _python(view: RecordingView, row: dict[str, Any], shown: _Facts) -> None:
     call = view.trace.python.filter(pl.col("span_id") == row["id"])
     if call.height and call["stack_id"][0] is not None:
         frame = view.trace.stacks.row(call["stack_id"][0], named=True)
+        lines = None if frame["line"] is None else (frame["line"], None)
         if frame["file"]:
-            shown.add("Source", f"{frame['file']}:{frame['line']} {frame['function']}", code=True)
+            shown.add("Source", line_text(frame["file"], frame["function"], lines=lines), code=True)
 
 
 def _called(trace: Trace, op: int, known: dict[str, Any] | None) -> str:

@@ -48,7 +48,13 @@ def table(view: RecordingView, name: str, query: Mapping[str, str]) -> dict[str,
     result = view.result(name, **options)
     if name == "kernels":
         result = replace(result, table=_with_facts(view, result.table))
-    return of_result(result, says={**documented(name), **_FACTS}, limit=limit)
+    says = {**documented(name), **_FACTS}
+    if not view.trace.has_device:  # nothing is said of what was not there
+        unknown_columns = {column.name for column in result.table if not column.count()}
+        says = {key: text for key, text in says.items() if key not in unknown_columns}
+        known = {key: text for key, text in result.denominators.items() if key not in unknown_columns}
+        result = replace(result, denominators=known)
+    return of_result(result, says=says, limit=limit)
 
 
 def _with_facts(view: RecordingView, rows: pl.DataFrame) -> pl.DataFrame:
