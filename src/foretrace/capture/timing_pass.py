@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from foretrace.capture.core_use import CoreUse
 from foretrace.capture.loader_waits import LoaderWaits
 from foretrace.capture.options import CaptureOptions
 from foretrace.capture.passes import Pass, synchronize
@@ -39,7 +38,6 @@ class TimingPass(Pass):
         self._first, self._limit_s, self._counted = first, options.time_s, counted
         brief_s = self._limit_s if doubtful(first, light_ns) else min(AGAIN_S, self._limit_s)
         self._waits = LoaderWaits()
-        self._cores = CoreUse()
         self._prolonged = False
         self._timer = BlockTimer(
             expected_ns=first.median_ns,
@@ -55,7 +53,6 @@ class TimingPass(Pass):
 
     def _open(self, count: int) -> None:
         self._waits.begin()
-        self._cores.begin()
         self._block_began_ns = time.perf_counter_ns()
         self._timer.step(time.perf_counter_ns)
 
@@ -98,7 +95,7 @@ class TimingPass(Pass):
             times = summarise(self._blocks, because, self._hosts)
         else:
             times = self._timer.result(because)
-        return self._cores.told(self._waits.told(times))
+        return self._core_use.told(self._waits.told(times))
 
     def _close(self) -> bool:
         self.times = self.result("the steps that were planned")
