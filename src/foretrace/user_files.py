@@ -14,7 +14,7 @@ from typing import Literal
 Owner = Literal["user", "package", "library"]
 
 _LIBRARY = re.compile(
-    r"^<(?!ipython-input|stdin)|(?:^|/)(?:torch|torchgen|functorch)/|(?:^|/)foretrace/capture/|/lib/python\d[^/]*/(?!(?:site|dist)-packages/)"
+    r"^<(?!ipython-input|stdin)|(?:^|/)(?:torch|torchgen|functorch)/|(?:^|/)foretrace/capture/|(?:^|/)torchinductor(?:_[^/]*)?/|/lib/python\d[^/]*/(?!(?:site|dist)-packages/)"
 )
 _PACKAGE = re.compile(r"(?:^|/)(?:site|dist)-packages/")
 # torch records files relative to where modules are found, so that a package's path does not say that it is installed.

@@ -148,11 +148,20 @@ def test_the_users_file_comes_before_an_installed_package_and_this_before_torch(
         "transformers/trainer.py(7): loss",
         "torch/nn/functional.py(1): linear",
     )
-    assert _place(tmp_path, recording, "aten::mm").text == "train.py in step, from line 40"
+    places = Case(trace := recording.open(tmp_path)).places(_ids(trace, "aten::mm"))
+    assert [place.text for place in places] == [
+        "train.py in step, from line 40",
+        "transformers/trainer.py in loss, from line 7",
+    ]
     recording = _recording(
         "transformers/trainer.py(7): loss", "aten::mm", "torch/nn/functional.py(1): linear"
     )
     assert _place(tmp_path, recording, "aten::mm").text == "transformers/trainer.py in loss, from line 7"
+
+
+def test_what_a_compiler_wrote_is_not_the_users(tmp_path: Path) -> None:
+    recording = _recording("train.py(40): step", "aten::mm", "/tmp/torchinductor_root/ab/cabc.py(130): call")
+    assert _place(tmp_path, recording, "aten::mm").text == "train.py in step, from line 40"
 
 
 def test_places_of_the_user_come_first_however_few(tmp_path: Path) -> None:

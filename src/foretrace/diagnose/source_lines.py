@@ -45,12 +45,21 @@ class Frame:
     start_line: int | None
 
 
+@dataclass(frozen=True)
+class _Found:
+    """A stack's frame to name: the innermost of the user, else of an installed package, else any with a file."""
+
+    node: int | None
+    called: str = ""  # what the frame calls on the way to the innermost
+    package: int | None = None  # the innermost frame of an installed package, below the user's
+
+
 class SourceLines:
     """The user's places behind the spans of a trace."""
 
     def __init__(self, trace: Trace, folders: Sequence[Path]) -> None:
         self._trace, self._folders = trace, folders
-        self._user_frames: dict[int, tuple[int | None, str]] = {}
+        self._user_frames: dict[int, _Found] = {}
 
     def places(
         self,
@@ -67,34 +76,37 @@ class SourceLines:
             weight += self._trace.spans["dur_ns"].gather(ids).fill_null(0).to_numpy()
         near, stack = self._origins(ids)
         exact: Counter[Place] = Counter()
+        packages: Counter[Place] = Counter()  # what lies between the user's lines and torch
         in_functions: dict[int, Counter[str]] = {}
         order = np.lexsort((ids, stack, near))
         groups = np.flatnonzero((np.diff(near[order]) != 0) | (np.diff(stack[order]) != 0)) + 1
         for rows in np.split(order, groups) if len(order) else ():
             total = float(weight[rows].sum())
+            frame = self._user_frame(int(stack[rows[0]])) if stack[rows[0]] != NOBODY else _Found(None)
+            if frame.package is not None:
+                packages[self._in_function(self._frames[frame.package], {})] += total  # type: ignore[assignment]
             recorded = self._caller(int(near[rows[0]]))
             if recorded is not None:
                 exact[recorded] += total  # type: ignore[assignment]
                 continue
-            if stack[rows[0]] == NOBODY:
+            if frame.node is None:
                 continue
-            node, called = self._user_frame(int(stack[rows[0]]))
-            if node is None:
-                continue
-            counted = in_functions.setdefault(node, Counter())
+            counted = in_functions.setdefault(frame.node, Counter())
             for row in rows[:_MOST_SPANS].tolist():
-                counted[called or name_of(int(ids[row]))] += total / min(len(rows), _MOST_SPANS)  # type: ignore[assignment]
+                counted[frame.called or name_of(int(ids[row]))] += total / min(len(rows), _MOST_SPANS)  # type: ignore[assignment]
         for node, counted in in_functions.items():
             exact[self._in_function(self._frames[node], counted)] += counted.total()
-        ranked = sorted(exact.items(), key=lambda item: (_rank(item[0]), -item[1]))
-        return tuple(place for place, _ in ranked[:limit])
+        users = [place for place, _ in exact.most_common() if _rank(place) == 0]
+        others = Counter({place: count for place, count in exact.items() if _rank(place)}) + packages
+        rest = sorted(others, key=lambda place: (_rank(place), -others[place]))
+        return (*users[: limit - bool(rest)], *rest)[:limit]
 
     def of_stack(self, stack: int) -> Place:
         """The user's innermost function of a stack, without a line that is not proven."""
-        node, called = self._user_frame(stack)
-        if node is None:
+        frame = self._user_frame(stack)
+        if frame.node is None:
             return Place(None, None, "unknown")
-        return self._in_function(self._frames[node], {called: 1} if called else {})
+        return self._in_function(self._frames[frame.node], {frame.called: 1} if frame.called else {})
 
     def of_span(self, span: int, name: str = "") -> Place | None:
         """The place of one span; None where nothing is recorded of it."""
@@ -183,13 +195,12 @@ class SourceLines:
         columns = self._trace.stacks.select("parent_id", "file", "function", "line", "line_by", "start_line")
         return [Frame(*row) for row in columns.iter_rows()]
 
-    def _user_frame(self, stack: int) -> tuple[int | None, str]:
-        """The innermost frame that is the user's, else an installed package's, else any with a file; and what that calls."""
+    def _user_frame(self, stack: int) -> _Found:
         if stack not in self._user_frames:
             self._user_frames[stack] = self._find_user_frame(stack)
         return self._user_frames[stack]
 
-    def _find_user_frame(self, stack: int) -> tuple[int | None, str]:
+    def _find_user_frame(self, stack: int) -> _Found:
         best: dict[Owner, tuple[int, str]] = {}
         node: int | None = stack
         called = ""
@@ -205,7 +216,9 @@ class SourceLines:
             if _PASSED_ON.match(f"{frame.file}:{called}"):
                 called = ""
             node = frame.parent
-        return best.get("user") or best.get("package") or best.get("library") or (None, "")
+        package = best["package"][0] if "user" in best and "package" in best else None
+        node, called = best.get("user") or best.get("package") or best.get("library") or (None, "")
+        return _Found(node, called, package)
 
     def _in_function(self, frame: Frame, called: Mapping[str, float]) -> Place:
         place = Place(frame.file, None, frame.function, line_by="function")
