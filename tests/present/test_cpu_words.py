@@ -112,6 +112,7 @@ def _check(path: Path) -> None:
     assert not wrong, json.dumps(wrong, indent=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [_training, _small, _stretch, _copies, _optimizer, _uneven])
 def test_no_text_speaks_of_a_gpu(tmp_path: Path, body: Body) -> None:
     _check(cpu_loop(tmp_path, 10_000, body).path)
