@@ -214,10 +214,11 @@ def test_planted_lines_are_many() -> None:
     assert len(EXPECTED) >= 40
 
 
-def test_backward_work_has_the_line_of_its_forward_operator(planted: Trace) -> None:
+def test_backward_work_has_the_line_of_its_forward_operator(planted_case: Case) -> None:
     """`CosBackward` does not exist: the gradient of sin runs aten::cos, below `.backward()`; it is of the line of sin."""
-    spans = planted.spans.filter(planted.spans["name"].cast(str) == "aten::cos")
-    (place,) = Case(planted).places_of_calls(spans["id"].to_numpy().astype("int64"))
+    every = planted_case.trace.spans
+    spans = every.filter(every["name"].cast(str) == "aten::cos")
+    (place,) = planted_case.places_of_calls(spans["id"].to_numpy().astype("int64"))
     assert place.function == "plain"
 
 

@@ -254,11 +254,13 @@ def _running_at_start(spans: dict[str, Array], python: dict[str, Array]) -> Arra
     first time right then may be among them, and costs a line that would have been known.
     """
     rows = python["span"].astype(np.int64)
-    track, start = spans["track"][rows].astype(np.int64), spans["start"][rows]
+    track, start = spans["track"][rows], spans["start"][rows]
     end = start + np.where(spans["dur"][rows] == NULL_I64, 0, spans["dur"][rows])
-    order = np.lexsort((-end, start, track))
+    # Spans are in order of start, the longer first: only tracks are left to sort by, which are quick as small numbers.
+    track = track.astype(np.min_scalar_type(int(track.max(initial=0))))
+    order = np.argsort(track, kind="stable")
     running = np.zeros(len(rows), bool)
-    for first in np.flatnonzero(np.diff(track[order], prepend=-1)):
+    for first in np.flatnonzero(np.diff(track[order].astype(np.int64), prepend=-1)):
         at = int(first)
         running[order[at]] = True
         while at + 1 < len(order) and track[order[at + 1]] == track[order[at]]:
@@ -266,8 +268,9 @@ def _running_at_start(spans: dict[str, Array], python: dict[str, Array]) -> Arra
                 break
             at += 1
             running[order[at]] = True
-    entered = python["stack"][~running]
-    return np.setdiff1d(python["stack"][running], entered)
+    at_start = np.unique(python["stack"][running])
+    entered = np.isin(at_start, python["stack"][~running])
+    return at_start[~entered]
 
 
 def _stacks(columns: Columns, at_start: Array) -> tuple[pl.DataFrame, dict[int, int]]:

@@ -113,7 +113,8 @@ def _operator(view: RecordingView, row: dict[str, Any], shown: _Facts) -> None:
         shown.add("Scalars", _scalars(known["inputs"]), code=True)
         shown.add("FLOPs", None if not known["flops"] else format_value("_flops", known["flops"]))
         shown.add("Sequence", known["sequence"])
-    place = SourceLines(trace, view.case.source_folders).of_span(op, str(trace.spans["name"][op]))
+    lines = view.keep("source lines", lambda: SourceLines(trace, view.case.source_folders))
+    place = lines.of_span(op, str(trace.spans["name"][op]))
     if place is not None:
         route = ", through its forward operator" if known["forward_id"] is not None else ""
         shown.add("Source", place.text + route, code=True)
