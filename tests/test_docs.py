@@ -32,6 +32,7 @@ MACHINE_PATH = re.compile(
 # What a page names and the repository does not hold: a user's own folders, those beside a checkout, built files, and the
 # rule and the analysis that the reader of CONTRIBUTING.md adds.
 NOT_IN_THE_REPOSITORY = (
+    "rank0/lines-PID.jsonl.gz",
     "foretrace.bench",
     "foretrace.compare",
     "foretrace.gate",

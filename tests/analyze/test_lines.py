@@ -19,7 +19,7 @@ from tests.builders import Recording
 MS = 1_000_000
 PID, HELPER, WORKER = 20, 21, 30
 GIL, WAITS = 1, 2
-TRAIN = "/home/me/train.py"
+TRAIN = "/somewhere/train.py"
 LOADER = "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
 # Places: file, function, its first line, line, column, end column; each stack is a place on top of another stack.
 PLACES = [
@@ -204,7 +204,7 @@ def test_a_run_says_why_there_are_no_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "user"),
     [
-        ("/home/me/train.py", True),
+        ("/somewhere/train.py", True),
         ("/tmp/ipykernel_7/123.py", True),
         ("<ipython-input-3-abc>", True),
         ("/usr/lib/python3.11/json/__init__.py", False),
@@ -213,12 +213,12 @@ def test_a_run_says_why_there_are_no_lines(tmp_path: Path) -> None:
         ("<frozen importlib._bootstrap>", False),
         ("<string>", False),
         ("/lib/foretrace/capture/recorder.py", False),
-        ("/home/me/foretrace/train.py", True),
+        ("/somewhere/foretrace/train.py", True),
     ],
 )
 def test_whose_a_file_is(file: str, user: bool) -> None:
     from foretrace.ingest.line_samples import Header, _of_user
 
     header = Header(pid=1, parent=0, prefixes=["/venv", "/usr"], package=["/lib/foretrace"])
-    assert _of_user(file, header, roots={"/home/me/train.py"}) is user
+    assert _of_user(file, header, roots={"/somewhere/train.py"}) is user
     assert _of_user("<string>", header, roots={"<string>"})  # python -c

@@ -187,6 +187,7 @@ class MadeUpPass:
     """A light pass of one step that takes what it is told."""
 
     device_time = None
+    note = None
     recording = False
     recorded_s = 0.0
 

@@ -215,11 +215,8 @@ def test_a_slow_start_of_128_steps_is_noticed_after_the_passes(tmp_path: Path) -
     assert (light["kind"], light["file"], rich["kind"]) == ("light", "light.json", "rich")
     assert light["first_step"] > SLOW_STEPS
     assert facts["status"] == "complete"
-    assert sorted(each.name for each in (tmp_path / "run" / "rank0").iterdir()) == [
-        "light.json",
-        "rank.json",
-        "rich.json",
-    ]
+    names = sorted(file.name for file in (tmp_path / "run" / "rank0").iterdir())
+    assert names == ["light.json", f"lines-{facts['lines']['pid']}.jsonl.gz", "rank.json", "rich.json"]
     assert facts["settling"]["says"] in facts["notes"]
     assert f"foretrace: {facts['settling']['says']}" in printed
 

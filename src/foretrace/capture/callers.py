@@ -160,6 +160,7 @@ class _Tree:
                 "place": [places[row[2]] for row in rows],
             },
             separators=(",", ":"),
+            ensure_ascii=False,  # as Kineto writes: secrets are looked for in that form
         )
 
 

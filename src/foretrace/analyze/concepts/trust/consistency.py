@@ -336,6 +336,8 @@ def _lost(kind: str, count: int, unknown: int, short: int, instant: int, *, roun
     if kind in ("kernel", "copy"):
         # In whole microseconds short kernels are rounded to nothing, though never most of them.
         return unknown + (0 if rounded and 2 * short < count else short)
-    # Some calls are as short, and more in whole microseconds; where most are, durations are wrong.
-    most = kind in _CALLS and count >= _MANY and (instant == count or (2 * instant > count and not rounded))
+    # Some calls are as short, and more in whole microseconds; where most are, durations are wrong. Operators that a graph
+    # captures may take no time at all, so of them all must.
+    mostly = kind == "runtime" and 2 * instant > count and not rounded
+    most = kind in _CALLS and count >= _MANY and (instant == count or mostly)
     return unknown + (instant if most else 0)
