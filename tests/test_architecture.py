@@ -20,6 +20,7 @@ from foretrace.analyze.result import Analysis, Result
 from foretrace.commands import COMMANDS
 from foretrace.errors import MissingDataError
 from foretrace.units import SUFFIXES
+from tests.analyze.test_lines import MAIN_12, recorded, ticks
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "foretrace"
@@ -243,7 +244,7 @@ def without_unit(result: Result) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def samples() -> list[foretrace.Trace]:
+def samples(tmp_path_factory: pytest.TempPathFactory) -> list[foretrace.Trace]:
     folder = resources.files("foretrace").joinpath("samples")
     found = [Path(str(each)) for each in folder.iterdir() if each.name.endswith(".json.gz")]
     # What the shipped samples do not show: memory, compiled code, graphs.
@@ -253,7 +254,8 @@ def samples() -> list[foretrace.Trace]:
         if not path.name.endswith(".torch.json.gz")
     ]
     found += (ROOT / "tests" / "traces" / "ncu").glob("*.csv.gz")
-    return [ingest.open_trace(path, cache=False) for path in sorted(found)]
+    sampled = recorded(tmp_path_factory.mktemp("run"), ticks(1_000, 100, MAIN_12))
+    return [*(ingest.open_trace(path, cache=False) for path in sorted(found)), sampled]
 
 
 @pytest.mark.slow
