@@ -30,6 +30,8 @@ _LONG_NS = 20_000  # a Python call that may be a gap between operators
 _LOOK_EVERY = 4096  # events between looks at the clock
 
 Place = tuple[str, str, int | None, int | None]  # file, function, line, last line
+# Regions that torch itself opens. The names of others are the user's own texts: what they hold stays in the events.
+_TORCH_REGIONS = ("Optimizer.", "enumerate(DataLoader)#")
 
 
 def add_to(path: Path, profiler: Any) -> str | None:
@@ -88,9 +90,10 @@ class _Tree:
                 place, call = self._python(event, kind == "PyCall", place, call)
                 in_operator = False
             elif kind == "TorchOp":
-                if not in_operator:
+                region = event.extra_fields.scope.name == "USER_SCOPE"
+                if not in_operator and (not region or event.name.startswith(_TORCH_REGIONS)):
                     self._operator(event, place)
-                in_operator = event.extra_fields.scope.name != "USER_SCOPE"
+                in_operator = not region
             work.extend((child, place, call, in_operator) for child in event.children)
 
     def _full(self) -> bool:
