@@ -11,7 +11,7 @@ import pytest
 from foretrace.ranks.gathered import gather
 from foretrace.ranks.matching import RECV, match, partners
 from foretrace.ranks.summary import STEP, Summary
-from tests.ranks.jobs import PIPELINE, summaries
+from tests.ranks.jobs import EXPERTS, PIPELINE, summaries
 
 
 def _all_whole(ranks: list[Summary]) -> bool:
@@ -42,9 +42,10 @@ def test_ranks_that_use_a_group_of_one_name_are_its_members() -> None:
     assert _all_whole(unlisted)
 
 
+@pytest.mark.slow
 def test_a_collective_that_lacks_a_member_is_not_whole() -> None:
     """Rank 0 was not read: collectives of its groups are incomplete, and all others are whole."""
-    complete = [summary for summary in summaries(PIPELINE) if summary.rank != 0]
+    complete = [summary for summary in summaries(EXPERTS) if summary.rank != 0]
     job = gather(complete)
     whole = match(job).whole[match(job).number]
     members = [
