@@ -228,7 +228,7 @@ def test_foreign_readers_find_the_recording_as_torch_wrote_it(planted: Trace) ->
 
 
 class _Event(SimpleNamespace):
-    """An event of torch's tree, as far as it is read."""
+    """The parts of one of torch's events that the recorder reads."""
 
 
 def _event(kind: str, name: str, start: int, *children: _Event, **fields: Any) -> _Event:

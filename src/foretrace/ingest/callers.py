@@ -25,7 +25,7 @@ def table(member: object, spans: pl.DataFrame, epoch_ns: int) -> pl.DataFrame:
     calls = spans.filter(pl.col("kind").is_in(("op", "python", "annotation"))).select(
         pl.col("id").alias("span_id"), "start_ns", pl.col("name").cast(pl.String)
     )
-    # Calls of one name that began at the same moment cannot be told apart: one within the other, as the outer one.
+    # Of calls with the same name and start, the outer one gets the line: nothing distinguishes them.
     calls = calls.unique(("start_ns", "name"), keep="first", maintain_order=True)
     found = calls.join(wanted, on=("start_ns", "name"), how="inner", maintain_order="left")
     return found.select(pl.col(name).cast(dtype) for name, dtype in empty.schema.items())

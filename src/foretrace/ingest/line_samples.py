@@ -69,7 +69,7 @@ class Block(Struct):
 
 @dataclass
 class _File:
-    """What one file holds, as far as it is sound."""
+    """The valid blocks of one file."""
 
     header: Header
     blocks: list[Block] = field(default_factory=list)
